@@ -1,0 +1,1 @@
+"""Drafters: cursors into sources, grown into one tree."""

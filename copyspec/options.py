@@ -1,0 +1,84 @@
+"""Options: what a caller may choose, verified once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingOptions:
+    """How a token is picked from the target's logits. The default is greedy."""
+
+    temperature: float = 0.0  # 0: greedy
+    top_k: int = 0  # 0: off
+    top_p: float = 1.0  # 1: off
+    min_p: float = 0.0  # 0: off
+    repetition_penalty: float = 1.0  # 1: off; over the ids that plain decoding would have seen
+    logit_bias: Mapping[int, float] = field(default_factory=dict)  # token id -> added to its logit
+    seed: int = 0  # of the position-keyed noise
+    sample: int = 0  # which of several samples of one prompt: the noise's sequence id
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature == 0.0
+
+    def verify(self) -> None:
+        """Raises ValueError that names the option, its value and what it may be."""
+        _number("temperature", self.temperature, low=0.0, why="0 is greedy")
+        _whole("top_k", self.top_k, low=0, why="0 turns it off")
+        _number("top_p", self.top_p, low=0.0, high=1.0, open_low=True, why="1 turns it off")
+        _number("min_p", self.min_p, low=0.0, high=1.0, why="0 turns it off")
+        _number("repetition_penalty", self.repetition_penalty, low=0.0, open_low=True, why="1 turns it off")
+        _whole("seed", self.seed, low=0)
+        if not isinstance(self.logit_bias, Mapping):
+            raise ValueError(f"logit_bias must map token ids to numbers, got {self.logit_bias!r}")
+        for token, bias in self.logit_bias.items():
+            _whole("logit_bias: a token id", token, low=0)
+            _number(f"logit_bias[{token}]", bias, low=-math.inf, high=math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftOptions:
+    """How much is drafted. None of it changes the output."""
+
+    max_nodes: int = 32  # of the tree that one call verifies; 0: plain decoding
+    adaptive: bool = True  # fit the tree to the measured cost of a call; False: always up to max_nodes
+
+    def verify(self) -> None:
+        """Raises ValueError that names the option, its value and what it may be."""
+        _whole("max_draft_nodes", self.max_nodes, low=0, high=1024, why="0 decodes plainly")
+
+
+def check_strings(name: str, value: str | Sequence[str] | None) -> tuple[str, ...]:
+    """`value` as a tuple of strings: one string stands for itself, never for its characters."""
+    if value is None:
+        return ()
+    strings = (value,) if isinstance(value, str) else tuple(value)
+    for string in strings:
+        if not isinstance(string, str) or not string:
+            raise ValueError(f"{name} must be a non-empty string or a list of them, got {string!r}")
+    return strings
+
+
+def _number(
+    name: str,
+    value: float,
+    *,
+    low: float,
+    high: float = math.inf,
+    open_low: bool = False,
+    why: str = "",
+) -> None:
+    fits = isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high
+    if not fits or (open_low and value == low):
+        bounds = f"{'above' if open_low else 'at least'} {low:g}"
+        bounds += f" and at most {high:g}" if high < math.inf else ""
+        raise ValueError(f"{name} must be a number {bounds}{f' ({why})' if why else ''}, got {value!r}")
+
+
+def _whole(name: str, value: int, *, low: int, high: int | None = None, why: str = "") -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < low or (high is not None and value > high):
+        bounds = f"at least {low}" if high is None else f"from {low} to {high}"
+        raise ValueError(f"{name} must be a whole number {bounds}{f' ({why})' if why else ''}, got {value!r}")

@@ -1,0 +1,95 @@
+"""What decoding is asked and what it answers, in token ids: the seam between engine and decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from copyspec.options import SamplingOptions
+from copyspec.sources import Source
+from copyspec.tree import Origin
+
+if TYPE_CHECKING:
+    from transformers import LogitsProcessor
+
+    from copyspec.drafters.base import Drafter
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Why a row ended. The token that ended it is the last one of its output."""
+
+    reason: FinishReason
+    detail: int | str | None = None
+    """With `stop`: the end-of-sequence token's id, the stop string, or the stop criterion's class name."""
+
+
+class StopCondition(Protocol):
+    """Watches one row's output token by token, in order, exactly as plain decoding would show it."""
+
+    def push(self, token: int) -> str | None:
+        """Told each new token; returns what matched where the row ends with this token, else None."""
+        ...
+
+
+@dataclass(slots=True)
+class Request:
+    """One row: a prompt, what may be copied, how to pick tokens, when to stop."""
+
+    prompt: Sequence[int]
+    max_new_tokens: int
+    sampling: SamplingOptions
+    eos_token_ids: frozenset[int] = frozenset()
+    sources: Sequence[Source] = ()
+    """`Origin.source` in the step outputs is an index into these; the drafter was made with the same list."""
+    drafter: Drafter | None = None
+    """None: plain decoding, the same loop with empty trees."""
+    stops: Sequence[StopCondition] = ()
+    processors: Sequence[LogitsProcessor] = ()
+    """`transformers` logits processors, called with (ids [1, L], scores [1, V]) of this row alone, along the
+    accepted walk, before temperature and the other sampling options."""
+
+
+@dataclass(slots=True)
+class RowStats:
+    """Counters of one row. A call is one pass of the target; the row shares it with its batch."""
+
+    calls: int = 0
+    drafts: int = 0  # calls that carried at least one draft node of this row
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    output_tokens: int = 0
+    accepted_per_position: list[int] = field(default_factory=list)  # [depth - 1]
+    drafted_by_source: dict[str, int] = field(default_factory=dict)  # kind of source, "output" or "model"
+    accepted_by_source: dict[str, int] = field(default_factory=dict)
+    # Seconds of the batch's steps while this row was in it.
+    prefill_seconds: float = 0.0  # the first call, which also verifies the first tree
+    draft_seconds: float = 0.0
+    target_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    other_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Margin:
+    """The two best scores where an output token was picked, after processors (and noise, if sampling)."""
+
+    token: int
+    score: float
+    runner_up: int
+    runner_up_score: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """What one step added to one row."""
+
+    row: int  # index of the request
+    tokens: Sequence[int]
+    origins: Sequence[Origin | None]  # [len(tokens)], where each token was copied from
+    finish: Finish | None = None
+    stats: RowStats | None = None  # with `finish`
+    margins: Sequence[Margin] = ()  # [len(tokens)] where decoding was asked to keep them

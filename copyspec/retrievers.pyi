@@ -1,0 +1,1 @@
+from retrievers import *

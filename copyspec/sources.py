@@ -1,0 +1,22 @@
+"""Sources: the token sequences that drafts may be copied from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+SourceKind = Literal["edit", "reference", "prompt"]
+
+OUTPUT = -1
+"""Source index of the row's own output, which grows while it is decoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One token sequence of a row that may be copied from; the row's own output is always one more."""
+
+    tokens: Sequence[int]  # [n]
+    kind: SourceKind
+    """`edit`: the text being edited, which the output follows in order; `reference`: text given for drafting
+    only, not shown to the model; `prompt`: what the model reads (for encoder-decoder models the encoder input)."""

@@ -1,0 +1,1 @@
+"""Targets: models entered through their public forward, with a cache that holds trees."""

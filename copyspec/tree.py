@@ -1,0 +1,68 @@
+"""The draft tree: what a drafter proposes and one target call verifies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+ROOT = -1
+"""Parent index of the nodes that continue the last accepted token."""
+
+
+class Origin(NamedTuple):
+    """Where a token stands in a source: provenance of one copied token."""
+
+    source: int
+    """Index into the row's sources; `sources.OUTPUT` for the row's own output."""
+    offset: int
+    """Index of the token in that source's tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTree:
+    """Draft tokens of one row; the root (the last accepted token) is not one of them.
+
+    Parents come before their children and siblings hold distinct tokens. The most likely
+    root-to-leaf chain is stored first, as nodes 0, 1, 2, ..., so that the common case commits
+    without moving anything in the cache.
+    """
+
+    tokens: Sequence[int] = ()  # [m]
+    parents: Sequence[int] = ()  # [m], index of a node stored earlier, or ROOT
+    scores: Sequence[float] = ()  # [m], estimated probability that the whole path to the node is accepted
+    origins: Sequence[Origin | None] = field(default=())  # [m], None: not copied (a model's draft)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def depths(self) -> list[int]:
+        """Depth of each node, 1 for children of the root. [m]"""
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(1 if parent == ROOT else depths[parent] + 1)
+        return depths
+
+    def first_chain(self) -> DraftTree:
+        """The stored-first root-to-leaf chain, for targets that can verify only chains."""
+        length = 0
+        while length < len(self) and self.parents[length] == length - 1:
+            length += 1
+        return DraftTree(self.tokens[:length], self.parents[:length], self.scores[:length], self.origins[:length])
+
+
+EMPTY = DraftTree()
+
+
+def check_tree(tree: DraftTree) -> None:
+    """Raises ValueError where `tree` breaks the contract above: for drafters from outside, and for tests."""
+    sizes = {len(tree.tokens), len(tree.parents), len(tree.scores), len(tree.origins)}
+    if len(sizes) != 1:
+        raise ValueError(f"tokens, parents, scores and origins of a draft tree differ in length: {sorted(sizes)}")
+    seen: set[tuple[int, int]] = set()
+    for node, (parent, token) in enumerate(zip(tree.parents, tree.tokens, strict=True)):
+        if not ROOT <= parent < node:
+            raise ValueError(f"node {node} has parent {parent}; a parent is {ROOT} or a node stored earlier")
+        if (parent, token) in seen:
+            raise ValueError(f"node {node} repeats token {token} among the children of node {parent}")
+        seen.add((parent, token))
