@@ -1,0 +1,177 @@
+"""Recorded outputs of real models: reading them, choosing rows, and the small arithmetic that benchmarks share."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import platform
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+EDIT_TASKS = frozenset({"gec", "gec_document", "code_edit"})
+"""Tasks whose first reference is the text being edited; elsewhere references are plain references."""
+
+END_NAMES = ("<|end_of_text|>", "</s>", "<|endoftext|>", "<|im_end|>", "<|eot_id|>")
+"""End-of-sequence tokens of the tokenizers in use (Llama 3, Llama 2, GPT-2, Qwen), in order of preference."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """One recorded reply and what its writer had before it."""
+
+    id: str
+    task: str
+    set: str  # the part of the id before the first ":" or "-"
+    model: str
+    group: str  # rows of one group share their prompt's source: keep it on one side of a split
+    prompt: str
+    references: tuple[str, ...]
+    output: str
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What figures are reported by."""
+        return self.task, self.set, self.model
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRow:
+    """A transcript in token ids; `output` ends with the end of sequence."""
+
+    prompt: list[int]
+    references: list[list[int]]
+    output: list[int]
+
+
+def read_transcripts(paths: Iterable[str | Path]) -> list[Transcript]:
+    """The rows of `.jsonl.gz` files, or of all such files in folders, in a fixed order.
+
+    Raises ValueError where a path is neither, or a row lacks a field.
+    """
+    rows = []
+    for file in _files(paths):
+        with gzip.open(file, "rt", encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                try:
+                    rows.append(_transcript(json.loads(line)))
+                except KeyError as error:
+                    raise ValueError(f"{file}, line {number}: the row has no field {error}") from None
+    return rows
+
+
+def choose_rows(rows: Sequence[Transcript], per_set: int | None, seed: int = 0) -> list[Transcript]:
+    """At most `per_set` rows of each (task, set, model), drawn with `seed`, in the order of `rows`; None: all."""
+    if per_set is None:
+        return list(rows)
+    by_key: dict[tuple[str, str, str], list[int]] = {}
+    for index, row in enumerate(rows):
+        by_key.setdefault(row.key, []).append(index)
+    chosen: list[int] = []
+    for key in sorted(by_key):
+        indices = by_key[key]
+        if len(indices) > per_set:
+            indices = random.Random(f"{seed}:{key}").sample(indices, per_set)
+        chosen.extend(indices)
+    return [rows[index] for index in sorted(chosen)]
+
+
+def load_tokenizer(file: str | Path) -> Tokenizer:
+    """A `tokenizer.json`, gzip allowed."""
+    path = Path(file)
+    if not path.is_file():
+        raise ValueError(f"no tokenizer file at {str(file)!r}: give the path of a tokenizer.json or tokenizer.json.gz")
+    opened = gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
+    with opened as stream:
+        return Tokenizer.from_str(stream.read())
+
+
+def end_token(tokenizer: Tokenizer) -> int:
+    """The tokenizer's end of sequence; one id past its vocabulary where it names none."""
+    for name in END_NAMES:
+        token = tokenizer.token_to_id(name)
+        if token is not None:
+            return int(token)
+    return int(tokenizer.get_vocab_size())
+
+
+def tokenise(row: Transcript, tokenizer: Tokenizer, eos: int) -> TokenRow:
+    """The row in token ids, without special tokens but the end of the output."""
+
+    def encode(text: str) -> list[int]:
+        return list(tokenizer.encode(text, add_special_tokens=False).ids)
+
+    return TokenRow(encode(row.prompt), [encode(text) for text in row.references], [*encode(row.output), eos])
+
+
+def quantile(values: Sequence[float], q: float) -> float:
+    """The nearest-rank quantile, q in [0, 1]; 0.0 of nothing."""
+    if not values:
+        return 0.0
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
+
+
+def ratio(numerator: float, denominator: float) -> float:
+    """0.0 where the denominator is 0."""
+    return numerator / denominator if denominator else 0.0
+
+
+def machine() -> dict[str, str | int]:
+    """What figures of time depend on, for the head of a report."""
+    return {
+        "system": platform.system(),
+        "processor": _processor(),
+        "cpus": os.cpu_count() or 0,
+        "python": platform.python_version(),
+    }
+
+
+def write_json(file: str | Path, content: Sequence[object] | Mapping[str, object]) -> None:
+    Path(file).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def _files(paths: Iterable[str | Path]) -> list[Path]:
+    files: list[Path] = []
+    for given in paths:
+        path = Path(given)
+        if path.is_dir():
+            files.extend(sorted(path.glob("*.jsonl.gz")))
+        elif path.is_file():
+            files.append(path)
+        else:
+            raise ValueError(f"no transcripts at {str(given)!r}: give .jsonl.gz files or folders that hold them")
+    if not files:
+        raise ValueError("no .jsonl.gz file among the transcripts given")
+    return files
+
+
+def _transcript(row: Mapping[str, object]) -> Transcript:
+    name = str(row["id"])
+    references = row["references"]
+    if not isinstance(references, list):
+        raise ValueError(f"references of row {name!r} must be a list of texts, got {references!r}")
+    return Transcript(
+        id=name,
+        task=str(row["task"]),
+        set=name.split(":")[0].split("-")[0],
+        model=str(row["model"]),
+        group=str(row.get("group", name)),
+        prompt=str(row["prompt"]),
+        references=tuple(str(text) for text in references),
+        output=str(row["output"]),
+    )
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
