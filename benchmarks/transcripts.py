@@ -85,9 +85,8 @@ def load_tokenizer(file: str | Path) -> Tokenizer:
     path = Path(file)
     if not path.is_file():
         raise ValueError(f"no tokenizer file at {str(file)!r}: give the path of a tokenizer.json or tokenizer.json.gz")
-    opened = gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
-    with opened as stream:
-        return Tokenizer.from_str(stream.read())
+    content = path.read_bytes()
+    return Tokenizer.from_str((gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8"))
 
 
 def end_token(tokenizer: Tokenizer) -> int:
