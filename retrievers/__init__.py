@@ -1,0 +1,8 @@
+"""Retrievers: from a query to the texts worth reading, and worth copying from."""
+
+from __future__ import annotations
+
+from .base import Hit, Retriever
+from .bm25 import BM25Retriever
+
+__all__ = ["BM25Retriever", "Hit", "Retriever"]
