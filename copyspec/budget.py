@@ -5,6 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+PRIOR_SLOPE = 0.02
+"""Cost of a draft node in units of an empty call before anything is measured: small models on a CPU show
+0.01-0.03, a GPU less; too high a guess only makes the first trees small."""
+
+PRIOR_WEIGHT = 4.0
+"""How many measured calls the prior is worth."""
+
+DECAY = 0.98
+"""Of the weight of past measurements per call: the cost drifts with the length of the context."""
+
+OUTLIER = 3.0
+"""A call that takes this many times what was expected was disturbed and counts as much as that, no more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Budget:
@@ -32,3 +45,109 @@ class Budget:
             if rate > best:
                 best, best_n = rate, n
         return best_n
+
+
+class CostModel:
+    """Learns what a target call costs from the calls that are made anyway: seconds = base + slope * nodes.
+
+    A decayed least-squares line per number of rows, pulled towards PRIOR_SLOPE until calls of different
+    sizes have been seen. One instance per target; the first call of a session (prefill) is not counted.
+    """
+
+    def __init__(self) -> None:
+        self._lines: dict[int, _Line] = {}
+
+    def observe(self, rows: int, nodes: int, seconds: float) -> None:
+        """A call of `rows` rows whose largest tree had `nodes` nodes took `seconds`."""
+        self._line(rows).observe(nodes, seconds)
+
+    def budget(self, rows: int, max_nodes: int, *, adaptive: bool = True) -> Budget:
+        """The budget of a row in a call of `rows` rows; `adaptive=False`: max_nodes, whatever they cost."""
+        if not adaptive:
+            return Budget(max_nodes)
+        slope = self._line(rows).slope
+        return Budget(max_nodes, [1.0 + slope * n for n in range(max_nodes + 1)])
+
+    def relative(self, rows: int, nodes: int, extra: float) -> float:
+        """Cost of a call with `nodes` nodes and `extra` seconds of drafting, in units of an empty call."""
+        line = self._line(rows)
+        return 1.0 + line.slope * nodes + (extra / line.base if line.base else 0.0)
+
+    def _line(self, rows: int) -> _Line:
+        if rows not in self._lines:
+            self._lines[rows] = _Line(PRIOR_SLOPE * rows)
+        return self._lines[rows]
+
+
+class _Line:
+    """seconds = base * (1 + slope * n), fitted by least squares with decayed weights and a prior slope."""
+
+    def __init__(self, prior: float) -> None:
+        self._prior = prior
+        self._weight = self._n = self._nn = self._t = self._nt = 0.0
+
+    def observe(self, n: int, seconds: float) -> None:
+        if self._weight > 1.0:
+            base, per_node = self._fit()
+            seconds = min(seconds, OUTLIER * (base + per_node * n))
+        self._weight = self._weight * DECAY + 1.0
+        self._n = self._n * DECAY + n
+        self._nn = self._nn * DECAY + n * n
+        self._t = self._t * DECAY + seconds
+        self._nt = self._nt * DECAY + n * seconds
+
+    @property
+    def base(self) -> float | None:
+        return self._fit()[0] if self._weight else None
+
+    @property
+    def slope(self) -> float:
+        if not self._weight:
+            return self._prior
+        base, per_node = self._fit()
+        return per_node / base
+
+    def _fit(self) -> tuple[float, float]:
+        """(base, seconds per node). The prior acts as calls at 0 and 32 nodes on the line through the mean."""
+        mean_n, mean_t = self._n / self._weight, self._t / self._weight
+        base = mean_t / (1.0 + self._prior * mean_n)
+        half = PRIOR_WEIGHT / 2
+        weight = self._weight + PRIOR_WEIGHT
+        n, nn = self._n + half * 32, self._nn + half * 32 * 32
+        far = base * (1.0 + self._prior * 32)
+        t, nt = self._t + half * (base + far), self._nt + half * 32 * far
+        spread = weight * nn - n * n
+        per_node = max(0.0, (weight * nt - n * t) / spread)
+        return max((t - per_node * n) / weight, 1e-9), per_node
+
+
+class Pacer:
+    """Pauses one row's drafting while it costs more than it brings, and probes now and then.
+
+    `gain` is tokens per call over the cost of the call, averaged over about the last eight drafts; below 1
+    plain decoding is faster. Each failed probe doubles the pause, up to MAX_PAUSE calls.
+    """
+
+    MAX_PAUSE = 32
+    _MEMORY = 0.875
+
+    def __init__(self) -> None:
+        self._gain = 1.5  # worth a few tries
+        self._pause = 1
+        self._left = 0
+
+    def wants_draft(self) -> bool:
+        """Asked once per call: False skips the draft."""
+        if self._left:
+            self._left -= 1
+            return False
+        return True
+
+    def observe(self, accepted: int, cost: float) -> None:
+        """The last draft brought `accepted` tokens and made its call `cost` times as long as an empty one."""
+        self._gain = self._MEMORY * self._gain + (1 - self._MEMORY) * (1 + accepted) / cost
+        if self._gain >= 1.0:
+            self._pause = 1
+        else:
+            self._left = self._pause
+            self._pause = min(2 * self._pause, self.MAX_PAUSE)

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 
+import torch
+
+from copyspec.budget import CostModel
 from copyspec.options import DraftOptions
 from copyspec.requests import Request, StepOutput
-from copyspec.target.base import Target
+from copyspec.row import Row
+from copyspec.target.base import Session, Target
+from copyspec.tree import EMPTY, DraftTree
+from copyspec.verification.picking import Picks, ScoredPicks
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +27,105 @@ class DecodeSettings:
 
 
 def decode(
-    target: Target, requests: Sequence[Request], settings: DecodeSettings | None = None
+    target: Target,
+    requests: Sequence[Request],
+    settings: DecodeSettings | None = None,
+    cost_model: CostModel | None = None,
 ) -> Iterator[list[StepOutput]]:
     """Decodes every request; yields what each step added, row by row, until all have finished.
 
-    Closing the iterator ends decoding within one step and frees the target's caches.
+    `cost_model`: what the target's calls cost, learned further here; give the same one to every run on a
+    target. Closing the iterator ends decoding within one step and frees the target's caches.
     """
-    raise NotImplementedError
+    settings = settings or DecodeSettings()
+    cost_model = cost_model or CostModel()
+    rows = [
+        Row(index, request, target, adaptive=settings.draft.adaptive, keep_margins=settings.keep_margins)
+        for index, request in enumerate(requests)
+    ]
+    for start in range(0, len(rows), settings.batch_size):
+        yield from _Batch(target, rows[start : start + settings.batch_size], settings, cost_model).run()
+
+
+class _Batch:
+    """Rows that share the target's calls. Finished rows leave."""
+
+    def __init__(self, target: Target, rows: list[Row], settings: DecodeSettings, cost_model: CostModel) -> None:
+        self._target = target
+        self._rows = rows
+        self._draft = settings.draft
+        self._cost_model = cost_model
+
+    def run(self) -> Iterator[list[StepOutput]]:
+        session = self._target.open([row.request.prompt for row in self._rows])
+        try:
+            while self._rows:
+                yield self._step(session)
+        finally:
+            session.close()
+
+    def _step(self, session: Session) -> list[StepOutput]:
+        started = perf_counter()
+        trees = self._propose()
+        proposed = perf_counter()
+        picks = _score(session, self._rows, trees)
+        scored = perf_counter()
+        paths = [row.verify(tree, pick) for row, tree, pick in zip(self._rows, trees, picks, strict=True)]
+        verified = perf_counter()
+        self._commit(session, paths)
+        outputs = self._account(trees, (started, proposed, scored, verified))
+        return outputs
+
+    def _propose(self) -> list[DraftTree]:
+        """A tree per row, within the budget that the cost of a call allows."""
+        budget = self._cost_model.budget(len(self._rows), self._draft.max_nodes, adaptive=self._draft.adaptive)
+        trees = [row.propose(budget) for row in self._rows]
+        if not self._target.supports_drafts:
+            return [EMPTY] * len(trees)
+        return trees if self._target.supports_trees else [tree.first_chain() for tree in trees]
+
+    def _commit(self, session: Session, paths: Sequence[Sequence[int]]) -> None:
+        """Keeps the accepted paths of the rows that go on; the others leave the batch."""
+        going = [index for index, row in enumerate(self._rows) if row.finish is None]
+        if not going:
+            session.close()
+            return
+        session.keep(paths)
+        if len(going) < len(self._rows):
+            session.select(going)
+
+    def _account(self, trees: Sequence[DraftTree], times: tuple[float, float, float, float]) -> list[StepOutput]:
+        """Books the step's times, and takes what each row has to report."""
+        started, proposed, scored, verified = times
+        nodes, rows = max(map(len, trees)), len(self._rows)
+        first = self._rows[0].stats.calls == 0
+        if not first:
+            self._cost_model.observe(rows, nodes, scored - proposed)
+        finished = perf_counter()
+        outputs = []
+        for row, tree in zip(self._rows, trees, strict=True):
+            stats = row.stats
+            stats.calls += 1
+            stats.draft_seconds += proposed - started
+            if first:
+                stats.prefill_seconds += scored - proposed
+            else:
+                stats.target_seconds += scored - proposed
+            stats.verify_seconds += verified - scored
+            stats.other_seconds += finished - verified
+            outputs.append(row.report(tree, self._cost_model.relative(rows, len(tree), (proposed - started) / rows)))
+        self._rows = [row for row in self._rows if row.finish is None]
+        return outputs
+
+
+@torch.inference_mode()
+def _score(session: Session, rows: Sequence[Row], trees: Sequence[DraftTree]) -> list[Picks]:
+    """One target call, and each row's picks. Where all rows take the argmax, one small tensor is read back."""
+    logits = session.score([row.chain for row in rows], trees)
+    if all(row.picker.is_argmax for row in rows):
+        tokens: list[list[int]] = logits.argmax(-1).tolist()
+        return [ScoredPicks(logits[index], tokens[index]) for index in range(len(rows))]
+    return [
+        row.picker.picks(logits[index, : len(tree) + 1], tree)
+        for index, (row, tree) in enumerate(zip(rows, trees, strict=True))
+    ]

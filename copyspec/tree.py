@@ -43,6 +43,19 @@ class DraftTree:
             depths.append(1 if parent == ROOT else depths[parent] + 1)
         return depths
 
+    def up_to_depth(self, depth: int) -> DraftTree:
+        """The nodes at `depth` or less; stored order is kept."""
+        kept = [node for node, node_depth in enumerate(self.depths()) if node_depth <= depth]
+        if len(kept) == len(self):
+            return self
+        place = {ROOT: ROOT, **{node: index for index, node in enumerate(kept)}}
+        return DraftTree(
+            [self.tokens[node] for node in kept],
+            [place[self.parents[node]] for node in kept],
+            [self.scores[node] for node in kept],
+            [self.origins[node] for node in kept],
+        )
+
     def first_chain(self) -> DraftTree:
         """The stored-first root-to-leaf chain, for targets that can verify only chains."""
         length = 0

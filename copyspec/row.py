@@ -1,0 +1,142 @@
+"""One row of a batch while it is decoded: its output, its drafter, where it stops and what it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from copyspec.budget import Budget, Pacer
+from copyspec.requests import Finish, Margin, Request, RowStats, StepOutput
+from copyspec.sources import OUTPUT
+from copyspec.target.base import Target
+from copyspec.tree import EMPTY, DraftTree, Origin
+from copyspec.verification.picking import Picker, Picks
+from copyspec.verification.walk import walk
+
+
+class Row:
+    """State of one request. `verify` extends the output token by token and stops exactly where plain decoding does."""
+
+    def __init__(
+        self, index: int, request: Request, target: Target, *, adaptive: bool = True, keep_margins: bool = False
+    ) -> None:
+        """`adaptive`: pause drafting while it does not pay. Raises ValueError for an empty or too long prompt."""
+        self.index = index
+        self.request = request
+        self.stats = RowStats()
+        self.finish: Finish | None = None
+        self.chain: list[int] = target.start(request.prompt)
+        """What the target has not cached yet: the prompt at first, then the last output token."""
+        if not self.chain:
+            raise ValueError(f"request {index} has an empty prompt: decoding needs at least one token to start from")
+        self._limit = _limit(request.max_new_tokens, len(self.chain), target.max_length)
+        self.picker = Picker(request.sampling, request.processors, self.chain, self._limit, target.device)
+        self._output: list[int] = []
+        self._origins: list[Origin | None] = []
+        self._margins: list[Margin] = []
+        self._keep_margins = keep_margins
+        self._reported = 0
+        self._accepted = 0
+        self._pacer = Pacer() if adaptive else None
+
+    def propose(self, budget: Budget) -> DraftTree:
+        """The row's draft: empty without a drafter, and while drafting does not pay."""
+        drafter = self.request.drafter
+        # The last token of the output comes from the target: drafts beyond it are wasted, and may have no position.
+        room = self._limit - len(self._output) - 1
+        if drafter is None or budget.max_nodes == 0 or room <= 0:
+            return EMPTY
+        if self._pacer is not None and not self._pacer.wants_draft():
+            return EMPTY
+        tree = drafter.propose(budget)
+        return tree if len(tree) <= room else tree.up_to_depth(room)
+
+    @torch.inference_mode()
+    def verify(self, tree: DraftTree, picks: Picks) -> list[int]:
+        """Extends the output along the accepted walk; returns the accepted nodes."""
+
+        def emit(token: int, node: int) -> bool:
+            if self._keep_margins:
+                self._margins.append(picks.margin(node))
+            self._output.append(token)
+            self.picker.append(token)
+            self.finish = self._check(token)
+            return self.finish is not None
+
+        before = len(self._output)
+        path = walk(tree, picks, emit)
+        self._accepted = len(path)
+        self._origins.extend(tree.origins[node] for node in path)
+        if len(self._origins) < len(self._output):
+            self._origins.append(self._continued())
+        self.chain = self._output[-1:]
+        if self.request.drafter is not None and self.finish is None:
+            self.request.drafter.accept(self._output[before:])
+        return path
+
+    def report(self, tree: DraftTree, cost: float) -> StepOutput:
+        """What the step added; counts it. `cost`: of the step, in units of a call without draft nodes."""
+        self._count(tree)
+        if len(tree) and self._pacer is not None:
+            self._pacer.observe(self._accepted, cost)
+        since, self._reported = self._reported, len(self._output)
+        return StepOutput(
+            row=self.index,
+            tokens=self._output[since:],
+            origins=self._origins[since:],
+            finish=self.finish,
+            stats=self.stats if self.finish else None,
+            margins=self._margins[since:],
+        )
+
+    def _check(self, token: int) -> Finish | None:
+        """Whether the output ends with `token`. End of sequence goes before stops, stops before the length."""
+        stopped = [match for stop in self.request.stops if (match := stop.push(token)) is not None]
+        if token in self.request.eos_token_ids:
+            return Finish("stop", token)
+        if stopped:
+            return Finish("stop", stopped[0])
+        return Finish("length") if len(self._output) >= self._limit else None
+
+    def _continued(self) -> Origin | None:
+        """The origin of the target's own token: it counts as copied where it continues the copy before it."""
+        last = self._origins[-1] if self._origins else None
+        if last is None:
+            return None
+        tokens: Sequence[int] = self._output if last.source == OUTPUT else self.request.sources[last.source].tokens
+        after = Origin(last.source, last.offset + 1)
+        return after if after.offset < len(tokens) and tokens[after.offset] == self._output[-1] else None
+
+    def _count(self, tree: DraftTree) -> None:
+        stats = self.stats
+        stats.output_tokens = len(self._output)
+        if not len(tree):
+            return
+        stats.drafts += 1
+        stats.drafted_tokens += len(tree)
+        stats.accepted_tokens += self._accepted
+        stats.accepted_per_position.extend([0] * (self._accepted - len(stats.accepted_per_position)))
+        for position in range(self._accepted):
+            stats.accepted_per_position[position] += 1
+        for origin in tree.origins:
+            self._book(stats.drafted_by_source, origin)
+        since = self._reported
+        for origin in self._origins[since : since + self._accepted]:
+            self._book(stats.accepted_by_source, origin)
+
+    def _book(self, counts: dict[str, int], origin: Origin | None) -> None:
+        if origin is None:
+            kind = "model"
+        else:
+            kind = "output" if origin.source == OUTPUT else self.request.sources[origin.source].kind
+        counts[kind] = counts.get(kind, 0) + 1
+
+
+def _limit(max_new_tokens: int, started: int, max_length: int | None) -> int:
+    """Output tokens at most. The last one is never an input: it needs no position."""
+    if max_length is None:
+        return max_new_tokens
+    if started > max_length:
+        raise ValueError(f"a prompt of {started} tokens does not fit into the model's context of {max_length}")
+    return min(max_new_tokens, max_length - started + 1)

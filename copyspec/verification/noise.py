@@ -1,0 +1,59 @@
+"""Position-keyed noise: sampling as a greedy walk.
+
+A token drawn from P is argmax(log P + G) with G Gumbel noise (Gumbel 1954; Maddison et al. 2014,
+arXiv:1411.0030). Keyed by (seed, sample, position) instead of by the order of draws, the same position gets
+the same noise whatever was drafted, however the tree was shaped and whoever else was in the batch: sampled
+output with drafts equals sampled output without, token for token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+_MASK64 = 0xFFFFFFFFFFFFFFFF
+_MASK32 = 0xFFFFFFFF
+# splitmix64 (Steele et al. 2014) for the keys, on the host.
+_GAMMA = 0x9E3779B97F4A7C15
+# A 32-bit mixer with low bias (C. Wellons, hash-prospector, 2018) for the vocabulary, on the device.
+_MIX_A, _MIX_B = 0x7FEB352D, 0x846CA68B
+_SPREAD = 0x9E3779B9
+
+
+def gumbel(seed: int, sample: int, positions: Sequence[int], vocab_size: int, device: torch.device) -> torch.Tensor:
+    """Standard Gumbel noise for every token at every absolute position. [len(positions), vocab_size], float32.
+
+    Integer arithmetic up to the last step, so that devices agree up to the last bit of a logarithm.
+    """
+    keys = [_position_key(seed, sample, position) for position in positions]
+    low = torch.tensor([key & _MASK32 for key in keys], device=device).unsqueeze(1)
+    high = torch.tensor([key >> 32 for key in keys], device=device).unsqueeze(1)
+    tokens = torch.arange(vocab_size, device=device).unsqueeze(0)
+    bits = _mix32((tokens * _SPREAD + low) & _MASK32)
+    bits = _mix32(bits ^ high)
+    # Uniform on (0, 1), finest where the noise is largest: -log(-log1p(-u)) grows as u falls to 2**-33.
+    uniform = ((bits.to(torch.float32) + 0.5) * 2.0**-32).clamp_(max=1 - 2.0**-24)
+    return -torch.log(-torch.log1p(-uniform))
+
+
+def _position_key(seed: int, sample: int, position: int) -> int:
+    key = _splitmix64(seed & _MASK64)
+    key = _splitmix64(key ^ (sample & _MASK64))
+    return _splitmix64(key ^ (position & _MASK64))
+
+
+def _splitmix64(state: int) -> int:
+    state = (state + _GAMMA) & _MASK64
+    state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
+    state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK64
+    return state ^ (state >> 31)
+
+
+def _mix32(x: torch.Tensor) -> torch.Tensor:
+    # Products of two 32-bit numbers wrap in int64; their low 32 bits are right either way.
+    x = x ^ (x >> 16)
+    x = (x * _MIX_A) & _MASK32
+    x = x ^ (x >> 15)
+    x = (x * _MIX_B) & _MASK32
+    return x ^ (x >> 16)

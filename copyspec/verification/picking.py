@@ -1,0 +1,170 @@
+"""Picking: the target's own token at a node, greedy or sampled, by one rule.
+
+y = argmax of the processed scores, plus position-keyed noise when sampling. A draft node is accepted when y
+is its token; no drafter's probability enters (Leviathan et al. 2023, arXiv:2211.17192, with a one-hot Q).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from transformers import (
+    LogitsProcessor,
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from copyspec.options import SamplingOptions
+from copyspec.requests import Margin
+from copyspec.tree import DraftTree
+from copyspec.verification.noise import gumbel
+
+
+class Picks(Protocol):
+    """The target's own tokens for one row of one step. Nodes are numbered as in the tree, ROOT is -1."""
+
+    def token(self, node: int) -> int:
+        """The token after `node`. Asked along the accepted walk only, once per node."""
+        ...
+
+    def margin(self, node: int) -> Margin:
+        """The two best scores after a `node` that `token` was asked for."""
+        ...
+
+
+class Picker:
+    """Picks one row's tokens. Knows the ids that logits processors would have seen in plain decoding."""
+
+    def __init__(
+        self,
+        sampling: SamplingOptions,
+        processors: Sequence[LogitsProcessor],
+        start: Sequence[int],
+        capacity: int,
+        device: torch.device,
+    ) -> None:
+        """`start`: the ids before the output, as processors see them; `capacity`: output tokens at most."""
+        self._sampling = sampling
+        self._bias = [(token, float(bias)) for token, bias in sampling.logit_bias.items()]
+        self._processors = _history_dependent(sampling, processors)
+        self._warpers = _warpers(sampling)
+        self._length = len(start)
+        self._ids = torch.zeros(1, len(start) + capacity if self._processors else 0, dtype=torch.long, device=device)
+        if self._processors:
+            self._ids[0, : len(start)] = torch.tensor(list(start), dtype=torch.long)
+
+    @property
+    def is_argmax(self) -> bool:
+        """True: the token is the argmax of the logits as they are, which a batch takes in one go."""
+        return self._sampling.is_greedy and not self._processors and not self._bias
+
+    def append(self, token: int) -> None:
+        """Tells which token joined the output."""
+        if self._processors:
+            self._ids[0, self._length] = token
+        self._length += 1
+
+    def picks(self, logits: torch.Tensor, tree: DraftTree) -> Picks:
+        """Picks after the root and each node, given `logits` [1 + m, V] (row 0: the root).
+
+        Where nothing depends on the walk all nodes are scored at once, with one result read back; with
+        history-dependent processors node by node, each with its own prefix.
+        """
+        scores = logits.to(torch.float32, copy=True)
+        for token, bias in self._bias:
+            scores[:, token] += bias
+        depths = [0, *tree.depths()]
+        noise = None
+        if not self._sampling.is_greedy:
+            positions = range(self._length, self._length + max(depths) + 1)
+            noise = gumbel(self._sampling.seed, self._sampling.sample, positions, scores.shape[-1], scores.device)
+        if self._processors:
+            return _WalkPicks(self, scores, depths, noise)
+        if noise is not None:
+            scores = self.perturb(scores, noise[depths])
+        return ScoredPicks(scores, scores.argmax(-1).tolist())
+
+    def process(self, scores: torch.Tensor) -> torch.Tensor:
+        """Scores [1, V] through the history-dependent processors, with the output as told to `append`."""
+        for processor in self._processors:
+            scores = processor(self._ids[:, : self._length], scores)
+        return scores
+
+    def perturb(self, scores: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+        """Scores [n, V] through temperature and truncation, plus `noise`. Their argmax is a draw from P:
+        the softmax's normaliser is the same for all tokens and need not be computed."""
+        for warper in self._warpers:
+            scores = warper(self._ids, scores)
+        return scores + noise
+
+
+class ScoredPicks:
+    """Picks of which all scores are known beforehand."""
+
+    def __init__(self, scores: torch.Tensor, tokens: Sequence[int]) -> None:
+        self._scores = scores  # [1 + m, V]
+        self._tokens = tokens  # [1 + m]
+
+    def token(self, node: int) -> int:
+        return self._tokens[node + 1]
+
+    def margin(self, node: int) -> Margin:
+        return _margin(self._scores[node + 1])
+
+
+class _WalkPicks:
+    """Picks whose scores depend on the walk: processors see each node's own prefix, and each prefix once."""
+
+    def __init__(self, picker: Picker, scores: torch.Tensor, depths: Sequence[int], noise: torch.Tensor | None) -> None:
+        self._picker = picker
+        self._scores = scores
+        self._depths = depths
+        self._noise = noise  # [max depth + 1, V]
+        self._last = scores[:1]
+
+    def token(self, node: int) -> int:
+        row = node + 1
+        processed = self._picker.process(self._scores[row : row + 1])
+        if self._noise is not None:
+            depth = self._depths[row]
+            processed = self._picker.perturb(processed, self._noise[depth : depth + 1])
+        self._last = processed
+        return int(processed.argmax(-1))
+
+    def margin(self, node: int) -> Margin:
+        return _margin(self._last[0])
+
+
+def _margin(scores: torch.Tensor) -> Margin:
+    values, tokens = scores.float().topk(2)
+    (score, runner_up_score), (token, runner_up) = values.tolist(), tokens.tolist()
+    return Margin(token=token, score=score, runner_up=runner_up, runner_up_score=runner_up_score)
+
+
+def _history_dependent(sampling: SamplingOptions, processors: Sequence[LogitsProcessor]) -> list[LogitsProcessor]:
+    chosen = list(processors)
+    if sampling.repetition_penalty != 1.0:
+        # First, as in transformers: built-in penalties precede the caller's own processors.
+        chosen.insert(0, RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
+    return chosen
+
+
+def _warpers(sampling: SamplingOptions) -> list[LogitsProcessor]:
+    """Temperature and truncation in transformers' order. They look at scores only, row by row."""
+    if sampling.is_greedy:
+        return []
+    warpers: list[LogitsProcessor] = []
+    if sampling.temperature != 1.0:
+        warpers.append(TemperatureLogitsWarper(float(sampling.temperature)))
+    if sampling.top_k > 0:
+        warpers.append(TopKLogitsWarper(sampling.top_k))
+    if sampling.top_p < 1.0:
+        warpers.append(TopPLogitsWarper(sampling.top_p))
+    if sampling.min_p > 0.0:
+        warpers.append(MinPLogitsWarper(sampling.min_p))
+    return warpers

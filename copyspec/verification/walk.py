@@ -1,0 +1,30 @@
+"""The accepted walk: descend while a child holds the target's own token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from copyspec.tree import ROOT, DraftTree
+from copyspec.verification.picking import Picks
+
+
+def walk(tree: DraftTree, picks: Picks, emit: Callable[[int, int], bool]) -> list[int]:
+    """Walks from the root; calls `emit(token, node)` for every output token, in order.
+
+    `node` is where the token was picked (ROOT first). At most one node per depth is accepted. The walk ends
+    with a token that no child holds, or as soon as `emit` returns True: the output ends with that token,
+    exactly where plain decoding would have ended. Returns the accepted nodes, root to leaf.
+    """
+    edges = zip(tree.parents, tree.tokens, strict=True)
+    children = {edge: node for node, edge in enumerate(edges)}
+    path: list[int] = []
+    node = ROOT
+    while True:
+        token = picks.token(node)
+        child = children.get((node, token))
+        ended = emit(token, node)
+        if child is not None:
+            path.append(child)
+        if ended or child is None:
+            return path
+        node = child

@@ -1,0 +1,121 @@
+"""Fakes for decoding tests: a target whose logits are a function of the prefix, and drafters that are right,
+wrong or sometimes right. Their caches are lists of tokens, so a wrong commit shows in the next logits."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import torch
+
+from copyspec.budget import Budget
+from copyspec.tree import ROOT, DraftTree, Origin, check_tree
+
+DEVICE = torch.device("cpu")
+
+
+class FakeTarget:
+    """Logits are pseudo-random in the last `order` tokens of the prefix, with ties excluded."""
+
+    is_encoder_decoder = False
+    device = DEVICE
+
+    def __init__(
+        self,
+        vocab_size: int = 12,
+        order: int = 2,
+        max_length: int | None = None,
+        supports_trees: bool = True,
+        scale: float = 3.0,
+    ) -> None:
+        self.vocab_size, self.order, self.max_length = vocab_size, order, max_length
+        self.supports_trees, self.supports_drafts = supports_trees, True
+        self.scale = scale
+        self.sessions: list[FakeSession] = []
+
+    def logits(self, prefix: Sequence[int]) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(hash(tuple(prefix[-self.order :])) % (2**31))
+        return self.scale * torch.randn(self.vocab_size, generator=generator)
+
+    def open(self, prompts: Sequence[Sequence[int]]) -> FakeSession:
+        self.sessions.append(FakeSession(self, len(prompts)))
+        return self.sessions[-1]
+
+    def start(self, prompt: Sequence[int]) -> list[int]:
+        return list(prompt)
+
+
+class FakeSession:
+    def __init__(self, target: FakeTarget, rows: int) -> None:
+        self.target = target
+        self.cached: list[list[int]] = [[] for _ in range(rows)]
+        self.closed = False
+        self.calls = 0
+        self._chains: list[list[int]] = []
+        self._trees: list[DraftTree] = []
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        return [len(tokens) for tokens in self.cached]
+
+    def score(self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
+        assert not self.closed and len(chains) == len(trees) == len(self.cached)
+        self.calls += 1
+        self._chains, self._trees = [list(chain) for chain in chains], list(trees)
+        width = 1 + max(map(len, trees))
+        logits = torch.full((len(trees), width, self.target.vocab_size), float("nan"))
+        for row, (chain, tree) in enumerate(zip(self._chains, trees, strict=True)):
+            check_tree(tree)
+            assert chain
+            prefixes = {ROOT: self.cached[row] + chain}
+            logits[row, 0] = self.target.logits(prefixes[ROOT])
+            for node, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
+                prefixes[node] = [*prefixes[parent], token]
+                logits[row, 1 + node] = self.target.logits(prefixes[node])
+            if self.target.max_length is not None:
+                assert max(map(len, prefixes.values())) <= self.target.max_length
+        return logits
+
+    def keep(self, paths: Sequence[Sequence[int]]) -> None:
+        for row, path in enumerate(paths):
+            assert all(
+                self._trees[row].parents[node] == parent for node, parent in zip(path, [ROOT, *path], strict=False)
+            )
+            self.cached[row] += self._chains[row] + [self._trees[row].tokens[node] for node in path]
+
+    def select(self, rows: Sequence[int]) -> None:
+        self.cached = [self.cached[row] for row in rows]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class ScriptedDrafter:
+    """Drafts random trees around a script (what the output is expected to be), right with `accuracy`."""
+
+    def __init__(self, script: Sequence[int], vocab_size: int, accuracy: float, seed: int = 0) -> None:
+        self.script, self.vocab_size, self.accuracy = list(script), vocab_size, accuracy
+        self.random = random.Random(seed)
+        self.output: list[int] = []
+
+    def propose(self, budget: Budget) -> DraftTree:
+        tokens: list[int] = []
+        parents: list[int] = []
+        origins: list[Origin | None] = []
+        right = ROOT
+        at = len(self.output)
+        for _ in range(self.random.randint(0, budget.max_nodes)):
+            parent = right if self.random.random() < 0.7 else self.random.randint(ROOT, len(tokens) - 1)
+            correct = parent == right and at < len(self.script) and self.random.random() < self.accuracy
+            token = self.script[at] if correct else self.random.randrange(self.vocab_size)
+            if (parent, token) in set(zip(parents, tokens, strict=True)):
+                continue
+            tokens.append(token)
+            parents.append(parent)
+            origins.append(Origin(0, at) if correct else None)
+            if correct:
+                right, at = len(tokens) - 1, at + 1
+        return DraftTree(tokens, parents, [0.5] * len(tokens), origins)
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        self.output.extend(tokens)

@@ -1,0 +1,185 @@
+"""The rule, its noise and its processors: exactness shown by equality and by counting."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+import torch
+from transformers import (
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from copyspec.options import SamplingOptions
+from copyspec.tree import ROOT, DraftTree
+from copyspec.verification.noise import gumbel
+from copyspec.verification.picking import Picker
+from copyspec.verification.walk import walk
+
+CPU = torch.device("cpu")
+
+
+def chain(tokens: Sequence[int]) -> DraftTree:
+    return DraftTree(tokens, list(range(-1, len(tokens) - 1)), [0.5] * len(tokens), [None] * len(tokens))
+
+
+def chi_square(counts: torch.Tensor, probabilities: torch.Tensor) -> float:
+    """Pearson's statistic over the outcomes with an expected count of five or more; others must be rare."""
+    expected = probabilities * counts.sum()
+    usual = expected >= 5
+    assert counts[~usual].sum() <= 25 + 3 * expected[~usual].sum()
+    return float(((counts - expected)[usual] ** 2 / expected[usual]).sum())
+
+
+def bound(outcomes: int) -> float:
+    """A bound that a chi-square variable exceeds with probability below 1e-5 (Wilson and Hilferty 1931)."""
+    freedom = max(outcomes - 1, 1)
+    return freedom * (1 - 2 / (9 * freedom) + 4.3 * math.sqrt(2 / (9 * freedom))) ** 3
+
+
+def test_noise_is_keyed_by_seed_sample_and_position() -> None:
+    noise = gumbel(7, 0, [3, 4], 50, CPU)
+    assert torch.equal(noise[1:], gumbel(7, 0, [4], 50, CPU))
+    assert torch.equal(noise[:, :20], gumbel(7, 0, [3, 4], 20, CPU))
+    for other in (gumbel(8, 0, [3], 50, CPU), gumbel(7, 1, [3], 50, CPU), noise[1:]):
+        assert not torch.isclose(noise[:1], other).any()
+
+
+def test_noise_is_gumbel_and_independent() -> None:
+    noise = gumbel(1, 0, range(400), 500, CPU).double()
+    assert noise.isfinite().all()
+    uniform = torch.exp(-torch.exp(-noise)).flatten().sort().values
+    steps = torch.arange(1, len(uniform) + 1) / len(uniform)
+    assert (uniform - steps).abs().max() < 1.95 / math.sqrt(len(uniform))  # Kolmogorov-Smirnov at 1e-3
+    assert noise.mean() == pytest.approx(0.57722, abs=0.01)
+    assert noise.var() == pytest.approx(math.pi**2 / 6, abs=0.02)
+    for left, right in ((noise[:-1], noise[1:]), (noise[:, :-1], noise[:, 1:])):
+        pair = torch.stack([left.flatten(), right.flatten()])
+        assert abs(float(torch.corrcoef(pair)[0, 1])) < 0.01
+
+
+def test_noise_has_known_values() -> None:
+    """Pinned: a seed must mean the same on every machine and in every version."""
+    assert gumbel(1234, 2, [0, 99], 3, CPU).tolist() == [pytest.approx(row, abs=1e-5) for row in PINNED]
+
+
+PINNED = [[-0.532917, -0.33113, 0.283169], [0.216841, 0.709191, 0.050793]]
+
+# The joint distribution over many seeds is slow to draw: in full for the usual settings, smaller for the rest.
+SAMPLED = [
+    ("chain", 20_000, SamplingOptions(temperature=1.0)),
+    ("tree", 20_000, SamplingOptions(temperature=0.9, top_k=6, top_p=0.9)),
+    ("none", 5_000, SamplingOptions(temperature=1.4, top_k=5)),
+    ("tree", 5_000, SamplingOptions(temperature=0.6)),
+    ("tree", 5_000, SamplingOptions(temperature=1.0, top_p=0.8)),
+    ("tree", 5_000, SamplingOptions(temperature=1.0, min_p=0.1)),
+    ("tree", 5_000, SamplingOptions(temperature=0.9, top_p=0.9, repetition_penalty=1.3, logit_bias={2: 1.5})),
+]
+
+
+@pytest.mark.parametrize(("shape", "draws", "sampling"), SAMPLED)
+def test_samples_follow_softmax(shape: str, draws: int, sampling: SamplingOptions) -> None:
+    """The joint distribution of two tokens over seeds, against softmax; the second depends on the first."""
+    vocab = 8
+    generator = torch.Generator().manual_seed(3)
+    table = 1.5 * torch.randn(vocab + 1, vocab, generator=generator)  # row: last token, the last row is the prompt's
+    trees = {
+        "none": DraftTree(),
+        "chain": chain([int(table[-1].argmax())]),
+        "tree": DraftTree([1, 4, 6], [ROOT, ROOT, ROOT], [0.3, 0.3, 0.2], [None] * 3),
+    }
+    tree = trees[shape]
+    prompt = [5, 2]
+    joint = torch.zeros(vocab, vocab)
+    for seed in range(draws):
+        options = SamplingOptions(**{**as_dict(sampling), "seed": seed})
+        picker = Picker(options, (), prompt, 4, CPU)
+        output: list[int] = []
+
+        def emit(token: int, node: int, output: list[int] = output, picker: Picker = picker) -> bool:
+            output.append(token)
+            picker.append(token)
+            return len(output) == 2
+
+        logits = torch.stack([table[-1], *(table[token] for token in tree.tokens)])
+        walk(tree, picker.picks(logits, tree), emit)
+        if len(output) < 2:
+            walk(DraftTree(), picker.picks(table[output[-1]][None], DraftTree()), emit)
+        joint[output[0], output[1]] += 1
+    expected = torch.zeros(vocab, vocab)
+    first = processed(table[-1], prompt, sampling).softmax(-1)
+    for token in range(vocab):
+        expected[token] = first[token] * processed(table[token], [*prompt, token], sampling).softmax(-1)
+    assert joint[expected == 0].sum() == 0
+    assert chi_square(joint.flatten(), expected.flatten()) < bound(int((expected * draws >= 5).sum()))
+
+
+def as_dict(sampling: SamplingOptions) -> dict[str, object]:
+    return {name: getattr(sampling, name) for name in sampling.__dataclass_fields__}
+
+
+def processed(logits: torch.Tensor, ids: Sequence[int], sampling: SamplingOptions) -> torch.Tensor:
+    """Scores [V] as transformers' own processor list makes them."""
+    scores = logits[None].clone()
+    for token, value in sampling.logit_bias.items():
+        scores[0, token] += value
+    processors = LogitsProcessorList([RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty)])
+    if not sampling.is_greedy:
+        processors.append(TemperatureLogitsWarper(sampling.temperature))
+        processors.append(TopKLogitsWarper(sampling.top_k or len(logits)))
+        processors.append(TopPLogitsWarper(sampling.top_p))
+        processors.append(MinPLogitsWarper(sampling.min_p))
+    return processors(torch.tensor([ids]), scores)[0]
+
+
+def test_the_walk_descends_emits_once_and_ends_where_told() -> None:
+    tree = DraftTree([3, 4, 5, 9], [ROOT, 0, 1, 0], [0.9, 0.8, 0.7, 0.1], [None] * 4)
+
+    class Fixed:
+        def __init__(self, tokens: dict[int, int]) -> None:
+            self.tokens = tokens
+
+        def token(self, node: int) -> int:
+            return self.tokens[node]
+
+        def margin(self, node: int) -> None: ...
+
+    emitted: list[tuple[int, int]] = []
+
+    def emit(token: int, node: int) -> bool:
+        emitted.append((token, node))
+        return token == 9
+
+    assert walk(tree, Fixed({ROOT: 3, 0: 4, 1: 6}), emit) == [0, 1]  # type: ignore[arg-type]
+    assert emitted == [(3, ROOT), (4, 0), (6, 1)]
+    emitted.clear()
+    assert walk(tree, Fixed({ROOT: 3, 0: 9}), emit) == [0, 3]  # type: ignore[arg-type]
+    assert emitted == [(3, ROOT), (9, 0)], "the end is not followed by another pick"
+    emitted.clear()
+    assert walk(tree, Fixed({ROOT: 8}), emit) == []  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": -1}, "temperature must be a number at least 0 .0 is greedy., got -1"),
+        ({"temperature": "hot"}, "temperature .* got 'hot'"),
+        ({"top_p": 0}, "top_p must be a number above 0 and at most 1 .1 turns it off., got 0"),
+        ({"top_k": 2.5}, "top_k must be a whole number at least 0 .0 turns it off., got 2.5"),
+        ({"min_p": 1.5}, "min_p"),
+        ({"repetition_penalty": 0}, "repetition_penalty must be a number above 0"),
+        ({"seed": "x"}, "seed must be a whole number at least 0, got 'x'"),
+        ({"logit_bias": [1]}, "logit_bias must map token ids to numbers"),
+        ({"logit_bias": {"a": 1.0}}, "logit_bias: a token id must be a whole number"),
+        ({"logit_bias": {1: "much"}}, r"logit_bias\[1\] must be a number"),
+    ],
+)
+def test_bad_options_are_named(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SamplingOptions(**options).verify()  # type: ignore[arg-type]
