@@ -1,1 +1,31 @@
 """Drafters: cursors into sources, grown into one tree."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from copyspec.drafters.base import Drafter
+from copyspec.drafters.copying import CopyDrafter
+from copyspec.sources import Source
+
+__all__ = ["CopyDrafter", "Drafter", "create"]
+
+
+def create(sources: Sequence[Source], eos_token_ids: Collection[int], *, continues_prompt: bool = True) -> Drafter:
+    """The drafter of one row.
+
+    `sources` is the list that `Origin.source` counts in. Of several ends of sequence the one is drafted that the
+    prompt used last (chat templates end every turn with it). `continues_prompt`: the last source of kind
+    `prompt` stands directly before the output; False for encoder-decoder models.
+    """
+    return CopyDrafter(sources, eos=_end(sources, eos_token_ids), continues_prompt=continues_prompt)
+
+
+def _end(sources: Sequence[Source], eos_token_ids: Collection[int]) -> int | None:
+    if len(eos_token_ids) > 1:
+        for source in reversed(sources):
+            if source.kind == "prompt":
+                for token in reversed(source.tokens):
+                    if token in eos_token_ids:
+                        return token
+    return min(eos_token_ids, default=None)

@@ -1,0 +1,133 @@
+"""The drafting rules that peers publish, as drafters of chains: what the replay compares with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from copyspec.budget import Budget
+from copyspec.tree import EMPTY, DraftTree
+
+LOOKUP_NGRAM, LOOKUP_TOKENS = 2, 10  # Hugging Face: max_matching_ngram_size, prompt_lookup_num_tokens as used
+SUFFIX_TOKENS = 24
+LLMA_NGRAM, LLMA_TOKENS = 5, 19  # arXiv 2304.04487 and its code: n-grams of 5 to 1, 19 tokens copied
+SAD_NGRAM = 3
+
+
+def chain(tokens: Sequence[int], budget: Budget) -> DraftTree:
+    """A tree of one branch. The rules give no estimates: every score is 1."""
+    tokens = tokens[: budget.max_nodes]
+    m = len(tokens)
+    return DraftTree(tokens, range(-1, m - 1), [1.0] * m, [None] * m) if m else EMPTY
+
+
+class PromptLookup:
+    """Hugging Face prompt lookup: the leftmost match of the last two tokens, else of the last one."""
+
+    def __init__(self, prompt: Sequence[int], references: Sequence[Sequence[int]], eos: int) -> None:
+        self.eos = eos
+        self.tokens: list[int] = []
+        self.first: dict[tuple[int, ...], int] = {}  # n-gram -> where its leftmost occurrence ends
+        self.accept(prompt)
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            self.tokens.append(token)
+            for n in range(1, LOOKUP_NGRAM + 1):
+                if len(self.tokens) >= n:
+                    self.first.setdefault(tuple(self.tokens[-n:]), len(self.tokens))
+
+    def propose(self, budget: Budget) -> DraftTree:
+        for n in range(LOOKUP_NGRAM, 0, -1):
+            start = self.first.get(tuple(self.tokens[-n:]), len(self.tokens))
+            if start < len(self.tokens):
+                draft = self.tokens[start : start + LOOKUP_TOKENS]
+                return chain(draft[: draft.index(self.eos)] if self.eos in draft else draft, budget)
+        return EMPTY
+
+
+class LongestSuffix:
+    """The most recent of the longest matches in references, prompt and output, copied for 24 tokens."""
+
+    def __init__(self, prompt: Sequence[int], references: Sequence[Sequence[int]], eos: int) -> None:
+        self.tokens = [token for reference in references for token in [*reference, -1]]  # -1: no token, a border
+        self.ends: dict[int, list[int]] = {}
+        self.accept(self.tokens[:], known=True)
+        self.accept(prompt)
+
+    def accept(self, tokens: Sequence[int], known: bool = False) -> None:
+        start = 0 if known else len(self.tokens)
+        if not known:
+            self.tokens.extend(tokens)
+        for index in range(start, len(self.tokens)):
+            self.ends.setdefault(self.tokens[index], []).append(index)
+
+    def propose(self, budget: Budget) -> DraftTree:
+        tokens, last = self.tokens, len(self.tokens) - 1
+        if last < 0:
+            return EMPTY
+        best, best_end = 0, -1
+        for end in reversed(self.ends[tokens[last]][:-1]):
+            length = 1
+            while length <= end and tokens[end - length] == tokens[last - length] != -1:
+                length += 1
+            if length > best:
+                best, best_end = length, end
+        draft = tokens[best_end + 1 : best_end + 1 + SUFFIX_TOKENS] if best else []
+        return chain(draft[: draft.index(-1)] if -1 in draft else draft, budget)
+
+
+class Llma:
+    """LLMA: the first occurrence in the references of the longest n-gram of generated tokens, 19 tokens from there."""
+
+    def __init__(self, prompt: Sequence[int], references: Sequence[Sequence[int]], eos: int) -> None:
+        self.output: list[int] = []
+        self.references = references
+        self.first: dict[tuple[int, ...], tuple[int, int]] = {}  # n-gram -> (reference, end)
+        for which, reference in enumerate(references):
+            for end in range(1, len(reference) + 1):
+                for n in range(1, min(LLMA_NGRAM, end) + 1):
+                    self.first.setdefault(tuple(reference[end - n : end]), (which, end))
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        self.output.extend(tokens)
+
+    def propose(self, budget: Budget) -> DraftTree:
+        for n in range(min(LLMA_NGRAM, len(self.output)), 0, -1):
+            found = self.first.get(tuple(self.output[-n:]))
+            if found is not None:
+                which, end = found
+                return chain(self.references[which][end : end + LLMA_TOKENS], budget)
+        return EMPTY
+
+
+class ShallowAggressive:
+    """SAD (arXiv 2106.04970): all the rest of the source; after a difference, from the output's last 1 to 3 tokens
+    where they occur exactly once in the source, else one plain step.
+    """
+
+    def __init__(self, prompt: Sequence[int], references: Sequence[Sequence[int]], eos: int) -> None:
+        self.source = [*references[0], eos] if references else []
+        self.output: list[int] = []
+        self.cursor: int | None = 0  # where the output stands in the source; None: not known
+        self.places: dict[tuple[int, ...], list[int]] = {}
+        for end in range(1, len(self.source) + 1):
+            for n in range(1, min(SAD_NGRAM, end) + 1):
+                self.places.setdefault(tuple(self.source[end - n : end]), []).append(end)
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        self.output.extend(tokens)
+        for token in tokens:
+            at = self.cursor
+            self.cursor = at + 1 if at is not None and self.source[at : at + 1] == [token] else None
+        if self.cursor is None:
+            self.cursor = self._resume()
+
+    def propose(self, budget: Budget) -> DraftTree:
+        return EMPTY if self.cursor is None else chain(self.source[self.cursor :], budget)
+
+    def _resume(self) -> int | None:
+        for n in range(1, min(SAD_NGRAM, len(self.output)) + 1):
+            places = self.places.get(tuple(self.output[-n:]), [])
+            if len(places) == 1:
+                return places[0]
+        return None

@@ -1,0 +1,112 @@
+"""The text of a row as one sequence: its sources, then the output as it grows, with an index by token."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from copyspec.sources import OUTPUT, Source
+from copyspec.tree import Origin
+
+BORDER = -1
+"""Stands between sources. It equals no token, so that no match and no copy crosses it."""
+
+EDIT, REFERENCE, PROMPT, WRITTEN = range(4)
+"""Kinds of position, in the order of trust; WRITTEN: the row's own output."""
+
+_KINDS = {"edit": EDIT, "reference": REFERENCE, "prompt": PROMPT}
+_DUPLICATE_TOKENS = 8  # a shorter reference found inside a prompt is as likely chance as quotation
+
+
+class Corpus:
+    """All that a row may copy from, addressed by position in one list of tokens.
+
+    Sources that are copied from to their end are followed by the end of sequence. The last prompt comes
+    last and the output directly after it, so that matches run from the one into the other. Where a prompt
+    quotes another source of the row, only the source is indexed: the same text is no second evidence.
+    """
+
+    def __init__(self, sources: Sequence[Source], eos: int | None, continues_prompt: bool = True) -> None:
+        self.tokens: list[int] = [BORDER]
+        self.kinds: list[int] = [PROMPT]  # kind of each position before the output
+        self._starts: list[int] = []  # where each source starts, ascending
+        self._sources: list[int] = []  # its index among the row's sources
+        self._lengths: list[int] = []
+        prompts = [index for index, source in enumerate(sources) if source.kind == "prompt"]
+        last = prompts[-1] if prompts and continues_prompt else None
+        order = [index for index in range(len(sources)) if index != last]
+        for index in order if last is None else [*order, last]:
+            self._add(index, sources[index], eos)
+        if last is not None:
+            del self.tokens[-1], self.kinds[-1]
+        self.output_start = len(self.tokens)
+        self.array: NDArray[np.int64] = np.array(self.tokens, dtype=np.int64)
+        self.places: dict[int, list[int]] = {}  # token -> the positions after it, before the output
+        self.written: dict[int, list[int]] = {}  # token -> the positions after it, in the output
+        self._arrays: dict[int, NDArray[np.int64]] = {}
+        self._index()
+
+    def append(self, token: int) -> None:
+        """One more token of output."""
+        self.tokens.append(token)
+        self.written.setdefault(token, []).append(len(self.tokens))
+
+    def place_array(self, token: int) -> NDArray[np.int64]:
+        """`places[token]` as an array, kept: for tokens that occur often."""
+        found = self._arrays.get(token)
+        if found is None:
+            found = self._arrays[token] = np.array(self.places[token], dtype=np.int64)
+        return found
+
+    def origin(self, position: int) -> Origin | None:
+        """Where the token at `position` stands in its source; None for an end of sequence, which stands in none."""
+        if position >= self.output_start:
+            return Origin(OUTPUT, position - self.output_start)
+        which = bisect_right(self._starts, position) - 1
+        offset = position - self._starts[which]
+        return Origin(self._sources[which], offset) if offset < self._lengths[which] else None
+
+    def starts(self, kind: int) -> list[int]:
+        """Where the sources of `kind` start."""
+        return [start for start in self._starts if start < self.output_start and self.kinds[start] == kind]
+
+    def _add(self, index: int, source: Source, eos: int | None) -> None:
+        kind = _KINDS[source.kind]
+        self._starts.append(len(self.tokens))
+        self._sources.append(index)
+        self._lengths.append(len(source.tokens))
+        self.tokens.extend(source.tokens)
+        if kind != PROMPT and eos is not None:
+            self.tokens.append(eos)
+        self.tokens.append(BORDER)
+        self.kinds.extend([kind] * (len(self.tokens) - len(self.kinds)))
+
+    def _index(self) -> None:
+        quoted = self._quoted()
+        places = self.places
+        for position, token in enumerate(self.tokens, start=1):
+            if token != BORDER and position not in quoted:
+                places.setdefault(token, []).append(position)
+
+    def _quoted(self) -> set[int]:
+        """Positions of prompts inside quotations of the other sources."""
+        quoted: set[int] = set()
+        prompt_starts = self.starts(PROMPT)
+        if not prompt_starts:
+            return quoted
+        first: dict[int, list[int]] = {}
+        for position in range(1, self.output_start):
+            if self.kinds[position] == PROMPT:
+                first.setdefault(self.tokens[position], []).append(position)
+        for start, length in zip(self._starts, self._lengths, strict=True):
+            # The first and the last token may be joined to what stands around the quotation.
+            inside = self.tokens[start + 1 : start + length - 1]
+            if length < _DUPLICATE_TOKENS or self.kinds[start] == PROMPT:
+                continue
+            for found in first.get(inside[0], ()):
+                if self.tokens[found : found + len(inside)] == inside:
+                    quoted.update(range(found + 1, found + len(inside)))
+        return quoted

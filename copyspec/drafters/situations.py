@@ -1,0 +1,70 @@
+"""Situations: what is known about a cursor into a source, as one small number, and which follows when it is right."""
+
+from __future__ import annotations
+
+from copyspec.drafters.corpus import EDIT, PROMPT, REFERENCE, WRITTEN
+from copyspec.drafters.suffix import LONGEST
+
+STRIDE = LONGEST + 1
+
+FAMILIES = (
+    "aligned",  # in the edited text, at the least edit cost; by match length
+    "aligned+1",  # at one more than the least cost
+    "aligned+3",  # at two or three more
+    "edit",  # elsewhere in the edited text
+    "reference",
+    "prompt",
+    "written",
+    "near reference",  # a little after the place copied from last
+    "near prompt",
+    "near written",
+    "edit start",  # nothing matches: the start of the output
+    "reference start",
+    "edit resumed",  # nothing matches: past a difference, by tokens since and position; see `resumed`
+    "reference resumed",
+    "prompt resumed",
+    "written resumed",
+    "skip 1",  # the edited text without its next token, by length of the match before
+    "skip 2",
+    "none",  # weight of the event that no cursor is right: at the root, and deeper
+)
+ALIGNED, ALIGNED_1, ALIGNED_3, FAR = range(4)
+FAR_BY_KIND = {EDIT: 3, REFERENCE: 4, PROMPT: 5, WRITTEN: 6}
+NEAR_BY_KIND = {EDIT: 3, REFERENCE: 7, PROMPT: 8, WRITTEN: 9}
+EDIT_START, REFERENCE_START = 10, 11
+RESUMED_BY_KIND = {EDIT: 12, REFERENCE: 13, PROMPT: 14, WRITTEN: 15}
+SKIP_1, SKIP_2, NONE = 16, 17, 18
+
+COUNT = len(FAMILIES) * STRIDE
+NONE_AT_ROOT, NONE_DEEPER = NONE * STRIDE, NONE * STRIDE + 1
+
+
+def situation(family: int, length: int) -> int:
+    return family * STRIDE + length
+
+
+def resumed(since: int, shift: int) -> int:
+    """Column of a resumed cursor: `since` tokens after the copy broke off, `shift` positions past where it did."""
+    if since < 4:
+        return 1 + (since - 1) * 4 + min(shift, 3)
+    return 13 + (0 if shift == 0 else 1 if shift == since else 2)
+
+
+def resumed_shifts(since: int) -> tuple[int, ...]:
+    """Positions past the break worth trying after `since` tokens: insertion, substitution, a deletion besides."""
+    return (0, 1, 2, 3) if since < 4 else (0, since, since - 1)
+
+
+def _following() -> list[int]:
+    following = []
+    for state in range(COUNT):
+        family, length = divmod(state, STRIDE)
+        if family >= EDIT_START:
+            family = {EDIT_START: ALIGNED, REFERENCE_START: 4, 12: ALIGNED, 13: 7, 14: 8, 15: 9}.get(family, ALIGNED_1)
+            length = 0
+        following.append(situation(family, min(length + 1, LONGEST)))
+    return following
+
+
+FOLLOWING = _following()
+"""The situation of a cursor after the token it stood at was right."""

@@ -1,0 +1,62 @@
+"""Suffix matching: where the end of the text so far has occurred before, and how long each match is."""
+
+from __future__ import annotations
+
+from copyspec.drafters.corpus import Corpus
+
+LONGEST = 16
+"""Matches are measured up to this length: a longer one is no more certain."""
+
+FEW = 24  # up to here one loop over the occurrences is cheaper than array operations
+RECENT = 32  # occurrences kept of each match length, the latest ones, where there are more
+
+
+def matches(corpus: Corpus) -> list[tuple[int, int]]:
+    """(position, length) of every earlier occurrence of the text's last token: what stands at `position` followed
+    there, after `length` tokens (at most LONGEST) that equal the text's end. Of very many, the longest and latest.
+    """
+    tokens = corpus.tokens
+    end = len(tokens)
+    last = tokens[-1]
+    found: list[tuple[int, int]] = []
+    places = corpus.places.get(last)
+    if places is not None:
+        if len(places) <= FEW:
+            _measure(tokens, places, end, 1, found)
+        else:
+            _narrow(corpus, last, found)
+    written = corpus.written.get(last)
+    if written is not None:
+        _measure(tokens, written[-RECENT - 1 :], end, 1, found)
+    return found
+
+
+def _measure(tokens: list[int], places: list[int], end: int, known: int, found: list[tuple[int, int]]) -> None:
+    """Lengths one by one; `known` tokens before each place are known to match."""
+    before = tokens[end - 1 - known] if end > known else -1
+    for place in places:
+        if place >= end:
+            continue
+        length = known
+        if tokens[place - 1 - length] == before:
+            length += 1
+            while length < LONGEST and tokens[place - 1 - length] == tokens[end - 1 - length] >= 0:
+                length += 1
+        found.append((place, length))
+
+
+def _narrow(corpus: Corpus, last: int, found: list[tuple[int, int]]) -> None:
+    """Lengths of many places at once: all that match one token more, until few are left."""
+    tokens, array = corpus.tokens, corpus.array
+    end = len(tokens)
+    places = corpus.place_array(last)
+    if places[-1] >= end:
+        places = places[:-1]
+    length = 1
+    while len(places) > FEW and length < LONGEST:
+        longer = array[places - 1 - length] == tokens[end - 1 - length]
+        shorter = places[~longer][-RECENT:]
+        found.extend((place, length) for place in shorter.tolist())
+        places = places[longer]
+        length += 1
+    _measure(tokens, places[-RECENT:].tolist(), end, length, found)
