@@ -1,1 +1,21 @@
 """Targets: models entered through their public forward, with a cache that holds trees."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from copyspec.target.base import Target
+
+
+def wrap(model: PreTrainedModel, *, on_unsupported: Literal["error", "plain"] = "error") -> Target:
+    """`model` as something that scores trees. The model itself is never altered.
+
+    Where the architecture cannot verify drafts (recurrent layers cannot be rolled back), "error" raises
+    UnsupportedModelError and "plain" gives a target that decodes without drafts.
+    """
+    from copyspec.target.dispatch import make_target  # loads torch and transformers
+
+    return make_target(model, on_unsupported)

@@ -1,0 +1,190 @@
+"""The tree cache: keys and values of a batch whose rows have their own lengths, committed path by path.
+
+Every layer is one buffer per keys and values, [B, H, S, D], allocated where and how the layer's own keys are and
+grown by doubling. Row r holds its cached tokens in slots 0 .. length[r] - 1; one target pass writes what it
+computes right behind them, and `keep` makes the accepted path contiguous. Attention sees a view cut to the columns
+in use. The last slot is scratch: pads of a ragged batch are written there and never seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import Cache
+from transformers.cache_utils import CacheLayerMixin
+
+IndexArray = npt.NDArray[np.int64]
+
+BLOCK = 64
+"""Capacity is a multiple of this many slots: a short output never grows the first buffer."""
+
+
+@dataclass(slots=True)
+class Write:
+    """Where the keys and values of one target pass go. The model reads its sizes from here too."""
+
+    start: int = 0  # first slot, where all rows write to the same slots
+    stop: int = 0  # columns in use after this pass, over all rows
+    slots: torch.Tensor | None = None  # [B, Q], per-row slots; None: start .. stop in every row
+    row: int | None = None  # only this row is passed through the model
+    plain: bool = True  # a causal continuation without pads: the model may build its own mask from the sizes
+
+
+class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
+    """Keys and values of one layer. Never slides: windows are expressed in the mask, so that nodes can be dropped."""
+
+    is_sliding = False
+
+    def __init__(self, cache: TreeCache) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._cache = cache
+        self._capacity = 0
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        self.dtype, self.device = key_states.dtype, key_states.device
+        rows, capacity = self._cache.rows, _capacity(self._cache.write.stop)
+        # Zeros, not empty: a masked column still enters attention as 0 * value, and must be finite.
+        self.keys = key_states.new_zeros((rows, key_states.shape[1], capacity, key_states.shape[3]))
+        self.values = value_states.new_zeros((rows, value_states.shape[1], capacity, value_states.shape[3]))
+        self._capacity = capacity
+        self.is_initialized = True
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Writes the pass's keys and values, [B, H, Q, D] each; returns all columns in use, [B, H, K, D]."""
+        write = self._cache.write
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        elif write.stop >= self._capacity:
+            self.grow(_capacity(max(write.stop, 2 * self._capacity - 1)))
+        keys, values = self.keys, self.values
+        assert keys is not None and values is not None
+        if write.row is not None:
+            keys, values = keys.narrow(0, write.row, 1), values.narrow(0, write.row, 1)
+        if write.slots is None:
+            count = write.stop - write.start
+            keys.narrow(2, write.start, count).copy_(key_states)
+            values.narrow(2, write.start, count).copy_(value_states)
+        else:
+            rows, slots = self._cache.index(self.device)
+            keys[rows, :, slots] = key_states.transpose(1, 2)
+            values[rows, :, slots] = value_states.transpose(1, 2)
+        return keys.narrow(2, 0, write.stop), values.narrow(2, 0, write.stop)
+
+    def grow(self, capacity: int) -> None:
+        """Moves the buffers into larger ones."""
+        self.keys, self.values = _padded(self.keys, capacity), _padded(self.values, capacity)
+        self._capacity = capacity
+
+    def move(self, rows: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
+        """Copies slots `sources` [n, L] to `targets` [n, L] in `rows` [n, L], as if all were read before any write."""
+        for buffer in (self.keys, self.values):
+            assert buffer is not None
+            buffer[rows, :, targets] = buffer[rows, :, sources]
+
+    def select(self, rows: torch.Tensor | int) -> None:
+        """Keeps these rows; a number keeps the first ones."""
+        assert self.keys is not None and self.values is not None
+        if isinstance(rows, int):
+            self.keys, self.values = self.keys[:rows], self.values[:rows]
+        else:
+            self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
+
+    def join(self, other: TreeLayer) -> None:
+        """Appends the rows of `other`."""
+        capacity = max(self._capacity, other._capacity)
+        parts = [(self.keys, other.keys), (self.values, other.values)]
+        self.keys, self.values = (torch.cat([_padded(a, capacity), _padded(b, capacity)]) for a, b in parts)
+        self._capacity = capacity
+
+    def get_seq_length(self) -> int:
+        return self._cache.write.start if self._cache.write.plain else 0
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self._cache.write.stop, 0
+
+    def get_max_length(self) -> int:
+        return -1
+
+
+class TreeCache(Cache):
+    """The cache of one session: layers are created as the model's own layers first write to them."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(layers=[])
+        self.rows = rows
+        self.write = Write()
+        self._tree_layers: list[TreeLayer] = []
+        self._indices: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: object, **kwargs: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        while len(self._tree_layers) <= layer_idx:
+            self._tree_layers.append(TreeLayer(self))
+            self.layers.append(self._tree_layers[-1])
+        return self._tree_layers[layer_idx].update(key_states, value_states)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self.write.start if self.write.plain else 0
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        return self.write.stop, 0
+
+    def begin(self, write: Write) -> None:
+        """Tells where the next pass writes. Pads have slot -1, which is the scratch slot of any capacity."""
+        self.write = write
+        self._indices.clear()
+
+    def index(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """Row and slot indices of the pass, on a layer's device. [B, 1], [B, Q]"""
+        if device not in self._indices:
+            assert self.write.slots is not None
+            rows = torch.arange(self.rows, device=device).unsqueeze(1)
+            self._indices[device] = rows, self.write.slots.to(device, non_blocking=True)
+        return self._indices[device]
+
+    def move(self, rows: Sequence[int], sources: IndexArray, targets: IndexArray) -> None:
+        """Copies slots `sources` [n, L] to slots `targets` [n, L] of `rows` [n], in every layer."""
+        batch = np.broadcast_to(np.asarray(rows)[:, None], sources.shape)
+        packed = torch.from_numpy(np.stack([batch, sources, targets]))
+        on_device: dict[torch.device, torch.Tensor] = {}
+        for layer in self._filled():
+            if layer.device not in on_device:
+                on_device[layer.device] = packed.to(layer.device, non_blocking=True)
+            layer.move(*on_device[layer.device])
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keeps these rows only, in this order."""
+        first = list(rows) == list(range(len(rows)))
+        for layer in self._filled():
+            layer.select(len(rows) if first else torch.tensor(rows, device=layer.device))
+        self.rows = len(rows)
+
+    def join(self, other: TreeCache) -> None:
+        """Appends the rows of another cache of the same model."""
+        for layer, more in zip(self._filled(), other._filled(), strict=True):
+            layer.join(more)
+        self.rows += other.rows
+
+    def _filled(self) -> list[TreeLayer]:
+        return [layer for layer in self._tree_layers if layer.is_initialized]
+
+
+def _capacity(used: int) -> int:
+    """Slots for `used` columns and the scratch slot, rounded up to whole blocks."""
+    return (used // BLOCK + 1) * BLOCK
+
+
+def _padded(buffer: torch.Tensor | None, capacity: int) -> torch.Tensor:
+    assert buffer is not None
+    if buffer.shape[2] == capacity:
+        return buffer
+    grown = buffer.new_zeros((*buffer.shape[:2], capacity, buffer.shape[3]))
+    grown.narrow(2, 0, buffer.shape[2]).copy_(buffer)
+    return grown

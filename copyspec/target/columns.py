@@ -1,0 +1,90 @@
+"""Columns of one target pass: what stands where, which slot it is written to, and what it may attend to.
+
+Per row: [left pads | chain, root last | tree nodes | right pads]. The root stands in the same column of every row,
+so that the logits of root and nodes are the last columns of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from copyspec.tree import ROOT, DraftTree
+
+IndexArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+FloatArray = npt.NDArray[np.float32]
+
+PAD_SLOT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """One pass over B rows of Q columns, against K key slots in use."""
+
+    tokens: IndexArray  # [B, Q], 0 at pads
+    positions: IndexArray  # [B, Q], 0 at pads
+    slots: IndexArray  # [B, Q], PAD_SLOT at pads
+    visible: BoolArray  # [B, Q, K], which slots a column attends to; pads attend to slot 0
+    kept: int  # last columns whose logits are wanted: root and nodes
+
+    def key_positions(self) -> IndexArray:
+        """Position of the token in each slot: its own index, except for the nodes of this pass. [B, K]"""
+        rows, width = self.tokens.shape[0], self.visible.shape[2]
+        positions = np.tile(np.arange(width), (rows, 1))
+        row, column = np.nonzero(self.slots != PAD_SLOT)
+        positions[row, self.slots[row, column]] = self.positions[row, column]
+        return positions
+
+    def within_window(self, window: int) -> BoolArray:
+        """`visible`, less what lies `window` positions or further back (sliding attention)."""
+        distance = self.positions[:, :, None] - self.key_positions()[:, None, :]
+        return np.logical_and(self.visible, distance < window)
+
+    def within_chunk(self, chunk: int) -> BoolArray:
+        """`visible`, less what lies in another chunk of `chunk` positions (chunked attention)."""
+        same = self.positions[:, :, None] // chunk == self.key_positions()[:, None, :] // chunk
+        return np.logical_and(self.visible, same)
+
+
+def lay_out(starts: Sequence[int], chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> Columns:
+    """Columns for rows whose first `starts[r]` slots are cached. Chains must not be empty."""
+    rows = len(chains)
+    chain_width, tree_width = max(map(len, chains)), max(map(len, trees))
+    used = max(start + len(chain) + len(tree) for start, chain, tree in zip(starts, chains, trees, strict=True))
+    shape = (rows, chain_width + tree_width)
+    tokens, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    slots = np.full(shape, PAD_SLOT, np.int64)
+    visible = np.zeros((*shape, used), np.bool_)
+    visible[:, :, 0] = True
+    for row, (start, chain, tree) in enumerate(zip(starts, chains, trees, strict=True)):
+        first, end, behind = chain_width - len(chain), chain_width + len(tree), start + len(chain)
+        tokens[row, first:chain_width] = chain
+        slots[row, first:end] = np.arange(start, behind + len(tree))
+        positions[row, first:chain_width] = slots[row, first:chain_width]
+        visible[row, first:end, :start] = True
+        visible[row, first:chain_width, start:behind] = np.tri(len(chain), dtype=np.bool_)
+        if len(tree):
+            tokens[row, chain_width:end] = tree.tokens
+            positions[row, chain_width:end] = tree.depths()
+            positions[row, chain_width:end] += behind - 1
+            visible[row, chain_width:end, start:behind] = True
+            visible[row, chain_width:end, behind : behind + len(tree)] = ancestors(tree.parents)
+    return Columns(tokens, positions, slots, visible, kept=1 + tree_width)
+
+
+def ancestors(parents: Sequence[int]) -> BoolArray:
+    """Which nodes lie on the path to each node, itself included. [m, m]"""
+    on_path = np.eye(len(parents), dtype=np.bool_)
+    for node, parent in enumerate(parents):
+        if parent != ROOT:
+            on_path[node, :node] |= on_path[parent, :node]
+    return on_path
+
+
+def additive(visible: BoolArray, lowest: float) -> FloatArray:
+    """0 where visible, else `lowest`: what attention adds to its scores. [B, 1, Q, K]"""
+    return np.where(visible, np.float32(0), np.float32(lowest))[:, None]

@@ -1,0 +1,121 @@
+"""What a model says about itself: devices, limits, the kinds of attention, the arguments of its forward."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from copyspec.target.base import UnsupportedModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+MASKED_ATTENTION = ("sdpa", "eager")
+"""Attention implementations that add any mask they are given; the others know causal and padding masks only."""
+
+ATTENTION_KINDS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
+
+RECURRENT_KINDS = frozenset({"linear_attention", "conv", "hybrid", "hybrid_sliding", "mamba", "recurrent"})
+
+_LENGTH_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "max_target_positions")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """Read once when a model is wrapped."""
+
+    device: torch.device  # of the input embeddings: where token ids go
+    dtype: torch.dtype  # of the additive masks
+    vocab_size: int
+    max_length: int | None
+    arguments: frozenset[str]  # of the model's forward
+    kinds: tuple[str, ...]  # of attention layers; one kind takes one mask, several take a dict by kind
+    window: int | None  # of sliding layers
+    chunk: int | None  # of chunked layers
+
+
+def read_facts(model: PreTrainedModel) -> ModelFacts:
+    """Facts of a causal or encoder-decoder model."""
+    config = model.config.get_text_config(decoder=True)
+    embeddings = model.get_input_embeddings().weight
+    assert isinstance(embeddings, torch.Tensor)
+    device, dtype = embeddings.device, embeddings.dtype
+    if device.type == "meta":  # offloaded: moved where it is needed by the model's own hooks
+        device = model.device
+    window = getattr(config, "sliding_window", None)
+    chunk = getattr(config, "attention_chunk_size", None)
+    return ModelFacts(
+        device=device,
+        dtype=dtype if dtype.is_floating_point and dtype.itemsize > 1 else model.dtype,
+        vocab_size=int(config.vocab_size),
+        max_length=_max_length(config),
+        arguments=frozenset(inspect.signature(model.forward).parameters),
+        kinds=_attention_kinds(config, window, chunk),
+        window=window,
+        chunk=chunk,
+    )
+
+
+def is_recurrent(model: PreTrainedModel) -> bool:
+    """Whether some layer keeps a running state, which cannot return to where a draft was rejected."""
+    layer_types = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ()
+    return bool(model._is_stateful) or not RECURRENT_KINDS.isdisjoint(layer_types)
+
+
+def check_kinds(model: PreTrainedModel, facts: ModelFacts) -> None:
+    """Raises UnsupportedModelError where a kind of attention has a state that the tree cache does not hold."""
+    unknown = sorted(set(facts.kinds) - ATTENTION_KINDS)
+    if unknown:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} has layers of kind {unknown[0]!r}, for which trees cannot be masked; "
+            'pass on_unsupported="plain" to decode it plainly'
+        )
+
+
+@contextmanager
+def masked_attention(model: PreTrainedModel) -> Iterator[None]:
+    """For its length the model's attention accepts 4-D masks; the configuration is then as it was."""
+    config = model.config
+    before = config._attn_implementation
+    if before in MASKED_ATTENTION:
+        yield
+        return
+    parts = [part for part in (config, *_sub_configs(config)) if part._attn_implementation not in MASKED_ATTENTION]
+    saved = [part._attn_implementation for part in parts]
+    try:
+        for part in parts:
+            part._attn_implementation_internal = "sdpa" if model._supports_sdpa else "eager"
+        yield
+    finally:
+        for part, implementation in zip(parts, saved, strict=True):
+            part._attn_implementation_internal = implementation
+
+
+def _sub_configs(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
+    for name in config.sub_configs:
+        part = getattr(config, name, None)
+        if part is not None:
+            yield part
+            yield from _sub_configs(part)
+
+
+def _attention_kinds(config: PreTrainedConfig, window: int | None, chunk: int | None) -> tuple[str, ...]:
+    layer_types = getattr(config, "layer_types", None)
+    if layer_types:
+        return tuple(sorted(set(layer_types)))
+    if window is not None:
+        return ("sliding_attention",)
+    return ("chunked_attention",) if chunk is not None else ("full_attention",)
+
+
+def _max_length(config: PreTrainedConfig) -> int | None:
+    for name in _LENGTH_NAMES:
+        length = getattr(config, name, None)
+        if isinstance(length, int) and length > 0:
+            return length
+    return None

@@ -1,0 +1,139 @@
+"""What sessions of causal and encoder-decoder models share: rows, their tree cache, score and keep."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from copyspec.target.cache import TreeCache, Write
+from copyspec.target.columns import Columns, IndexArray, lay_out
+
+if TYPE_CHECKING:
+    from copyspec.tree import DraftTree
+
+PREFILL_CHUNK = 2048
+"""Tokens of one prefill pass: enough to keep any device busy, few enough to bound activations and masks."""
+
+MASK_LIMIT = 1 << 25
+"""Elements of the largest mask that is built for a ragged batch (128 MiB); above it rows are cached one by one."""
+
+
+class TreeSession(ABC):
+    """Rows of one batch in one tree cache. Subclasses know how their model is entered."""
+
+    def __init__(self, rows: int) -> None:
+        self._cache = TreeCache(rows)
+        self._lengths = [0] * rows
+        self._chains: Sequence[Sequence[int]] | None = None  # of the last `score`, until `keep`
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        return self._lengths
+
+    @torch.inference_mode()
+    def score(self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
+        check_rows(len(self._lengths), chains, trees)
+        self._chains = chains
+        starts = list(self._lengths)
+        tree_width = max(map(len, trees))
+        with self._entered():
+            if self._needs_pieces(chains, tree_width):
+                for row, chain in enumerate(chains):
+                    self._prefill(row, chain[:-1], starts[row])
+                starts = [start + len(chain) - 1 for start, chain in zip(starts, chains, strict=True)]
+                chains = [chain[-1:] for chain in chains]
+            if tree_width == 0 and _equal(starts) and _equal(list(map(len, chains))):
+                self._cache.begin(Write(starts[0], starts[0] + len(chains[0])))
+                return self._continue(chains, starts[0], rows=range(len(chains)))
+            columns = lay_out(starts, chains, trees)
+            self._cache.begin(_write(columns))
+            return self._score(columns)
+
+    @torch.inference_mode()
+    def keep(self, paths: Sequence[Sequence[int]]) -> None:
+        if self._chains is None:
+            raise RuntimeError("keep() commits what the last score() computed; call score() first")
+        rows, sources, targets = [], [], []
+        for row, (chain, path) in enumerate(zip(self._chains, paths, strict=True)):
+            behind = self._lengths[row] + len(chain)
+            self._lengths[row] = behind + len(path)
+            in_place = 0  # the first chain of the tree already lies where it belongs
+            while in_place < len(path) and path[in_place] == in_place:
+                in_place += 1
+            if in_place < len(path):
+                rows.append(row)
+                sources.append([behind + node for node in path[in_place:]])
+                targets.append(range(behind + in_place, behind + len(path)))
+        self._chains = None
+        if rows:
+            self._cache.move(rows, _rectangle(sources), _rectangle(targets))
+
+    @torch.inference_mode()
+    def select(self, rows: Sequence[int]) -> None:
+        self._cache.select(rows)
+        self._lengths = [self._lengths[row] for row in rows]
+        self._chains = None
+
+    def close(self) -> None:
+        self._cache = TreeCache(0)
+        self._lengths = []
+
+    @abstractmethod
+    def _entered(self) -> AbstractContextManager[object]:
+        """Around every pass: what must be changed at the model for its length, and is undone after it."""
+
+    @abstractmethod
+    def _continue(self, chains: Sequence[Sequence[int]], start: int, rows: Sequence[int]) -> torch.Tensor:
+        """Logits after the last tokens of chains of one length that follow `start` cached tokens. [B, 1, V]
+
+        The model builds its own masks here, as in plain decoding. `rows` are the session's rows that are passed.
+        """
+
+    @abstractmethod
+    def _score(self, columns: Columns) -> torch.Tensor:
+        """Logits of the last `columns.kept` columns. [B, kept, V]"""
+
+    def _needs_pieces(self, chains: Sequence[Sequence[int]], tree_width: int) -> bool:
+        longest = max(map(len, chains))
+        mask = len(chains) * (longest + tree_width) * (max(self._lengths) + longest + tree_width)
+        return longest > 1 and (longest > PREFILL_CHUNK or (len(chains) > 1 and mask > MASK_LIMIT))
+
+    def _prefill(self, row: int, tokens: Sequence[int], start: int) -> None:
+        for begin in range(0, len(tokens), PREFILL_CHUNK):
+            piece = tokens[begin : begin + PREFILL_CHUNK]
+            first = start + begin
+            self._cache.begin(Write(first, first + len(piece), row=row))
+            self._continue([piece], first, rows=[row])
+
+
+def check_rows(rows: int, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> None:
+    """Raises ValueError where a call does not fit the session's rows."""
+    if len(chains) != rows or len(trees) != rows:
+        raise ValueError(f"the session has {rows} rows, got {len(chains)} chains and {len(trees)} trees")
+    for row, chain in enumerate(chains):
+        if not len(chain):
+            raise ValueError(f"the chain of row {row} is empty; it holds at least the last accepted token")
+
+
+def _write(columns: Columns) -> Write:
+    stop = columns.visible.shape[2]
+    if len(columns.slots) == 1:
+        return Write(int(columns.slots[0, 0]), stop, plain=False)
+    return Write(0, stop, torch.from_numpy(columns.slots), plain=False)
+
+
+def _equal(numbers: Sequence[int]) -> bool:
+    return numbers.count(numbers[0]) == len(numbers)
+
+
+def _rectangle(rows: Sequence[Sequence[int]]) -> IndexArray:
+    """Rows of slots, the shorter ones filled up with the scratch slot."""
+    filled = np.full((len(rows), max(map(len, rows))), -1, np.int64)
+    for row, slots in enumerate(rows):
+        filled[row, : len(slots)] = slots
+    return filled
