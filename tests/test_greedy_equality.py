@@ -1,0 +1,104 @@
+"""Greedy output equals `model.generate` token for token, float32, over architectures and random cases."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from fakes import ScriptedDrafter
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from models import CAUSAL, SEQ2SEQ, VOCAB_SIZE, tiny
+from transformers import PreTrainedModel
+
+from copyspec.decoding import DecodeSettings, decode
+from copyspec.drafters import create
+from copyspec.options import DraftOptions, SamplingOptions
+from copyspec.requests import Request
+from copyspec.sources import Source
+from copyspec.target import wrap
+
+CASES_PER_ARCHITECTURE = 20
+ARCHITECTURES = [name for name in [*CAUSAL, *SEQ2SEQ] if name not in ("blenderbot", "pegasus", "marian", "mt5")]
+
+_models: dict[str, PreTrainedModel] = {}
+
+
+def model_of(name: str) -> PreTrainedModel:
+    if name not in _models:
+        _models[name] = tiny(name)
+    return _models[name]
+
+
+def generated(model: PreTrainedModel, prompt: Sequence[int], length: int, eos: list[int]) -> list[int]:
+    """New tokens of transformers' own greedy search."""
+    ids = torch.tensor([list(prompt)])
+    output = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=False,
+        max_new_tokens=length,
+        eos_token_id=eos or None,
+        pad_token_id=0,
+    )[0]
+    start = 1 if model.config.is_encoder_decoder else len(prompt)
+    tokens: list[int] = output[start:].tolist()
+    return tokens
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> dict[str, Any]:
+    return {
+        "seed": draw(st.integers(0, 10_000)),
+        "rows": draw(st.sampled_from([1, 1, 2, 3, 8])),
+        "batch_size": draw(st.integers(1, 8)),
+        "max_nodes": draw(st.sampled_from([1, 3, 8, 24])),
+        "drafter": draw(st.sampled_from(["copy", "scripted"])),
+        "accuracy": draw(st.sampled_from([0.3, 0.8, 1.0])),
+        "length": draw(st.integers(1, 16)),
+        "end": draw(st.booleans()),
+        "adaptive": draw(st.booleans()),
+    }
+
+
+def make_request(model: PreTrainedModel, case: dict[str, Any], row: int) -> tuple[Request, list[int]]:
+    """A request and its expected output: a prompt that repeats itself, references that hold parts of the truth."""
+    rng = random.Random(case["seed"] + 1000 * row)
+    phrase = [rng.randrange(3, VOCAB_SIZE) for _ in range(rng.randint(1, 8))]
+    prompt = phrase * rng.randint(1, 3)
+    length = max(1, case["length"] - row)
+    truth = generated(model, prompt, length, [])
+    eos = [truth[rng.randrange(len(truth))]] if case["end"] else []
+    expected = truth
+    if eos:
+        expected = truth[: truth.index(eos[0]) + 1]
+        assert row or generated(model, prompt, length, eos) == expected
+    script = truth + [rng.randrange(VOCAB_SIZE) for _ in range(6)]
+    wrong = [token if rng.random() < case["accuracy"] else rng.randrange(VOCAB_SIZE) for token in script]
+    sources = [Source(wrong, rng.choice(["edit", "reference"])), Source(phrase, "reference"), Source(prompt, "prompt")]
+    request = Request(prompt, length, SamplingOptions(), eos_token_ids=frozenset(eos), sources=sources)
+    if case["drafter"] == "copy":
+        request.drafter = create(sources, request.eos_token_ids)
+    else:
+        request.drafter = ScriptedDrafter(script, VOCAB_SIZE, case["accuracy"], seed=case["seed"])
+    return request, expected
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@hypothesis_settings(max_examples=CASES_PER_ARCHITECTURE)
+@given(case=cases())
+def test_against_generate(name: str, case: dict[str, Any]) -> None:
+    model = model_of(name)
+    pairs = [make_request(model, case, row) for row in range(case["rows"])]
+    draft = DraftOptions(max_nodes=case["max_nodes"], adaptive=case["adaptive"])
+    outputs: list[list[int]] = [[] for _ in pairs]
+    for step in decode(
+        wrap(model), [request for request, _ in pairs], DecodeSettings(draft=draft, batch_size=case["batch_size"])
+    ):
+        for output in step:
+            outputs[output.row] += output.tokens
+    assert outputs == [expected for _, expected in pairs]
