@@ -1,0 +1,248 @@
+"""The public functions: generate, stream, compare, and the choice of the model."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal, TypedDict, overload
+
+from copyspec import aio
+from copyspec.call_options import GenerateOptions, check_options, reject_unknown
+from copyspec.comparison import compare_jobs
+from copyspec.engine import Engine
+from copyspec.loading import BUNDLED, MODEL_VARIABLE, ModelChoice, Registry, check_dtype, choose_default
+from copyspec.prompts import parse_prompts, shown
+from copyspec.reference_texts import references
+from copyspec.results import Chunk, Comparison, Result
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from typing_extensions import Unpack
+
+    from copyspec.chat import Message
+
+__all__ = ["agenerate", "compare", "configure", "generate", "load", "references", "unload"]
+
+logger = logging.getLogger(__name__)
+
+
+class LoadOptions(TypedDict, total=False):
+    """How a model is loaded."""
+
+    tokenizer: str | PreTrainedTokenizerBase | None
+    """None: the model's own."""
+    device: str | torch.device | None
+    """None: a CUDA device if there is one. "auto": spread over all devices (needs accelerate)."""
+    dtype: str | torch.dtype
+    """"auto", the default: as the checkpoint was saved."""
+    revision: str | None
+    on_unsupported: Literal["error", "plain"]
+    """For architectures that cannot verify drafts: an error, the default, or plain decoding."""
+
+
+class ModelOptions(LoadOptions, total=False):
+    """Which model answers, and how it is loaded."""
+
+    model: str | os.PathLike[str] | PreTrainedModel | Engine | None
+    """A hub id, a folder, a loaded model or an engine. None: the one of `configure`, of $COPYSPEC_MODEL, or the
+    default model in the package."""
+
+
+class CallKeywords(GenerateOptions, ModelOptions, total=False):
+    """All keyword options of `generate`, `agenerate` and `compare`."""
+
+
+class _State:
+    """What `configure` set, and the models that are loaded."""
+
+    def __init__(self) -> None:
+        self.registry = Registry()
+        self.configured: ModelChoice | Engine | None = None
+        self.named_default = False
+
+
+_STATE = _State()
+
+
+@overload
+def generate(
+    prompt: str | list[int] | list[Message],
+    references: object = None,
+    *,
+    stream: Literal[False] = False,
+    **options: Unpack[CallKeywords],
+) -> Result: ...
+@overload
+def generate(
+    prompt: list[str] | list[list[int]] | list[list[Message]],
+    references: object = None,
+    *,
+    stream: Literal[False] = False,
+    **options: Unpack[CallKeywords],
+) -> list[Result]: ...
+@overload
+def generate(
+    prompt: object, references: object = None, *, stream: Literal[True], **options: Unpack[CallKeywords]
+) -> Iterator[Chunk]: ...
+def generate(
+    prompt: object, references: object = None, *, stream: bool = False, **options: Unpack[CallKeywords]
+) -> Result | list[Result] | Iterator[Chunk]:
+    """The model's output for `prompt`: exactly that of plain decoding, sooner where it repeats known text.
+
+        >>> import copyspec
+        >>> print(copyspec.generate("Correct the grammar: He go to school every days.", max_new_tokens=40))
+
+    prompt: a str, a chat (`[{"role": "user", "content": ...}]`), a list of token ids, or a list of those. What
+        is text is text: strings of special tokens inside it are never control tokens. A str goes through the
+        tokenizer as it is; `chat=True` or `system=...` puts it through the chat template.
+    references: texts to copy from that are NOT shown to the model: a str, an object with `.page_content`,
+        `{"text": ...}`, token ids, a list of those for all prompts, or one list per prompt. They never change
+        the output. The prompt and the output so far are always copied from.
+    stream: True gives an iterator of `Chunk`s; closing it stops the generation.
+    options: see `GenerateOptions` (edit_source, max_new_tokens, temperature, stop, seed, ...) and `ModelOptions`
+        (model, tokenizer, device, dtype, ...). Decoding is greedy unless `temperature` is given.
+
+    Returns a `Result` for one prompt, a list of them for a list. Raises TypeError and ValueError for arguments
+    that cannot be meant, LoadError where the model cannot be loaded, UnsupportedModelError where its
+    architecture cannot verify drafts.
+    """
+    checked, call = _split(options)
+    engine = _engine(checked)
+    if stream:
+        return engine.stream(prompt, references, **call)
+    return engine.generate(prompt, references, **call)  # type: ignore[call-overload,no-any-return]
+
+
+@overload
+async def agenerate(
+    prompt: str | list[int] | list[Message],
+    references: object = None,
+    *,
+    stream: Literal[False] = False,
+    **options: Unpack[CallKeywords],
+) -> Result: ...
+@overload
+async def agenerate(
+    prompt: list[str] | list[list[int]] | list[list[Message]],
+    references: object = None,
+    *,
+    stream: Literal[False] = False,
+    **options: Unpack[CallKeywords],
+) -> list[Result]: ...
+@overload
+async def agenerate(
+    prompt: object, references: object = None, *, stream: Literal[True], **options: Unpack[CallKeywords]
+) -> AsyncIterator[Chunk]: ...
+async def agenerate(
+    prompt: object, references: object = None, *, stream: bool = False, **options: Unpack[CallKeywords]
+) -> Result | list[Result] | AsyncIterator[Chunk]:
+    """As `generate`, in a worker thread. Cancelling the task stops the decoding within one step.
+
+    With `stream=True` it gives an asynchronous iterator: `async for chunk in await agenerate(..., stream=True)`.
+    """
+    checked, call = _split(options)
+    run = aio.astream if stream else aio.agenerate
+    return await run(lambda: _engine(checked), prompt, references, dict(call))
+
+
+def compare(
+    prompt: object, references: object = None, **options: Unpack[CallKeywords]
+) -> Comparison | list[Comparison]:
+    """Decodes each prompt plainly and with copying: equality, times, and the first difference with its scores.
+
+    In float32 the outputs are equal. In half precision a pass over several tokens may round differently from
+    passes over one, and near-ties can flip: `Comparison.difference` shows where, and how near the tie was.
+    """
+    checked, call = _split(options)
+    _, single = parse_prompts(prompt)
+    comparisons = compare_jobs(_engine(checked), prompt, references, check_options(call))
+    return comparisons[0] if single else comparisons
+
+
+def load(model: str | os.PathLike[str] | PreTrainedModel | None = None, **options: Unpack[LoadOptions]) -> Engine:
+    """The engine of a model, loaded once: `generate(model=...)` with the same choice uses the same one.
+
+    Two models stay loaded, the least recently used one leaving first; `configure(max_loaded=...)` changes that.
+    """
+    reject_unknown(options, LoadOptions.__annotations__)
+    return _engine({"model": model, **options})
+
+
+def unload(model: str | PreTrainedModel | Engine | None = None) -> None:
+    """Lets go of a loaded model, or of all; the memory is freed when nothing else holds them."""
+    _STATE.registry.forget(model)
+    if isinstance(model, Engine):
+        model.unload()
+
+
+def configure(*, max_loaded: int | None = None, **options: Unpack[ModelOptions]) -> None:
+    """Sets the model that answers where a call names none. `configure()` goes back to the default.
+
+    max_loaded: how many models stay loaded.
+    """
+    if max_loaded is not None:
+        if not isinstance(max_loaded, int) or max_loaded < 1:
+            raise ValueError(f"max_loaded must be a whole number from 1, got {max_loaded!r}")
+        _STATE.registry.max_loaded = max_loaded
+        if not options:
+            return
+    reject_unknown(options, [*ModelOptions.__annotations__, "max_loaded"])
+    if options and options.get("model") is None:
+        raise ValueError(f"configure needs model=... beside {', '.join(sorted(options))}")
+    _STATE.configured = _choice(dict(options)) if options else None
+
+
+def _split(options: CallKeywords) -> tuple[dict[str, object], GenerateOptions]:
+    """Options of the model and options of the call; raises for names that are neither."""
+    reject_unknown(options, [*GenerateOptions.__annotations__, *ModelOptions.__annotations__, "references", "stream"])
+    given: dict[str, object] = dict(options)
+    model = {name: given.pop(name) for name in ModelOptions.__annotations__ if name in given}
+    check_options(given)  # before a model is loaded
+    return model, given  # type: ignore[return-value]
+
+
+def _engine(options: dict[str, object]) -> Engine:
+    chosen = _choice(options) if options.get("model") is not None else _default(options)
+    return chosen if isinstance(chosen, Engine) else _STATE.registry.engine(chosen)
+
+
+def _choice(options: dict[str, object]) -> ModelChoice | Engine:
+    from transformers import PreTrainedModel
+
+    model = options.get("model")
+    loading = {name: value for name, value in options.items() if name != "model" and value is not None}
+    if isinstance(model, Engine):
+        if loading:
+            raise ValueError(f"model is a loaded engine: {', '.join(sorted(loading))} cannot be changed any more")
+        return model
+    if isinstance(model, os.PathLike):
+        model = os.fspath(model)
+    if not isinstance(model, (str, PreTrainedModel)) or model == "":
+        raise TypeError(f"model must be a hub id, a folder, a transformers model or an Engine; got {shown(model)}")
+    if "dtype" in loading:
+        loading["dtype"] = check_dtype(loading["dtype"])
+    unsupported = loading.get("on_unsupported", "error")
+    if unsupported not in ("error", "plain"):
+        raise ValueError(f"on_unsupported must be 'error' or 'plain', got {unsupported!r}")
+    return ModelChoice(model, **loading)  # type: ignore[arg-type]
+
+
+def _default(options: dict[str, object]) -> ModelChoice | Engine:
+    loading = {name: value for name, value in options.items() if value is not None}
+    configured = _STATE.configured
+    if isinstance(configured, Engine):
+        return _choice({**loading, "model": configured})
+    if configured is not None:
+        return replace(configured, **loading) if loading else configured  # type: ignore[arg-type]
+    model = choose_default()
+    if model == str(BUNDLED) and not _STATE.named_default:
+        _STATE.named_default = True
+        logger.warning(
+            "no model given: using copyspec's default model (small: grammar corrections and quotes, in English); "
+            "choose another with model=..., copyspec.configure(model=...) or the environment variable %s",
+            MODEL_VARIABLE,
+        )
+    return _choice({**loading, "model": model})

@@ -1,0 +1,225 @@
+"""What one call may be given besides prompt and references, checked once."""
+
+from __future__ import annotations
+
+import difflib
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+from copyspec.options import DraftOptions, SamplingOptions, check_strings
+from copyspec.prompts import shown
+
+if TYPE_CHECKING:
+    from transformers import LogitsProcessor, StoppingCriteria
+
+# Enough for a page of text; a forgotten limit costs seconds, not hours.
+DEFAULT_MAX_NEW_TOKENS = 512
+# A corrected or edited text is seldom twice its source; twice is what it may always have.
+EDIT_GROWTH = 2
+
+DEFAULT_BATCH_SIZE = 8
+
+# Names from other libraries, and what says the same here.
+ELSEWHERE = {
+    "do_sample": "temperature (0, the default, is greedy)",
+    "num_beams": "nothing: outputs are greedy or sampled, beam search is not offered",
+    "max_length": "max_new_tokens",
+    "max_completion_tokens": "max_new_tokens",
+    "num_return_sequences": "n",
+    "stop_strings": "stop",
+    "stop_sequences": "stop",
+    "eos_token_id": "stop_token_ids",
+    "include_stop_str_in_output": "include_stop",
+    "streamer": "stream=True",
+    "documents": "references",
+    "prompt_lookup_num_tokens": "max_draft_nodes",
+    "num_speculative_tokens": "max_draft_nodes",
+}
+
+
+class GenerateOptions(TypedDict, total=False):
+    """Keyword options of `generate` and its relatives. Anything else is an error."""
+
+    edit_source: str | Sequence[str | None] | None
+    """The text being edited (one per prompt): the output is expected to follow it. Not shown to the model."""
+    prediction: str | Mapping[str, object] | None
+    """The expected output, as a str or in OpenAI's shape: one more reference."""
+    max_new_tokens: int | None
+    """Default 512; with `edit_source` at least twice its length. Never more than the context holds."""
+    max_tokens: int | None
+    """The same under its other name."""
+    temperature: float
+    """0, the default, is greedy. Sampling settings of the model's generation_config are not applied."""
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float | None
+    """None: the model's generation_config decides."""
+    logit_bias: Mapping[int, float]
+    seed: int | None
+    """Of the sampling noise; None draws one, which the result names. Same seed, same output."""
+    stop: str | Sequence[str] | None
+    include_stop: bool
+    """Keep the stop string (or the text of the stop token) in the text."""
+    stop_token_ids: Sequence[int] | None
+    """End the output like the model's own end of sequence."""
+    ignore_eos: bool
+    stopping_criteria: StoppingCriteria | Sequence[StoppingCriteria] | None
+    logits_processor: LogitsProcessor | Sequence[LogitsProcessor] | None
+    system: str | None
+    """A system message; a str prompt becomes the user's message of a chat."""
+    chat: bool | Literal["auto"]
+    """True wraps a str prompt as a chat; "auto", the default, never does without `system`."""
+    n: int
+    """Samples per prompt (`Result.samples`); above 1 it needs a temperature."""
+    drafter: Literal["auto", "none"]
+    """"none" decodes plainly. The output is the same."""
+    max_draft_nodes: int
+    """Draft tokens that one pass of the model may verify; 0 decodes plainly."""
+    batch_size: int
+    """Prompts in the model at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallOptions:
+    """The options of one call, checked; fields as in `GenerateOptions`."""
+
+    edit_source: object = None
+    prediction: object = None
+    max_new_tokens: int | None = None
+    sampling: SamplingOptions = field(default_factory=SamplingOptions)
+    repetition_penalty: float | None = None
+    stop: tuple[str, ...] = ()
+    include_stop: bool = False
+    stop_token_ids: frozenset[int] = frozenset()
+    ignore_eos: bool = False
+    stopping_criteria: tuple[StoppingCriteria, ...] = ()
+    logits_processor: tuple[LogitsProcessor, ...] = ()
+    system: str | None = None
+    chat: bool | str = "auto"
+    n: int = 1
+    draft: DraftOptions = field(default_factory=DraftOptions)
+    batch_size: int = DEFAULT_BATCH_SIZE
+
+    @property
+    def drafts(self) -> bool:
+        return self.draft.max_nodes > 0
+
+
+def check_options(given: Mapping[str, object]) -> CallOptions:
+    """`given` with defaults; raises TypeError or ValueError that names the option, its value and the way out."""
+    reject_unknown(given, GenerateOptions.__annotations__)
+    sampling = SamplingOptions(
+        **{name: given[name] for name in _SAMPLING if given.get(name) is not None},  # type: ignore[arg-type]
+    )
+    penalty = given.get("repetition_penalty")
+    if sampling.seed == 0 and given.get("seed") is None and sampling.temperature:
+        sampling = replace(sampling, seed=secrets.randbits(31))
+    sampling.verify()
+    stop = given.get("stop")
+    _check(stop is None or isinstance(stop, (str, list, tuple)), "stop", stop, "a str or a list of them")
+    draft = _draft_options(given)
+    n = _whole("n", given.get("n", 1))
+    if n > 1 and sampling.is_greedy:
+        raise ValueError(f"n={n} needs a temperature above 0: greedy samples would all be the same")
+    system, chat = given.get("system"), given.get("chat", "auto")
+    _check(system is None or isinstance(system, str), "system", system, "a str")
+    _check(chat == "auto" or isinstance(chat, bool), "chat", chat, "'auto', True or False")
+    if system is not None and chat is False:
+        raise ValueError(
+            "system= makes the prompt a chat; leave chat=False out, or write the system text into the prompt"
+        )
+    return CallOptions(
+        edit_source=given.get("edit_source"),
+        prediction=given.get("prediction"),
+        max_new_tokens=_max_new_tokens(given),
+        sampling=sampling,
+        repetition_penalty=sampling.repetition_penalty if penalty is not None else None,
+        stop=check_strings("stop", stop),  # type: ignore[arg-type]
+        include_stop=_flag("include_stop", given),
+        stop_token_ids=_token_ids(given.get("stop_token_ids")),
+        ignore_eos=_flag("ignore_eos", given),
+        stopping_criteria=_callables("stopping_criteria", given),  # type: ignore[arg-type]
+        logits_processor=_callables("logits_processor", given),  # type: ignore[arg-type]
+        system=system,  # type: ignore[arg-type]
+        chat=chat,  # type: ignore[arg-type]
+        n=n,
+        draft=draft,
+        batch_size=_whole("batch_size", given.get("batch_size", DEFAULT_BATCH_SIZE)),
+    )
+
+
+_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "logit_bias", "seed")
+
+
+def reject_unknown(given: Mapping[str, object], known: Iterable[str]) -> None:
+    """Raises TypeError for the first name in `given` that is no option, with the one that was meant."""
+    names = sorted(known)
+    for name in given:
+        if name in names:
+            continue
+        if name in ELSEWHERE:
+            raise TypeError(f"unknown option {name!r}; here it is {ELSEWHERE[name]}")
+        close = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"options are {', '.join(names)}"
+        raise TypeError(f"unknown option {name!r}; {hint}")
+
+
+def _max_new_tokens(given: Mapping[str, object]) -> int | None:
+    names = [name for name in ("max_new_tokens", "max_tokens") if given.get(name) is not None]
+    if len(names) == 2 and given[names[0]] != given[names[1]]:
+        raise ValueError(
+            f"max_new_tokens={given['max_new_tokens']!r} and max_tokens={given['max_tokens']!r} are two names of one "
+            "limit; give one"
+        )
+    return _whole(names[0], given[names[0]]) if names else None
+
+
+def _draft_options(given: Mapping[str, object]) -> DraftOptions:
+    drafter = given.get("drafter", "auto")
+    _check(drafter in ("auto", "none"), "drafter", drafter, "'auto' or 'none'")
+    nodes = given.get("max_draft_nodes")
+    draft = DraftOptions() if nodes is None else DraftOptions(max_nodes=nodes)  # type: ignore[arg-type]
+    draft.verify()
+    return DraftOptions(max_nodes=0) if drafter == "none" else draft
+
+
+def _token_ids(value: object) -> frozenset[int]:
+    if value is None:
+        return frozenset()
+    _check(isinstance(value, (list, tuple, set, frozenset)), "stop_token_ids", value, "a list of token ids")
+    assert isinstance(value, Iterable)
+    ids = frozenset(value)
+    for token in ids:
+        whole = isinstance(token, int) and not isinstance(token, bool) and token >= 0
+        _check(whole, "stop_token_ids", token, "a list of token ids (for strings there is stop=)")
+    return ids
+
+
+def _callables(name: str, given: Mapping[str, object]) -> tuple[object, ...]:
+    value = given.get(name)
+    if value is None:
+        return ()
+    items = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    for item in items:
+        _check(callable(item) and not isinstance(item, type), name, item, "an instance of it, or a list of them")
+    return items
+
+
+def _flag(name: str, given: Mapping[str, object]) -> bool:
+    value = given.get(name, False)
+    _check(isinstance(value, bool), name, value, "True or False")
+    return bool(value)
+
+
+def _whole(name: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name} must be a whole number from 1, got {value!r}")
+    return value
+
+
+def _check(fits: bool, name: str, value: object, what: str) -> None:
+    if not fits:
+        raise TypeError(f"{name} must be {what}; got {shown(value)}")

@@ -1,0 +1,126 @@
+"""Chats: messages through a tokenizer's chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Message = Mapping[str, object]
+"""`role` and `content`, as chat templates read them; content may be text or a list of `{"type": "text", ...}`."""
+
+# Noncharacters that Unicode reserves for use inside a program.
+_MARK, _MARK_MORE = "\ufdd0", "\ufdd1"
+
+
+class ChatError(ValueError):
+    """The chat cannot be rendered; the message says what to give instead."""
+
+
+def check_chat(messages: Sequence[object], where: str) -> list[Message]:
+    """`messages` as a chat; raises ChatError that names the message that is none."""
+    chat: list[Message] = []
+    for i, message in enumerate(messages):
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise ChatError(
+                f"{where}[{i}] is no chat message: {message!r}; write {{'role': 'user', 'content': 'text'}}"
+            )
+        chat.append(message)
+    return chat
+
+
+def with_system(messages: Sequence[Message], system: str | None) -> list[Message]:
+    """`messages` with a system message in front; raises ChatError where there is one already."""
+    if system is None:
+        return list(messages)
+    if messages and messages[0]["role"] == "system":
+        raise ChatError(f"system={system!r} is given, but the chat begins with a system message; keep one of the two")
+    return [{"role": "system", "content": system}, *messages]
+
+
+def render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> str:
+    """The template's text. A last message of the assistant is continued; else the assistant's turn is opened.
+
+    Templates without a system role get it in front of the first message of the user.
+    """
+    from jinja2.exceptions import TemplateError
+
+    if not tokenizer.chat_template:
+        raise ChatError(
+            f"{_name(tokenizer)} has no chat template: give the prompt as a str (without system= and chat=True), "
+            "or set tokenizer.chat_template"
+        )
+    try:
+        return _apply(tokenizer, messages)
+    except TemplateError as error:
+        folded = _fold_system(messages)
+        if folded is not None:
+            try:
+                return _apply(tokenizer, folded)
+            except TemplateError:
+                pass
+        roles = ", ".join(str(message["role"]) for message in messages)
+        raise ChatError(f"the chat template of {_name(tokenizer)} rejects roles {roles}: {error}") from error
+
+
+def map_texts(messages: Sequence[Message], change: Callable[[str, str], str]) -> list[Message]:
+    """Every text inside the messages through `change(text, role)`; roles and types stay."""
+
+    def walk(value: object, role: str) -> object:
+        if isinstance(value, str):
+            return change(value, role)
+        if isinstance(value, Mapping):
+            return {key: item if key in ("role", "type") else walk(item, role) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [walk(item, role) for item in value]
+        return value
+
+    result: list[Message] = []
+    for message in messages:
+        changed = walk(message, str(message["role"]))
+        assert isinstance(changed, dict)
+        result.append(changed)
+    return result
+
+
+def unused_mark(messages: Sequence[Message]) -> str:
+    """A string that no text of the messages holds."""
+    texts: list[str] = []
+
+    def collect(text: str, _role: str) -> str:
+        texts.append(text)
+        return text
+
+    map_texts(messages, collect)
+    mark = _MARK + _MARK_MORE
+    while any(mark in text for text in texts):
+        mark += _MARK_MORE
+    return mark
+
+
+def _apply(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> str:
+    continues = bool(messages) and messages[-1]["role"] == "assistant"
+    text = tokenizer.apply_chat_template(
+        [dict(message) for message in messages],  # type: ignore[arg-type]  # annotated for text contents only
+        tokenize=False,
+        add_generation_prompt=not continues,
+        continue_final_message=continues,
+    )
+    assert isinstance(text, str)
+    return text
+
+
+def _fold_system(messages: Sequence[Message]) -> list[Message] | None:
+    """The system message's text in front of the first user message's; None where there is nothing to fold."""
+    if len(messages) < 2 or messages[0]["role"] != "system" or messages[1]["role"] != "user":
+        return None
+    system, user = messages[0]["content"], messages[1]["content"]
+    if not isinstance(system, str) or not isinstance(user, str):
+        return None
+    return [{**messages[1], "content": f"{system}\n\n{user}"}, *messages[2:]]
+
+
+def _name(tokenizer: PreTrainedTokenizerBase) -> str:
+    return f"the tokenizer of {tokenizer.name_or_path!r}" if tokenizer.name_or_path else type(tokenizer).__name__

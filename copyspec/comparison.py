@@ -1,0 +1,69 @@
+"""Compare mode: the same prompt decoded plainly and with copying, by one loop, side by side."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from copyspec.options import DraftOptions
+from copyspec.results import Comparison, Difference, Result
+
+if TYPE_CHECKING:
+    from copyspec.call_options import CallOptions
+    from copyspec.engine import Engine
+    from copyspec.jobs import Job
+
+# Tokens decoded before the clock starts: the first passes of a model allocate and compile.
+WARM_UP_TOKENS = 4
+
+
+def compare_jobs(engine: Engine, prompt: object, references: object, options: CallOptions) -> list[Comparison]:
+    """A comparison per prompt, one after the other. Raises ValueError where there is nothing to compare."""
+    if not options.drafts:
+        raise ValueError("compare needs drafts on one side; leave out drafter='none' and max_draft_nodes=0")
+    if options.n > 1:
+        raise ValueError(f"compare decodes each prompt twice with one seed; n={options.n} is not offered")
+    plain_options = replace(options, draft=DraftOptions(max_nodes=0))
+    _warm_up(engine, prompt, references, (plain_options, options))
+    plain_jobs, _ = engine.jobs(prompt, references, plain_options)
+    copied_jobs, _ = engine.jobs(prompt, references, options)
+    comparisons: list[Comparison] = []
+    for plain_job, copied_job in zip(plain_jobs, copied_jobs, strict=True):
+        plain, plain_seconds = _timed(engine, plain_job, plain_options)
+        copied, copied_seconds = _timed(engine, copied_job, options)
+        difference = first_difference(engine, plain, copied)
+        comparisons.append(Comparison(plain, copied, plain_seconds, copied_seconds, difference))
+    return comparisons
+
+
+def first_difference(engine: Engine, plain: Result, copied: Result) -> Difference | None:
+    """Where two outputs part, with what decided there; None where they are equal."""
+    if plain.token_ids == copied.token_ids:
+        return None
+    ids = (plain.token_ids, copied.token_ids)
+    position = 0
+    while position < min(map(len, ids)) and ids[0][position] == ids[1][position]:
+        position += 1
+    tokens = [side[position] if position < len(side) else None for side in ids]
+    texts = ["" if token is None else engine.codec.decode([token]) for token in tokens]
+    margins = [side.margins[position] if position < len(side.margins) else None for side in (plain, copied)]
+    return Difference(position, tokens[0], tokens[1], texts[0], texts[1], margins[0], margins[1])
+
+
+def _timed(engine: Engine, job: Job, options: CallOptions) -> tuple[Result, float]:
+    start = perf_counter()
+    for outputs in engine.steps([job], options, keep_margins=True):
+        for output in outputs:
+            job.add(output)
+    seconds = perf_counter() - start
+    assert job.result is not None
+    return job.result, seconds
+
+
+def _warm_up(engine: Engine, prompt: object, references: object, options: tuple[CallOptions, ...]) -> None:
+    for each in options:
+        short = replace(each, max_new_tokens=min(each.max_new_tokens or WARM_UP_TOKENS, WARM_UP_TOKENS))
+        jobs, _ = engine.jobs(prompt, references, short)
+        for _ in engine.steps(jobs[:1], short):
+            pass

@@ -1,0 +1,173 @@
+"""The engine: one loaded model and its tokenizer, text in and text out."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal, cast, overload
+from weakref import WeakKeyDictionary
+
+from copyspec.budget import CostModel
+from copyspec.call_options import CallOptions, check_options
+from copyspec.decoding import DecodeSettings, decode
+from copyspec.generation_config import note_ignored
+from copyspec.jobs import Job, JobMaker, encoder_limit, gather
+from copyspec.prompts import parse_prompts
+from copyspec.reference_texts import ambient_references, parse_edits, parse_prediction, parse_references
+from copyspec.requests import StepOutput
+from copyspec.results import Chunk, Result
+from copyspec.streaming import chunks
+from copyspec.target import wrap
+from copyspec.text import Codec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from typing_extensions import Unpack
+
+    from copyspec.call_options import GenerateOptions
+    from copyspec.chat import Message
+    from copyspec.reference_texts import Reference
+
+logger = logging.getLogger(__name__)
+
+# One lock per model, however many engines stand on it. Reentrant: the garbage collector may close an abandoned
+# stream in the middle of another one's step.
+_LOCKS: WeakKeyDictionary[PreTrainedModel, threading.RLock] = WeakKeyDictionary()
+
+
+class Engine:
+    """A model that can be asked from any thread.
+
+    Threads take turns step by step: a lock is held for one pass of the model and its bookkeeping, so a slow
+    reader of a stream, or one that went away, blocks nobody. For throughput give one call many prompts.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        name: str | None = None,
+        on_unsupported: Literal["error", "plain"] = "error",
+    ) -> None:
+        """`on_unsupported="plain"`: decode architectures that cannot verify drafts without drafts; the default
+        raises UnsupportedModelError. The model is used as it is: in its dtype, on its device."""
+        self.name = name or getattr(model, "name_or_path", "") or type(model).__name__
+        self.model = model
+        self.codec = Codec(tokenizer)
+        self._lock = _LOCKS.setdefault(model, threading.RLock())
+        self.is_unloaded = False
+        self._target = wrap(model, on_unsupported=on_unsupported)
+        self._costs = CostModel()
+        config = model.generation_config
+        if config is None:
+            raise ValueError(f"{type(model).__name__} cannot generate: it has no generation_config")
+        note_ignored(config)
+        self._jobs = JobMaker(self._target, self.codec, config, encoder_limit(model.config.to_dict()))
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        return self.codec.tokenizer
+
+    @overload
+    def generate(
+        self,
+        prompt: str | list[int] | list[Message],
+        references: object = None,
+        *,
+        stream: Literal[False] = False,
+        **options: Unpack[GenerateOptions],
+    ) -> Result: ...
+    @overload
+    def generate(
+        self,
+        prompt: list[str] | list[list[int]] | list[list[Message]],
+        references: object = None,
+        *,
+        stream: Literal[False] = False,
+        **options: Unpack[GenerateOptions],
+    ) -> list[Result]: ...
+    @overload
+    def generate(
+        self, prompt: object, references: object = None, *, stream: Literal[True], **options: Unpack[GenerateOptions]
+    ) -> Iterator[Chunk]: ...
+    def generate(
+        self, prompt: object, references: object = None, *, stream: bool = False, **options: Unpack[GenerateOptions]
+    ) -> Result | list[Result] | Iterator[Chunk]:
+        """As `copyspec.generate`, with this model."""
+        if stream:
+            return self.stream(prompt, references, **options)
+        checked = check_options(options)
+        jobs, single = self.jobs(prompt, references, checked)
+        results = finish(jobs, self.steps(jobs, checked), checked.n)
+        return results[0] if single else results
+
+    def stream(self, prompt: object, references: object = None, **options: Unpack[GenerateOptions]) -> Iterator[Chunk]:
+        """The output in pieces, as the model's passes bring them. Closing the iterator ends the generation.
+
+        Wrong arguments raise here, not with the first piece.
+        """
+        checked = check_options(options)
+        if checked.n > 1:
+            raise ValueError(
+                f"n={checked.n} cannot be streamed; stream n prompts with a seed each, or leave stream out"
+            )
+        jobs, _ = self.jobs(prompt, references, checked)
+        return chunks(jobs, self.steps(jobs, checked))
+
+    def jobs(self, prompt: object, references: object, options: CallOptions) -> tuple[list[Job], bool]:
+        """One job per prompt and sample, and whether there was one prompt alone."""
+        if self.is_unloaded:
+            raise RuntimeError(f"the engine of {self.name!r} was unloaded; load the model again with copyspec.load")
+        prompts, single = parse_prompts(prompt)
+        own = parse_references(references, len(prompts))
+        edits = parse_edits(options.edit_source, len(prompts))
+        shared: list[Reference] = [*parse_prediction(options.prediction), *ambient_references()]
+        jobs: list[Job] = []
+        for index, inputs in enumerate(gather(prompts, edits, own, shared)):
+            jobs.extend(self._jobs.make(index, inputs, options))
+        return jobs, single
+
+    def steps(
+        self, jobs: Sequence[Job], options: CallOptions, *, keep_margins: bool = False
+    ) -> Generator[list[StepOutput], None, None]:
+        """Decodes the jobs step by step, taking turns with other threads. Closing it frees the caches."""
+        settings = DecodeSettings(draft=options.draft, batch_size=options.batch_size, keep_margins=keep_margins)
+        requests = [job.request for job in jobs]
+        steps = cast("Generator[list[StepOutput], None, None]", decode(self._target, requests, settings, self._costs))
+        try:
+            while True:
+                with self._lock:
+                    outputs = next(steps, None)
+                if outputs is None:
+                    return
+                yield outputs
+        finally:
+            with self._lock:
+                steps.close()
+
+    def unload(self) -> None:
+        """Lets go of the model, which is freed when running streams have ended. New calls raise RuntimeError."""
+        self.is_unloaded = True
+        with self._lock:
+            self.__dict__.pop("model", None)
+            self.__dict__.pop("_target", None)
+            self.__dict__.pop("_jobs", None)
+
+    def __repr__(self) -> str:
+        return f"Engine({self.name!r})"
+
+
+def finish(jobs: Sequence[Job], steps: Iterator[list[StepOutput]], n: int) -> list[Result]:
+    """Runs the jobs to their end: a result per prompt, with its samples where there are several."""
+    for outputs in steps:
+        for output in outputs:
+            jobs[output.row].add(output)
+    results = [job.result for job in jobs if job.result is not None]
+    assert len(results) == len(jobs), "decoding ended before its rows did"
+    if n == 1:
+        return results
+    groups = [results[start : start + n] for start in range(0, len(results), n)]
+    return [replace(group[0], samples=tuple(group)) for group in groups]

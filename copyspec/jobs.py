@@ -1,0 +1,227 @@
+"""Jobs: prompts and references as decoding requests, and what decoding answers as results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from copyspec import generation_config
+from copyspec.call_options import DEFAULT_MAX_NEW_TOKENS, EDIT_GROWTH, CallOptions
+from copyspec.chat import ChatError, Message, with_system
+from copyspec.prompts import Prompt
+from copyspec.reference_texts import Reference
+from copyspec.requests import Finish, Margin, Request, RowStats, StepOutput
+from copyspec.results import Result, Stats
+from copyspec.sources import Source, SourceKind
+from copyspec.spans import CopiedOutput, NamedSource
+from copyspec.stops import CriterionStop, StopStrings
+from copyspec.text import Codec, Encoded
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig
+
+    from copyspec.drafters.base import Drafter
+    from copyspec.requests import StopCondition
+    from copyspec.target.base import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What one prompt comes with."""
+
+    prompt: Prompt
+    edit: Reference | None
+    references: Sequence[Reference]
+
+
+@dataclass(slots=True)
+class Job:
+    """One sample of one prompt: its request, and what has come of it so far."""
+
+    index: int  # of the prompt
+    request: Request
+    sources: Sequence[NamedSource]
+    codec: Codec
+    options: CallOptions
+    stop_strings: StopStrings | None
+    tokens: list[int] = field(default_factory=list)
+    result: Result | None = None
+    _origins: list[object] = field(default_factory=list)
+    _margins: list[Margin] = field(default_factory=list)
+
+    def add(self, output: StepOutput) -> None:
+        """Takes a step's tokens; makes the result with the last one."""
+        self.tokens.extend(output.tokens)
+        self._origins.extend(output.origins)
+        self._margins.extend(output.margins)
+        if output.finish is not None:
+            self.result = self._finish(output.finish, output.stats or RowStats())
+
+    def _finish(self, finish: Finish, stats: RowStats) -> Result:
+        text, detail = self._text(finish), finish.detail
+        # The model's own end of sequence needs no reason.
+        reason = None if isinstance(detail, int) and detail not in self.options.stop_token_ids else detail
+        copied = CopiedOutput(tuple(self.tokens), tuple(self._origins), self.sources, text)  # type: ignore[arg-type]
+        return Result(
+            text=text,
+            token_ids=tuple(self.tokens),
+            finish_reason=finish.reason,
+            stop_reason=reason,
+            prompt_tokens=len(self.request.prompt),
+            stats=Stats.of_row(stats),
+            seed=self.options.sampling.seed,
+            margins=tuple(self._margins),
+            _spans=partial(copied.find_spans, self.codec.decode),
+        )
+
+    def _text(self, finish: Finish) -> str:
+        ended_by_token = finish.reason == "stop" and isinstance(finish.detail, int)
+        kept = self.options.include_stop and finish.detail in self.options.stop_token_ids
+        text = self.codec.decode(self.tokens[:-1] if ended_by_token and not kept else self.tokens)
+        match = self.stop_strings.match if self.stop_strings is not None else None
+        if match is None or finish.detail != match.string:
+            return text
+        return text[: match.end if self.options.include_stop else match.start]
+
+
+class JobMaker:
+    """Makes jobs for one model and tokenizer."""
+
+    def __init__(self, target: Target, codec: Codec, config: GenerationConfig, encoder_limit: int | None) -> None:
+        """`encoder_limit`: tokens that the encoder reads at most, None without an encoder or a limit."""
+        self._target = target
+        self._codec = codec
+        self._config = config
+        self._encoder_limit = encoder_limit
+        self._eos = generation_config.eos_token_ids(config)
+
+    def make(self, index: int, inputs: Inputs, options: CallOptions) -> list[Job]:
+        """A job per sample of prompt number `index`. Raises ValueError where the prompt does not fit."""
+        encoded = self._encode_prompt(index, inputs.prompt, options)
+        prompt = encoded.ids
+        start = self._target.start(prompt)
+        self._check_length(index, prompt, start)
+        sources = self._sources(inputs, prompt) if options.drafts else []
+        edit_tokens = len(sources[0].tokens) if sources and sources[0].kind == "edit" else 0
+        if options.drafts:
+            sources.append(NamedSource("prompt", "prompt", None, prompt, encoded.offsets))
+        limit = options.max_new_tokens or max(DEFAULT_MAX_NEW_TOKENS, EDIT_GROWTH * edit_tokens)
+        if self._target.max_length is not None:
+            limit = min(limit, self._target.max_length - len(start) + 1)
+        output = generation_config.Output(prompt, len(start), limit, self._target.device)
+        return [self._job(index, sample, output, sources, options) for sample in range(options.n)]
+
+    def _job(
+        self,
+        index: int,
+        sample: int,
+        output: generation_config.Output,
+        named: Sequence[NamedSource],
+        options: CallOptions,
+    ) -> Job:
+        eos = frozenset() if options.ignore_eos else self._eos
+        eos |= options.stop_token_ids
+        strings = StopStrings(options.stop, self._codec.decode) if options.stop else None
+        stops: list[StopCondition] = [strings] if strings is not None else []
+        start = self._target.start(output.prompt)
+        stops += [CriterionStop(criterion, start) for criterion in options.stopping_criteria]
+        sources = [Source(source.tokens, _kind(source)) for source in named]
+        penalise = options.repetition_penalty is None
+        request = Request(
+            prompt=output.prompt,
+            max_new_tokens=output.max_new_tokens,
+            sampling=replace(options.sampling, sample=sample),
+            eos_token_ids=eos,
+            sources=sources,
+            drafter=self._drafter(sources, eos) if options.drafts else None,
+            stops=stops,
+            processors=[
+                *generation_config.processors(self._config, output, penalise=penalise),
+                *options.logits_processor,
+            ],
+        )
+        return Job(index, request, named, self._codec, options, strings)
+
+    def _drafter(self, sources: Sequence[Source], eos: frozenset[int]) -> Drafter | None:
+        if not self._target.supports_drafts:
+            return None
+        from copyspec import drafters
+
+        return drafters.create(sources, eos, continues_prompt=not self._target.is_encoder_decoder)
+
+    def _encode_prompt(self, index: int, prompt: Prompt, options: CallOptions) -> Encoded:
+        if prompt.ids is not None:
+            if options.system is not None:
+                raise ChatError(f"system={options.system!r} needs a str or a chat; prompt {index} is token ids")
+            self._check_vocabulary(index, prompt.ids)
+            return Encoded(prompt.ids)
+        if prompt.chat is None and options.system is None and options.chat is not True:
+            assert prompt.text is not None
+            encoded = self._codec.encode(prompt.text, wrap=True)
+            if not encoded.ids:
+                raise ValueError(f"prompt {index} has no tokens: {prompt.text!r}; the model needs at least one")
+            return encoded
+        if prompt.chat is not None and options.chat is False:
+            raise ChatError(f"prompt {index} is a chat, but chat=False is given; leave it out, or give a str")
+        messages: list[Message] = prompt.chat or [{"role": "user", "content": prompt.text}]
+        return self._codec.encode_chat(with_system(messages, options.system))
+
+    def _sources(self, inputs: Inputs, prompt: Sequence[int]) -> list[NamedSource]:
+        """The edit source and the references, empty ones left out."""
+        given = [(inputs.edit, "edit")] if inputs.edit is not None else []
+        given += [(reference, "reference") for reference in inputs.references]
+        sources: list[NamedSource] = []
+        for reference, kind in given:
+            encoded = self._encode_copy(reference, prompt)
+            if encoded.ids:
+                sources.append(NamedSource(reference.name, kind, reference.index, encoded.ids, encoded.offsets))
+        return sources
+
+    def _encode_copy(self, reference: Reference, prompt: Sequence[int]) -> Encoded:
+        if reference.text is None:
+            return Encoded(list(reference.ids or ()))
+        starts = self._target.is_encoder_decoder
+        return self._codec.encode_copy(reference.text, prompt, starts_output=starts)
+
+    def _check_vocabulary(self, index: int, ids: Sequence[int]) -> None:
+        worst = max(ids)
+        if worst >= self._target.vocab_size:
+            raise ValueError(
+                f"prompt {index} holds token id {worst}, but the model's vocabulary ends at "
+                f"{self._target.vocab_size - 1}; were the ids made by another tokenizer?"
+            )
+
+    def _check_length(self, index: int, prompt: Sequence[int], start: Sequence[int]) -> None:
+        limits = [(len(prompt), self._encoder_limit), (len(start), self._target.max_length)]
+        for length, limit in limits:
+            if limit is not None and length > limit:
+                raise ValueError(
+                    f"prompt {index} has {length} tokens, but the model's context is {limit}; shorten it, or give "
+                    "long texts to copy from as references, which the model does not read"
+                )
+
+
+def gather(
+    prompts: Sequence[Prompt],
+    edits: Sequence[Reference | None],
+    references: Sequence[Sequence[Reference]],
+    shared: Sequence[Reference],
+) -> list[Inputs]:
+    """What each prompt comes with; `shared` references are those of all prompts."""
+    return [Inputs(prompt, edit, [*shared, *own]) for prompt, edit, own in zip(prompts, edits, references, strict=True)]
+
+
+def encoder_limit(config: Mapping[str, object]) -> int | None:
+    """Tokens that an encoder with absolute positions reads, from the model's config as a dict."""
+    if not config.get("is_encoder_decoder"):
+        return None
+    limit = config.get("max_position_embeddings")
+    return limit if isinstance(limit, int) else None
+
+
+def _kind(source: NamedSource) -> SourceKind:
+    if source.kind == "edit":
+        return "edit"
+    return "reference" if source.kind == "reference" else "prompt"

@@ -1,0 +1,200 @@
+"""Models by name, path or object: loaded once, kept while they are used, let go of in turn."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from copyspec.prompts import shown
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+    from copyspec.engine import Engine
+
+logger = logging.getLogger(__name__)
+
+MODEL_VARIABLE = "COPYSPEC_MODEL"
+BUNDLED = Path(__file__).parent / "default_model"
+
+# Two models, so that comparing two of them does not load each one again and again; more would fill a GPU.
+MAX_LOADED = 2
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+class LoadError(OSError):
+    """The model cannot be loaded; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """Which model, and how it is loaded. Equal choices share one loaded model."""
+
+    model: str | PreTrainedModel
+    tokenizer: str | PreTrainedTokenizerBase | None = None
+    device: str | torch.device | None = None  # None: a CUDA device if there is one; "auto": spread over all
+    dtype: str | torch.dtype = "auto"  # "auto": as the checkpoint was saved
+    revision: str | None = None
+    on_unsupported: Literal["error", "plain"] = "error"
+
+    def key(self) -> tuple[object, ...]:
+        model = self.model if isinstance(self.model, str) else id(self.model)
+        tokenizer = self.tokenizer if isinstance(self.tokenizer, (str, type(None))) else id(self.tokenizer)
+        return (model, tokenizer, str(self.device), str(self.dtype), self.revision, self.on_unsupported)
+
+
+class Registry:
+    """Loaded engines, the least recently used one leaving first. Thread-safe: each model is loaded once."""
+
+    def __init__(self, max_loaded: int = MAX_LOADED) -> None:
+        self.max_loaded = max_loaded
+        self._engines: OrderedDict[tuple[object, ...], Engine] = OrderedDict()
+        self._lock = threading.RLock()
+
+    def engine(self, choice: ModelChoice) -> Engine:
+        with self._lock:
+            engine = self._engines.get(choice.key())
+            if engine is None or engine.is_unloaded:
+                engine = load_engine(choice)
+                self._engines[choice.key()] = engine
+            self._engines.move_to_end(choice.key())
+            while len(self._engines) > self.max_loaded:
+                # Not unloaded: a caller may still hold it. It goes when nobody does.
+                self._engines.popitem(last=False)
+            return engine
+
+    def forget(self, model: object = None) -> int:
+        """Lets go of the engines of `model` (its name, path, object or engine; None: all); says how many."""
+        with self._lock:
+            names = (model, id(model))
+            gone = [
+                key
+                for key, engine in self._engines.items()
+                if model is None or engine is model or engine.name in names or key[0] in names
+            ]
+            for key in gone:
+                self._engines.pop(key).unload()
+            return len(gone)
+
+
+def load_engine(choice: ModelChoice) -> Engine:
+    """Loads the model and its tokenizer. Raises LoadError, or UnsupportedModelError for its architecture."""
+    from copyspec.engine import Engine
+
+    if isinstance(choice.model, str):
+        model = _load_model(choice, choice.model)
+        tokenizer = _load_tokenizer(choice, choice.tokenizer or choice.model)
+        return Engine(model, tokenizer, name=choice.model, on_unsupported=choice.on_unsupported)
+    model = _given_model(choice, choice.model)
+    source = choice.tokenizer or model.name_or_path
+    if not source:
+        raise TypeError(
+            f"model is a {type(model).__name__} without a name to find its tokenizer by; give tokenizer= too"
+        )
+    return Engine(model, _load_tokenizer(choice, source), on_unsupported=choice.on_unsupported)
+
+
+def choose_default() -> str:
+    """The model where none was given or configured: $COPYSPEC_MODEL, or the one in the package."""
+    named = os.environ.get(MODEL_VARIABLE)
+    if named:
+        return named
+    if not (BUNDLED / "config.json").exists():
+        raise LoadError(
+            f"no model was given, and this build has no default model in {BUNDLED}; give model='a hub id or a folder', "
+            f"call copyspec.configure(model=...), or set {MODEL_VARIABLE}"
+        )
+    return str(BUNDLED)
+
+
+def check_dtype(dtype: object) -> str | torch.dtype:
+    """`dtype` as loading takes it; raises with the names there are."""
+    if isinstance(dtype, str):
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype must be one of {', '.join(DTYPES)} or a torch.dtype; got {dtype!r}")
+        return dtype
+    import torch
+
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"dtype must be one of {', '.join(DTYPES)} or a torch.dtype; got {shown(dtype)}")
+    return dtype
+
+
+def _load_model(choice: ModelChoice, name: str) -> PreTrainedModel:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+    device = str(choice.device or _best_device())
+    try:
+        config: PreTrainedConfig = AutoConfig.from_pretrained(name, revision=choice.revision)
+        kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+        model: PreTrainedModel = kind.from_pretrained(
+            name,
+            config=config,
+            revision=choice.revision,
+            dtype=choice.dtype,
+            device_map="auto" if device == "auto" else None,
+        )
+        if device != "auto":
+            model.to(torch.device(device))  # type: ignore[arg-type]  # its decorator hides the signature
+    except (OSError, ValueError, RuntimeError) as error:
+        raise LoadError(_why_not(name, error)) from error
+    model.train(False)
+    return model
+
+
+def _load_tokenizer(choice: ModelChoice, source: str | PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    if not isinstance(source, str):
+        return source
+    from transformers import AutoTokenizer
+
+    try:
+        revision = choice.revision if source == choice.model else None
+        return AutoTokenizer.from_pretrained(source, revision=revision)
+    except (OSError, ValueError) as error:
+        raise LoadError(f"no tokenizer for {source!r}; give tokenizer= ({_first_line(error)})") from error
+
+
+def _given_model(choice: ModelChoice, model: PreTrainedModel) -> PreTrainedModel:
+    for name, wanted, has in (("device", choice.device, model.device), ("dtype", choice.dtype, model.dtype)):
+        if wanted not in (None, "auto") and str(wanted).removeprefix("torch.") not in str(has):
+            raise ValueError(
+                f"{name}={wanted!r} is given, but the model is on {has}; move it with model.to({wanted!r}), "
+                f"or leave {name} out"
+            )
+    if model.training:
+        raise ValueError("the model is in training mode, with dropout; call model.eval() first")
+    return model
+
+
+def _best_device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _why_not(name: str, error: Exception) -> str:
+    if name.startswith((".", "/", "~")) or Path(name).is_absolute():
+        if not Path(name).exists():
+            return f"model {name!r} is a path, but there is no such folder"
+        return f"model {name!r} cannot be loaded from this folder: {_first_line(error)}"
+    from huggingface_hub import constants
+
+    where = f"neither a folder here nor in the cache {constants.HF_HUB_CACHE}"
+    if constants.HF_HUB_OFFLINE:
+        return f"model {name!r} is {where}, and HF_HUB_OFFLINE forbids to download it; unset it, or give a folder"
+    if "is not a local folder" in str(error) or "find" in str(error) or "connect" in str(error).lower():
+        return f"model {name!r} is {where}, and cannot be downloaded: {_first_line(error)}"
+    return f"model {name!r} cannot be loaded: {_first_line(error)}"
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,225 @@
+"""What a call gives back: text, token ids, counters, and where copied text came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+from copyspec.requests import FinishReason, Margin, RowStats
+
+SourceName = str
+"""`edit_source`, `prompt`, `output`, or the name of a reference (`references[0]`, a document's own name)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A stretch of a source that holds the tokens of a span."""
+
+    source: SourceName
+    kind: str  # edit, reference, prompt or output
+    index: int | None  # of the reference in the caller's order; None for the other kinds
+    start: int  # first token, counted in the source's tokens
+    end: int  # one past the last token
+    start_char: int | None = None  # in the text as the caller gave it; None for token ids and chats
+    end_char: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Consecutive output tokens that were accepted from one stretch of one source.
+
+    A span tells where a draft came from. It is no proof that the model used that source: `ties` lists the
+    other places that hold the same tokens, as far as they were looked for (`spans.MAX_TIES`).
+    """
+
+    place: Place
+    start: int  # first token of the output
+    end: int
+    start_char: int  # in the result's text
+    end_char: int
+    ties: tuple[Place, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Counters of one result, under vLLM's names; `seconds` are those of the steps the row took part in."""
+
+    num_calls: int = 0  # passes of the target
+    num_drafts: int = 0  # passes that carried a draft of this row
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    num_output_tokens: int = 0
+    num_accepted_tokens_per_pos: tuple[int, ...] = ()  # [depth - 1]
+    num_draft_tokens_per_source: Mapping[str, int] = field(default_factory=dict)  # by kind of source
+    num_accepted_tokens_per_source: Mapping[str, int] = field(default_factory=dict)
+    prefill_seconds: float = 0.0  # the first pass, which also verifies the first draft
+    draft_seconds: float = 0.0
+    target_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    other_seconds: float = 0.0
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """Tokens per target pass: accepted ones and the target's own."""
+        return 1.0 + self.num_accepted_tokens / self.num_calls if self.num_calls else 0.0
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted of drafted tokens."""
+        return self.num_accepted_tokens / self.num_draft_tokens if self.num_draft_tokens else 0.0
+
+    @property
+    def acceptance_rate_per_pos(self) -> tuple[float, ...]:
+        """Accepted tokens at each depth of the draft per pass that carried a draft."""
+        return tuple(n / self.num_drafts if self.num_drafts else 0.0 for n in self.num_accepted_tokens_per_pos)
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        parts = (self.draft_seconds, self.target_seconds, self.verify_seconds, self.other_seconds)
+        return self.prefill_seconds + sum(parts)
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.num_output_tokens / self.seconds if self.seconds else 0.0
+
+    def to_dict(self) -> dict[str, object]:
+        """All counters and ratios, ready for JSON."""
+        ratios = ("mean_acceptance_length", "acceptance_rate", "acceptance_rate_per_pos", "seconds")
+        return asdict(self) | {name: getattr(self, name) for name in (*ratios, "tokens_per_second")}
+
+    @classmethod
+    def of_row(cls, row: RowStats) -> Stats:
+        return cls(
+            num_calls=row.calls,
+            num_drafts=row.drafts,
+            num_draft_tokens=row.drafted_tokens,
+            num_accepted_tokens=row.accepted_tokens,
+            num_output_tokens=row.output_tokens,
+            num_accepted_tokens_per_pos=tuple(row.accepted_per_position),
+            num_draft_tokens_per_source=dict(row.drafted_by_source),
+            num_accepted_tokens_per_source=dict(row.accepted_by_source),
+            prefill_seconds=row.prefill_seconds,
+            draft_seconds=row.draft_seconds,
+            target_seconds=row.target_seconds,
+            verify_seconds=row.verify_seconds,
+            other_seconds=row.other_seconds,
+        )
+
+
+@dataclass(slots=True)
+class Result:
+    """One output. `str(result)` is its text."""
+
+    text: str
+    """Without special tokens; cut before the stop string or stop token unless `include_stop` was given."""
+    token_ids: tuple[int, ...]
+    """Every generated token, with the one that ended the output."""
+    finish_reason: FinishReason
+    stop_reason: int | str | None
+    """With `stop`: the stop string, the id out of `stop_token_ids`, or the stop criterion's class name; None for
+    the model's own end of sequence."""
+    prompt_tokens: int
+    stats: Stats
+    seed: int = 0
+    samples: tuple[Result, ...] = ()
+    """With `n` above 1: all samples in order; this result is the first of them."""
+    margins: tuple[Margin, ...] = ()
+    """[len(token_ids)] where they were asked for (`compare`)."""
+    _spans: tuple[Span, ...] | Callable[[], tuple[Span, ...]] = field(default=(), repr=False)
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """Where the output was copied from, in output order. Worked out when first asked for."""
+        if callable(self._spans):
+            self._spans = self._spans()
+        return self._spans
+
+    def to_dict(self) -> dict[str, object]:
+        """Everything but the samples' nesting, ready for JSON."""
+        return {
+            "text": self.text,
+            "token_ids": list(self.token_ids),
+            "finish_reason": self.finish_reason,
+            "stop_reason": self.stop_reason,
+            "prompt_tokens": self.prompt_tokens,
+            "seed": self.seed,
+            "stats": self.stats.to_dict(),
+            "spans": [asdict(span) for span in self.spans],
+        }
+
+    def __getstate__(self) -> tuple[object, ...]:
+        self.spans  # noqa: B018  what spans are worked out from (tokenizer encodings) is not pickled
+        return tuple(getattr(self, name) for name in Result.__slots__)
+
+    def __setstate__(self, state: Sequence[object]) -> None:
+        for name, value in zip(Result.__slots__, state, strict=True):
+            setattr(self, name, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of a streamed output: complete characters only, and never a part of a stop string."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    """The tokens of the step. Their text may come later: characters and stop strings are held until complete."""
+    source: SourceName | None = None  # where the first copied token of the step came from
+    index: int = 0  # of the prompt
+    result: Result | None = None  # with the last chunk of a prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first position at which two outputs differ."""
+
+    position: int  # counted in output tokens
+    plain_token: int | None  # None: the output had ended
+    copied_token: int | None
+    plain_text: str
+    copied_text: str
+    plain_margin: Margin | None  # the two best scores there, in each of the runs
+    copied_margin: Margin | None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One prompt decoded plainly and with copying, by the same loop."""
+
+    plain: Result
+    copied: Result
+    plain_seconds: float
+    copied_seconds: float
+    difference: Difference | None
+
+    @property
+    def equal(self) -> bool:
+        return self.difference is None
+
+    @property
+    def speedup(self) -> float:
+        return self.plain_seconds / self.copied_seconds if self.copied_seconds else 0.0
+
+    def __str__(self) -> str:
+        head = f"plain {self.plain_seconds:.3f} s, copied {self.copied_seconds:.3f} s: {self.speedup:.2f}x"
+        if self.difference is None:
+            return f"{head}, outputs equal ({len(self.plain.token_ids)} tokens)"
+        return f"{head}, outputs differ at token {self.difference.position}: {describe(self.difference)}"
+
+
+def describe(difference: Difference) -> str:
+    """Both tokens with the scores that decided."""
+
+    def side(name: str, token: int | None, text: str, margin: Margin | None) -> str:
+        if token is None:
+            return f"{name} had ended"
+        scores = ""
+        if margin is not None:
+            scores = f" (score {margin.score:.6g}; runner-up {margin.runner_up} at {margin.runner_up_score:.6g})"
+        return f"{name} {token} {text!r}{scores}"
+
+    plain = side("plain", difference.plain_token, difference.plain_text, difference.plain_margin)
+    return plain + ", " + side("copied", difference.copied_token, difference.copied_text, difference.copied_margin)

@@ -1,0 +1,143 @@
+"""Spans: which stretch of which source each part of an output was copied from."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from copyspec.results import Place, Span
+from copyspec.sources import OUTPUT
+from copyspec.stops import Detokenizer
+from copyspec.tree import Origin
+
+# Other places listed per span: enough to see that a phrase is common, too few to flood a result.
+MAX_TIES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSource:
+    """A source as its caller knows it."""
+
+    name: str
+    kind: str
+    index: int | None
+    tokens: Sequence[int]
+    offsets: Callable[[], Sequence[tuple[int, int]]] | None = None
+    """Characters of each token in the caller's text."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """Output tokens start..end hold the source's tokens from `offset` on."""
+
+    source: int
+    offset: int
+    start: int
+    end: int
+
+    @property
+    def origin(self) -> Origin:
+        return Origin(self.source, self.offset)
+
+    def continues_at(self) -> int:
+        return self.offset + self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedOutput:
+    """An output with the origin of each of its tokens."""
+
+    tokens: Sequence[int]  # [n]
+    origins: Sequence[Origin | None]  # [n]; `Origin.source` indexes `sources`, or is `OUTPUT`
+    sources: Sequence[NamedSource]
+    text: str  # as the result has it: it may end before the last token does
+
+    def find_spans(self, decode: Callable[[Sequence[int]], str]) -> tuple[Span, ...]:
+        """Spans of the output, in its order."""
+        runs = _join(self.tokens, self.origins, self.sources)
+        if not runs:
+            return ()
+        places = _Places(self, decode)
+        finder = _Finder(self.tokens, self.sources)
+        spans: list[Span] = []
+        for run in runs:
+            length = run.end - run.start
+            ties = tuple(places.place(origin, length) for origin in finder.others(run))
+            first, last = places.characters[run.start], places.characters[run.end]
+            spans.append(Span(places.place(run.origin, length), run.start, run.end, first, last, ties))
+        return tuple(spans)
+
+
+def _join(tokens: Sequence[int], origins: Sequence[Origin | None], sources: Sequence[NamedSource]) -> list[_Run]:
+    """Copied tokens as runs. A run goes on as long as its source does: over the target's own tokens, and over
+    tokens that were drafted from another place with the same text. The own token before a run joins it too."""
+
+    def at(source: int, offset: int) -> int | None:
+        stream = tokens if source == OUTPUT else sources[source].tokens
+        return stream[offset] if 0 <= offset < len(stream) else None
+
+    runs: list[_Run] = []
+    for i, (token, origin) in enumerate(zip(tokens, origins, strict=True)):
+        last = runs[-1] if runs else None
+        if last is not None and last.end == i and at(last.source, last.continues_at()) == token:
+            last.end += 1
+        elif origin is not None:
+            before = i > (last.end if last is not None else 0) and at(origin.source, origin.offset - 1) == tokens[i - 1]
+            back = 1 if before else 0
+            runs.append(_Run(origin.source, origin.offset - back, i - back, i + 1))
+    return runs
+
+
+class _Places:
+    """Origins as places with their characters; what a source's characters are is asked once."""
+
+    def __init__(self, output: CopiedOutput, decode: Callable[[Sequence[int]], str]) -> None:
+        self._sources = output.sources
+        self._offsets: dict[int, Sequence[tuple[int, int]] | None] = {}
+        self.characters = [0]
+        """Characters of the text before each output token, and after the last. [n + 1]"""
+        detokenizer = Detokenizer(decode)
+        length = 0
+        for token in output.tokens:
+            length += len(detokenizer.push([token]))
+            self.characters.append(min(length, len(output.text)))
+
+    def place(self, origin: Origin, length: int) -> Place:
+        index, start = origin
+        end = start + length
+        if index == OUTPUT:
+            return Place("output", "output", None, start, end, self.characters[start], self.characters[end])
+        source = self._sources[index]
+        if index not in self._offsets:
+            self._offsets[index] = source.offsets() if source.offsets is not None else None
+        offsets = self._offsets[index]
+        first, last = (None, None) if offsets is None else (offsets[start][0], offsets[end - 1][1])
+        return Place(source.name, source.kind, source.index, start, end, first, last)
+
+
+class _Finder:
+    """Looks for the same tokens elsewhere: sources as bytes of 64-bit numbers, searched by the C library."""
+
+    def __init__(self, tokens: Sequence[int], sources: Sequence[NamedSource]) -> None:
+        self._own = array("q", tokens).tobytes()
+        self._haystacks = [array("q", source.tokens).tobytes() for source in sources]
+        self._width = array("q").itemsize
+
+    def others(self, run: _Run) -> Iterator[Origin]:
+        """Up to MAX_TIES places that hold the run's tokens, besides the run itself and its source's place.
+
+        The output itself counts where it comes before the run.
+        """
+        needle = self._own[run.start * self._width : run.end * self._width]
+        places = [(i, haystack) for i, haystack in enumerate(self._haystacks)]
+        places.append((OUTPUT, self._own[: run.start * self._width]))
+        left = MAX_TIES
+        for source, haystack in places:
+            at = haystack.find(needle)
+            while at >= 0 and left:
+                offset, misaligned = divmod(at, self._width)
+                if not misaligned and (source, offset) != (run.source, run.offset):
+                    left -= 1
+                    yield Origin(source, offset)
+                at = haystack.find(needle, at + 1)

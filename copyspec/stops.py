@@ -1,0 +1,109 @@
+"""Where an output ends besides its end-of-sequence token, watched token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import StoppingCriteria
+
+# Tokens decoded again with each new one: longer than any character split into bytes, short enough to be free.
+WINDOW = 16
+
+INCOMPLETE = "\ufffd"
+"""What tokenizers write for bytes that are no character yet."""
+
+
+class Detokenizer:
+    """Text of a growing output, complete characters only. The pieces join to the text of all tokens."""
+
+    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
+        self._decode = decode
+        self._window: list[int] = []
+        self._given = 0  # characters of the window's text that were handed out
+
+    def push(self, tokens: Sequence[int]) -> str:
+        """The text that `tokens` complete."""
+        self._window.extend(tokens)
+        text = self._decode(self._window)
+        complete = text.rstrip(INCOMPLETE)
+        piece = complete[self._given :]
+        self._given = max(self._given, len(complete))
+        if len(self._window) > 2 * WINDOW and len(complete) == len(text):
+            del self._window[:-WINDOW]
+            self._given = len(self._decode(self._window))
+        return piece
+
+    def finish(self) -> str:
+        """What was held back: bytes that never became a character."""
+        piece = self._decode(self._window)[self._given :]
+        self._given += len(piece)
+        return piece
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A stop string in the output's text."""
+
+    string: str
+    start: int  # character of the text
+    end: int
+
+
+class StopStrings:
+    """Ends an output with the token that completes a stop string, wherever the string's borders lie."""
+
+    def __init__(self, strings: Sequence[str], decode: Callable[[Sequence[int]], str]) -> None:
+        self.match: Match | None = None
+        self._strings = strings
+        self._detokenizer = Detokenizer(decode)
+        self._overlap = max(map(len, strings)) - 1
+        self._tail = ""
+        self._length = 0  # characters before the tail
+
+    def push(self, token: int) -> str | None:
+        """The stop string that this token completes. Of several the one that begins first, then the longest."""
+        text = self._tail + self._detokenizer.push([token])
+        found = [(at, -len(string), string) for string in self._strings if (at := text.find(string)) >= 0]
+        if found:
+            at, _, string = min(found)
+            self.match = Match(string, self._length + at, self._length + at + len(string))
+            return string
+        kept = min(self._overlap, len(text))
+        self._length += len(text) - kept
+        self._tail = text[len(text) - kept :]
+        return None
+
+
+def held_back(text: str, strings: Sequence[str]) -> int:
+    """Characters at the end of `text` that may be the beginning of a stop string."""
+    longest = max((len(string) for string in strings), default=1) - 1
+    for length in range(min(longest, len(text)), 0, -1):
+        end = text[-length:]
+        if any(string.startswith(end) for string in strings):
+            return length
+    return 0
+
+
+class CriterionStop:
+    """A `transformers` stopping criterion as a stop condition of one row.
+
+    It is called with the ids [1, L] that `model.generate` would show it (prompt and output; for
+    encoder-decoder models the decoder's) and with no scores.
+    """
+
+    def __init__(self, criterion: StoppingCriteria, start: Sequence[int]) -> None:
+        import torch
+
+        self._criterion = criterion
+        self._ids = torch.tensor([list(start)], dtype=torch.long)
+
+    def push(self, token: int) -> str | None:
+        """The criterion's class name where it ends the output with this token."""
+        import torch
+
+        self._ids = torch.cat([self._ids, torch.tensor([[token]], dtype=torch.long)], dim=1)
+        done = self._criterion(self._ids, None)
+        return type(self._criterion).__name__ if bool(torch.as_tensor(done).all()) else None

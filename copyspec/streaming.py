@@ -1,0 +1,56 @@
+"""Streams: steps of decoding as chunks of text."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+
+from copyspec.jobs import Job
+from copyspec.requests import StepOutput
+from copyspec.results import Chunk
+from copyspec.sources import OUTPUT
+from copyspec.stops import Detokenizer, held_back
+
+
+def chunks(jobs: Sequence[Job], steps: Generator[list[StepOutput], None, None]) -> Iterator[Chunk]:
+    """A chunk per row and step, and the row's result with its last one. Closing it closes `steps`.
+
+    The texts of a prompt's chunks join to the text of its result.
+    """
+    texts = [_TextStream(job) for job in jobs]
+    try:
+        for outputs in steps:
+            for output in outputs:
+                job = jobs[output.row]
+                job.add(output)
+                text = texts[output.row].push(output.tokens)
+                yield Chunk(text, tuple(output.tokens), _first_source(job, output), job.index, job.result)
+    finally:
+        steps.close()
+
+
+class _TextStream:
+    """The text of one output, without what may still turn out to be a stop string."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._detokenizer = Detokenizer(job.codec.decode)
+        self._held = ""
+        self._given = 0
+
+    def push(self, tokens: Sequence[int]) -> str:
+        result = self._job.result
+        if result is not None:
+            return result.text[self._given :]
+        text = self._held + self._detokenizer.push(tokens)
+        keep = held_back(text, self._job.options.stop)
+        piece = text[: len(text) - keep]
+        self._held = text[len(text) - keep :]
+        self._given += len(piece)
+        return piece
+
+
+def _first_source(job: Job, output: StepOutput) -> str | None:
+    for origin in output.origins:
+        if origin is not None:
+            return "output" if origin.source == OUTPUT else job.sources[origin.source].name
+    return None

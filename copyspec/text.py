@@ -1,0 +1,208 @@
+"""Text to token ids and back. Control tokens come from the tokenizer and the chat template, never from a text."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from copyspec.chat import ChatError, Message, map_texts, render, unused_mark
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
+    from transformers import PreTrainedTokenizerBase
+
+# SentencePiece's visible space: a token that begins with it already stands for " word".
+SENTENCEPIECE_SPACE = "▁"
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Token ids of a text, and where each stands in it."""
+
+    ids: list[int]
+    offsets: Callable[[], Sequence[tuple[int, int]]] | None = None
+    """Start and end character of each token, [len(ids)]; None where nobody knows (token ids, chats, slow
+    tokenizers). A function, because most encodings are never asked."""
+
+
+class Codec:
+    """A tokenizer as the engine uses it. Thread-safe: fast tokenizers alone are not."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.tokenizer = tokenizer
+        self._lock = threading.Lock()
+        added = tokenizer.added_tokens_decoder
+        special = {str(token) for token in tokenizer.all_special_tokens}
+        special |= {token.content for token in added.values() if token.special}
+        # One-character tokens cannot be broken up.
+        self._special = _any_of(text for text in special if len(text) > 1)
+        template = tokenizer.chat_template if isinstance(tokenizer.chat_template, str) else ""
+        in_template = {token.content for token in added.values() if token.content in template}
+        self._control = _any_of(text for text in special | in_template if len(text) > 1)
+        strips = {token.content for token in added.values() if token.lstrip or token.rstrip or token.single_word}
+        self._separators = sorted(special - strips, key=len, reverse=True)
+        self._special_ids = set(tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
+
+    def encode(self, text: str, *, wrap: bool = False) -> Encoded:
+        """`text` as ordinary text; `wrap` adds what the tokenizer puts around a prompt (`add_special_tokens`).
+
+        Without a special token's string inside `text` the ids are those of calling the tokenizer.
+        """
+        return self._encode_pieces(_cut(text, self._special), wrap=wrap)
+
+    def encode_chat(self, messages: Sequence[Message]) -> Encoded:
+        """`messages` through the chat template, up to where the assistant's answer begins or goes on.
+
+        Raises ChatError where there is no template or it rejects the messages.
+        """
+        mark = unused_mark(messages)
+
+        def guard(text: str, role: str) -> str:
+            # Templates take "</think>" and its like out of the assistant's own turns: only those keep them.
+            return mark.join(_cut(text, self._special if role == "assistant" else self._control))
+
+        text = render(self.tokenizer, map_texts(messages, guard))
+        return Encoded(self._encode_pieces(text.split(mark), wrap=False).ids)
+
+    def encode_copy(self, text: str, prompt: Sequence[int], *, starts_output: bool) -> Encoded:
+        """`text` with the tokens it has at the start of the output that follows `prompt`.
+
+        Tokenizers write a word differently after a space than at the start of a line. The output begins like
+        a line where nothing precedes it (`starts_output`: encoder-decoder models) or the prompt ends in white
+        space, as chat templates that end in a newline do; anywhere else it begins with a space. A wrong guess
+        costs the first word of the copy, not the output.
+        """
+        plain = self.encode(text)
+        if starts_output or not plain.ids or text[:1].isspace():
+            return plain
+        if self._ends_in_space(prompt):
+            return self._after("\n", text, plain)
+        if str(self.tokenizer.convert_ids_to_tokens(plain.ids[0])).startswith(SENTENCEPIECE_SPACE):
+            return plain
+        spaced = self.encode(" " + text)
+        return Encoded(spaced.ids, _shifted(spaced.offsets, -1))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of output tokens, special tokens left out; never cleaned up, so that pieces join to the whole."""
+        text = self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        assert isinstance(text, str)
+        return text
+
+    def _ends_in_space(self, prompt: Sequence[int]) -> bool:
+        if not prompt or prompt[-1] in self._special_ids:
+            return False
+        # Eight tokens hold any character that was split into bytes.
+        return self.decode(prompt[-8:])[-1:].isspace()
+
+    def _after(self, before: str, text: str, plain: Encoded) -> Encoded:
+        head = self.encode(before).ids
+        whole = self.encode(before + text)
+        if whole.ids[: len(head)] != head:
+            return plain
+        offsets = whole.offsets
+        return Encoded(
+            whole.ids[len(head) :],
+            _shifted(lambda: offsets()[len(head) :], -len(before)) if offsets is not None else None,
+        )
+
+    def _encode_pieces(self, pieces: Sequence[str], *, wrap: bool) -> Encoded:
+        """The pieces' text without any token that would cross from one piece into the next.
+
+        They are joined by a special token, which no tokenizer merges with its surroundings, and its id is
+        taken out again.
+        """
+        if len(pieces) == 1:
+            ids, encoding = self._call(pieces[0], wrap)
+            return Encoded(ids, None if encoding is None else partial(getattr, encoding, "offsets"))
+        for separator in self._separators:
+            joined = separator.join(pieces)
+            ids, encoding = self._call(joined, False)
+            kept = _without(ids, self.tokenizer.convert_tokens_to_ids(separator), separator, pieces)
+            if kept is None:
+                continue
+            body = [ids[i] for i in kept]
+            if wrap:
+                return Encoded(self._wrapped(body, ids, joined))
+            if encoding is None:
+                return Encoded(body)
+            return Encoded(body, partial(_unjoined, encoding, kept, pieces, len(separator)))
+        raise ValueError(f"this tokenizer cannot encode special tokens as text: {pieces[0][-1:] + pieces[1]!r}")
+
+    def _wrapped(self, body: list[int], inner: list[int], joined: str) -> list[int]:
+        outer, _ = self._call(joined, True)
+        for start in range(len(outer) - len(inner) + 1):
+            if outer[start : start + len(inner)] == inner:
+                return outer[:start] + body + outer[start + len(inner) :]
+        return body
+
+    def _call(self, text: str, wrap: bool) -> tuple[list[int], Encoding | None]:
+        with self._lock:
+            # verbose=False: references may be longer than the model's context
+            batch = self.tokenizer(text, add_special_tokens=wrap, return_attention_mask=False, verbose=False)
+        encodings = batch.encodings
+        return list(batch["input_ids"]), encodings[0] if encodings else None
+
+
+def _any_of(strings: Iterable[str]) -> re.Pattern[str] | None:
+    ordered = sorted(strings, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, ordered))) if ordered else None
+
+
+def _cut(text: str, special: re.Pattern[str] | None) -> list[str]:
+    """Cuts `text` behind the first character of every special token's string: no piece holds one."""
+    pieces: list[str] = []
+    while special is not None and (found := special.search(text)):
+        pieces.append(text[: found.start() + 1])
+        text = text[found.start() + 1 :]
+    return [*pieces, text]
+
+
+def _without(ids: list[int], separator_id: object, separator: str, pieces: Sequence[str]) -> list[int] | None:
+    """Indices of `ids` that are not the separators between `pieces`; None where the counts do not add up.
+
+    A chat template writes special tokens of its own, so the separators are told apart by their order.
+    """
+    own = [piece.count(separator) for piece in pieces]
+    found = [i for i, token in enumerate(ids) if token == separator_id]
+    if len(found) != sum(own) + len(pieces) - 1:
+        return None
+    inserted: set[int] = set()
+    position = 0
+    for count in own[:-1]:
+        position += count
+        inserted.add(found[position])
+        position += 1
+    return [i for i in range(len(ids)) if i not in inserted]
+
+
+def _unjoined(encoding: Encoding, kept: Sequence[int], pieces: Sequence[str], width: int) -> list[tuple[int, int]]:
+    """Offsets in the joined text as offsets in the pieces' own text."""
+    ends: list[int] = []  # where each separator ends in the joined text
+    end = 0
+    for piece in pieces[:-1]:
+        end += len(piece) + width
+        ends.append(end)
+    offsets = encoding.offsets
+    result: list[tuple[int, int]] = []
+    passed = 0
+    for i in kept:
+        start, stop = offsets[i]
+        while passed < len(ends) and start >= ends[passed]:
+            passed += 1
+        result.append((start - passed * width, stop - passed * width))
+    return result
+
+
+def _shifted(
+    offsets: Callable[[], Sequence[tuple[int, int]]] | None, by: int
+) -> Callable[[], Sequence[tuple[int, int]]] | None:
+    if offsets is None:
+        return None
+    return lambda: [(max(0, start + by), max(0, end + by)) for start, end in offsets()]
+
+
+__all__ = ["ChatError", "Codec", "Encoded"]
