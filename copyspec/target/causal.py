@@ -9,23 +9,27 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from copyspec.target.columns import Columns, additive
+from copyspec.target.columns import Columns
 from copyspec.target.facts import ModelFacts, masked_attention
+from copyspec.target.masks import tree_masks
+from copyspec.target.positions import positions_from_outside
+from copyspec.target.rows import RowSessions
 from copyspec.target.session import TreeSession
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from copyspec.target.base import Session
+
 
 class CausalTarget:
-    """A decoder-only model whose attention layers take trees."""
+    """A decoder-only model. `supports_trees` is False where only chains, row by row, give its own logits."""
 
-    supports_trees = True
     supports_drafts = True
     is_encoder_decoder = False
 
-    def __init__(self, model: PreTrainedModel, facts: ModelFacts) -> None:
-        self.model, self.facts = model, facts
+    def __init__(self, model: PreTrainedModel, facts: ModelFacts, *, supports_trees: bool = True) -> None:
+        self.model, self.facts, self.supports_trees = model, facts, supports_trees
 
     @property
     def vocab_size(self) -> int:
@@ -39,8 +43,10 @@ class CausalTarget:
     def device(self) -> torch.device:
         return self.facts.device
 
-    def open(self, prompts: Sequence[Sequence[int]]) -> CausalSession:
-        return CausalSession(self, len(prompts))
+    def open(self, prompts: Sequence[Sequence[int]]) -> Session:
+        if self.supports_trees and self.facts.positions != "mpt":
+            return CausalSession(self, len(prompts))
+        return RowSessions([CausalSession(self, 1) for _ in prompts])
 
     def start(self, prompt: Sequence[int]) -> list[int]:
         return list(prompt)
@@ -48,21 +54,28 @@ class CausalTarget:
 
 class CausalSession(TreeSession):
     def __init__(self, target: CausalTarget, rows: int) -> None:
-        super().__init__(rows)
+        super().__init__(rows, chains_only=not target.supports_trees)
         self._model, self._facts = target.model, target.facts
 
     def _entered(self) -> AbstractContextManager[object]:
         return masked_attention(self._model)
 
-    def _continue(self, chains: Sequence[Sequence[int]], start: int, rows: Sequence[int]) -> torch.Tensor:
-        tokens = torch.tensor(chains).to(self._facts.device, non_blocking=True)
-        positions = torch.arange(start, start + len(chains[0]), device=self._facts.device).unsqueeze(0)
-        return self._forward(tokens, positions, None, kept=1)
+    def _continue(self, chains: Sequence[Sequence[int]], start: int, kept: int) -> torch.Tensor:
+        device = self._facts.device
+        tokens = torch.tensor(chains).to(device, non_blocking=True)
+        positions = torch.arange(start, start + tokens.shape[1], device=device).unsqueeze(0)
+        return self._forward(tokens, positions, None, kept)
 
     def _score(self, columns: Columns) -> torch.Tensor:
+        facts = self._facts
         packed = torch.from_numpy(np.stack([columns.tokens, columns.positions]))
-        tokens, positions = packed.to(self._facts.device, non_blocking=True)
-        return self._forward(tokens, positions, tree_masks(columns, self._facts), columns.kept)
+        tokens, positions = packed.to(facts.device, non_blocking=True)
+        masks = tree_masks(columns, facts)
+        if facts.positions == "argument":
+            return self._forward(tokens, positions, masks, columns.kept)
+        keys = torch.from_numpy(columns.key_positions()).to(facts.device, non_blocking=True)
+        with positions_from_outside(self._model, facts.positions, positions, keys):
+            return self._forward(tokens, positions, masks, columns.kept)
 
     def _forward(
         self,
@@ -83,29 +96,3 @@ class CausalSession(TreeSession):
             arguments["logits_to_keep"] = kept
         logits: torch.Tensor = self._model(**arguments).logits
         return logits if logits.shape[1] == kept else logits[:, -kept:]
-
-
-def tree_masks(columns: Columns, facts: ModelFacts) -> torch.Tensor | dict[str, torch.Tensor]:
-    """Additive masks [B, 1, Q, K]: one, or one per kind of attention layer where the model has several."""
-    full: torch.Tensor | None = None
-    masks: dict[str, torch.Tensor] = {}
-    for kind in facts.kinds:
-        visible = columns.visible
-        if kind == "sliding_attention" and facts.window is not None and visible.shape[2] > facts.window:
-            visible = columns.within_window(facts.window)
-        elif kind == "chunked_attention" and facts.chunk is not None and visible.shape[2] > facts.chunk:
-            visible = columns.within_chunk(facts.chunk)
-        if visible is not columns.visible:
-            masks[kind] = to_mask(visible, facts)
-        else:
-            full = to_mask(visible, facts) if full is None else full
-            masks[kind] = full
-    return masks if len(masks) > 1 else masks[facts.kinds[0]]
-
-
-def to_mask(visible: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], facts: ModelFacts) -> torch.Tensor:
-    """`visible` [B, Q, K] as additive mask [B, 1, Q, K] of the model's dtype, on its device."""
-    # Half the range would do for any mask; the smallest float32 keeps float64 models within numpy's float32.
-    lowest = max(torch.finfo(facts.dtype).min, torch.finfo(torch.float32).min)
-    mask = torch.from_numpy(additive(visible, lowest))
-    return mask.to(device=facts.device, dtype=facts.dtype, non_blocking=True)

@@ -16,7 +16,6 @@ from copyspec.tree import ROOT, DraftTree
 
 IndexArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
-FloatArray = npt.NDArray[np.float32]
 
 PAD_SLOT = -1
 
@@ -42,12 +41,14 @@ class Columns:
     def within_window(self, window: int) -> BoolArray:
         """`visible`, less what lies `window` positions or further back (sliding attention)."""
         distance = self.positions[:, :, None] - self.key_positions()[:, None, :]
-        return np.logical_and(self.visible, distance < window)
+        visible: BoolArray = np.logical_and(self.visible, distance < window)
+        return visible
 
     def within_chunk(self, chunk: int) -> BoolArray:
         """`visible`, less what lies in another chunk of `chunk` positions (chunked attention)."""
         same = self.positions[:, :, None] // chunk == self.key_positions()[:, None, :] // chunk
-        return np.logical_and(self.visible, same)
+        visible: BoolArray = np.logical_and(self.visible, same)
+        return visible
 
 
 def lay_out(starts: Sequence[int], chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> Columns:
@@ -83,8 +84,3 @@ def ancestors(parents: Sequence[int]) -> BoolArray:
         if parent != ROOT:
             on_path[node, :node] |= on_path[parent, :node]
     return on_path
-
-
-def additive(visible: BoolArray, lowest: float) -> FloatArray:
-    """0 where visible, else `lowest`: what attention adds to its scores. [B, 1, Q, K]"""
-    return np.where(visible, np.float32(0), np.float32(lowest))[:, None]

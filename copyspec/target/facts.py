@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from copyspec.target.base import UnsupportedModelError
+from copyspec.target.positions import PositionStyle, position_style
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -37,6 +38,7 @@ class ModelFacts:
     kinds: tuple[str, ...]  # of attention layers; one kind takes one mask, several take a dict by kind
     window: int | None  # of sliding layers
     chunk: int | None  # of chunked layers
+    positions: PositionStyle
 
 
 def read_facts(model: PreTrainedModel) -> ModelFacts:
@@ -47,17 +49,19 @@ def read_facts(model: PreTrainedModel) -> ModelFacts:
     device, dtype = embeddings.device, embeddings.dtype
     if device.type == "meta":  # offloaded: moved where it is needed by the model's own hooks
         device = model.device
+    arguments = frozenset(inspect.signature(model.forward).parameters)
     window = getattr(config, "sliding_window", None)
     chunk = getattr(config, "attention_chunk_size", None)
     return ModelFacts(
         device=device,
         dtype=dtype if dtype.is_floating_point and dtype.itemsize > 1 else model.dtype,
-        vocab_size=int(config.vocab_size),
+        vocab_size=int(getattr(config, "decoder_vocab_size", None) or config.vocab_size),
         max_length=_max_length(config),
-        arguments=frozenset(inspect.signature(model.forward).parameters),
+        arguments=arguments,
         kinds=_attention_kinds(config, window, chunk),
         window=window,
         chunk=chunk,
+        positions=position_style(model, arguments),
     )
 
 

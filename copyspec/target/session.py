@@ -24,10 +24,15 @@ MASK_LIMIT = 1 << 25
 
 
 class TreeSession(ABC):
-    """Rows of one batch in one tree cache. Subclasses know how their model is entered."""
+    """Rows of one batch in one tree cache. Subclasses know how their model is entered.
 
-    def __init__(self, rows: int) -> None:
+    With `chains_only` the model never sees a mask or a position of ours: drafts are one continuation of the chain,
+    and the session has one row.
+    """
+
+    def __init__(self, rows: int, *, chains_only: bool = False) -> None:
         self._cache = TreeCache(rows)
+        self._chains_only = chains_only
         self._lengths = [0] * rows
         self._chains: Sequence[Sequence[int]] | None = None  # of the last `score`, until `keep`
 
@@ -47,9 +52,13 @@ class TreeSession(ABC):
                     self._prefill(row, chain[:-1], starts[row])
                 starts = [start + len(chain) - 1 for start, chain in zip(starts, chains, strict=True)]
                 chains = [chain[-1:] for chain in chains]
-            if tree_width == 0 and _equal(starts) and _equal(list(map(len, chains))):
+            if self._chains_only:
+                chains, kept = [[*chains[0], *only_chain(trees[0])]], 1 + tree_width
+            else:
+                kept = 1
+            if kept > tree_width and _equal(starts) and _equal(list(map(len, chains))):
                 self._cache.begin(Write(starts[0], starts[0] + len(chains[0])))
-                return self._continue(chains, starts[0], rows=range(len(chains)))
+                return self._continue(chains, starts[0], kept)
             columns = lay_out(starts, chains, trees)
             self._cache.begin(_write(columns))
             return self._score(columns)
@@ -88,10 +97,10 @@ class TreeSession(ABC):
         """Around every pass: what must be changed at the model for its length, and is undone after it."""
 
     @abstractmethod
-    def _continue(self, chains: Sequence[Sequence[int]], start: int, rows: Sequence[int]) -> torch.Tensor:
-        """Logits after the last tokens of chains of one length that follow `start` cached tokens. [B, 1, V]
+    def _continue(self, chains: Sequence[Sequence[int]], start: int, kept: int) -> torch.Tensor:
+        """Logits of the last `kept` tokens of chains of one length that follow `start` cached tokens. [B, kept, V]
 
-        The model builds its own masks here, as in plain decoding. `rows` are the session's rows that are passed.
+        The model builds its own masks and positions here, as in plain decoding.
         """
 
     @abstractmethod
@@ -108,7 +117,7 @@ class TreeSession(ABC):
             piece = tokens[begin : begin + PREFILL_CHUNK]
             first = start + begin
             self._cache.begin(Write(first, first + len(piece), row=row))
-            self._continue([piece], first, rows=[row])
+            self._continue([piece], first, kept=1)
 
 
 def check_rows(rows: int, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> None:
@@ -118,6 +127,13 @@ def check_rows(rows: int, chains: Sequence[Sequence[int]], trees: Sequence[Draft
     for row, chain in enumerate(chains):
         if not len(chain):
             raise ValueError(f"the chain of row {row} is empty; it holds at least the last accepted token")
+
+
+def only_chain(tree: DraftTree) -> Sequence[int]:
+    """The tokens of a tree without branches; raises ValueError where it has some."""
+    if any(parent != node - 1 for node, parent in enumerate(tree.parents)):
+        raise ValueError("this target verifies chains only: pass DraftTree.first_chain() of each tree")
+    return tree.tokens
 
 
 def _write(columns: Columns) -> Write:

@@ -1,0 +1,38 @@
+"""Masks of one target pass, as the model's attention layers take them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from copyspec.target.columns import BoolArray, Columns
+    from copyspec.target.facts import ModelFacts
+
+
+def tree_masks(columns: Columns, facts: ModelFacts) -> torch.Tensor | dict[str, torch.Tensor]:
+    """Additive masks [B, 1, Q, K]: one, or one per kind of attention layer where the model has several."""
+    full: torch.Tensor | None = None
+    masks: dict[str, torch.Tensor] = {}
+    for kind in facts.kinds:
+        visible = columns.visible
+        if kind == "sliding_attention" and facts.window is not None and visible.shape[2] > facts.window:
+            visible = columns.within_window(facts.window)
+        elif kind == "chunked_attention" and facts.chunk is not None and visible.shape[2] > facts.chunk:
+            visible = columns.within_chunk(facts.chunk)
+        if visible is not columns.visible:
+            masks[kind] = to_mask(visible, facts)
+        else:
+            full = to_mask(visible, facts) if full is None else full
+            masks[kind] = full
+    return masks if len(masks) > 1 else masks[facts.kinds[0]]
+
+
+def to_mask(visible: BoolArray, facts: ModelFacts) -> torch.Tensor:
+    """`visible` [B, Q, K] as the additive mask [B, 1, Q, K]: 0 where visible, else the lowest number."""
+    # Built in float32, the widest type that numpy shares with every mask type.
+    lowest = max(torch.finfo(facts.dtype).min, torch.finfo(torch.float32).min)
+    mask = torch.from_numpy(np.where(visible, np.float32(0), np.float32(lowest))[:, None])
+    return mask.to(device=facts.device, dtype=facts.dtype, non_blocking=True)

@@ -1,0 +1,131 @@
+"""Positions from outside: for models that count positions by the cache's length and take none from the caller.
+
+Each context manager changes one instance of one module for the length of one pass and takes the change off again,
+also after an exception. Nothing is patched on classes or modules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import nn
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+PositionStyle = Literal["argument", "bloom", "mpt", "relative", "learned", "none"]
+"""How a model learns where a token stands: by `position_ids`; by a linear bias per batch (bloom) or shared by its
+rows (mpt); by a bias of bucketed distances (T5); by the decoder's position embeddings (BART); or not from outside."""
+
+_BLOOM_BIAS, _MPT_BIAS, _BUCKET_BIAS = "build_alibi_tensor", "build_mpt_alibi_tensor", "compute_bias"
+
+
+def position_style(model: PreTrainedModel, arguments: frozenset[str]) -> PositionStyle:
+    """Found by what the model offers, not by its name."""
+    if model.config.is_encoder_decoder:
+        decoder = model.get_decoder()
+        if _bucketed(decoder):
+            return "relative"
+        weight = getattr(getattr(decoder, "embed_positions", None), "weight", None)
+        return "learned" if isinstance(weight, torch.Tensor) else "none"
+    if "position_ids" in arguments:
+        return "argument"
+    if hasattr(model.base_model, _BLOOM_BIAS):
+        return "bloom"
+    return "mpt" if hasattr(model.base_model, _MPT_BIAS) else "none"
+
+
+@contextmanager
+def positions_from_outside(
+    model: PreTrainedModel, style: PositionStyle, queries: torch.Tensor, keys: torch.Tensor
+) -> Iterator[None]:
+    """For its length the model's tokens stand at `queries` [B, Q] and its cached keys at `keys` [B, K]."""
+    with ExitStack() as changes:
+        if style == "bloom":
+            changes.enter_context(_replaced(model.base_model, _BLOOM_BIAS, _bloom_bias(model.base_model, keys)))
+        elif style == "mpt":
+            changes.enter_context(_replaced(model.base_model, _MPT_BIAS, _mpt_bias(model.base_model, keys)))
+        elif style == "relative":
+            for attention in _bucketed(model.get_decoder()):
+                changes.enter_context(_replaced(attention, _BUCKET_BIAS, _bucket_bias(attention, queries, keys)))
+        elif style == "learned":
+            changes.enter_context(_embedded(model.get_decoder().embed_positions, queries))
+        yield
+
+
+@contextmanager
+def _replaced(owner: nn.Module, name: str, method: Callable[..., torch.Tensor]) -> Iterator[None]:
+    before = vars(owner).get(name)
+    object.__setattr__(owner, name, method)
+    try:
+        yield
+    finally:
+        if before is None:
+            object.__delattr__(owner, name)
+        else:
+            object.__setattr__(owner, name, before)
+
+
+@contextmanager
+def _embedded(embedding: nn.Module, positions: torch.Tensor) -> Iterator[None]:
+    weight, offset = embedding.weight, getattr(embedding, "offset", 0)
+    assert isinstance(weight, torch.Tensor)
+
+    def embed(_module: nn.Module, _inputs: object, _output: object) -> torch.Tensor:
+        return nn.functional.embedding(positions.to(weight.device) + offset, weight)
+
+    handle = embedding.register_forward_hook(embed)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _bloom_bias(decoder: nn.Module, keys: torch.Tensor) -> Callable[..., torch.Tensor]:
+    original = getattr(decoder, _BLOOM_BIAS)
+
+    def bias(attention_mask: torch.Tensor, num_heads: int, dtype: torch.dtype) -> torch.Tensor:
+        ones = torch.ones((1, attention_mask.shape[-1]), device=attention_mask.device)
+        by_position: torch.Tensor = original(ones, num_heads, dtype)  # [H, 1, K]
+        rows = by_position[:, 0][:, keys.to(by_position.device)]  # [H, B, K]
+        return rows.transpose(0, 1).reshape(-1, 1, keys.shape[1])
+
+    return bias
+
+
+def _mpt_bias(decoder: nn.Module, keys: torch.Tensor) -> Callable[..., torch.Tensor]:
+    if len(keys) > 1:
+        raise ValueError(f"this model's bias is shared by the rows of a batch; it takes one row, got {len(keys)}")
+    original = getattr(decoder, _MPT_BIAS)
+
+    def bias(*args: object, **kwargs: object) -> torch.Tensor:
+        by_position: torch.Tensor = original(*args, **kwargs)  # [H, 1, max_seq_len]
+        return by_position[:, :, keys[0].to(by_position.device)]
+
+    return bias
+
+
+def _bucketed(decoder: nn.Module) -> list[nn.Module]:
+    """The decoder's self-attention modules that own a table of bucketed distances (block 0 in T5)."""
+    return [part for part in decoder.modules() if isinstance(getattr(part, "relative_attention_bias", None), nn.Module)]
+
+
+def _bucket_bias(attention: nn.Module, queries: torch.Tensor, keys: torch.Tensor) -> Callable[..., torch.Tensor]:
+    table = attention.relative_attention_bias
+    bucket = attention._relative_position_bucket
+    assert isinstance(table, nn.Embedding) and callable(bucket)
+
+    def bias(*args: object, **kwargs: object) -> torch.Tensor:
+        buckets = bucket(
+            (keys[:, None, :] - queries[:, :, None]).to(table.weight.device),
+            bidirectional=False,
+            num_buckets=attention.relative_attention_num_buckets,
+            max_distance=attention.relative_attention_max_distance,
+        )
+        values: torch.Tensor = table(buckets)  # [B, Q, K, H]
+        return values.permute(0, 3, 1, 2)
+
+    return bias

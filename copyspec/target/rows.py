@@ -1,0 +1,47 @@
+"""Rows one by one: for models that cannot hold rows of different lengths in one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from copyspec.target.session import check_rows
+
+if TYPE_CHECKING:
+    from copyspec.target.base import Session
+    from copyspec.tree import DraftTree
+
+
+class RowSessions:
+    """A session made of sessions of one row each, which are scored in turn."""
+
+    def __init__(self, sessions: Sequence[Session]) -> None:
+        self._sessions = list(sessions)
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        return [session.lengths[0] for session in self._sessions]
+
+    def score(self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
+        check_rows(len(self._sessions), chains, trees)
+        parts = zip(self._sessions, chains, trees, strict=True)
+        logits = [session.score([chain], [tree])[0] for session, chain, tree in parts]
+        return logits[0].unsqueeze(0) if len(logits) == 1 else torch.nn.utils.rnn.pad_sequence(logits, batch_first=True)
+
+    def keep(self, paths: Sequence[Sequence[int]]) -> None:
+        for session, path in zip(self._sessions, paths, strict=True):
+            session.keep([path])
+
+    def select(self, rows: Sequence[int]) -> None:
+        kept = set(rows)
+        for row, session in enumerate(self._sessions):
+            if row not in kept:
+                session.close()
+        self._sessions = [self._sessions[row] for row in rows]
+
+    def close(self) -> None:
+        for session in self._sessions:
+            session.close()
+        self._sessions = []
