@@ -4,6 +4,22 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from copyspec.api import agenerate as agenerate
+    from copyspec.api import compare as compare
+    from copyspec.api import configure as configure
+    from copyspec.api import generate as generate
+    from copyspec.api import load as load
+    from copyspec.api import references as references
+    from copyspec.api import unload as unload
+    from copyspec.engine import Engine as Engine
+    from copyspec.results import Chunk as Chunk
+    from copyspec.results import Comparison as Comparison
+    from copyspec.results import Result as Result
+    from copyspec.results import Span as Span
+    from copyspec.results import Stats as Stats
 
 __version__ = "0.1.0"
 
@@ -19,6 +35,7 @@ _EXPORTS = {
     "Engine": "copyspec.engine",
     "Result": "copyspec.results",
     "Chunk": "copyspec.results",
+    "Comparison": "copyspec.results",
     "Span": "copyspec.results",
     "Stats": "copyspec.results",
 }
