@@ -1,0 +1,40 @@
+"""Which engine a pipeline runs on, and how its instructions reach the model."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+import copyspec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from copyspec import Engine
+
+    ModelLike = str | os.PathLike[str] | PreTrainedModel | Engine | None
+
+
+def engine_of(model: ModelLike) -> Engine:
+    """The engine of `model` as `copyspec.generate` takes it; None is the configured or bundled one."""
+    return model if isinstance(model, copyspec.Engine) else copyspec.load(model)
+
+
+def wants_chat(engine: Engine) -> bool:
+    """Whether instructions go through the model's chat template: they do where there is one."""
+    return bool(engine.tokenizer.chat_template)
+
+
+def check_template(template: str, *names: str) -> str:
+    """`template`; raises ValueError where it lacks the place for one of `names`."""
+    for name in names:
+        if "{" + name + "}" not in template:
+            raise ValueError(f"the instruction {template!r} has no {{{name}}}: write where the {name} belongs")
+    return template
+
+
+def fill(template: str, **fields: str) -> str:
+    """`template` with each `{name}` replaced. Unlike `str.format` it leaves all other braces alone."""
+    pattern = "|".join(re.escape("{" + name + "}") for name in fields)
+    return re.sub(pattern, lambda match: fields[match[0][1:-1]], template)

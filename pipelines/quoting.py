@@ -1,0 +1,65 @@
+"""Answers quoted from passages: BM25 chooses the passage, the model quotes from it, the quote is located."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from copyspec import Result
+from copyspec.retrievers import BM25Retriever
+
+from .models import check_template, engine_of, fill, wants_chat
+
+if TYPE_CHECKING:
+    from .models import ModelLike
+
+INSTRUCTION = "Quote the sentence that answers: {question}\n{passage}"
+"""What the bundled model was trained on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """An answer, and where it stands."""
+
+    text: str
+    passage: int  # index among the passages given: the one that the model was shown
+    start: int | None  # characters of that passage; None where the answer is no verbatim quote
+    end: int | None
+    result: Result
+
+    @property
+    def is_verbatim(self) -> bool:
+        return self.start is not None
+
+
+def answer(
+    question: str,
+    passages: Sequence[str],
+    *,
+    model: ModelLike = None,
+    instruction: str = INSTRUCTION,
+    max_new_tokens: int | None = None,
+) -> Quote:
+    """Quotes the answer to `question` from the passage that shares most words with it.
+
+    The quote is looked up in the passage: `start` and `end` are a fact about the text, not the model's claim.
+    Raises TypeError for one string in place of passages, ValueError where none of them holds a word.
+    """
+    best = BM25Retriever(passages).search(question, k=1)[0]
+    engine = engine_of(model)
+    result = engine.generate(
+        fill(check_template(instruction, "question", "passage"), question=question, passage=best.text),
+        references=[best.text],
+        chat=wants_chat(engine),
+        max_new_tokens=max_new_tokens,
+    )
+    text = result.text.strip()
+    start = best.text.find(text) if text else -1
+    return Quote(
+        text=text,
+        passage=best.id,
+        start=start if start >= 0 else None,
+        end=start + len(text) if start >= 0 else None,
+        result=result,
+    )

@@ -1,0 +1,107 @@
+"""Pipelines on a tiny random model: what they ask of the engine, and what they make of its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import copyspec
+from copyspec.pipelines import GECPipeline, answer
+from copyspec.results import Result, Stats
+from pipelines.models import fill
+from tests.tiny import tiny_model, tiny_tokenizer
+
+Script = Callable[[str], str]
+
+
+@pytest.fixture(scope="module")
+def engine() -> copyspec.Engine:
+    return copyspec.Engine(tiny_model(), tiny_tokenizer())
+
+
+@pytest.fixture
+def calls(engine: copyspec.Engine, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
+    """The engine answers each prompt with its text in upper case, and notes how it was asked."""
+    seen: list[dict[str, object]] = []
+
+    def generate(prompt: object, references: object = None, **options: object) -> Result | list[Result]:
+        seen.append({"prompt": prompt, "references": references, **options})
+        if isinstance(prompt, str):
+            return _result(" The kettle is red.")
+        assert isinstance(prompt, list)
+        return [_result(" " + str(text).rpartition(": ")[2].upper()) for text in prompt]
+
+    monkeypatch.setattr(engine, "generate", generate)
+    return seen
+
+
+def _result(text: str) -> Result:
+    cut = "CUT" in text
+    return Result(text, (1, 2), "length" if cut else "stop", None, prompt_tokens=3, stats=Stats())
+
+
+def test_corrections_come_in_order_and_keep_the_white_space(
+    engine: copyspec.Engine, calls: list[dict[str, object]]
+) -> None:
+    corrections = GECPipeline(engine)(["one", "  two\n", "", " \n\t", "three\u2028"])
+    assert [c.text for c in corrections] == ["ONE", "  TWO\n", "", " \n\t", "THREE\u2028"]
+    assert [c.changed for c in corrections] == [True, True, False, False, True]
+    assert corrections[2].result is None and corrections[2].is_complete
+    (call,) = calls
+    assert call["prompt"] == ["Correct the grammar: " + text for text in ("one", "two", "three")]
+    assert call["edit_source"] == ["one", "two", "three"]
+    assert call["chat"] is True
+
+
+def test_one_text_gives_one_correction(engine: copyspec.Engine, calls: list[dict[str, object]]) -> None:
+    assert GECPipeline(engine, instruction="Fix: {text}")("one").text == "ONE"
+    assert calls[0]["prompt"] == ["Fix: one"]
+
+
+def test_an_output_that_was_cut_keeps_the_source(engine: copyspec.Engine, calls: list[dict[str, object]]) -> None:
+    cut = GECPipeline(engine)("a cut text")
+    assert (cut.text, cut.changed, cut.is_complete) == ("a cut text", False, False)
+
+
+def test_nothing_to_correct_asks_nothing(engine: copyspec.Engine, calls: list[dict[str, object]]) -> None:
+    assert GECPipeline(engine)([]) == [] and not calls
+
+
+@pytest.mark.parametrize("texts", [["He go home.", "We was late!", "a {text} b"]])
+def test_corrections_against_plain_decoding(texts: list[str]) -> None:
+    engine = copyspec.Engine(tiny_model(1), tiny_tokenizer())
+    copied = GECPipeline(engine, max_new_tokens=30)(texts)
+    for text, correction in zip(texts, copied, strict=True):
+        plain = engine.generate("Correct the grammar: " + text, chat=True, drafter="none", max_new_tokens=30)
+        assert correction.result is not None and correction.result.token_ids == plain.token_ids
+
+
+def test_a_model_without_chat_template_gets_plain_text(calls: object) -> None:
+    engine = copyspec.Engine(tiny_model(), tiny_tokenizer(chat=False))
+    assert GECPipeline(engine, max_new_tokens=5)("He go.").result is not None
+
+
+def test_answers_are_located_in_their_passage(engine: copyspec.Engine, calls: list[dict[str, object]]) -> None:
+    passages = ["Cups stand on a shelf.", "Look at the stove. The kettle is red. It is old.", "Nothing more."]
+    quote = answer("Which colour is the kettle?", passages, model=engine)
+    assert (quote.text, quote.passage, quote.is_verbatim) == ("The kettle is red.", 1, True)
+    assert passages[1][quote.start : quote.end] == quote.text
+    assert calls[0]["references"] == [passages[1]]
+    assert calls[0]["prompt"] == f"Quote the sentence that answers: Which colour is the kettle?\n{passages[1]}"
+
+
+def test_an_answer_in_other_words_has_no_place(engine: copyspec.Engine, calls: list[dict[str, object]]) -> None:
+    quote = answer("kettle?", ["The kettle was red."], model=engine)
+    assert (quote.start, quote.end, quote.is_verbatim) == (None, None, False)
+
+
+def test_instructions_need_their_fields(engine: copyspec.Engine) -> None:
+    with pytest.raises(ValueError, match=r"has no \{text\}"):
+        GECPipeline(engine, instruction="Correct this")
+    with pytest.raises(ValueError, match=r"has no \{passage\}"):
+        answer("q", ["word"], model=engine, instruction="{question}")
+
+
+def test_filling_leaves_other_braces_alone() -> None:
+    assert fill("{a} {x} {b}", a="{b}", b="{a}\\1") == "{b} {x} {a}\\1"
