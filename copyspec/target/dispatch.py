@@ -2,22 +2,72 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+import logging
+from typing import Literal
 
+from transformers import PreTrainedModel
+
+from copyspec.target import selftest
 from copyspec.target.base import Target, UnsupportedModelError
 from copyspec.target.causal import CausalTarget
-from copyspec.target.facts import check_kinds, is_recurrent, read_facts
+from copyspec.target.facts import ATTENTION_KINDS, ModelFacts, is_recurrent, read_facts
+from copyspec.target.plain import PlainTarget
+from copyspec.target.seq2seq import Seq2SeqTarget
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+logger = logging.getLogger(__name__)
+
+OnUnsupported = Literal["error", "plain"]
 
 
-def make_target(model: PreTrainedModel, on_unsupported: Literal["error", "plain"]) -> Target:
+def make_target(model: PreTrainedModel, on_unsupported: OnUnsupported) -> Target:
     """See `copyspec.target.wrap`."""
+    _check(model, on_unsupported)
+    facts = read_facts(model)
+    name = type(model).__name__
+    if is_recurrent(model):
+        reason = f"{name} has recurrent layers, whose state cannot return to where a draft was rejected"
+        return _without_drafts(model, facts, on_unsupported, reason)
+    unknown = sorted(set(facts.kinds) - ATTENTION_KINDS)
+    if unknown:
+        reason = f"{name} has layers of kind {unknown[0]!r}, which cannot be masked for drafts"
+        return _without_drafts(model, facts, on_unsupported, reason)
+    kind = Seq2SeqTarget if model.config.is_encoder_decoder else CausalTarget
+    trees = kind(model, facts)
+    if selftest.is_known(model):
+        return trees
+    failure = selftest.attempt(lambda: selftest.passes(trees, model)) if facts.positions != "none" else None
+    if failure is None and facts.positions != "none":
+        return trees
+    chains = kind(model, facts, supports_trees=False)
+    failure_of_chains = selftest.attempt(lambda: selftest.passes(chains, model))
+    if failure_of_chains is None:
+        logger.warning("%s cannot verify trees (%s); drafts are verified as chains, row by row", name, failure or "")
+        return chains
+    reason = f"{name} does not score drafts like plain decoding ({failure_of_chains})"
+    return _without_drafts(model, facts, on_unsupported, reason)
+
+
+def _check(model: PreTrainedModel, on_unsupported: str) -> None:
     if on_unsupported not in ("error", "plain"):
         raise ValueError(f'on_unsupported must be "error" or "plain", got {on_unsupported!r}')
-    facts = read_facts(model)
-    if is_recurrent(model):
-        raise UnsupportedModelError(f"{type(model).__name__} has recurrent layers")
-    check_kinds(model, facts)
-    return CausalTarget(model, facts)
+    if not isinstance(model, PreTrainedModel):
+        raise TypeError(f"a target wraps a transformers PreTrainedModel, got {type(model).__name__}: {model!r:.80}")
+    name = type(model).__name__
+    if not model.can_generate():
+        raise UnsupportedModelError(
+            f"{name} has no language-model head; load it with AutoModelForCausalLM or AutoModelForSeq2SeqLM"
+        )
+    if model.main_input_name != "input_ids":
+        raise UnsupportedModelError(
+            f"{name} reads {model.main_input_name}; only models that read token ids are decoded"
+        )
+    if model.training:
+        raise ValueError(f"{name} is in training mode, where dropout makes its output random; call model.eval() first")
+
+
+def _without_drafts(model: PreTrainedModel, facts: ModelFacts, on_unsupported: str, reason: str) -> Target:
+    if on_unsupported == "error" or model.config.is_encoder_decoder:
+        way_out = "" if model.config.is_encoder_decoder else '; on_unsupported="plain" decodes it without drafts'
+        raise UnsupportedModelError(f"{reason}{way_out}")
+    logger.warning("%s; it is decoded without drafts", reason)
+    return PlainTarget(model, facts)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from copyspec.target.base import UnsupportedModelError
 from copyspec.target.positions import PositionStyle, position_style
 
 if TYPE_CHECKING:
@@ -44,41 +43,34 @@ class ModelFacts:
 def read_facts(model: PreTrainedModel) -> ModelFacts:
     """Facts of a causal or encoder-decoder model."""
     config = model.config.get_text_config(decoder=True)
-    embeddings = model.get_input_embeddings().weight
-    assert isinstance(embeddings, torch.Tensor)
-    device, dtype = embeddings.device, embeddings.dtype
-    if device.type == "meta":  # offloaded: moved where it is needed by the model's own hooks
-        device = model.device
+    dtype = _embeddings(model).dtype
     arguments = frozenset(inspect.signature(model.forward).parameters)
+    positions = position_style(model, arguments)
     window = getattr(config, "sliding_window", None)
     chunk = getattr(config, "attention_chunk_size", None)
     return ModelFacts(
-        device=device,
+        device=read_device(model),
         dtype=dtype if dtype.is_floating_point and dtype.itemsize > 1 else model.dtype,
         vocab_size=int(getattr(config, "decoder_vocab_size", None) or config.vocab_size),
-        max_length=_max_length(config),
+        max_length=_max_length(config, positions),
         arguments=arguments,
         kinds=_attention_kinds(config, window, chunk),
         window=window,
         chunk=chunk,
-        positions=position_style(model, arguments),
+        positions=positions,
     )
+
+
+def read_device(model: PreTrainedModel) -> torch.device:
+    """Where token ids go: the device of the input embeddings."""
+    device = _embeddings(model).device
+    return model.device if device.type == "meta" else device  # meta: offloaded, moved by the model's own hooks
 
 
 def is_recurrent(model: PreTrainedModel) -> bool:
     """Whether some layer keeps a running state, which cannot return to where a draft was rejected."""
     layer_types = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ()
     return bool(model._is_stateful) or not RECURRENT_KINDS.isdisjoint(layer_types)
-
-
-def check_kinds(model: PreTrainedModel, facts: ModelFacts) -> None:
-    """Raises UnsupportedModelError where a kind of attention has a state that the tree cache does not hold."""
-    unknown = sorted(set(facts.kinds) - ATTENTION_KINDS)
-    if unknown:
-        raise UnsupportedModelError(
-            f"{type(model).__name__} has layers of kind {unknown[0]!r}, for which trees cannot be masked; "
-            'pass on_unsupported="plain" to decode it plainly'
-        )
 
 
 @contextmanager
@@ -100,6 +92,12 @@ def masked_attention(model: PreTrainedModel) -> Iterator[None]:
             part._attn_implementation_internal = implementation
 
 
+def _embeddings(model: PreTrainedModel) -> torch.Tensor:
+    weight = model.get_input_embeddings().weight
+    assert isinstance(weight, torch.Tensor)
+    return weight
+
+
 def _sub_configs(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
     for name in config.sub_configs:
         part = getattr(config, name, None)
@@ -117,7 +115,9 @@ def _attention_kinds(config: PreTrainedConfig, window: int | None, chunk: int | 
     return ("chunked_attention",) if chunk is not None else ("full_attention",)
 
 
-def _max_length(config: PreTrainedConfig) -> int | None:
+def _max_length(config: PreTrainedConfig, positions: PositionStyle) -> int | None:
+    if positions in ("relative", "bloom"):  # a bias by distance has no last position
+        return None
     for name in _LENGTH_NAMES:
         length = getattr(config, name, None)
         if isinstance(length, int) and length > 0:

@@ -26,7 +26,7 @@ _BLOOM_BIAS, _MPT_BIAS, _BUCKET_BIAS = "build_alibi_tensor", "build_mpt_alibi_te
 def position_style(model: PreTrainedModel, arguments: frozenset[str]) -> PositionStyle:
     """Found by what the model offers, not by its name."""
     if model.config.is_encoder_decoder:
-        decoder = model.get_decoder()
+        decoder = _decoder(model)
         if _bucketed(decoder):
             return "relative"
         weight = getattr(getattr(decoder, "embed_positions", None), "weight", None)
@@ -49,10 +49,10 @@ def positions_from_outside(
         elif style == "mpt":
             changes.enter_context(_replaced(model.base_model, _MPT_BIAS, _mpt_bias(model.base_model, keys)))
         elif style == "relative":
-            for attention in _bucketed(model.get_decoder()):
+            for attention in _bucketed(_decoder(model)):
                 changes.enter_context(_replaced(attention, _BUCKET_BIAS, _bucket_bias(attention, queries, keys)))
         elif style == "learned":
-            changes.enter_context(_embedded(model.get_decoder().embed_positions, queries))
+            changes.enter_context(_embedded(_decoder(model).get_submodule("embed_positions"), queries))
         yield
 
 
@@ -82,6 +82,11 @@ def _embedded(embedding: nn.Module, positions: torch.Tensor) -> Iterator[None]:
         yield
     finally:
         handle.remove()
+
+
+def _decoder(model: PreTrainedModel) -> nn.Module:
+    decoder: nn.Module = model.get_decoder()  # type: ignore[no-untyped-call]
+    return decoder
 
 
 def _bloom_bias(decoder: nn.Module, keys: torch.Tensor) -> Callable[..., torch.Tensor]:

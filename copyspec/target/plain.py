@@ -1,0 +1,88 @@
+"""Plain decoding of models that cannot take a draft back: each row with the model's own cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from copyspec.target.facts import ModelFacts
+from copyspec.target.rows import RowSessions
+from copyspec.target.session import check_rows
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from copyspec.target.base import Session
+    from copyspec.tree import DraftTree
+
+
+class PlainTarget:
+    """A decoder-only model that is only ever given the next token."""
+
+    supports_trees = False
+    supports_drafts = False
+    is_encoder_decoder = False
+
+    def __init__(self, model: PreTrainedModel, facts: ModelFacts) -> None:
+        self.model, self.facts = model, facts
+
+    @property
+    def vocab_size(self) -> int:
+        return self.facts.vocab_size
+
+    @property
+    def max_length(self) -> int | None:
+        return self.facts.max_length
+
+    @property
+    def device(self) -> torch.device:
+        return self.facts.device
+
+    def open(self, prompts: Sequence[Sequence[int]]) -> Session:
+        return RowSessions([PlainSession(self) for _ in prompts])
+
+    def start(self, prompt: Sequence[int]) -> list[int]:
+        return list(prompt)
+
+
+class PlainSession:
+    """One row. It steps as `generate` does, through the two methods by which a model describes its own state."""
+
+    def __init__(self, target: PlainTarget) -> None:
+        self._model, self._facts = target.model, target.facts
+        self._generation: Any = target.model  # by the methods of GenerationMixin, which its types do not show
+        self._ids = torch.empty((1, 0), dtype=torch.long, device=target.facts.device)
+        self._state: dict[str, object] = {"use_cache": True}
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        return [self._ids.shape[1]]
+
+    @torch.inference_mode()
+    def score(self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
+        check_rows(1, chains, trees)
+        if len(trees[0]):
+            raise ValueError(f"{type(self._model).__name__} is decoded plainly: trees must be empty")
+        first = self._ids.shape[1] == 0
+        new = torch.tensor([list(chains[0])], device=self._facts.device)
+        self._ids = torch.cat([self._ids, new], dim=1)
+        self._state["attention_mask"] = torch.ones_like(self._ids)
+        inputs = self._generation.prepare_inputs_for_generation(
+            self._ids, next_sequence_length=None if first else 1, is_first_iteration=first, **self._state
+        )
+        outputs = self._model(**inputs, return_dict=True)
+        self._state = self._generation._update_model_kwargs_for_generation(outputs, self._state)
+        logits: torch.Tensor = outputs.logits[:, -1:]
+        return logits
+
+    def keep(self, paths: Sequence[Sequence[int]]) -> None:
+        """Nothing to do: the chain is in the model's state already, and there are no drafts."""
+
+    def select(self, rows: Sequence[int]) -> None:
+        if list(rows) != [0]:
+            raise ValueError(f"a session of one row keeps row 0, got {list(rows)!r}")
+
+    def close(self) -> None:
+        self._state = {}

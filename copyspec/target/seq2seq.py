@@ -1,0 +1,136 @@
+"""Encoder-decoder models: the encoder runs once, the decoder scores trees like a decoder-only model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+import torch
+from transformers import DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import DynamicLayer
+from transformers.modeling_outputs import BaseModelOutput
+
+from copyspec.target.columns import Columns
+from copyspec.target.facts import ModelFacts, masked_attention
+from copyspec.target.masks import tree_masks
+from copyspec.target.positions import positions_from_outside
+from copyspec.target.rows import RowSessions
+from copyspec.target.session import TreeSession
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from copyspec.target.base import Session
+
+
+class Seq2SeqTarget:
+    """An encoder-decoder model. `supports_trees` is False where only chains, row by row, give its own logits."""
+
+    supports_drafts = True
+    is_encoder_decoder = True
+
+    def __init__(self, model: PreTrainedModel, facts: ModelFacts, *, supports_trees: bool = True) -> None:
+        self.model, self.facts, self.supports_trees = model, facts, supports_trees
+
+    @property
+    def vocab_size(self) -> int:
+        return self.facts.vocab_size
+
+    @property
+    def max_length(self) -> int | None:
+        return self.facts.max_length
+
+    @property
+    def device(self) -> torch.device:
+        return self.facts.device
+
+    def open(self, prompts: Sequence[Sequence[int]]) -> Session:
+        if self.supports_trees:
+            return Seq2SeqSession(self, prompts)
+        return RowSessions([Seq2SeqSession(self, [prompt]) for prompt in prompts])
+
+    def start(self, prompt: Sequence[int]) -> list[int]:
+        """The decoder's start token, as `generate` takes it; `prompt` is what the encoder reads."""
+        for config in (self.model.generation_config, self.model.config):
+            token = getattr(config, "decoder_start_token_id", None)
+            token = getattr(config, "bos_token_id", None) if token is None else token
+            if token is not None:
+                return [int(token)]
+        raise ValueError(
+            f"{type(self.model).__name__} names no first decoder token; set generation_config.decoder_start_token_id"
+        )
+
+
+class Seq2SeqSession(TreeSession):
+    @torch.inference_mode()
+    def __init__(self, target: Seq2SeqTarget, prompts: Sequence[Sequence[int]]) -> None:
+        super().__init__(len(prompts), chains_only=not target.supports_trees)
+        self._model, self._facts = target.model, target.facts
+        self._encoded, self._visible = self._encode(prompts)
+        self._cross = DynamicCache()
+        self._caches = EncoderDecoderCache(self._cache, self._cross)
+
+    @torch.inference_mode()
+    def select(self, rows: Sequence[int]) -> None:
+        super().select(rows)
+        index = torch.tensor(rows)
+        for layer in self._cross.layers:
+            assert isinstance(layer, DynamicLayer)
+            layer.batch_select_indices(index.to(layer.device))
+        self._encoded = self._encoded.index_select(0, index.to(self._encoded.device))
+        if self._visible is not None:
+            self._visible = self._visible.index_select(0, index.to(self._visible.device))
+
+    def close(self) -> None:
+        super().close()
+        self._cross = DynamicCache()
+        self._caches = EncoderDecoderCache(self._cache, self._cross)
+        self._encoded = self._encoded.new_empty(0)
+
+    def _encode(self, prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Encoder states [B, S, D], and which are no pads [B, S] (None: all)."""
+        longest = max(map(len, prompts))
+        pad = self._model.config.pad_token_id or 0
+        tokens = torch.tensor([[*prompt, *[pad] * (longest - len(prompt))] for prompt in prompts])
+        tokens = tokens.to(self._facts.device)
+        visible: torch.Tensor | None = None
+        if any(len(prompt) < longest for prompt in prompts):
+            lengths = torch.tensor([[len(prompt)] for prompt in prompts])
+            visible = (torch.arange(longest) < lengths).long().to(self._facts.device)
+        with masked_attention(self._model):
+            encoder = self._model.get_encoder()
+            encoded: torch.Tensor = encoder(input_ids=tokens, attention_mask=visible).last_hidden_state
+        return encoded, visible
+
+    def _needs_pieces(self, chains: Sequence[Sequence[int]], tree_width: int) -> bool:
+        return False  # chains begin with the start token alone, and the cross-attention cache holds all rows
+
+    def _entered(self) -> AbstractContextManager[object]:
+        return masked_attention(self._model)
+
+    def _continue(self, chains: Sequence[Sequence[int]], start: int, kept: int) -> torch.Tensor:
+        tokens = torch.tensor(chains).to(self._facts.device, non_blocking=True)
+        return self._forward(tokens, None, kept)
+
+    def _score(self, columns: Columns) -> torch.Tensor:
+        facts = self._facts
+        tokens = torch.from_numpy(columns.tokens).to(facts.device, non_blocking=True)
+        queries = torch.from_numpy(columns.positions).to(facts.device, non_blocking=True)
+        keys = torch.from_numpy(columns.key_positions()).to(facts.device, non_blocking=True)
+        masks = tree_masks(columns, facts)
+        with positions_from_outside(self._model, facts.positions, queries, keys):
+            return self._forward(tokens, masks, columns.kept)
+
+    def _forward(
+        self, tokens: torch.Tensor, masks: torch.Tensor | dict[str, torch.Tensor] | None, kept: int
+    ) -> torch.Tensor:
+        logits: torch.Tensor = self._model(
+            encoder_outputs=BaseModelOutput(last_hidden_state=self._encoded),
+            attention_mask=self._visible,
+            decoder_input_ids=tokens,
+            decoder_attention_mask=masks,
+            past_key_values=self._caches,
+            use_cache=True,
+        ).logits
+        return logits if logits.shape[1] == kept else logits[:, -kept:]
