@@ -7,6 +7,34 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from copyspec.api import agenerate, compare, configure, generate, load, references, unload
+    from copyspec.engine import Engine
+    from copyspec.loading import LoadError
+    from copyspec.results import Chunk, Comparison, Difference, Place, Result, Span, Stats
+    from copyspec.target.base import UnsupportedModelError
+
+__all__ = [
+    "Chunk",
+    "Comparison",
+    "Difference",
+    "Engine",
+    "LoadError",
+    "Place",
+    "Result",
+    "Span",
+    "Stats",
+    "UnsupportedModelError",
+    "agenerate",
+    "compare",
+    "configure",
+    "generate",
+    "load",
+    "references",
+    "unload",
+]
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
     from copyspec.api import agenerate as agenerate
     from copyspec.api import compare as compare
     from copyspec.api import configure as configure

@@ -1,0 +1,89 @@
+"""The `copyspec` command: its subcommands, its exit codes and its errors.
+
+Exit codes: 0 done, 1 the run failed (or outputs that should be equal differ), 2 wrong usage, 130 interrupted.
+Results go to stdout and nothing else does; errors are one line on stderr unless -v is given.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+import copyspec
+from copyspec.cli.doctor import doctor
+from copyspec.cli.generate import generate
+
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
+
+app = typer.Typer(
+    help="The same output several times faster, where it repeats text that is already there.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(generate)
+app.command()(doctor)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"copyspec {copyspec.__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what is done; full tracebacks.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    # Without a docstring: the application's own help stands above the commands.
+    if verbose:
+        logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(name)s: %(message)s")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit code. Without arguments it shows the help."""
+    arguments = (sys.argv[1:] if arguments is None else list(arguments)) or ["--help"]
+    try:
+        code = app(args=arguments, prog_name="copyspec", standalone_mode=False)
+    except (typer.Abort, KeyboardInterrupt):
+        code = INTERRUPTED
+    except Exception as error:
+        if hasattr(error, "format_message"):
+            return _fail(_usage_message(error), USAGE)
+        if "-v" in arguments or "--verbose" in arguments:
+            raise
+        # Options that cannot be meant reach the library as ValueError and TypeError.
+        usage = isinstance(error, (ValueError, TypeError))
+        return _fail(" ".join(str(error).split()) or type(error).__name__, USAGE if usage else FAILED)
+    if code == INTERRUPTED:
+        return _fail("interrupted", INTERRUPTED)
+    return code if isinstance(code, int) else 0
+
+
+def _usage_message(error: Exception) -> str:
+    """What the parser found wrong, with the option that was meant, and where they are listed.
+
+    The parser's exceptions are known by their methods: typer carries click along from one version on.
+    """
+    message = " ".join(str(getattr(error, "format_message")()).split())  # noqa: B009
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return message
+    known = [name for parameter in context.command.params for name in getattr(parameter, "opts", [])]
+    close = difflib.get_close_matches(str(getattr(error, "option_name", "")), known, n=1)
+    meant = f" Did you mean {close[0]}?" if close and close[0] not in message else ""
+    return f"{message.rstrip('.')}.{meant} See {context.command_path} --help"
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"copyspec: {message}", file=sys.stderr)
+    return code

@@ -1,0 +1,48 @@
+"""What the subcommands share: reading inputs, printing results, keeping stdout clean."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+STDIN = "-"
+
+
+class UsageError(ValueError):
+    """The command line asks for something that cannot be meant."""
+
+
+def read(path: Path, option: str) -> str:
+    """A UTF-8 file as it is, line ends included; the error names the option and the file."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return file.read()
+    except OSError as error:
+        raise UsageError(f"{option} {path}: {(error.strerror or str(error)).lower()}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{option} {path}: not UTF-8 (byte {error.start}); convert it first") from error
+
+
+def read_prompt(prompt: str | None, file: Path | None) -> str:
+    """The prompt from the argument, the file, or stdin."""
+    if prompt is not None and file is not None:
+        raise UsageError("a prompt and --file are given; give one")
+    if file is not None and str(file) != STDIN:
+        return read(file, "--file")
+    if prompt == STDIN or file is not None:
+        return sys.stdin.read()
+    if prompt is None:
+        raise UsageError("no prompt; give it as an argument, with --file PATH, or - for stdin")
+    return prompt
+
+
+def as_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=2)
+
+
+def quiet_libraries() -> None:
+    """No progress bars of a model's loading."""
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()  # type: ignore[no-untyped-call]

@@ -1,0 +1,105 @@
+"""`copyspec doctor`: what is installed, what is found, and whether the engine works here."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from copyspec.cli.common import quiet_libraries
+
+if TYPE_CHECKING:
+    from copyspec.results import Comparison
+
+PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "langchain-core", "rank-bm25")
+
+SELF_TEST = "Correct the grammar: He go to school every days, and he like to reads books about the sea and the stars."
+
+
+def doctor(
+    model: Annotated[str | None, typer.Option("--model", "-m", help="Test with this model.")] = None,
+) -> int:
+    """Show versions, devices and models, and check that copied output equals plain output."""
+    _show("copyspec", _version("copyspec"))
+    _show("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    for package in PACKAGES:
+        _show(package, _version(package))
+    _show("faiss", _faiss())
+    _show("devices", _devices())
+    _show("default model", _default_model())
+    _show("model cache", _cache())
+    return _self_test(model)
+
+
+def _show(name: str, value: str) -> None:
+    typer.echo(f"{name:<15} {value}")
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        if package == "copyspec":
+            import copyspec
+
+            return f"{copyspec.__version__} (from a checkout)"
+        return "not installed"
+
+
+def _faiss() -> str:
+    if importlib.util.find_spec("faiss") is None:
+        return "not installed; dense retrieval needs copyspec[gpu] (NVIDIA) or copyspec[cpu]"
+    faiss = importlib.import_module("faiss")
+    build = next((name for name in ("faiss-gpu", "faiss-cpu") if _version(name) != "not installed"), "faiss")
+    both = "; faiss-gpu and faiss-cpu are both installed: uninstall one" if _both_faiss() else ""
+    return f"{build} {faiss.__version__}, {faiss.get_num_gpus()} GPUs{both}"
+
+
+def _both_faiss() -> bool:
+    return all(_version(name) != "not installed" for name in ("faiss-gpu", "faiss-cpu"))
+
+
+def _devices() -> str:
+    import torch
+
+    found = [f"cpu ({torch.get_num_threads()} threads)"]
+    found += [f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(torch.cuda.device_count())]
+    return ", ".join(found)
+
+
+def _default_model() -> str:
+    from copyspec.loading import BUNDLED, MODEL_VARIABLE
+
+    named = os.environ.get(MODEL_VARIABLE)
+    if named:
+        return f"{named} (from {MODEL_VARIABLE})"
+    if (BUNDLED / "config.json").exists():
+        return f"in the package: {BUNDLED}"
+    return f"none in this build; set {MODEL_VARIABLE} or give --model"
+
+
+def _cache() -> str:
+    from huggingface_hub import constants
+
+    offline = ", offline (HF_HUB_OFFLINE)" if constants.HF_HUB_OFFLINE else ""
+    return f"{constants.HF_HUB_CACHE} (HF_HOME sets it){offline}"
+
+
+def _self_test(model: str | None) -> int:
+    """Decodes one prompt plainly and with copying, in float32, where the two must be equal."""
+    from copyspec.api import compare
+
+    quiet_libraries()
+    comparison = compare(SELF_TEST, model=model, dtype="float32", max_new_tokens=64)
+    assert not isinstance(comparison, list)
+    _show("self-test", _verdict(comparison))
+    return 0 if comparison.equal else 1
+
+
+def _verdict(comparison: Comparison) -> str:
+    return f"{'passed' if comparison.equal else 'FAILED'}: {comparison}"

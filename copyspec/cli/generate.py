@@ -1,0 +1,181 @@
+"""`copyspec generate`: one prompt, its references, one output."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from copyspec.cli.common import UsageError, as_json, quiet_libraries, read, read_prompt
+
+if TYPE_CHECKING:
+    from copyspec.api import CallKeywords
+    from copyspec.results import Chunk, Comparison, Result, Stats
+
+_MODEL, _TEXTS, _SAMPLING, _OUTPUT = "Model", "Texts to copy from", "How tokens are picked", "Output"
+
+
+def generate(
+    prompt: Annotated[str | None, typer.Argument(help="The prompt; - reads it from stdin.")] = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="Read the prompt from a file.")] = None,
+    system: Annotated[str | None, typer.Option(help="A system message; the prompt becomes a chat.")] = None,
+    chat: Annotated[bool, typer.Option("--chat", help="Put the prompt through the chat template.")] = False,
+    reference: Annotated[
+        list[str] | None,
+        typer.Option("--reference", "-r", help="Text to copy from; the model is not shown it.", rich_help_panel=_TEXTS),
+    ] = None,
+    reference_file: Annotated[
+        list[Path] | None,
+        typer.Option("--reference-file", "-R", help="The same, from a file.", rich_help_panel=_TEXTS),
+    ] = None,
+    edit: Annotated[
+        str | None, typer.Option(help="The text that the output is an edit of.", rich_help_panel=_TEXTS)
+    ] = None,
+    edit_file: Annotated[Path | None, typer.Option(help="The same, from a file.", rich_help_panel=_TEXTS)] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            "-m",
+            help="Hub id or folder. Without it $COPYSPEC_MODEL, else the default model of the package.",
+            rich_help_panel=_MODEL,
+        ),
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, auto.", rich_help_panel=_MODEL)] = None,
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.", rich_help_panel=_MODEL)] = "auto",
+    max_new_tokens: Annotated[
+        int | None, typer.Option(help="Default 512; more where --edit needs it.", rich_help_panel=_SAMPLING)
+    ] = None,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.", rich_help_panel=_SAMPLING)] = 0.0,
+    top_k: Annotated[int, typer.Option(help="0 turns it off.", rich_help_panel=_SAMPLING)] = 0,
+    top_p: Annotated[float, typer.Option(help="1 turns it off.", rich_help_panel=_SAMPLING)] = 1.0,
+    min_p: Annotated[float, typer.Option(help="0 turns it off.", rich_help_panel=_SAMPLING)] = 0.0,
+    repetition_penalty: Annotated[
+        float | None, typer.Option(help="Default: as the model's configuration says.", rich_help_panel=_SAMPLING)
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the sampling.", rich_help_panel=_SAMPLING)] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="End before this text. Repeatable.", rich_help_panel=_SAMPLING)
+    ] = None,
+    max_draft_nodes: Annotated[
+        int | None, typer.Option(help="Draft tokens per pass; 0 decodes plainly.", rich_help_panel=_SAMPLING)
+    ] = None,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Text, tokens, counters and spans as JSON.", rich_help_panel=_OUTPUT)
+    ] = False,
+    compare: Annotated[
+        bool,
+        typer.Option("--compare", help="Decode plainly too: both texts, equality, times.", rich_help_panel=_OUTPUT),
+    ] = False,
+    stats: Annotated[
+        bool, typer.Option("--stats", help="Counters on stderr when done.", rich_help_panel=_OUTPUT)
+    ] = False,
+    stream: Annotated[
+        bool | None,
+        typer.Option("--stream/--no-stream", help="Text as it comes. Default: on terminals.", rich_help_panel=_OUTPUT),
+    ] = None,
+) -> int:
+    """Generate text, copying from the prompt and from references where the output repeats them.
+
+    The output is that of plain decoding; --compare shows it.
+    """
+    text = read_prompt(prompt, file)
+    references = [*(reference or ()), *(read(path, "--reference-file") for path in reference_file or ())]
+    if edit is not None and edit_file is not None:
+        raise UsageError("--edit and --edit-file both name the edited text; give one")
+    options: CallKeywords = {
+        "model": model,
+        "device": device,
+        "dtype": dtype,
+        "system": system,
+        "chat": True if chat else "auto",
+        "edit_source": read(edit_file, "--edit-file") if edit_file is not None else edit,
+        "max_new_tokens": max_new_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "seed": seed,
+        "stop": stop or None,
+    }
+    if max_draft_nodes is not None:
+        options["max_draft_nodes"] = max_draft_nodes
+    quiet_libraries()
+    if compare:
+        return _compare(text, references, options, wants_json=json_output)
+    streams = stream if stream is not None else sys.stdout.isatty() and not json_output
+    if streams and json_output:
+        raise UsageError("--json prints one object at the end; leave --stream out")
+    result = _streamed(text, references, options) if streams else _whole(text, references, options, json_output)
+    if stats:
+        _print_stats(result.stats)
+    return 0
+
+
+def _whole(text: str, references: list[str], options: CallKeywords, wants_json: bool) -> Result:
+    from copyspec.api import generate
+
+    result = generate(text, references, **options)
+    print(as_json(result.to_dict()) if wants_json else result.text)
+    return result
+
+
+def _streamed(text: str, references: list[str], options: CallKeywords) -> Result:
+    from copyspec.api import generate
+
+    chunks: Iterator[Chunk] = generate(text, references, stream=True, **options)
+    result: Result | None = None
+    for chunk in chunks:
+        print(chunk.text, end="", flush=True)
+        result = chunk.result or result
+    print()
+    assert result is not None
+    return result
+
+
+def _compare(text: str, references: list[str], options: CallKeywords, *, wants_json: bool) -> int:
+    """Prints both outputs. The exit code is 1 where they differ."""
+    from copyspec.api import compare
+
+    comparison = compare(text, references, **options)
+    assert not isinstance(comparison, list)
+    print(as_json(_comparison_dict(comparison)) if wants_json else _comparison_text(comparison))
+    return 0 if comparison.equal else 1
+
+
+def _comparison_text(comparison: Comparison) -> str:
+    texts = [f"plain:  {comparison.plain.text}"]
+    if not comparison.equal:
+        texts.append(f"copied: {comparison.copied.text}")
+    length = comparison.copied.stats.mean_acceptance_length
+    return "\n".join([*texts, str(comparison), f"{length:.2f} tokens per pass of the model"])
+
+
+def _comparison_dict(comparison: Comparison) -> dict[str, object]:
+    from dataclasses import asdict
+
+    return {
+        "equal": comparison.equal,
+        "speedup": comparison.speedup,
+        "plain_seconds": comparison.plain_seconds,
+        "copied_seconds": comparison.copied_seconds,
+        "difference": asdict(comparison.difference) if comparison.difference is not None else None,
+        "plain": comparison.plain.to_dict(),
+        "copied": comparison.copied.to_dict(),
+    }
+
+
+def _print_stats(stats: Stats) -> None:
+    lines = [
+        f"tokens               {stats.num_output_tokens}, {stats.tokens_per_second:.0f} a second",
+        f"passes of the model  {stats.num_calls}, {stats.mean_acceptance_length:.2f} tokens each",
+        f"draft tokens         {stats.num_draft_tokens}, {stats.acceptance_rate:.0%} accepted",
+    ]
+    for source, count in stats.num_draft_tokens_per_source.items():
+        accepted = stats.num_accepted_tokens_per_source.get(source, 0)
+        lines.append(f"  from {source:<14} {count}, {accepted} accepted")
+    print("\n".join(lines), file=sys.stderr)
