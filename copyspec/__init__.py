@@ -32,40 +32,28 @@ __all__ = [
     "references",
     "unload",
 ]
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from copyspec.api import agenerate as agenerate
-    from copyspec.api import compare as compare
-    from copyspec.api import configure as configure
-    from copyspec.api import generate as generate
-    from copyspec.api import load as load
-    from copyspec.api import references as references
-    from copyspec.api import unload as unload
-    from copyspec.engine import Engine as Engine
-    from copyspec.results import Chunk as Chunk
-    from copyspec.results import Comparison as Comparison
-    from copyspec.results import Result as Result
-    from copyspec.results import Span as Span
-    from copyspec.results import Stats as Stats
 
 __version__ = "0.1.0"
 
 # Imported where first used: `import copyspec` loads neither torch nor transformers.
 _EXPORTS = {
-    "generate": "copyspec.api",
     "agenerate": "copyspec.api",
     "compare": "copyspec.api",
-    "load": "copyspec.api",
-    "unload": "copyspec.api",
     "configure": "copyspec.api",
+    "generate": "copyspec.api",
+    "load": "copyspec.api",
     "references": "copyspec.api",
+    "unload": "copyspec.api",
     "Engine": "copyspec.engine",
-    "Result": "copyspec.results",
+    "LoadError": "copyspec.loading",
     "Chunk": "copyspec.results",
     "Comparison": "copyspec.results",
+    "Difference": "copyspec.results",
+    "Place": "copyspec.results",
+    "Result": "copyspec.results",
     "Span": "copyspec.results",
     "Stats": "copyspec.results",
+    "UnsupportedModelError": "copyspec.target.base",
 }
 
 
