@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .gec import Correction, GECPipeline
-from .quoting import Quote, answer
+from .gec import Correction, GECPipeline, correction_prompt
+from .quoting import Quote, answer, quote_prompt
 
-__all__ = ["Correction", "GECPipeline", "Quote", "answer"]
+__all__ = ["Correction", "GECPipeline", "Quote", "answer", "correction_prompt", "quote_prompt"]

@@ -17,6 +17,11 @@ INSTRUCTION = "Correct the grammar: {text}"
 """What the bundled model was trained on; instruction-tuned models understand it too."""
 
 
+def correction_prompt(text: str, instruction: str = INSTRUCTION) -> str:
+    """The prompt that asks for a correction of `text`. Raises ValueError where the instruction has no `{text}`."""
+    return fill(check_template(instruction, "text"), text=text)
+
+
 @dataclass(frozen=True, slots=True)
 class Correction:
     """One corrected text."""
@@ -72,7 +77,7 @@ class GECPipeline:
 
     def _generate(self, texts: list[str]) -> list[Result]:
         return self.engine.generate(
-            [fill(self.instruction, text=text) for text in texts],
+            [correction_prompt(text, self.instruction) for text in texts],
             edit_source=texts,
             chat=wants_chat(self.engine),
             max_new_tokens=self.max_new_tokens,

@@ -18,6 +18,11 @@ INSTRUCTION = "Quote the sentence that answers: {question}\n{passage}"
 """What the bundled model was trained on."""
 
 
+def quote_prompt(question: str, passage: str, instruction: str = INSTRUCTION) -> str:
+    """The prompt that asks for a quote. Raises ValueError where the instruction lacks one of the two fields."""
+    return fill(check_template(instruction, "question", "passage"), question=question, passage=passage)
+
+
 @dataclass(frozen=True, slots=True)
 class Quote:
     """An answer, and where it stands."""
@@ -49,7 +54,7 @@ def answer(
     best = BM25Retriever(passages).search(question, k=1)[0]
     engine = engine_of(model)
     result = engine.generate(
-        fill(check_template(instruction, "question", "passage"), question=question, passage=best.text),
+        quote_prompt(question, best.text, instruction),
         references=[best.text],
         chat=wants_chat(engine),
         max_new_tokens=max_new_tokens,
