@@ -42,7 +42,7 @@ def test_tokens_of_one_origin_join_across_the_targets_own_token() -> None:
 
 def test_an_own_token_that_leaves_the_source_ends_the_span() -> None:
     source = named("the cat sat on the mat")
-    tokens = [*source.tokens[:3], 339, *source.tokens[4:]]
+    tokens = [*source.tokens[:3], 332, *source.tokens[4:]]
     origins: list[Origin | None] = [Origin(0, i) for i in range(len(tokens))]
     origins[3] = None
     first, second = spans_of(tokens, origins, [source])

@@ -133,7 +133,7 @@ def test_copies_in_sentencepiece_vocabularies_have_one_space() -> None:
     assert codec.encode_copy("The cat", [], starts_output=True).ids == codec.encode("The cat").ids
 
 
-@given(st.lists(st.integers(0, 339), max_size=6 * WINDOW), st.integers(0, 2**30))
+@given(st.lists(st.integers(0, 332), max_size=6 * WINDOW), st.integers(0, 2**30))
 def test_pieces_of_an_output_join_to_its_text(tokens: list[int], cuts: int) -> None:
     detokenizer = Detokenizer(CODEC.decode)
     pieces: list[str] = []
