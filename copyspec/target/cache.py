@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from transformers import Cache
 from transformers.cache_utils import CacheLayerMixin
-
-IndexArray = npt.NDArray[np.int64]
 
 BLOCK = 64
 """Capacity is a multiple of this many slots: a short output never grows the first buffer."""
@@ -32,6 +30,14 @@ class Write:
     slots: torch.Tensor | None = None  # [B, Q], per-row slots; None: start .. stop in every row
     row: int | None = None  # only this row is passed through the model
     plain: bool = True  # a causal continuation without pads: the model may build its own mask from the sizes
+
+
+class Move(NamedTuple):
+    """Slots of one row whose keys and values go to slot `start` and behind."""
+
+    row: int
+    sources: Sequence[int]
+    start: int
 
 
 class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
@@ -86,6 +92,13 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         for buffer in (self.keys, self.values):
             assert buffer is not None
             buffer[rows, :, targets] = buffer[rows, :, sources]
+
+    def move_row(self, row: int, sources: torch.Tensor, start: int) -> None:
+        """The same for slots `sources` [L] of one row, which go to `start` and behind."""
+        for buffer in (self.keys, self.values):
+            assert buffer is not None
+            one = buffer[row]
+            one.narrow(1, start, len(sources)).copy_(one.index_select(1, sources))
 
     def select(self, rows: torch.Tensor | int) -> None:
         """Keeps these rows; a number keeps the first ones."""
@@ -149,15 +162,17 @@ class TreeCache(Cache):
             self._indices[device] = rows, self.write.slots.to(device, non_blocking=True)
         return self._indices[device]
 
-    def move(self, rows: Sequence[int], sources: IndexArray, targets: IndexArray) -> None:
-        """Copies slots `sources` [n, L] to slots `targets` [n, L] of `rows` [n], in every layer."""
-        batch = np.broadcast_to(np.asarray(rows)[:, None], sources.shape)
-        packed = torch.from_numpy(np.stack([batch, sources, targets]))
+    def move(self, moves: Sequence[Move]) -> None:
+        """Makes accepted paths contiguous, in every layer."""
         on_device: dict[torch.device, torch.Tensor] = {}
+        packed = torch.tensor(moves[0].sources) if len(moves) == 1 else _packed(moves)
         for layer in self._filled():
             if layer.device not in on_device:
                 on_device[layer.device] = packed.to(layer.device, non_blocking=True)
-            layer.move(*on_device[layer.device])
+            if len(moves) == 1:
+                layer.move_row(moves[0].row, on_device[layer.device], moves[0].start)
+            else:
+                layer.move(*on_device[layer.device])
 
     def select(self, rows: Sequence[int]) -> None:
         """Keeps these rows only, in this order."""
@@ -179,6 +194,16 @@ class TreeCache(Cache):
 def _capacity(used: int) -> int:
     """Slots for `used` columns and the scratch slot, rounded up to whole blocks."""
     return (used // BLOCK + 1) * BLOCK
+
+
+def _packed(moves: Sequence[Move]) -> torch.Tensor:
+    """Row, source and target of every slot; short moves are filled up with the scratch slot. [3, n, L]"""
+    packed = np.full((3, len(moves), max(len(move.sources) for move in moves)), -1, np.int64)
+    for index, (row, sources, start) in enumerate(moves):
+        packed[0, index] = row
+        packed[1, index, : len(sources)] = sources
+        packed[2, index, : len(sources)] = np.arange(start, start + len(sources))
+    return torch.from_numpy(packed)
 
 
 def _padded(buffer: torch.Tensor | None, capacity: int) -> torch.Tensor:

@@ -79,8 +79,10 @@ def lay_out(starts: Sequence[int], chains: Sequence[Sequence[int]], trees: Seque
 
 def ancestors(parents: Sequence[int]) -> BoolArray:
     """Which nodes lie on the path to each node, itself included. [m, m]"""
-    on_path = np.eye(len(parents), dtype=np.bool_)
+    paths: list[int] = []  # one bit per node: copying a whole path is one operation
     for node, parent in enumerate(parents):
-        if parent != ROOT:
-            on_path[node, :node] |= on_path[parent, :node]
-    return on_path
+        paths.append(1 << node | (0 if parent == ROOT else paths[parent]))
+    size = (len(parents) + 7) // 8
+    packed = np.frombuffer(b"".join([path.to_bytes(size, "little") for path in paths]), np.uint8)
+    bits = np.unpackbits(packed.reshape(-1, size), axis=1, count=len(parents), bitorder="little")
+    return bits.view(np.bool_)

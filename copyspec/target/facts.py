@@ -30,7 +30,8 @@ class ModelFacts:
     """Read once when a model is wrapped."""
 
     device: torch.device  # of the input embeddings: where token ids go
-    dtype: torch.dtype  # of the additive masks
+    zero: torch.Tensor  # [], what an additive mask holds where a key is seen; of the model's dtype
+    lowest: torch.Tensor  # [], and where it is not
     vocab_size: int
     max_length: int | None
     arguments: frozenset[str]  # of the model's forward
@@ -43,14 +44,17 @@ class ModelFacts:
 def read_facts(model: PreTrainedModel) -> ModelFacts:
     """Facts of a causal or encoder-decoder model."""
     config = model.config.get_text_config(decoder=True)
-    dtype = _embeddings(model).dtype
+    device, dtype = read_device(model), _embeddings(model).dtype
+    if not dtype.is_floating_point or dtype.itemsize == 1:  # quantised embeddings
+        dtype = model.dtype
     arguments = frozenset(inspect.signature(model.forward).parameters)
     positions = position_style(model, arguments)
     window = getattr(config, "sliding_window", None)
     chunk = getattr(config, "attention_chunk_size", None)
     return ModelFacts(
-        device=read_device(model),
-        dtype=dtype if dtype.is_floating_point and dtype.itemsize > 1 else model.dtype,
+        device=device,
+        zero=torch.zeros((), dtype=dtype, device=device),
+        lowest=torch.full((), torch.finfo(dtype).min, dtype=dtype, device=device),
         vocab_size=int(getattr(config, "decoder_vocab_size", None) or config.vocab_size),
         max_length=_max_length(config, positions),
         arguments=arguments,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 if TYPE_CHECKING:
@@ -32,7 +31,5 @@ def tree_masks(columns: Columns, facts: ModelFacts) -> torch.Tensor | dict[str, 
 
 def to_mask(visible: BoolArray, facts: ModelFacts) -> torch.Tensor:
     """`visible` [B, Q, K] as the additive mask [B, 1, Q, K]: 0 where visible, else the lowest number."""
-    # Built in float32, the widest type that numpy shares with every mask type.
-    lowest = max(torch.finfo(facts.dtype).min, torch.finfo(torch.float32).min)
-    mask = torch.from_numpy(np.where(visible, np.float32(0), np.float32(lowest))[:, None])
-    return mask.to(device=facts.device, dtype=facts.dtype, non_blocking=True)
+    seen = torch.from_numpy(visible).to(facts.device, non_blocking=True).unsqueeze(1)
+    return torch.where(seen, facts.zero, facts.lowest)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+from transformers import DynamicCache
 
 from copyspec.target.facts import ModelFacts
 from copyspec.target.rows import RowSessions
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
 
     from copyspec.target.base import Session
     from copyspec.tree import DraftTree
+
+_INNER_STATE = ("conv1d_state", "recurrent_states")
+"""Attributes in which RecurrentGemma keeps the state of its last call, on its own modules."""
 
 
 class PlainTarget:
@@ -55,6 +60,12 @@ class PlainSession:
         self._generation: Any = target.model  # by the methods of GenerationMixin, which its types do not show
         self._ids = torch.empty((1, 0), dtype=torch.long, device=target.facts.device)
         self._state: dict[str, object] = {"use_cache": True}
+        if self._generation._supports_default_dynamic_cache():  # type: ignore[operator]
+            config = self._generation.config.get_text_config(decoder=True)
+            name = "cache_params" if "cache_params" in target.facts.arguments else "past_key_values"
+            self._state[name] = DynamicCache(config=config)
+        parts = [(part, name) for part in target.model.modules() for name in _INNER_STATE if hasattr(part, name)]
+        self._inner: dict[tuple[torch.nn.Module, str], object] = dict.fromkeys(parts)
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -72,7 +83,8 @@ class PlainSession:
         inputs = self._generation.prepare_inputs_for_generation(
             self._ids, next_sequence_length=None if first else 1, is_first_iteration=first, **self._state
         )
-        outputs = self._model(**inputs, return_dict=True)
+        with self._inner_state():
+            outputs = self._model(**inputs, return_dict=True)
         self._state = self._generation._update_model_kwargs_for_generation(outputs, self._state)
         logits: torch.Tensor = outputs.logits[:, -1:]
         return logits
@@ -85,4 +97,17 @@ class PlainSession:
             raise ValueError(f"a session of one row keeps row 0, got {list(rows)!r}")
 
     def close(self) -> None:
-        self._state = {}
+        self._state, self._inner = {}, {}
+
+    @contextmanager
+    def _inner_state(self) -> Iterator[None]:
+        """For its length the model holds this row's state, and then again what it held before."""
+        before = {place: getattr(*place) for place in self._inner}
+        for (part, name), state in self._inner.items():
+            setattr(part, name, state)
+        try:
+            yield
+        finally:
+            self._inner = {place: getattr(*place) for place in before}
+            for (part, name), state in before.items():
+                setattr(part, name, state)

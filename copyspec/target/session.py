@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
-from copyspec.target.cache import TreeCache, Write
-from copyspec.target.columns import Columns, IndexArray, lay_out
+from copyspec.target.cache import Move, TreeCache, Write
+from copyspec.target.columns import Columns, lay_out
 
 if TYPE_CHECKING:
     from copyspec.tree import DraftTree
@@ -67,7 +66,7 @@ class TreeSession(ABC):
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         if self._chains is None:
             raise RuntimeError("keep() commits what the last score() computed; call score() first")
-        rows, sources, targets = [], [], []
+        moves = []
         for row, (chain, path) in enumerate(zip(self._chains, paths, strict=True)):
             behind = self._lengths[row] + len(chain)
             self._lengths[row] = behind + len(path)
@@ -75,12 +74,10 @@ class TreeSession(ABC):
             while in_place < len(path) and path[in_place] == in_place:
                 in_place += 1
             if in_place < len(path):
-                rows.append(row)
-                sources.append([behind + node for node in path[in_place:]])
-                targets.append(range(behind + in_place, behind + len(path)))
+                moves.append(Move(row, [behind + node for node in path[in_place:]], behind + in_place))
         self._chains = None
-        if rows:
-            self._cache.move(rows, _rectangle(sources), _rectangle(targets))
+        if moves:
+            self._cache.move(moves)
 
     @torch.inference_mode()
     def select(self, rows: Sequence[int]) -> None:
@@ -153,11 +150,3 @@ def _write(columns: Columns) -> Write:
 
 def _equal(numbers: Sequence[int]) -> bool:
     return numbers.count(numbers[0]) == len(numbers)
-
-
-def _rectangle(rows: Sequence[Sequence[int]]) -> IndexArray:
-    """Rows of slots, the shorter ones filled up with the scratch slot."""
-    filled = np.full((len(rows), max(map(len, rows))), -1, np.int64)
-    for row, slots in enumerate(rows):
-        filled[row, : len(slots)] = slots
-    return filled
