@@ -128,9 +128,7 @@ def check_options(given: Mapping[str, object]) -> CallOptions:
     _check(system is None or isinstance(system, str), "system", system, "a str")
     _check(chat == "auto" or isinstance(chat, bool), "chat", chat, "'auto', True or False")
     if system is not None and chat is False:
-        raise ValueError(
-            "system= makes the prompt a chat; leave chat=False out, or write the system text into the prompt"
-        )
+        raise ValueError("system= makes the prompt a chat; leave out chat=False, or write it into the prompt")
     return CallOptions(
         edit_source=given.get("edit_source"),
         prediction=given.get("prediction"),

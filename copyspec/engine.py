@@ -111,9 +111,7 @@ class Engine:
         """
         checked = check_options(options)
         if checked.n > 1:
-            raise ValueError(
-                f"n={checked.n} cannot be streamed; stream n prompts with a seed each, or leave stream out"
-            )
+            raise ValueError(f"n={checked.n} cannot be streamed; leave stream out, or stream once per seed")
         jobs, _ = self.jobs(prompt, references, checked)
         return chunks(jobs, self.steps(jobs, checked))
 

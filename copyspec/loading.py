@@ -166,7 +166,7 @@ def _given_model(choice: ModelChoice, model: PreTrainedModel) -> PreTrainedModel
     for name, wanted, has in (("device", choice.device, model.device), ("dtype", choice.dtype, model.dtype)):
         if wanted not in (None, "auto") and str(wanted).removeprefix("torch.") not in str(has):
             raise ValueError(
-                f"{name}={wanted!r} is given, but the model is on {has}; move it with model.to({wanted!r}), "
+                f"{name}={wanted!r} is given, but the model's is {has}; change it with model.to({wanted!r}), "
                 f"or leave {name} out"
             )
     if model.training:

@@ -146,9 +146,7 @@ def _parse_one(value: object, where: str, index: int) -> Reference:
         if isinstance(value.get("text"), str):
             given = next((value[key] for key in ("name", "source", "id") if isinstance(value.get(key), str)), name)
             return Reference(str(given), index, encodable(value["text"], where))
-        raise TypeError(
-            f"{where} is a dict without a 'text' that is a str: {shown(dict(value))}; write {{'text': ...}}"
-        )
+        raise TypeError(f"{where} is a dict without a text; write {{'text': 'the text'}}, got {shown(dict(value))}")
     content = getattr(value, "page_content", None)
     if isinstance(content, str):
         metadata = getattr(value, "metadata", None)
