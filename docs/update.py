@@ -1,0 +1,116 @@
+"""Writes the generated parts of the documentation: help texts into docs/cli.md, measured tables into README.md.
+
+python -m docs.update            writes what is out of date
+python -m docs.update --check    exit status 1 where something is
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+
+COMMANDS = ("", "generate", "doctor")
+METHOD = "copyspec"
+
+
+def help_texts() -> str:
+    """The `--help` of every command at 80 columns, as fenced blocks."""
+    environment = {**os.environ, "COLUMNS": "80", "TERMINAL_WIDTH": "80", "NO_COLOR": "1", "TERM": "dumb"}
+    environment.pop("FORCE_COLOR", None)
+    blocks = []
+    for command in COMMANDS:
+        words = ["copyspec", *command.split(), "--help"]
+        done = subprocess.run(
+            [sys.executable, "-m", *words], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+        )
+        text = "\n".join(line.rstrip() for line in done.stdout.strip("\n").splitlines())
+        blocks.append(f"## `{' '.join(words[:-1])}`\n\n```text\n{text.strip()}\n```")
+    return "\n\n".join(blocks)
+
+
+def measured() -> str:
+    """A section with a table of every committed run of the speed benchmark; nothing where there is none."""
+    reports = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("speed*.json"))]
+    if not reports:
+        return ""
+    rows = [row for report in reports for row in _rows(report)]
+    head = [
+        "| text | precision | tokens/s | tokens per call | over `generate` | over prompt lookup | over plain | equal |",
+        "|---|---|--:|--:|--:|--:|--:|---|",
+    ]
+    commands = sorted({f"`{report['command']}`" for report in reports})
+    first = reports[0]
+    machine, versions = first["machine"], first["versions"]
+    where = first.get("gpu", {}).get("name") or f"{machine['processor']}, {machine['cpus']} cores"
+    return "\n".join(
+        [
+            "## Measured",
+            "",
+            *head,
+            *rows,
+            "",
+            f"{where}; torch {versions['torch']}, transformers {versions['transformers']}; {first['date']}.",
+            "Total times of the same prompts in one process, medians of repeats. `generate` and prompt lookup are",
+            "transformers' own, plain is copyspec without drafts. Commands:",
+            *(f"{command}" + ("," if command != commands[-1] else ".") for command in commands),
+        ]
+    )
+
+
+def _rows(report: dict[str, object]) -> list[str]:
+    rows = []
+    sets = report["sets"]
+    assert isinstance(sets, list)
+    for one in sets:
+        figures = {method["method"]: method for method in one["methods"]}
+        if METHOD not in figures:
+            continue
+        own = figures[METHOD]
+        over = [
+            f"{own['speedup'][name]:.2f}x" if name in own["speedup"] else ""
+            for name in ("hf", "hf-prompt-lookup", "plain")
+        ]
+        name = f"{one['name']}{' (replay)' if one['replay'] else ''}"
+        rows.append(
+            f"| {name} | {report['dtype']} | {own['tokens_per_second']:.0f} | {own['mean_acceptance_length']:.1f} "
+            f"| {' | '.join(over)} | {'yes' if own['equal'] else 'no'} |"
+        )
+    return rows
+
+
+def between(text: str, name: str, content: str) -> str:
+    """`text` with `content` between its markers `<!-- name:begin -->` and `<!-- name:end -->`."""
+    pattern = re.compile(f"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)", re.DOTALL)
+    if not pattern.search(text):
+        raise ValueError(f"the text has no markers <!-- {name}:begin --> and <!-- {name}:end -->")
+    body = f"\n{content}\n\n" if content else ""
+    return pattern.sub(lambda found: found[1] + body + found[2], text)
+
+
+PARTS = (("docs/cli.md", "help", help_texts), ("README.md", "measured", measured))
+
+
+def main() -> int:
+    stale = []
+    for file, name, make in PARTS:
+        path = ROOT / file
+        before = path.read_text(encoding="utf-8")
+        after = between(before, name, make())
+        if after != before:
+            stale.append(file)
+            if "--check" not in sys.argv[1:]:
+                path.write_text(after, encoding="utf-8")
+    if stale:
+        print(f"{'out of date' if '--check' in sys.argv[1:] else 'updated'}: {', '.join(stale)}")
+    return 1 if stale and "--check" in sys.argv[1:] else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
