@@ -1,0 +1,155 @@
+"""The training script end to end on a few made-up paragraphs: trains, repeats itself, resumes, exports."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from training.card import _BARS, bars
+from training.data import load_prose
+from training.export import export
+from training.model import Shape, hidden, init_weights, rotation, to_llama
+from training.optim import orthogonal
+from training.train import PRESETS, Schedule, train
+
+_PARAGRAPHS = [
+    f"The {animal} lives in the {place}. It eats {food} in the morning, and it sleeps at night. "
+    f"Many people know the {animal} of the {place}. They have wanted to see it for {number} years."
+    for number, (animal, place, food) in enumerate(
+        [("fox", "forest", "berries"), ("owl", "tower", "mice"), ("whale", "sea", "fish"), ("goat", "hills", "grass")]
+        * 5
+    )
+]
+_TINY = replace(
+    PRESETS["cpu"], shape=Shape(vocab=320, width=32, layers=2, heads=2, inner=48, context=256), world=1, batch=512,
+    limit=256, steps=4,
+)  # fmt: skip
+
+
+@pytest.fixture
+def prose(tmp_path: Path) -> Path:
+    folder = tmp_path / "text"
+    folder.mkdir()
+    (folder / "made_up.txt").write_text("\n".join(_PARAGRAPHS), encoding="utf-8")
+    return folder
+
+
+def _state(run: Path) -> dict[str, torch.Tensor]:
+    return torch.load(run / "checkpoint.pt", weights_only=True)["state"]
+
+
+@pytest.fixture(autouse=True)
+def _threads():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def test_a_run_repeats_itself_and_resumes(prose: Path, tmp_path: Path) -> None:
+    train(prose, tmp_path / "a", _TINY, 0.0)
+    train(prose, tmp_path / "b", _TINY, 0.0)
+    assert torch.equal(_state(tmp_path / "a")["master"], _state(tmp_path / "b")["master"])
+    train(prose, tmp_path / "b", replace(_TINY, steps=6), 0.0)
+    assert torch.load(tmp_path / "b" / "checkpoint.pt", weights_only=True)["step"] == 6
+    assert not torch.equal(_state(tmp_path / "a")["master"], _state(tmp_path / "b")["master"])
+
+
+def test_two_processes_share_one_model(prose: Path, tmp_path: Path) -> None:
+    train(prose, tmp_path / "run", replace(_TINY, world=2), 0.0)
+    state = _state(tmp_path / "run")
+    assert state["places"][:, 1].tolist() == [4, 4]
+    assert torch.isfinite(state["master"]).all()
+    assert len((tmp_path / "run" / "pids").read_text().split()) == 2
+
+
+def test_the_export_loads_and_wraps_plain_text(prose: Path, tmp_path: Path) -> None:
+    train(prose, tmp_path / "run", _TINY, 0.0)
+    export(tmp_path / "run", tmp_path / "model")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    text = "Correct the grammar: naïve 漢字 😀  two\n\n lines"
+    plain = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert tokenizer.decode(plain) == text
+    wrapped = tokenizer(text)["input_ids"]
+    assert tokenizer.convert_ids_to_tokens(wrapped[:2]) == ["<s>", "<|user|>"]
+    assert wrapped[2:-1] == plain
+    assert tokenizer.convert_ids_to_tokens(wrapped[-1]) == "<|assistant|>"
+    chat = tokenizer.apply_chat_template(
+        [{"role": "user", "content": text}], add_generation_prompt=True, return_dict=False
+    )
+    assert chat == wrapped
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id
+    assert model.generate(**tokenizer(text, return_tensors="pt"), max_new_tokens=3).shape[1] <= len(wrapped) + 3
+
+
+def test_training_forward_is_that_of_llama(tmp_path: Path) -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    shape = Shape(vocab=64, width=32, layers=2, heads=2, inner=48, context=64)
+    weights = init_weights(shape, torch.Generator().manual_seed(0))
+    config = LlamaConfig(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        rms_norm_eps=1e-5,
+        max_position_embeddings=64,
+        tie_word_embeddings=True,
+    )
+    model = LlamaForCausalLM(config)
+    model.load_state_dict(to_llama(weights, shape), strict=False)
+    ids = torch.randint(64, (2, 20), generator=torch.Generator().manual_seed(1))
+    ours = hidden(weights, ids, shape, rotation(shape, "cpu", torch.float32)) @ weights["embed"].T
+    torch.testing.assert_close(ours, model(ids).logits, atol=1e-5, rtol=1e-4)
+
+
+def test_orthogonal_updates_have_singular_values_near_one() -> None:
+    update = orthogonal(torch.randn(2, 48, 16, generator=torch.Generator().manual_seed(0)))
+    values = torch.linalg.svdvals(update.float())
+    assert values.min() > 0.6 and values.max() < 1.3
+
+
+def test_schedule_reaches_its_end_and_ignores_a_standstill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("training.train.time.time", lambda: now[0])
+    schedule = Schedule(replace(PRESETS["cpu"], steps=0), 1400.0, tmp_path)
+    for step in range(1, 101):
+        now[0] += 1.0
+        schedule.advance(step)
+    assert schedule.progress == pytest.approx(0.25, abs=0.01)
+    now[0] += 200.0  # stopped
+    schedule.advance(101)
+    assert schedule.progress < 0.32
+    for step in range(102, 201):
+        now[0] += 1.0
+        schedule.advance(step)
+    assert schedule.progress > 0.95 and schedule.done(201)
+
+
+def test_examples_end_in_what_the_model_should_write(prose: Path) -> None:
+    import random
+
+    maker, _ = load_prose(prose)
+    for seed in range(200):
+        example = maker.draw(random.Random(seed))
+        assert example == maker.draw(random.Random(seed))
+        assert example.answer.startswith(" ") and not example.answer.startswith("  ")
+        if example.prompt.startswith("Quote"):
+            assert example.answer[1:] in example.prompt
+
+
+def test_card_compares_with_the_bars() -> None:
+    quality = {
+        "copies": {"held_out": {"exact": 0.95}, "jfleg_references": {"exact": 0.9}},
+        "gec": {"jfleg_dev": {"gain": 0.6, "gain_guarded": 1.2}},
+        "quotes": {"one_sentence": {"verbatim": 0.93}, "passage": {"verbatim": 0.5}},
+    }
+    reached = [line.split("|")[-2].strip() for line in bars(json.loads(json.dumps(quality))).splitlines()[2:]]
+    assert reached == ["yes", "no", "yes", "no", "yes", "no"]
+    assert set(_BARS) == {"copies", "raw", "guarded", "one_sentence", "passage"}

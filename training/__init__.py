@@ -1,0 +1,1 @@
+"""Training of the bundled default model. Nothing in the package imports this folder."""

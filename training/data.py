@@ -1,0 +1,133 @@
+"""Batches of token ids, a function of (seed, process, position) alone: resuming continues where a run stopped."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing as mp
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from training.examples import Example, ExampleMaker
+from training.lexicon import Lexicon
+from training.text import held_out, read_paragraphs, split_sentences, straight_quotes
+from training.tokenizer import train_tokenizer
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+_TOKENIZER_EXAMPLES = 30_000
+_OPENING_POOLS = 14  # pools with the mixture of the start: about 700 steps
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Right-padded rows of similar length."""
+
+    ids: Tensor  # [rows, length] int64
+    answer: Tensor  # [rows, length] bool: tokens to be predicted
+
+
+def load_prose(folder: Path) -> tuple[ExampleMaker, ExampleMaker]:
+    """Example makers for training and for the held-out hundredth; both know the words of the training part."""
+    paragraphs = read_paragraphs(folder)
+    kept = [p for p in paragraphs if not held_out(p)]
+    lexicon = Lexicon(straight_quotes(s) for p in kept for s in split_sentences(p))
+    return ExampleMaker(kept, lexicon), ExampleMaker([p for p in paragraphs if held_out(p)] or kept[:9], lexicon)
+
+
+def make_tokenizer(maker: ExampleMaker, vocab: int, seed: int) -> Tokenizer:
+    """A tokenizer trained on prompts and answers as the model will see them."""
+    rng = random.Random(f"{seed}/tokenizer")
+    count = min(_TOKENIZER_EXAMPLES, 20 * len(maker.sentences))
+    examples = [maker.draw(rng) for _ in range(count)]
+    return train_tokenizer((text for e in examples for text in (e.prompt, e.answer)), vocab)
+
+
+class Batches:
+    """Endless batches of at most ``tokens`` padded positions, cut from length-sorted pools of examples."""
+
+    def __init__(
+        self,
+        maker: ExampleMaker,
+        tokenizer: Tokenizer,
+        *,
+        seed: int,
+        rank: int,
+        tokens: int,
+        limit: int,
+        pool: int = 48,
+    ) -> None:
+        self.maker, self.tokenizer = maker, tokenizer
+        self.seed, self.rank, self.tokens, self.limit, self.pool_size = seed, rank, tokens, limit, pool
+
+    def from_place(self, pool: int, index: int, helpers: int = 0) -> Iterator[tuple[int, int, Batch]]:
+        """(pool, index, batch) from the given position on; pools are made ahead by ``helpers`` processes."""
+        for number, batches in self._pools(pool, helpers):
+            for i in range(index if number == pool else 0, len(batches)):
+                yield number, i, batches[i]
+
+    def _pools(self, start: int, helpers: int) -> Iterator[tuple[int, list[Batch]]]:
+        if not helpers:
+            while True:
+                yield start, [_tensors(b) for b in self.pool(start)]
+                start += 1
+        context = mp.get_context("fork")
+        queues = [context.Queue(maxsize=2) for _ in range(helpers)]
+        for lane, queue in enumerate(queues):
+            context.Process(target=self._fill, args=(queue, start + lane, helpers), daemon=True).start()
+        for number in itertools.count(start):
+            yield number, [_tensors(b) for b in queues[(number - start) % helpers].get()]
+
+    def _fill(self, queue: mp.Queue[list[tuple[np.ndarray, np.ndarray]]], number: int, stride: int) -> None:
+        while True:
+            queue.put(self.pool(number))
+            number += stride
+
+    def pool(self, number: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        """All batches of one pool, shuffled: arrays of ids [rows, length] and of answer starts [rows]."""
+        rng = random.Random(f"{self.seed}/{self.rank}/{number}")
+        rows: list[tuple[list[int], int]] = []
+        size = 0
+        while size < self.pool_size * self.tokens:
+            examples = [self.maker.draw(rng, opening=number < _OPENING_POOLS) for _ in range(256)]
+            rows += [row for row in encode(self.tokenizer, examples) if len(row[0]) <= self.limit]
+            size = sum(len(ids) for ids, _ in rows)
+        rows.sort(key=lambda row: len(row[0]))
+        batches, first = [], 0
+        while first < len(rows):
+            last = first + 1
+            while last < len(rows) and len(rows[last][0]) * (last - first + 1) <= self.tokens:
+                last += 1
+            batches.append(_pad(rows[first:last]))
+            first = last
+        rng.shuffle(batches)
+        return batches
+
+
+def encode(tokenizer: Tokenizer, examples: list[Example]) -> list[tuple[list[int], int]]:
+    """(ids, where the answer begins) of each example: prompt, answer, end of sequence."""
+    prompts = tokenizer.encode_batch([e.prompt for e in examples])
+    answers = tokenizer.encode_batch([e.answer for e in examples], add_special_tokens=False)
+    eos = int(tokenizer.token_to_id("</s>") or 0)
+    return [([*p.ids, *a.ids, eos], len(p.ids)) for p, a in zip(prompts, answers, strict=True)]
+
+
+def _pad(rows: list[tuple[list[int], int]]) -> tuple[np.ndarray, np.ndarray]:
+    length = max(len(ids) for ids, _ in rows)
+    table = np.full((len(rows), length), -1, dtype=np.int32)
+    for row, (ids, _) in zip(table, rows, strict=True):
+        row[: len(ids)] = ids
+    return table, np.array([start for _, start in rows], dtype=np.int32)
+
+
+def _tensors(arrays: tuple[np.ndarray, np.ndarray]) -> Batch:
+    ids, starts = torch.from_numpy(arrays[0]).long(), torch.from_numpy(arrays[1]).long()
+    answer = (ids >= 0) & (torch.arange(ids.shape[1]) >= starts[:, None])
+    return Batch(ids.clamp_(min=0), answer)

@@ -1,0 +1,214 @@
+"""Training examples (prompt text, answer text) made on the fly from clean prose."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from training.lexicon import Lexicon
+from training.noise import corrupt
+from training.rules import Words
+from training.strings import rare_string
+from training.text import join_words, spaced, split_sentences, split_words, straight_quotes
+
+CORRECT = "Correct the grammar: "
+QUOTE = "Quote the sentence that answers: "
+_OTHER_CORRECT = (
+    "Fix the mistakes in this text: ", "Correct this text: ", "Fix the grammar and the spelling: ", "Proofread: ",
+    "Correct the mistakes:\n ", "Please correct the following text.\n ", "Fix the grammar: ",
+)  # fmt: skip
+_OTHER_QUOTE = ("Which sentence answers this question? ", "Answer with a sentence of the text: ", "Quote the answer: ")
+_OPENERS = (
+    "However", "Therefore", "For example", "In fact", "In addition", "Of course", "On the other hand", "In conclusion",
+    "First of all", "As a result", "In general", "Finally", "Furthermore", "Moreover", "For instance", "Unfortunately",
+)  # fmt: skip
+_ASKING = (
+    "What", "Who", "When", "Where", "Why", "How", "How many", "How much", "Which", "In what year", "What year", "Whose",
+    "What kind of", "What type of", "What is the name of", "Which of the following", "In which city", "Along with",
+)  # fmt: skip
+_GLUE = ("is", "was", "did", "does", "do", "were", "are", "the", "has", "can", "had", "would", "a", "of", "in", "for")
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Shares of the kinds of examples; by number of examples, not of tokens."""
+
+    sentence: float = 0.70  # one sentence to correct
+    paragraph: float = 0.10  # two to six sentences to correct
+    quote_one: float = 0.05  # question and one sentence
+    quote_many: float = 0.11  # question and a passage of two to nine sentences
+    jumble: float = 0.04  # frequent, rare and made-up words in random order, to be copied
+    opening: float = 0.5  # share of jumbles at the start of training: where no word helps to guess the next one,
+    # copying is learned at once; on prose alone the loss stays on a plateau of word statistics first
+    spaced: float = 0.30  # share of the corrections in the spaced style of corpora
+    rare: float = 0.30  # share of texts with made-up names, numbers and codes put in
+    clean: float = 0.36  # share of sentences without any mistake
+
+
+@dataclass(frozen=True)
+class Example:
+    """What the user says, what the model answers (it begins with a space), and the kinds of mistakes."""
+
+    prompt: str
+    answer: str
+    kinds: tuple[str, ...] = ()
+
+
+class ExampleMaker:
+    """Draws examples from paragraphs; every draw depends on the given generator alone."""
+
+    def __init__(self, paragraphs: Sequence[str], lexicon: Lexicon, mixture: Mixture | None = None) -> None:
+        self.paragraphs = [s for s in (split_sentences(p) for p in paragraphs) if s]
+        self.sentences = [s for p in self.paragraphs for s in p if 12 <= len(s) <= 320]
+        self.long = [p for p in self.paragraphs if len(p) >= 2 and len(" ".join(p)) < 3000]
+        self.lexicon = lexicon
+        self.vocabulary = [word for word, count in lexicon.words.most_common(30000) if word.isalpha()]
+        self.mixture = mixture or Mixture()
+
+    def draw(self, rng: random.Random, *, opening: bool = False) -> Example:
+        """One example of a kind drawn by the mixture, or by that of the start of training."""
+        m = self.mixture
+        if opening and rng.random() < m.opening:
+            return self.jumble(rng)
+        makers = (self.sentence, self.paragraph, self.quote_one, self.quote_many, self.jumble)
+        weights = (m.sentence, m.paragraph, m.quote_one, m.quote_many, m.jumble)
+        return rng.choices(makers, weights)[0](rng)
+
+    # ---- corrections ----
+
+    def sentence(self, rng: random.Random) -> Example:
+        return self._correction([self._clean(rng.choice(self.sentences), rng)], rng)
+
+    def paragraph(self, rng: random.Random) -> Example:
+        sentences = rng.choice(self.long)
+        count = min(len(sentences), rng.randrange(2, 7))
+        start = rng.randrange(len(sentences) - count + 1)
+        chosen = [s for s in sentences[start : start + count] if len(s) <= 320] or sentences[:1]
+        straight = rng.random() < 0.7
+        return self._correction([straight_quotes(s) if straight else s for s in chosen], rng)
+
+    def _clean(self, sentence: str, rng: random.Random) -> str:
+        if rng.random() < 0.7:
+            sentence = straight_quotes(sentence)
+        if rng.random() < 0.06 and sentence[:1].isupper() and sentence[1:2].islower():
+            first = sentence.split(" ")[0]
+            if self.lexicon.words[first.lower()] > 4 * self.lexicon.capitals[first]:
+                sentence = f"{rng.choice(_OPENERS)}, {sentence[0].lower()}{sentence[1:]}"
+        return sentence
+
+    def _correction(self, sentences: Sequence[str], rng: random.Random) -> Example:
+        m = self.mixture
+        right: Words = []
+        wrong: Words = []
+        kinds: list[str] = []
+        perfect = rng.random() < m.clean
+        for sentence in sentences:
+            words = split_words(sentence)
+            most = max(1, len(words) // 5)
+            count = 0 if perfect else min(most, rng.choices((0, 1, 2, 3, 4, 5), (8, 34, 28, 16, 9, 5))[0])
+            noisy, used = corrupt(words, self.lexicon, rng, count)
+            if right:
+                words, noisy = [" " + words[0].lstrip(), *words[1:]], [" " + noisy[0].lstrip(), *noisy[1:]]
+            right, wrong, kinds = right + words, wrong + noisy, kinds + used
+        if rng.random() < m.rare:
+            right, wrong = _put_rare(right, wrong, rng)
+        style = spaced if rng.random() < m.spaced else join_words
+        instruction = CORRECT if rng.random() < 0.75 else rng.choice(_OTHER_CORRECT)
+        return Example(instruction + style(wrong), " " + style(right), tuple(kinds))
+
+    def jumble(self, rng: random.Random) -> Example:
+        words = [rng.choice(self.vocabulary) for _ in range(rng.randrange(4, 16))]
+        for _ in range(rng.randrange(1, 6)):
+            words.insert(rng.randrange(len(words)), rare_string(rng))
+        text = " ".join(words)
+        text = text[0].upper() + text[1:] + "."
+        if rng.random() < 0.5:
+            return Example(CORRECT + text, " " + text)
+        return Example(f"{QUOTE}{self._question(text, rng)}\n {text}", " " + text)
+
+    # ---- quotes ----
+
+    def quote_one(self, rng: random.Random) -> Example:
+        sentence = rng.choice(self.sentences)
+        return self._quote([sentence], 0, [], rng) or self.sentence(rng)
+
+    def quote_many(self, rng: random.Random) -> Example:
+        passage = rng.choice(self.long)
+        count = min(len(passage), rng.randrange(2, 10))
+        start = rng.randrange(len(passage) - count + 1)
+        sentences = [s for s in passage[start : start + count] if len(s) <= 320]
+        breaks: list[int] = []
+        if rng.random() < 0.25:
+            other = rng.choice(self.long)[: rng.randrange(1, 5)]
+            breaks.append(len(sentences))
+            sentences = [*sentences, *(s for s in other if len(s) <= 320)]
+        order = [i for i, s in enumerate(sentences) if len(s) > 30]
+        rng.shuffle(order)
+        for target in order[:4]:
+            example = self._quote(sentences, target, breaks, rng)
+            if example is not None:
+                return example
+        return self.sentence(rng)
+
+    def _quote(self, sentences: Sequence[str], target: int, breaks: list[int], rng: random.Random) -> Example | None:
+        if rng.random() < 0.7:
+            sentences = [straight_quotes(s) for s in sentences]
+        if rng.random() < self.mixture.rare:
+            sentences = [_swap_rare(s, rng) for s in sentences]
+        question = self._question(sentences[target], rng)
+        scores = [self._overlap(question, s) for s in sentences]
+        if scores[target] < 1.3 * max([0.0, *(x for i, x in enumerate(scores) if i != target)]):
+            return None  # another sentence fits as well: the model could only guess
+        gap = rng.choice(["\n ", "\n ", "\n"])
+        passage = "".join((gap if i in breaks else " ") + s if i else s for i, s in enumerate(sentences))
+        instruction = QUOTE if rng.random() < 0.8 else rng.choice(_OTHER_QUOTE)
+        return Example(f"{instruction}{question}{gap}{passage}", " " + sentences[target])
+
+    def _question(self, sentence: str, rng: random.Random) -> str:
+        """Asking words and some words of the sentence, in order or not, some inflected, some missing."""
+        words = [w.strip() for w in split_words(sentence) if w.strip()[:1].isalnum()]
+        if rng.random() < 0.5:
+            length = rng.randrange(3, 11)
+            start = rng.randrange(max(1, len(words) - length + 1))
+            picked = words[start : start + length]
+            if len(picked) > 4 and rng.random() < 0.5:
+                cut = rng.randrange(len(picked) - 1)
+                del picked[cut : cut + rng.randrange(1, 3)]
+        else:
+            content = [w for w in words if self._rarity(w) > 5.5] or words
+            picked = [w for w in content if rng.random() < 0.6][: rng.randrange(2, 8)] or content[:3]
+            if rng.random() < 0.3:
+                rng.shuffle(picked)
+            for _ in range(rng.randrange(0, 4)):
+                picked.insert(rng.randrange(len(picked) + 1), rng.choice(_GLUE))
+        if rng.random() < 0.3 and picked:
+            i = rng.randrange(len(picked))
+            picked[i] = picked[i][:-1] if picked[i].endswith("s") else picked[i] + rng.choice(["s", "ed", "ing"])
+        lead = rng.choice(_ASKING) + (" " + rng.choice(_GLUE[:8]) if rng.random() < 0.7 else "")
+        return f"{lead} {' '.join(picked)}?"
+
+    def _rarity(self, word: str) -> float:
+        """Information of the word in nats, by its frequency in the corpus."""
+        return 15.5 - math.log(self.lexicon.words[word.lower()] + self.lexicon.capitals[word] + 1)
+
+    def _overlap(self, question: str, sentence: str) -> float:
+        words = {w.strip().lower() for w in split_words(sentence)}
+        return sum(self._rarity(w) ** 2 for w in {w.strip().lower() for w in split_words(question)} if w in words)
+
+
+def _put_rare(right: Words, wrong: Words, rng: random.Random) -> tuple[Words, Words]:
+    """The same made-up strings put in the place of one to three words in both texts."""
+    right, wrong = list(right), list(wrong)
+    once = [w for w in right[1:] if w[:1] == " " and w[1:].isalnum() and right.count(w) == 1 and wrong.count(w) == 1]
+    for old in rng.sample(once, min(len(once), rng.randrange(1, 4))):
+        new = " " + rare_string(rng)
+        right[right.index(old)] = new
+        wrong[wrong.index(old)] = new
+    return right, wrong
+
+
+def _swap_rare(sentence: str, rng: random.Random) -> str:
+    words = split_words(sentence)
+    return join_words(_put_rare(words, words, rng)[0])

@@ -1,0 +1,100 @@
+"""What a corpus says about words: how often they occur, and which word fits between two others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from itertools import pairwise
+
+from training.tables import CONFUSION_SETS
+from training.text import split_words
+
+# A slot is decided only by clear evidence: the best filler seen this often, and this many times as often as
+# the word that stands there. Lower values let noise through that a reader could not undo.
+MIN_COUNT = 4
+MIN_RATIO = 8.0
+KNOWN_COUNT = 2  # a word seen this often is a word, not a misspelling
+FREQUENT_COUNT = 12  # misspellings are made from, and repaired to, words seen this often
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_FILLERS = frozenset(word for group in CONFUSION_SETS for word in group if word)
+
+
+class Lexicon:
+    """Counts of words, of neighbours, and of the function words seen between two neighbours.
+
+    ``words[w]``: occurrences of the lower-case word ``w``; ``capitals[W]``: occurrences of a word that is written
+    with a capital inside a sentence; ``slots[(left, right)][filler]``: occurrences of ``left filler right``, with
+    the filler ``""`` for ``left right`` side by side.
+    """
+
+    def __init__(self, sentences: Iterable[str]) -> None:
+        self.words: Counter[str] = Counter()
+        self.capitals: Counter[str] = Counter()
+        self.slots: dict[tuple[str, str], dict[str, int]] = {}
+        self.pairs: Counter[tuple[str, str]] = Counter()
+        self._repairs: dict[str, str] = {}
+        texts = [[word.strip() for word in split_words(sentence)] for sentence in sentences]
+        triples: Counter[tuple[str, str, str]] = Counter()
+        for words in texts:
+            lower = [word.lower() for word in words]
+            self.words.update(word for word in words[1:] if word[0].islower())
+            self.words.update(lower[:1])
+            self.capitals.update(word for word in words[1:] if word[0].isupper())
+            triples.update(t for t in zip(lower, lower[1:], lower[2:], strict=False) if t[1] in _FILLERS)
+        for (left, filler, right), count in triples.items():
+            if count >= 2:
+                self.slots.setdefault((left, right), {})[filler] = count
+        for words in texts:
+            for pair in pairwise(word.lower() for word in words):
+                if pair in self.slots:
+                    fillers = self.slots[pair]
+                    fillers[""] = fillers.get("", 0) + 1
+                if pair[0] in _VERB_SIGNS:
+                    self.pairs[pair] += 1
+
+    def known(self, word: str) -> bool:
+        """Whether ``word`` occurs in the corpus, in any capitalisation."""
+        return self.words[word.lower()] >= KNOWN_COUNT or self.capitals[word] >= KNOWN_COUNT
+
+    def best_filler(self, left: str, current: str, right: str, options: frozenset[str]) -> str:
+        """The filler that clearly belongs between two words, else ``current``."""
+        fillers = self.slots.get((left.lower(), right.lower()))
+        if fillers is None:
+            return current
+        best = max(options, key=lambda option: (fillers.get(option, 0), option))
+        seen = fillers.get(best, 0)
+        if seen >= MIN_COUNT and seen >= MIN_RATIO * fillers.get(current, 0):
+            return best
+        return current
+
+    def is_verb(self, word: str) -> bool:
+        """Whether ``word`` is a base form whose third person adds an s, by the company both forms keep."""
+        base = sum(self.pairs[(sign, word)] for sign in ("to", "they", "we", "you"))
+        return base >= 6 and self.words[word + "s"] >= 3 and word.isalpha() and len(word) > 2
+
+    def nearest(self, word: str) -> str:
+        """The frequent word one edit away from an unknown word, if just one stands out; else ``word``."""
+        if self.known(word) or not word.isalpha():
+            return word
+        if word not in self._repairs:
+            if len(self._repairs) > 200_000:
+                self._repairs.clear()  # every made-up typo would stay for good
+            found = {near: self.words[near] for near in edits(word) if self.words[near] >= FREQUENT_COUNT}
+            ranked = sorted(found, key=lambda near: -found[near])
+            alone = len(ranked) == 1 or (len(ranked) > 1 and found[ranked[0]] >= MIN_RATIO * found[ranked[1]])
+            self._repairs[word] = ranked[0] if alone else word
+        return self._repairs[word]
+
+
+_VERB_SIGNS = frozenset({"to", "they", "we", "you"})
+
+
+def edits(word: str) -> set[str]:
+    """All strings one deletion, transposition, replacement or insertion away (P. Norvig, 2007)."""
+    splits = [(word[:i], word[i:]) for i in range(len(word) + 1)]
+    near = {a + b[1:] for a, b in splits if b}
+    near |= {a + b[1] + b[0] + b[2:] for a, b in splits if len(b) > 1}
+    near |= {a + letter + b[1:] for a, b in splits if b for letter in _LETTERS}
+    near |= {a + letter + b for a, b in splits for letter in _LETTERS}
+    near.discard(word)
+    return near

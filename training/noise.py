@@ -1,0 +1,84 @@
+"""Mistakes put into correct text, each of a kind that can be undone from the wrong text alone.
+
+A :class:`Noise` proposes edits of a word list (:mod:`training.edits`) and knows a rule that undoes its kind of
+mistake without seeing the original (:mod:`training.rules`). An edit is used only where the rule gives the original
+back, so that the model is never asked to guess: what it cannot know (a deleted adverb, a changed tense) never
+becomes a target.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from training import edits, rules
+from training.edits import Put
+from training.lexicon import Lexicon
+from training.rules import Rule, Words
+from training.tables import MISSPELLINGS, WRONG_FORMS
+
+
+@dataclass(frozen=True)
+class Noise:
+    """One kind of mistake: how to make it at a position, and the rule that undoes it."""
+
+    name: str
+    weight: float  # how often it is tried, relative to the others
+    put: Put
+    undo: Rule
+    width: int = 1  # words replaced
+
+    def apply(self, words: Words, lexicon: Lexicon, rng: random.Random) -> Words | None:
+        """``words`` with one more such mistake that :attr:`undo` repairs exactly, or None where there is no place."""
+        target = self.undo(words, lexicon)
+        positions = list(range(len(words)))
+        rng.shuffle(positions)
+        tries = 0
+        for i in positions:
+            new = self.put(words, i, lexicon, rng)
+            if new is None or new == words[i : i + self.width]:
+                continue
+            wrong = [*words[:i], *new, *words[i + self.width :]]
+            tries += 1
+            if wrong and wrong != words and self.undo(wrong, lexicon) == target:
+                return wrong
+            if tries == 6:
+                break
+        return None
+
+
+NOISES: tuple[Noise, ...] = (
+    Noise("spelling_common", 3.0, edits.put_table(MISSPELLINGS), rules.each_word(rules.fix_table(rules.MISSPELLED_TO))),
+    Noise("spelling_typo", 3.5, edits.put_typo, rules.each_word(rules.fix_typo)),
+    Noise("wrong_form", 1.0, edits.put_table(WRONG_FORMS), rules.each_word(rules.fix_table(rules.WRONG_TO))),
+    Noise("agreement", 2.0, edits.put_agreement, rules.each_word(rules.fix_agreement)),
+    Noise("number", 1.5, edits.put_number, rules.each_word(rules.fix_number)),
+    Noise("verb_form", 1.5, edits.put_form, rules.each_word(rules.fix_base)),
+    Noise("participle", 0.7, edits.put_base, rules.each_word(rules.fix_participle)),
+    Noise("a_an", 0.8, edits.put_article_sound, rules.each_word(rules.fix_article_sound)),
+    Noise("word_choice", 3.5, edits.put_slot, rules.undo_slots),
+    Noise("word_extra", 1.2, edits.put_extra, rules.undo_slots),
+    Noise("doubled", 1.0, edits.put_double, rules.undo_doubled),
+    Noise("capital", 1.5, edits.put_case, rules.undo_capitals),
+    Noise("full_stop", 1.2, edits.put_no_stop, rules.undo_full_stop),
+    Noise("comma", 1.2, edits.put_no_comma, rules.undo_comma),
+    Noise("comma_space", 0.3, edits.put_no_space, rules.undo_comma),
+    Noise("joined", 0.6, edits.put_join, rules.undo_join, width=2),
+)
+BY_NAME: dict[str, Noise] = {noise.name: noise for noise in NOISES}
+_WEIGHTS = [noise.weight for noise in NOISES]
+
+
+def corrupt(words: Words, lexicon: Lexicon, rng: random.Random, count: int) -> tuple[Words, list[str]]:
+    """``count`` mistakes at most, of kinds drawn by weight; returns the wrong words and the kinds used."""
+    kinds: list[str] = []
+    clean = words
+    for noise in rng.choices(NOISES, _WEIGHTS, k=3 * count):
+        if len(kinds) == count:
+            break
+        if noise.undo(clean, lexicon) != clean:
+            continue  # an exception to the rule: "that that", "if he were"
+        wrong = noise.apply(words, lexicon, rng)
+        if wrong is not None:
+            words, kinds = wrong, [*kinds, noise.name]
+    return words, kinds

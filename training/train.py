@@ -1,0 +1,237 @@
+"""Train the default model: ``python -m training.train --data DIR --out RUN [--preset cpu|gpu] [--minutes M]``.
+
+The learning rate falls linearly to zero over the time (``--minutes`` or ``--finish-by``) or the number of steps
+(``--steps``, deterministic) that a run has; writing a clock time such as ``14:05`` into ``RUN/finish_by`` moves the
+end while it runs. A run that stands still (SIGSTOP) loses no part of its schedule. Started again with the same
+``--out`` it continues from its last checkpoint; ``python -m training.export RUN DIR`` writes the model folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import time
+from dataclasses import dataclass, field, replace
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+import torch
+import torch.multiprocessing as mp
+from torch import Tensor
+
+from training.data import Batch, Batches, load_prose, make_tokenizer
+from training.model import Shape, init_weights, loss_of, rotation
+from training.optim import Optimizer, Rates, Shared
+from training.tokenizer import load_tokenizer
+
+_WARMUP = 100  # steps
+_LOG_EVERY = 20
+_TRIAL_EVERY = 200  # steps between looks at the held-out loss
+_FLOOR = 0.01  # of the peak learning rate, at the end
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything a run depends on beside the data."""
+
+    shape: Shape = field(default_factory=Shape)
+    rates: Rates = field(default_factory=Rates)
+    seed: int = 0
+    world: int = 2  # processes; one thread each on a CPU
+    batch: int = 2560  # padded positions per process and step
+    limit: int = 640  # tokens per example
+    pool: int = 48  # batches sorted by length and shuffled together
+    helpers: int = 0  # processes that only make data
+    device: str = "cpu"
+    save_seconds: float = 180.0
+    steps: int = 0  # 0: until the clock says so
+
+
+PRESETS = {
+    "cpu": Plan(),
+    "gpu": Plan(
+        shape=Shape(width=320, layers=8, heads=5, inner=832), rates=Rates(matrix=0.012, average=0.999), world=1,
+        batch=65536, limit=1000, pool=16, helpers=12, device="cuda", save_seconds=120.0,
+    ),
+}  # fmt: skip
+
+
+class Schedule:
+    """Progress from 0 to 1 that arrives at the deadline whatever the speed, and does not move while stopped."""
+
+    def __init__(self, plan: Plan, deadline: float, out: Path, progress: float = 0.0) -> None:
+        self.plan, self.deadline, self.out, self.progress = plan, deadline, out, progress
+        self.last, self.usual = time.time(), 0.0
+
+    def advance(self, step: int) -> float:
+        """Called once a step; returns the factor of the learning rates."""
+        now = time.time()
+        seconds, self.last = now - self.last, now
+        self.usual = self.usual + 0.05 * (min(seconds, 4 * self.usual) - self.usual) if self.usual else seconds
+        if self.plan.steps:
+            self.progress = step / self.plan.steps
+        else:
+            left = max(self.deadline - now, 1e-3)
+            self.progress += (1 - self.progress) * min(1.0, min(seconds, 4 * self.usual) / left)
+        if step % _LOG_EVERY == 0 and (self.out / "finish_by").exists():
+            self.deadline = clock((self.out / "finish_by").read_text().strip())
+        return max(_FLOOR, 1 - self.progress) * min(1.0, step / _WARMUP)
+
+    def done(self, step: int) -> bool:
+        return step >= self.plan.steps if self.plan.steps else time.time() >= self.deadline
+
+
+def clock(text: str) -> float:
+    """Seconds since the epoch of the next time the clock shows ``HH:MM``, at most half a day ago or ahead."""
+    hour, minute = (int(part) for part in text.split(":"))
+    now = time.localtime()
+    when = time.mktime((*now[:3], hour, minute, 0, 0, 0, -1))
+    return when + 86400 if when < time.time() - 43200 else when
+
+
+def train(data: Path, out: Path, plan: Plan, deadline: float) -> None:
+    """Run to the end of the schedule; leaves checkpoint.pt, tokenizer.json, plan.json and log.jsonl in ``out``."""
+    torch.set_num_threads(1 if plan.device == "cpu" else 4)
+    out.mkdir(parents=True, exist_ok=True)
+    maker, held = load_prose(data)
+    if not (out / "tokenizer.json").exists():
+        make_tokenizer(maker, plan.shape.vocab, plan.seed).save(str(out / "tokenizer.json"))
+    (out / "plan.json").write_text(
+        json.dumps({"shape": plan.shape.as_dict(), "rates": vars(plan.rates), "seed": plan.seed, "preset": plan.device,
+                    "batch": plan.batch * plan.world, "mixture": vars(maker.mixture)}, indent=1))  # fmt: skip
+    tokenizer = load_tokenizer(out / "tokenizer.json")
+    plan = replace(plan, shape=replace(plan.shape, vocab=tokenizer.get_vocab_size()))
+    weights = init_weights(plan.shape, torch.Generator().manual_seed(plan.seed))
+    shared = Shared(weights, plan.world, torch.device(plan.device), torch.bfloat16)
+    held_batches = Batches(held, tokenizer, seed=plan.seed, rank=-1, tokens=4096, limit=plan.limit, pool=3)
+    trial = [b for _, _, b in itertools.islice(held_batches.from_place(0, 0), 3)]
+    resume = torch.load(out / "checkpoint.pt", weights_only=True) if (out / "checkpoint.pt").exists() else None
+    if resume:
+        shared.load(resume["state"])
+    start = (resume["step"], resume["progress"]) if resume else (0, 0.0)
+    context = mp.get_context("fork")
+    barrier = context.Barrier(plan.world)
+    jobs = []
+    for rank in range(plan.world):
+        feed = Batches(maker, tokenizer, seed=plan.seed, rank=rank, tokens=plan.batch, limit=plan.limit, pool=plan.pool)
+        jobs.append(Job(rank, plan, shared, feed, trial, barrier, out, deadline))
+    others = [context.Process(target=job.run, args=start) for job in jobs[1:]]
+    for process in others:
+        process.start()
+    (out / "pids").write_text("\n".join(str(p) for p in [os.getpid(), *(p.pid for p in others)]) + "\n")
+    try:
+        jobs[0].run(*start)
+    finally:
+        barrier.abort()  # after an error nobody waits for this process
+        for process in others:
+            process.join()
+
+
+class Meter:
+    """Mean loss and speed since the last reading."""
+
+    def __init__(self) -> None:
+        self.since, self.steps, self.positions, self.loss = time.time(), 0, 0, 0.0
+
+    def add(self, positions: int, loss: float) -> None:
+        self.steps, self.positions, self.loss = self.steps + 1, self.positions + positions, self.loss + loss
+
+    def read(self) -> dict[str, float]:
+        now = time.time()
+        speed, loss = self.positions / (now - self.since), self.loss / self.steps
+        self.since, self.steps, self.positions, self.loss = now, 0, 0, 0.0
+        return {"time": round(now, 1), "loss": round(loss, 4), "tokens_per_second": round(speed)}
+
+
+@dataclass
+class Job:
+    """One training process."""
+
+    rank: int
+    plan: Plan
+    shared: Shared
+    feed: Batches
+    trial: list[Batch]
+    barrier: Barrier
+    out: Path
+    deadline: float
+
+    def run(self, step: int, progress: float) -> None:
+        """Steps until the schedule ends; process 0 keeps the clock, the log and the checkpoints."""
+        plan, shared = self.plan, self.shared
+        torch.set_num_threads(1 if plan.device == "cpu" else 4)
+        weights = {name: view.requires_grad_() for name, view in shared.views(shared.working).items()}
+        rope = rotation(plan.shape, plan.device, torch.bfloat16)
+        optimizer = Optimizer(shared, self.rank, plan.world, plan.rates)
+        gradients = shared.views(shared.gradients[self.rank])
+        schedule = Schedule(plan, self.deadline, self.out, progress)
+        place = shared.places[self.rank]
+        control = shared.control
+        saved, meter = time.time(), Meter()
+        for pool, index, batch in self.feed.from_place(int(place[0]), int(place[1]), plan.helpers):
+            ids, answer = batch.ids.to(plan.device), batch.answer.to(plan.device)
+            loss = loss_of(weights, ids, answer, plan.shape, rope)
+            torch.autograd.backward(loss)
+            for name, weight in weights.items():
+                if weight.grad is not None:
+                    gradients[name].copy_(weight.grad)
+                weight.grad = None
+            shared.counts[self.rank] = torch.tensor([loss.item(), float(batch.answer[:, 1:].sum())])
+            place[0], place[1] = pool, index + 1
+            step += 1
+            if self.rank == 0:
+                control[0] = schedule.advance(step)
+                control[1] = float(schedule.done(step))
+            self.barrier.wait()
+            optimizer.step(step, float(control[0]))
+            stop = bool(control[1])
+            if self.rank == 0:
+                meter.add(plan.world * ids.numel(), float(shared.counts[:, 0].sum() / shared.counts[:, 1].sum()))
+                if step % _LOG_EVERY == 0 or stop:
+                    row = {"step": step, "progress": round(schedule.progress, 4), "rate": round(float(control[0]), 4)}
+                    self._log(row | meter.read(), rope)
+            self.barrier.wait()
+            if self.rank == 0 and (stop or time.time() - saved > plan.save_seconds):
+                self._save(step, schedule.progress)
+                saved = time.time()
+            if stop:
+                return  # the schedule ended, or RUN/finish_by names a time that has passed
+
+    def _log(self, row: dict[str, float], rope: tuple[Tensor, Tensor]) -> None:
+        if row["step"] % _TRIAL_EVERY == 0:
+            average = {k: v.to(torch.bfloat16) for k, v in self.shared.views(self.shared.average).items()}
+            total = count = 0.0
+            for batch in self.trial:
+                ids, answer = batch.ids.to(self.plan.device), batch.answer.to(self.plan.device)
+                with torch.no_grad():
+                    total += float(loss_of(average, ids, answer, self.plan.shape, rope))
+                count += float(answer[:, 1:].sum())
+            row["held_out_loss"] = round(total / count, 4)
+        with (self.out / "log.jsonl").open("a") as log:
+            log.write(json.dumps(row) + "\n")
+
+    def _save(self, step: int, progress: float) -> None:
+        path = self.out / "checkpoint.pt"
+        torch.save({"step": step, "progress": progress, "state": self.shared.state()}, path.with_suffix(".new"))
+        path.with_suffix(".new").replace(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Train the default model.")
+    parser.add_argument("--data", type=Path, required=True, help="folder of prose: *.txt.gz, one paragraph a line")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the run")
+    parser.add_argument("--preset", choices=sorted(PRESETS), default="cpu")
+    parser.add_argument("--minutes", type=float, default=120.0)
+    parser.add_argument("--finish-by", metavar="HH:MM", help="clock time instead of --minutes")
+    parser.add_argument("--steps", type=int, default=0, help="number of steps instead of a time (deterministic)")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    deadline = clock(args.finish_by) if args.finish_by else time.time() + 60 * args.minutes
+    plan = replace(PRESETS[args.preset], seed=args.seed, steps=args.steps)
+    train(args.data, args.out, plan, deadline)
+
+
+if __name__ == "__main__":
+    main()
