@@ -57,17 +57,19 @@ def _penalties(config: GenerationConfig, output: Output, penalise: bool) -> Iter
     import torch
     import transformers as hf
 
-    prompt = cast("torch.LongTensor", torch.tensor([list(output.prompt)], device=output.device))
+    def prompt() -> torch.LongTensor:
+        return cast("torch.LongTensor", torch.tensor([list(output.prompt)], device=output.device))
+
     if config.sequence_bias is not None:
         yield hf.SequenceBiasLogitsProcessor(sequence_bias=config.sequence_bias)
     if config.encoder_repetition_penalty not in (None, 1.0):
-        yield hf.EncoderRepetitionPenaltyLogitsProcessor(config.encoder_repetition_penalty, prompt)
+        yield hf.EncoderRepetitionPenaltyLogitsProcessor(config.encoder_repetition_penalty, prompt())
     if penalise and config.repetition_penalty not in (None, 1.0):
         yield hf.RepetitionPenaltyLogitsProcessor(config.repetition_penalty)
     if config.no_repeat_ngram_size:
         yield hf.NoRepeatNGramLogitsProcessor(config.no_repeat_ngram_size)
     if config.encoder_no_repeat_ngram_size:
-        yield hf.EncoderNoRepeatNGramLogitsProcessor(config.encoder_no_repeat_ngram_size, prompt)
+        yield hf.EncoderNoRepeatNGramLogitsProcessor(config.encoder_no_repeat_ngram_size, prompt())
 
 
 def _bans(config: GenerationConfig, output: Output) -> Iterator[LogitsProcessor]:

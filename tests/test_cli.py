@@ -1,0 +1,180 @@
+"""The command line: results on stdout and nothing else, one line per error, exit codes."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from texts import CORPUS, byte_level, engine, llama
+
+import copyspec
+from copyspec.cli import main
+
+LENGTH = ["--max-new-tokens", "16"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    llama(len(byte_level())).save_pretrained(path)
+    byte_level().save_pretrained(path)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def named_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COPYSPEC_MODEL", str(folder))
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main(list(arguments))
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def expected(prompt: str = "the cat", **options: object) -> str:
+    return engine().generate(prompt, max_new_tokens=16, **options).text  # type: ignore[call-overload, no-any-return]
+
+
+def test_the_prompt_comes_from_argument_file_or_stdin(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "prompt.txt"
+    file.write_bytes(b"the cat\r\n")
+    assert run(capsys, "generate", "the cat", *LENGTH) == (0, expected() + "\n", "")
+    assert run(capsys, "generate", "--file", str(file), *LENGTH) == (0, expected("the cat\r\n") + "\n", "")
+    for arguments in (["-"], ["--file", "-"]):
+        monkeypatch.setattr(sys, "stdin", io.StringIO("the cat"))
+        assert run(capsys, "generate", *arguments, *LENGTH) == (0, expected() + "\n", "")
+
+
+def test_references_and_edited_text_from_arguments_and_files(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "reference.txt"
+    file.write_text(expected(), encoding="utf-8", newline="")
+    options = ["-r", "a", "--reference", "b", "-R", str(file), "--edit-file", str(file)]
+    code, out, err = run(capsys, "generate", "the cat", *options, "--json", "--stats", *LENGTH)
+    result = json.loads(out)
+    assert code == 0 and result["text"] == expected()
+    assert {span["place"]["source"] for span in result["spans"]} & {"edit_source", "references[2]"}
+    assert result["stats"]["num_accepted_tokens"] > 0
+    assert "passes of the model" in err and "from edit" in err
+    assert run(capsys, "generate", "the cat", "--edit", "the", *LENGTH)[1] == expected() + "\n"
+
+
+def test_options_reach_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    sampled = ["--temperature", "0.9", "--top-k", "30", "--top-p", "0.95", "--min-p", "0.01", "--seed", "4"]
+    out = run(capsys, "generate", "the cat", *sampled, *LENGTH)[1]
+    assert out == expected(temperature=0.9, top_k=30, top_p=0.95, min_p=0.01, seed=4) + "\n"
+    stop = expected()[4:6]
+    assert run(capsys, "generate", "the cat", "--stop", stop, *LENGTH)[1] == expected(stop=stop) + "\n"
+    assert run(capsys, "generate", "the cat", "--system", "Hi.", *LENGTH)[1] == expected(system="Hi.") + "\n"
+    assert run(capsys, "generate", "the cat", "--chat", *LENGTH)[1] == expected(chat=True) + "\n"
+    for same in (["--max-draft-nodes", "0"], ["--stream"], ["--no-stream"], ["--dtype", "float32", "--device", "cpu"]):
+        assert run(capsys, "generate", "the cat", *same, *LENGTH)[1] == expected() + "\n"
+    penalised = run(capsys, "generate", "the cat", "--repetition-penalty", "1.5", *LENGTH)[1]
+    assert penalised == expected(repetition_penalty=1.5) + "\n"
+
+
+def test_compare_prints_both_and_whether_they_are_equal(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "generate", "the cat", "--compare", *LENGTH)
+    assert code == 0 and "outputs equal" in out and "tokens per pass of the model" in out
+    code, out, _ = run(capsys, "generate", "the cat", "--compare", "--json", *LENGTH)
+    comparison = json.loads(out)
+    assert code == 0 and comparison["equal"] and comparison["difference"] is None
+    assert comparison["plain"]["text"] == comparison["copied"]["text"] == expected()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["generate"], 2, "no prompt; give it as an argument, with --file PATH, or - for stdin"),
+        (["generate", "a", "--file", "b"], 2, "a prompt and --file are given; give one"),
+        (["generate", "--file", "/no/such"], 2, "--file /no/such: no such file or directory"),
+        (["generate", "a", "-R", "/no/such"], 2, "--reference-file /no/such: no such file or directory"),
+        (["generate", "a", "--edit", "b", "--edit-file", "c"], 2, "--edit and --edit-file both name the edited text"),
+        (["generate", "a", "--json", "--stream"], 2, "--json prints one object at the end; leave --stream out"),
+        (
+            ["generate", "a", "--temperature", "-1"],
+            2,
+            "temperature must be a number at least 0",
+        ),
+        (["generate", "a", "--temprature", "1"], 2, "--temperature"),
+        (["generate", "a", "--dtype", "float9"], 2, "dtype must be one of auto, float32"),
+        (["generate", ""], 2, "prompt is an empty string"),
+        (["generate", "a" * 400], 2, "but the model's context is 256; shorten it"),
+        (["genrate"], 2, "generate"),
+        (["generate", "a", "-m", "/no/such"], 1, "model '/no/such' is a path, but there is no such folder"),
+    ],
+)
+def test_errors_are_one_line(arguments: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found, out, err = run(capsys, *arguments)
+    assert (found, out) == (code, "")
+    assert said in err and err.startswith("copyspec: ") and err.count("\n") == 1
+
+
+def test_a_file_that_is_no_text_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "bytes"
+    file.write_bytes(b"ab\xff")
+    code, _, err = run(capsys, "generate", "--file", str(file))
+    assert code == 2 and f"--file {file}: not UTF-8 (byte 2); convert it first" in err
+
+
+def test_verbose_errors_have_tracebacks(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(copyspec.LoadError):
+        main(["-v", "generate", "a", "-m", "/no/such"])
+
+
+def test_doctor_shows_what_is_there_and_tests_it(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    code, out, err = run(capsys, "doctor")
+    assert (code, err) == (0, "")
+    for word in ("copyspec", "Python", "torch", "transformers", "faiss", "devices", "default model", "model cache"):
+        assert f"{word} " in out
+    assert str(folder) in out and "self-test       passed: " in out and "outputs equal" in out
+
+
+def test_version_and_help_fit_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = {**os.environ, "COLUMNS": "80", "TERM": "dumb"}
+    for arguments, word in ((["--version"], copyspec.__version__), (["--help"], "doctor"), ([], "generate")):
+        done = subprocess.run(
+            [sys.executable, "-m", "copyspec", *arguments], capture_output=True, text=True, env=environment, timeout=120
+        )
+        assert done.returncode == 0 and word in done.stdout and done.stderr == ""
+    done = subprocess.run(
+        [sys.executable, "-m", "copyspec", "generate", "--help"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=120,
+    )
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    for option in ("--reference-file", "--edit-file", "--max-new-tokens", "--stream", "--compare", "--system"):
+        assert option in done.stdout
+
+
+def test_an_interrupted_run_says_so() -> None:
+    code = (
+        "import sys, time; import copyspec.cli.generate as g;"
+        "g.read_prompt = lambda *a: (print('ready', flush=True), time.sleep(60));"
+        "from copyspec.cli import main; sys.exit(main(['generate', 'a']))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err == "copyspec: interrupted\n"
+
+
+def test_reading_a_prompt_with_text_of_a_corpus(capsys: pytest.CaptureFixture[str]) -> None:
+    for text in CORPUS:
+        assert run(capsys, "generate", text, *LENGTH)[1] == expected(text) + "\n"
