@@ -22,9 +22,8 @@ class QualityModel:
 
     def __init__(self, folder: Path | str, dtype: torch.dtype = torch.bfloat16) -> None:
         self.tokenizer = AutoTokenizer.from_pretrained(str(folder))
-        # the type of `generate` in transformers fits no loaded model
+        # Any: the type of `generate` in transformers fits no loaded model
         self.model: Any = AutoModelForCausalLM.from_pretrained(str(folder), dtype=dtype)
-        self.model.eval()
 
     def answers(self, prompts: Sequence[str]) -> list[str]:
         """Greedy answers in the order of the prompts, without the space they begin with."""

@@ -126,10 +126,10 @@ def test_schedule_reaches_its_end_and_ignores_a_standstill(tmp_path: Path, monke
     now[0] += 200.0  # stopped
     schedule.advance(101)
     assert schedule.progress < 0.32
-    for step in range(102, 201):
+    for step in range(102, 202):
         now[0] += 1.0
         schedule.advance(step)
-    assert schedule.progress > 0.95 and schedule.done(201)
+    assert schedule.progress > 0.95 and schedule.done(202)
 
 
 def test_examples_end_in_what_the_model_should_write(prose: Path) -> None:
