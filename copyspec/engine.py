@@ -123,10 +123,7 @@ class Engine:
         own = parse_references(references, len(prompts))
         edits = parse_edits(options.edit_source, len(prompts))
         shared: list[Reference] = [*parse_prediction(options.prediction), *ambient_references()]
-        jobs: list[Job] = []
-        for index, inputs in enumerate(gather(prompts, edits, own, shared)):
-            jobs.extend(self._jobs.make(index, inputs, options))
-        return jobs, single
+        return self._jobs.make(gather(prompts, edits, own, shared), options), single
 
     def steps(
         self, jobs: Sequence[Job], options: CallOptions, *, keep_margins: bool = False

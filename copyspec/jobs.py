@@ -17,7 +17,7 @@ from copyspec.results import Result, Stats
 from copyspec.sources import Source, SourceKind
 from copyspec.spans import CopiedOutput, NamedSource
 from copyspec.stops import CriterionStop, StopStrings
-from copyspec.text import Codec, Encoded
+from copyspec.text import Codec, Encoded, Lead
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
@@ -97,13 +97,19 @@ class JobMaker:
         self._encoder_limit = encoder_limit
         self._eos = generation_config.eos_token_ids(config)
 
-    def make(self, index: int, inputs: Inputs, options: CallOptions) -> list[Job]:
-        """A job per sample of prompt number `index`. Raises ValueError where the prompt does not fit."""
+    def make(self, inputs: Sequence[Inputs], options: CallOptions) -> list[Job]:
+        """A job per prompt and sample. Raises ValueError where a prompt does not fit."""
+        copies: dict[tuple[str, Lead], Encoded] = {}
+        return [job for index, each in enumerate(inputs) for job in self._make(index, each, options, copies)]
+
+    def _make(
+        self, index: int, inputs: Inputs, options: CallOptions, copies: dict[tuple[str, Lead], Encoded]
+    ) -> list[Job]:
         encoded = self._encode_prompt(index, inputs.prompt, options)
         prompt = encoded.ids
         start = self._target.start(prompt)
         self._check_length(index, prompt, start)
-        sources = self._sources(inputs, prompt) if options.drafts else []
+        sources = self._sources(inputs, prompt, copies) if options.drafts else []
         edit_tokens = len(sources[0].tokens) if sources and sources[0].kind == "edit" else 0
         if options.drafts:
             sources.append(NamedSource("prompt", "prompt", None, prompt, encoded.offsets))
@@ -168,22 +174,23 @@ class JobMaker:
         messages: list[Message] = prompt.chat or [{"role": "user", "content": prompt.text}]
         return self._codec.encode_chat(with_system(messages, options.system))
 
-    def _sources(self, inputs: Inputs, prompt: Sequence[int]) -> list[NamedSource]:
-        """The edit source and the references, empty ones left out."""
+    def _sources(
+        self, inputs: Inputs, prompt: Sequence[int], copies: dict[tuple[str, Lead], Encoded]
+    ) -> list[NamedSource]:
+        """The edit source and the references, empty ones left out. `copies`: what was encoded for earlier prompts."""
+        lead = self._codec.lead(prompt, starts_text=self._target.is_encoder_decoder)
         given = [(inputs.edit, "edit")] if inputs.edit is not None else []
         given += [(reference, "reference") for reference in inputs.references]
         sources: list[NamedSource] = []
         for reference, kind in given:
-            encoded = self._encode_copy(reference, prompt)
+            if reference.text is None:
+                encoded = Encoded(list(reference.ids or ()))
+            else:
+                key = (reference.text, lead)
+                encoded = copies[key] = copies.get(key) or self._codec.encode_copy(*key)
             if encoded.ids:
                 sources.append(NamedSource(reference.name, kind, reference.index, encoded.ids, encoded.offsets))
         return sources
-
-    def _encode_copy(self, reference: Reference, prompt: Sequence[int]) -> Encoded:
-        if reference.text is None:
-            return Encoded(list(reference.ids or ()))
-        starts = self._target.is_encoder_decoder
-        return self._codec.encode_copy(reference.text, prompt, starts_output=starts)
 
     def _check_vocabulary(self, index: int, ids: Sequence[int]) -> None:
         worst = max(ids)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from copyspec.chat import ChatError, Message, map_texts, render, unused_mark
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 # SentencePiece's visible space: a token that begins with it already stands for " word".
 SENTENCEPIECE_SPACE = "▁"
+
+
+Lead = Literal["", "\n", " "]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +71,30 @@ class Codec:
         text = render(self.tokenizer, map_texts(messages, guard))
         return Encoded(self._encode_pieces(text.split(mark), wrap=False).ids)
 
-    def encode_copy(self, text: str, prompt: Sequence[int], *, starts_output: bool) -> Encoded:
-        """`text` with the tokens it has at the start of the output that follows `prompt`.
+    def lead(self, prompt: Sequence[int], *, starts_text: bool) -> Lead:
+        """What stands between a prompt and its output, as far as the output's tokens depend on it.
 
-        Tokenizers write a word differently after a space than at the start of a line. The output begins like
-        a line where nothing precedes it (`starts_output`: encoder-decoder models) or the prompt ends in white
-        space, as chat templates that end in a newline do; anywhere else it begins with a space. A wrong guess
-        costs the first word of the copy, not the output.
+        Tokenizers write a word differently after a space than at the start of a line. The output begins a text
+        of its own where nothing precedes it (`starts_text`: encoder-decoder models), a line where the prompt
+        ends in white space, as chat templates that end in a newline do, and goes on after a space anywhere
+        else. A wrong guess costs the first word of a copy, never the output.
         """
-        plain = self.encode(text)
-        if starts_output or not plain.ids or text[:1].isspace():
-            return plain
-        if self._ends_in_space(prompt):
-            return self._after("\n", text, plain)
-        if str(self.tokenizer.convert_ids_to_tokens(plain.ids[0])).startswith(SENTENCEPIECE_SPACE):
-            return plain
+        if starts_text:
+            return ""
+        if not prompt or prompt[-1] in self._special_ids:
+            return " "
+        # Eight tokens hold any character that was split into bytes.
+        return "\n" if self.decode(prompt[-8:])[-1:].isspace() else " "
+
+    def encode_copy(self, text: str, lead: Lead) -> Encoded:
+        """`text` with the tokens it has in an output after `lead`."""
+        if lead == "" or not text or text[0].isspace():
+            return self.encode(text)
+        if lead == "\n":
+            return self._after("\n", text)
+        first = self.encode(text[:8]).ids[:1]
+        if first and str(self.tokenizer.convert_ids_to_tokens(first[0])).startswith(SENTENCEPIECE_SPACE):
+            return self.encode(text)
         spaced = self.encode(" " + text)
         return Encoded(spaced.ids, _shifted(spaced.offsets, -1))
 
@@ -92,17 +104,11 @@ class Codec:
         assert isinstance(text, str)
         return text
 
-    def _ends_in_space(self, prompt: Sequence[int]) -> bool:
-        if not prompt or prompt[-1] in self._special_ids:
-            return False
-        # Eight tokens hold any character that was split into bytes.
-        return self.decode(prompt[-8:])[-1:].isspace()
-
-    def _after(self, before: str, text: str, plain: Encoded) -> Encoded:
+    def _after(self, before: str, text: str) -> Encoded:
         head = self.encode(before).ids
         whole = self.encode(before + text)
         if whole.ids[: len(head)] != head:
-            return plain
+            return self.encode(text)
         offsets = whole.offsets
         return Encoded(
             whole.ids[len(head) :],

@@ -139,6 +139,36 @@ def test_several_ends_of_sequence_and_what_comes_back_for_them() -> None:
     assert kept.text == tiny.codec.decode(free[: at + 1])
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"no_repeat_ngram_size": 2, "min_length": 8, "forced_bos_token_id": 5, "num_beams": 4, "length_penalty": 2.0},
+        {"repetition_penalty": 1.3, "encoder_no_repeat_ngram_size": 1, "forced_eos_token_id": 1},
+        {"begin_suppress_tokens": [7, 8], "min_new_tokens": 4, "encoder_repetition_penalty": 0.7},
+    ],
+)
+def test_the_generation_config_of_encoder_decoder_models(
+    changes: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    tokenizer = sentencepiece_like()
+    model = bart(len(tokenizer))
+    before = model.generation_config
+    try:
+        model.generation_config = GenerationConfig(
+            decoder_start_token_id=1, bos_token_id=1, eos_token_id=1, pad_token_id=0, **changes
+        )
+        two = Engine(model, tokenizer)
+        notes = [record.getMessage() for record in caplog.records]
+        assert len(notes) == ("num_beams" in changes)
+        assert all("num_beams=4; copyspec decodes with one beam" in note for note in notes)
+        ids = tokenizer("the cat sat on the school")["input_ids"]
+        greedy = {"num_beams": 1, "length_penalty": None}
+        expected = plain_ids(model, ids, max_new_tokens=20, **(greedy if "num_beams" in changes else {}))
+        assert list(two.generate(ids, ["the sea"], max_new_tokens=20).token_ids) == expected
+    finally:
+        model.generation_config = before
+
+
 def test_encoder_decoder_models_read_the_prompt_in_the_encoder() -> None:
     tokenizer = sentencepiece_like()
     two = Engine(bart(len(tokenizer)), tokenizer)
@@ -283,7 +313,7 @@ def test_the_default_length_grows_with_the_text_being_edited() -> None:
     maker = JobMaker(Endless(), Codec(tokenizer), GenerationConfig(), None)  # type: ignore[arg-type]
     for length, limit in ((100, 512), (300, 600)):
         edit = Reference("edit_source", None, ids=[5] * length)
-        (job,) = maker.make(0, Inputs(Prompt(ids=[5]), edit, []), check_options({}))
+        (job,) = maker.make([Inputs(Prompt(ids=[5]), edit, [])], check_options({}))
         assert job.request.max_new_tokens == limit
 
 

@@ -119,7 +119,7 @@ def test_errors_of_chats_say_what_to_write() -> None:
 )
 def test_copies_have_the_tokens_of_the_output(prompt: str, expected: str) -> None:
     ids = CODEC.tokenizer(prompt)["input_ids"]
-    encoded = CODEC.encode_copy("The cat", ids, starts_output=False)
+    encoded = CODEC.encode_copy("The cat", CODEC.lead(ids, starts_text=False))
     assert encoded.ids == CODEC.encode(expected).ids
     assert encoded.offsets is not None
     starts, ends = zip(*encoded.offsets(), strict=True)
@@ -129,8 +129,9 @@ def test_copies_have_the_tokens_of_the_output(prompt: str, expected: str) -> Non
 def test_copies_in_sentencepiece_vocabularies_have_one_space() -> None:
     codec = Codec(sentencepiece_like())
     for prompt in ([5], [5, 1]):
-        assert codec.encode_copy("The cat", prompt, starts_output=False).ids == codec.encode("The cat").ids
-    assert codec.encode_copy("The cat", [], starts_output=True).ids == codec.encode("The cat").ids
+        lead = codec.lead(prompt, starts_text=False)
+        assert codec.encode_copy("The cat", lead).ids == codec.encode("The cat").ids
+    assert codec.encode_copy("The cat", codec.lead([], starts_text=True)).ids == codec.encode("The cat").ids
 
 
 @given(st.lists(st.integers(0, 332), max_size=6 * WINDOW), st.integers(0, 2**30))
