@@ -35,13 +35,13 @@ def make_target(model: PreTrainedModel, on_unsupported: OnUnsupported) -> Target
     trees = kind(model, facts)
     if selftest.is_known(model):
         return trees
-    failure = selftest.attempt(lambda: selftest.passes(trees, model)) if facts.positions != "none" else None
-    if failure is None and facts.positions != "none":
+    failure = selftest.attempt(trees, model)
+    if failure is None:
         return trees
     chains = kind(model, facts, supports_trees=False)
-    failure_of_chains = selftest.attempt(lambda: selftest.passes(chains, model))
+    failure_of_chains = selftest.attempt(chains, model)
     if failure_of_chains is None:
-        logger.warning("%s cannot verify trees (%s); drafts are verified as chains, row by row", name, failure or "")
+        logger.warning("%s cannot verify trees (%s); drafts are verified as chains, row by row", name, failure)
         return chains
     reason = f"{name} does not score drafts like plain decoding ({failure_of_chains})"
     return _without_drafts(model, facts, on_unsupported, reason)

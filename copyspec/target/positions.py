@@ -6,6 +6,7 @@ also after an exception. Nothing is patched on classes or modules.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Literal
@@ -122,14 +123,17 @@ def _bucket_bias(attention: nn.Module, queries: torch.Tensor, keys: torch.Tensor
     table = attention.relative_attention_bias
     bucket = attention._relative_position_bucket
     assert isinstance(table, nn.Embedding) and callable(bucket)
+    settings: dict[str, object] = {}
+    if "bidirectional" in inspect.signature(bucket).parameters:  # UMT5 reads them from its own attributes
+        settings = {
+            "bidirectional": False,
+            "num_buckets": attention.relative_attention_num_buckets,
+            "max_distance": attention.relative_attention_max_distance,
+        }
 
     def bias(*args: object, **kwargs: object) -> torch.Tensor:
-        buckets = bucket(
-            (keys[:, None, :] - queries[:, :, None]).to(table.weight.device),
-            bidirectional=False,
-            num_buckets=attention.relative_attention_num_buckets,
-            max_distance=attention.relative_attention_max_distance,
-        )
+        distances = (keys[:, None, :] - queries[:, :, None]).to(table.weight.device)
+        buckets = bucket(distances, **settings)
         values: torch.Tensor = table(buckets)  # [B, Q, K, H]
         return values.permute(0, 3, 1, 2)
 

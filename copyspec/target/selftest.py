@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -67,12 +67,13 @@ def passes(target: Target, model: PreTrainedModel) -> bool:
     return True
 
 
-def attempt(test: Callable[[], bool]) -> Exception | None:
-    """None where `test` passes, else why not. Unknown architectures may raise anything."""
+def attempt(target: Target, model: PreTrainedModel) -> Exception | None:
+    """None where the self-test passes, else why not: an unknown architecture may raise anything."""
     try:
-        return None if test() else ValueError("logits of draft nodes differ from those of their paths alone")
+        passed = passes(target, model)
     except Exception as error:
         return error
+    return None if passed else ValueError("logits of draft nodes differ from those of their paths alone")
 
 
 @torch.inference_mode()

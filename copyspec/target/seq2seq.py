@@ -78,7 +78,9 @@ class Seq2SeqSession(TreeSession):
         for layer in self._cross.layers:
             assert isinstance(layer, DynamicLayer)
             layer.batch_select_indices(index.to(layer.device))
-        self._encoded = self._encoded.index_select(0, index.to(self._encoded.device))
+        states = self._encoded.last_hidden_state
+        assert states is not None
+        self._encoded.last_hidden_state = states.index_select(0, index.to(states.device))
         if self._visible is not None:
             self._visible = self._visible.index_select(0, index.to(self._visible.device))
 
@@ -86,10 +88,10 @@ class Seq2SeqSession(TreeSession):
         super().close()
         self._cross = DynamicCache()
         self._caches = EncoderDecoderCache(self._cache, self._cross)
-        self._encoded = self._encoded.new_empty(0)
+        self._encoded = BaseModelOutput()
 
-    def _encode(self, prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Encoder states [B, S, D], and which are no pads [B, S] (None: all)."""
+    def _encode(self, prompts: Sequence[Sequence[int]]) -> tuple[BaseModelOutput, torch.Tensor | None]:
+        """The encoder's output, states [B, S, D], and which are no pads [B, S] (None: all)."""
         longest = max(map(len, prompts))
         pad = self._model.config.pad_token_id or 0
         tokens = torch.tensor([[*prompt, *[pad] * (longest - len(prompt))] for prompt in prompts])
@@ -100,7 +102,7 @@ class Seq2SeqSession(TreeSession):
             visible = (torch.arange(longest) < lengths).long().to(self._facts.device)
         with masked_attention(self._model):
             encoder = self._model.get_encoder()
-            encoded: torch.Tensor = encoder(input_ids=tokens, attention_mask=visible).last_hidden_state
+            encoded: BaseModelOutput = encoder(input_ids=tokens, attention_mask=visible, return_dict=True)
         return encoded, visible
 
     def _needs_pieces(self, chains: Sequence[Sequence[int]], tree_width: int) -> bool:
@@ -126,7 +128,7 @@ class Seq2SeqSession(TreeSession):
         self, tokens: torch.Tensor, masks: torch.Tensor | dict[str, torch.Tensor] | None, kept: int
     ) -> torch.Tensor:
         logits: torch.Tensor = self._model(
-            encoder_outputs=BaseModelOutput(last_hidden_state=self._encoded),
+            encoder_outputs=self._encoded,
             attention_mask=self._visible,
             decoder_input_ids=tokens,
             decoder_attention_mask=masks,
