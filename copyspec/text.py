@@ -55,7 +55,13 @@ class Codec:
 
         Without a special token's string inside `text` the ids are those of calling the tokenizer.
         """
-        return self._encode_pieces(_cut(text, self._special), wrap=wrap)
+        pieces = _cut(text, self._special)
+        if len(pieces) > 1:
+            # The tokenizer's own way is nearest to ordinary text, but a string may stand in the vocabulary too.
+            encoded = self._encode_whole(text, wrap, split_special_tokens=True)
+            if self._count_special(encoded.ids) == self._count_special(self._encode_whole("", wrap).ids):
+                return encoded
+        return self._encode_pieces(pieces, wrap=wrap)
 
     def encode_chat(self, messages: Sequence[Message]) -> Encoded:
         """`messages` through the chat template, up to where the assistant's answer begins or goes on.
@@ -122,8 +128,7 @@ class Codec:
         taken out again.
         """
         if len(pieces) == 1:
-            ids, encoding = self._call(pieces[0], wrap)
-            return Encoded(ids, None if encoding is None else partial(getattr, encoding, "offsets"))
+            return self._encode_whole(pieces[0], wrap)
         for separator in self._separators:
             joined = separator.join(pieces)
             ids, encoding = self._call(joined, False)
@@ -145,10 +150,22 @@ class Codec:
                 return outer[:start] + body + outer[start + len(inner) :]
         return body
 
-    def _call(self, text: str, wrap: bool) -> tuple[list[int], Encoding | None]:
+    def _encode_whole(self, text: str, wrap: bool, *, split_special_tokens: bool = False) -> Encoded:
+        ids, encoding = self._call(text, wrap, split_special_tokens)
+        return Encoded(ids, None if encoding is None else partial(getattr, encoding, "offsets"))
+
+    def _count_special(self, ids: Sequence[int]) -> int:
+        return sum(token in self._special_ids for token in ids)
+
+    def _call(self, text: str, wrap: bool, split_special_tokens: bool = False) -> tuple[list[int], Encoding | None]:
         with self._lock:
-            # verbose=False: references may be longer than the model's context
-            batch = self.tokenizer(text, add_special_tokens=wrap, return_attention_mask=False, verbose=False)
+            batch = self.tokenizer(
+                text,
+                add_special_tokens=wrap,
+                split_special_tokens=split_special_tokens,
+                return_attention_mask=False,
+                verbose=False,  # references may be longer than the model's context
+            )
         encodings = batch.encodings
         return list(batch["input_ids"]), encodings[0] if encodings else None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import re
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -79,8 +80,10 @@ def _usage_message(error: Exception) -> str:
     if context is None:
         return message
     known = [name for parameter in context.command.params for name in getattr(parameter, "opts", [])]
-    close = difflib.get_close_matches(str(getattr(error, "option_name", "")), known, n=1)
-    meant = f" Did you mean {close[0]}?" if close and close[0] not in message else ""
+    known += getattr(context.command, "commands", {})
+    wrong = getattr(error, "option_name", None) or next(iter(re.findall("'(.+?)'", message)), "")
+    close = difflib.get_close_matches(wrong, known, n=1)
+    meant = f" Did you mean {close[0]!r}?" if close and close[0] not in message else ""
     return f"{message.rstrip('.')}.{meant} See {context.command_path} --help"
 
 
