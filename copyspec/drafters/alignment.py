@@ -49,8 +49,10 @@ class Alignment:
         """First position of the band, and for each position of it how much its cost is above the least."""
         return self.start, (self.costs - self.costs.min()).tolist()
 
-    def move_to(self, position: int) -> None:
-        """The output is known to stand at `position`, outside the band: the band starts anew there."""
+    def reach(self, position: int) -> None:
+        """The output is known to stand at `position`: where the band does not hold it, the band starts anew there."""
+        if self.start <= position < self.start + len(self.costs):
+            return
         self.start = max(0, position - self._band)
         stop = min(len(self.source), position + self._band)
         self.costs = abs(np.arange(self.start, stop + 1, dtype=np.int64) - position)

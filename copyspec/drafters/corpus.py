@@ -17,6 +17,8 @@ BORDER = -1
 EDIT, REFERENCE, PROMPT, WRITTEN = range(4)
 """Kinds of position, in the order of trust; WRITTEN: the row's own output."""
 
+COMMON_TOKENS = 32
+OWN_COUNT = 3  # what a token of the output counts in frequencies, a token of a source counting 1
 _KINDS = {"edit": EDIT, "reference": REFERENCE, "prompt": PROMPT}
 _DUPLICATE_TOKENS = 8  # a shorter reference found inside a prompt is as likely chance as quotation
 
@@ -48,11 +50,33 @@ class Corpus:
         self.written: dict[int, list[int]] = {}  # token -> the positions after it, in the output
         self._arrays: dict[int, NDArray[np.int64]] = {}
         self._index()
+        self._counts = {token: len(places) for token, places in self.places.items()}
+        self.common = sorted(self._counts, key=self._counts.__getitem__, reverse=True)[:COMMON_TOKENS]
+        """The most frequent tokens of the text so far, in order."""
 
     def append(self, token: int) -> None:
         """One more token of output."""
         self.tokens.append(token)
         self.written.setdefault(token, []).append(len(self.tokens))
+        counts, common = self._counts, self.common
+        count = counts[token] = counts.get(token, 0) + OWN_COUNT
+        if token in common:
+            rank = common.index(token)
+        elif len(common) < COMMON_TOKENS:
+            rank = len(common)
+            common.append(token)
+        elif count > counts[common[-1]]:
+            rank = len(common) - 1
+            common[-1] = token
+        else:
+            return
+        while rank > 0 and counts[common[rank - 1]] < count:
+            common[rank], common[rank - 1] = common[rank - 1], token
+            rank -= 1
+
+    def last_place(self, token: int) -> int:
+        """Where a token of the text stood last."""
+        return (self.written.get(token) or self.places[token])[-1] - 1
 
     def place_array(self, token: int) -> NDArray[np.int64]:
         """`places[token]` as an array, kept: for tokens that occur often."""

@@ -4,51 +4,74 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heappushpop
+from itertools import pairwise
 
-from copyspec.drafters.situations import FOLLOWING, NONE_AT_ROOT, NONE_DEEPER
+from copyspec.budget import Budget
+from copyspec.drafters.corpus import WRITTEN, Corpus
+from copyspec.drafters.estimates import Estimates
+from copyspec.drafters.situations import CROWD_ROW, FAR_BY_KIND, FOLLOWING, LENGTH, STRIDE, crowd_columns
 from copyspec.tree import ROOT
 
 Cursor = tuple[int, int]
 """(position in the corpus, situation): a hypothesis that the token at the position comes next."""
 
-LEAST_SCORE = 0.003  # of a node: below, nothing is worth its cost on any device
+NOWHERE = -1  # position of a token that no cursor stands at: a common one
+LEAST_SCORE = 0.001  # of a node: below, nothing is worth its cost on any device
+SURE = 6.0  # weight of the cursors at a node above which no others join them
+JOIN = 6  # cursors that join a node, of the sources and of the output
+LATER = 0.45  # a node's own score times this is the rank at which its children are looked for
+LATER_ALONE = 0.25  # the same, where no cursor has followed the path
+_CHILDREN = -2  # in place of a token in the heap: the children of a node, not looked for yet
 
 
 @dataclass(slots=True)
 class Grown:
-    """A tree as it grew: scores fall. The lists are by node."""
+    """A tree as it grew: scores fall, but for small steps. The lists are by node."""
 
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
-    positions: list[int] = field(default_factory=list)  # of the token, where the heaviest cursor stood
+    positions: list[int] = field(default_factory=list)  # of the token, where the heaviest cursor stood, or NOWHERE
     cursors: list[list[Cursor]] = field(default_factory=list)  # those that were right, moved on
 
 
+_Entry = tuple[float, int, int, int, int, list[Cursor]]
+"""(-score, order, token, parent, position, cursors that were right and have moved on)."""
+
 _Vote = tuple[float, int, list[Cursor]]
-"""What is known of one next token: weight, position of the heaviest cursor at it, the cursors moved on."""
+"""What is known of one next token: weight, position of the heaviest cursor at it, its cursors moved on."""
 
 
-def grow(text: list[int], cursors: list[Cursor], weights: list[float], max_nodes: int) -> Grown:
-    """The most likely nodes, best first, until there are `max_nodes` or nothing likely is left.
+def grow(corpus: Corpus, cursors: list[Cursor], estimates: Estimates, budget: Budget) -> Grown:
+    """The most likely nodes, best first, until the budget is full or no further node can pay for its cost.
 
     Cursors at equal tokens share a node and add their weights: P(token) = weight of its cursors /
     (weight of all cursors + weight of none being right). A node's score is the product along its path.
     """
-    grown = Grown()
-    votes = _vote(text, cursors, weights, grown, ROOT)
-    total = weights[NONE_AT_ROOT] + sum(vote[0] for vote in votes.values())
-    heap: list[tuple[float, int, int, int, int, list[Cursor]]] = [
-        (-vote[0] / total, order, token, ROOT, vote[1], vote[2])
-        for order, (token, vote) in enumerate(votes.items())
-        if vote[0] >= LEAST_SCORE * total
-    ]
-    heapify(heap)
-    none, end, order = weights[NONE_DEEPER], len(text), len(votes)
-    item = heappop(heap) if heap and max_nodes > 0 else None
-    while item is not None:
+    grown, text, weights = Grown(), corpus.tokens, estimates.weights
+    heap = _roots(corpus, cursors, estimates, grown)
+    end, none, order = len(text), estimates.none_deeper, len(heap)
+    max_nodes, costs = budget.max_nodes, budget.costs
+    cheapest = min([after - before for before, after in pairwise(costs)], default=0.0)
+    expected = rate = 1.0
+    item = heappop(heap) if heap else None
+    while item is not None and item[0] <= -LEAST_SCORE:
         negative, _, token, parent, position, group = item
+        order += 1
+        if token == _CHILDREN:
+            votes = _vote(corpus, group, estimates, grown, parent)
+            share = -grown.scores[parent] / (none + sum(vote[0] for vote in votes.values()))
+            for token, (weight, position, group) in votes.items():
+                order += 1
+                heappush(heap, (weight * share, order, token, parent, position, group))
+            item = heappop(heap) if heap else None
+            continue
         node = len(grown.tokens)
+        if costs:
+            if -negative <= rate * cheapest:  # no further node can raise the tokens per time
+                break
+            expected -= negative
+            rate = max(rate, expected / costs[node + 1])
         grown.tokens.append(token)
         grown.parents.append(parent)
         grown.scores.append(-negative)
@@ -56,27 +79,55 @@ def grow(text: list[int], cursors: list[Cursor], weights: list[float], max_nodes
         grown.cursors.append(group)
         if node + 1 == max_nodes:
             break
-        if len(group) == 1 and group[0][0] < end:  # the common case, a single copy going on
+        if len(group) == 1 and group[0][0] < end:
             position, state = group[0]
-            token, weight = text[position], weights[state]
-            negative *= weight / (weight + none)
-            if token >= 0 and negative <= -LEAST_SCORE:
-                order += 1
-                item = heappushpop(heap, (negative, order, token, node, position, [(position + 1, FOLLOWING[state])]))
+            weight = weights[state]
+            if weight >= SURE and text[position] >= 0:  # the common case, a single copy going on
+                moved = [(position + 1, FOLLOWING[state])]
+                negative *= weight / (weight + none)
+                item = heappushpop(heap, (negative, order, text[position], node, position, moved))
                 continue
-        else:
-            votes = _vote(text, group, weights, grown, node)
-            share = negative / (none + sum(vote[0] for vote in votes.values()))
-            for token, (weight, position, group) in votes.items():
-                if weight * share <= -LEAST_SCORE:
-                    order += 1
-                    heappush(heap, (weight * share, order, token, node, position, group))
-        item = heappop(heap) if heap else None
+        later = negative * (LATER if group else LATER_ALONE)
+        item = heappushpop(heap, (later, order, _CHILDREN, node, token, group))
     return grown
 
 
-def _vote(text: list[int], cursors: list[Cursor], weights: list[float], grown: Grown, node: int) -> dict[int, _Vote]:
+def join(corpus: Corpus, token: int, group: list[Cursor]) -> None:
+    """Adds to a node's cursors the places that agree with the drafted path by its last token only."""
+    seen = {position for position, _ in group}
+    seen.add(len(corpus.tokens))
+    kinds, start = corpus.kinds, corpus.output_start
+    for position in corpus.places.get(token, ())[-JOIN:]:
+        if position not in seen:
+            kind = kinds[position] if position < start else WRITTEN
+            group.append((position, FAR_BY_KIND[kind] * STRIDE + 1))
+    for position in corpus.written.get(token, ())[-JOIN:]:
+        if position not in seen:
+            group.append((position, FAR_BY_KIND[WRITTEN] * STRIDE + 1))
+
+
+def _roots(corpus: Corpus, cursors: list[Cursor], estimates: Estimates, grown: Grown) -> list[_Entry]:
+    """The heap to grow from: what the cursors say comes next, and the tokens that come often."""
+    votes = _vote(corpus, cursors, estimates, grown, ROOT)
+    common = [
+        (weight, token) for weight, token in zip(estimates.common, corpus.common, strict=False) if token not in votes
+    ]
+    total = estimates.none_at_root + sum(vote[0] for vote in votes.values()) + sum(entry[0] for entry in common)
+    heap: list[_Entry] = []
+    for token, (weight, position, group) in votes.items():
+        heap.append((-weight / total, len(heap), token, ROOT, position, group))
+    for weight, token in common:
+        heap.append((-weight / total, len(heap), token, ROOT, NOWHERE, []))
+    heapify(heap)
+    return heap
+
+
+def _vote(corpus: Corpus, cursors: list[Cursor], estimates: Estimates, grown: Grown, node: int) -> dict[int, _Vote]:
     """What the cursors after `node` say comes next, by token. Cursors at a border say nothing."""
+    weights, crowds, text = estimates.weights, estimates.crowds, corpus.tokens
+    if node != ROOT and sum([weights[state] for _, state in cursors]) < SURE:
+        join(corpus, grown.tokens[node], cursors)
+    columns = crowd_columns([LENGTH[state] for _, state in cursors])
     votes: dict[int, _Vote] = {}
     heaviest: dict[int, float] = {}
     end = len(text)
@@ -89,7 +140,7 @@ def _vote(text: list[int], cursors: list[Cursor], weights: list[float], grown: G
             token, position = grown.tokens[drafted], grown.positions[drafted]
         if token < 0:
             continue
-        weight = weights[state]
+        weight = weights[state] * crowds[CROWD_ROW[state] + columns[LENGTH[state]]]
         vote = votes.get(token)
         if vote is None:
             votes[token] = (weight, position, [(at + 1, FOLLOWING[state])])

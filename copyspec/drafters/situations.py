@@ -24,8 +24,7 @@ FAMILIES = (
     "reference resumed",
     "prompt resumed",
     "written resumed",
-    "skip 1",  # the edited text without its next token, by length of the match before
-    "skip 2",
+    "common",  # nothing need match: the most frequent tokens of the text so far, by rank in pairs
     "none",  # weight of the event that no cursor is right: at the root, and deeper
 )
 ALIGNED, ALIGNED_1, ALIGNED_3, FAR = range(4)
@@ -33,7 +32,7 @@ FAR_BY_KIND = {EDIT: 3, REFERENCE: 4, PROMPT: 5, WRITTEN: 6}
 NEAR_BY_KIND = {EDIT: 3, REFERENCE: 7, PROMPT: 8, WRITTEN: 9}
 EDIT_START, REFERENCE_START = 10, 11
 RESUMED_BY_KIND = {EDIT: 12, REFERENCE: 13, PROMPT: 14, WRITTEN: 15}
-SKIP_1, SKIP_2, NONE = 16, 17, 18
+COMMON, NONE = 16, 17
 
 COUNT = len(FAMILIES) * STRIDE
 NONE_AT_ROOT, NONE_DEEPER = NONE * STRIDE, NONE * STRIDE + 1
@@ -60,7 +59,7 @@ def _following() -> list[int]:
     for state in range(COUNT):
         family, length = divmod(state, STRIDE)
         if family >= EDIT_START:
-            family = {EDIT_START: ALIGNED, REFERENCE_START: 4, 12: ALIGNED, 13: 7, 14: 8, 15: 9}.get(family, ALIGNED_1)
+            family = {EDIT_START: ALIGNED, REFERENCE_START: 4, 12: ALIGNED, 13: 7, 14: 8, 15: 9}.get(family, 6)
             length = 0
         following.append(situation(family, min(length + 1, LONGEST)))
     return following
@@ -68,3 +67,31 @@ def _following() -> list[int]:
 
 FOLLOWING = _following()
 """The situation of a cursor after the token it stood at was right."""
+
+
+# A cursor counts for less among many of its kind, and beside longer matches.
+COMPANIES = 6  # buckets of how many cursors of a node have the same match length: 1, 2, 3-4, 5-8, 9-16, more
+GAPS = 4  # buckets of how much shorter a match is than the node's longest: 0, 1, 2, more
+CROWD = 3 * 5 * COMPANIES * GAPS
+COMPANY = [0, 0, 1, 2, 2, 3, 3, 3, 3, *[4] * 8, 5]
+
+LENGTH = [state % STRIDE if state // STRIDE < EDIT_START else 0 for state in range(COUNT)]
+"""Match length of each situation."""
+
+
+def _crowd_row(state: int) -> int:
+    family = state // STRIDE
+    row = 0 if family <= ALIGNED_3 else 1 if family < EDIT_START else 2
+    return (row * 5 + min(LENGTH[state], 4)) * COMPANIES * GAPS
+
+
+CROWD_ROW = [_crowd_row(state) for state in range(COUNT)]
+
+
+def crowd_columns(lengths: list[int]) -> dict[int, int]:
+    """By match length, the column of the crowd table for a node whose cursors have these lengths."""
+    longest = max(lengths, default=0)
+    return {
+        length: COMPANY[min(lengths.count(length), 17)] * GAPS + min(longest - length, GAPS - 1)
+        for length in set(lengths)
+    }
