@@ -57,6 +57,14 @@ class CausalSession(TreeSession):
         super().__init__(rows, chains_only=not target.supports_trees)
         self._model, self._facts = target.model, target.facts
 
+    @torch.inference_mode()
+    def join(self, other: CausalSession) -> None:
+        """Appends the rows of another session of the same target, which is then empty."""
+        self._cache.join(other._cache)
+        self._lengths += other._lengths
+        self._chains = None
+        other.close()
+
     def _entered(self) -> AbstractContextManager[object]:
         return masked_attention(self._model)
 

@@ -84,5 +84,5 @@ def ancestors(parents: Sequence[int]) -> BoolArray:
         paths.append(1 << node | (0 if parent == ROOT else paths[parent]))
     size = (len(parents) + 7) // 8
     packed = np.frombuffer(b"".join([path.to_bytes(size, "little") for path in paths]), np.uint8)
-    bits = np.unpackbits(packed.reshape(-1, size), axis=1, count=len(parents), bitorder="little")
+    bits = np.unpackbits(packed.reshape(len(parents), size), axis=1, count=len(parents), bitorder="little")
     return bits.view(np.bool_)

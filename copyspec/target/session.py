@@ -85,14 +85,6 @@ class TreeSession(ABC):
         self._lengths = [self._lengths[row] for row in rows]
         self._chains = None
 
-    @torch.inference_mode()
-    def join(self, other: TreeSession) -> None:
-        """Appends the rows of another session of the same target, which is then empty."""
-        self._cache.join(other._cache)
-        self._lengths += other._lengths
-        self._chains = None
-        other.close()
-
     def close(self) -> None:
         self._cache = TreeCache(0)
         self._lengths = []
