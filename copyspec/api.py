@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
     from typing_extensions import Unpack
 
-    from copyspec.chat import Message
+    from copyspec.prompts import ManyPrompts, OnePrompt
 
 __all__ = ["agenerate", "compare", "configure", "generate", "load", "references", "unload"]
 
@@ -69,7 +69,7 @@ _STATE = _State()
 
 @overload
 def generate(
-    prompt: str | list[int] | list[Message],
+    prompt: OnePrompt,
     references: object = None,
     *,
     stream: Literal[False] = False,
@@ -77,7 +77,7 @@ def generate(
 ) -> Result: ...
 @overload
 def generate(
-    prompt: list[str] | list[list[int]] | list[list[Message]],
+    prompt: ManyPrompts,
     references: object = None,
     *,
     stream: Literal[False] = False,
@@ -118,7 +118,7 @@ def generate(
 
 @overload
 async def agenerate(
-    prompt: str | list[int] | list[Message],
+    prompt: OnePrompt,
     references: object = None,
     *,
     stream: Literal[False] = False,
@@ -126,7 +126,7 @@ async def agenerate(
 ) -> Result: ...
 @overload
 async def agenerate(
-    prompt: list[str] | list[list[int]] | list[list[Message]],
+    prompt: ManyPrompts,
     references: object = None,
     *,
     stream: Literal[False] = False,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from copyspec.call_options import GenerateOptions
-    from copyspec.chat import Message
+    from copyspec.prompts import ManyPrompts, OnePrompt
     from copyspec.reference_texts import Reference
 
 logger = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class Engine:
     @overload
     def generate(
         self,
-        prompt: str | list[int] | list[Message],
+        prompt: OnePrompt,
         references: object = None,
         *,
         stream: Literal[False] = False,
@@ -83,7 +83,7 @@ class Engine:
     @overload
     def generate(
         self,
-        prompt: list[str] | list[list[int]] | list[list[Message]],
+        prompt: ManyPrompts,
         references: object = None,
         *,
         stream: Literal[False] = False,
@@ -117,8 +117,7 @@ class Engine:
 
     def jobs(self, prompt: object, references: object, options: CallOptions) -> tuple[list[Job], bool]:
         """One job per prompt and sample, and whether there was one prompt alone."""
-        if self.is_unloaded:
-            raise RuntimeError(f"the engine of {self.name!r} was unloaded; load the model again with copyspec.load")
+        self._check_loaded()
         prompts, single = parse_prompts(prompt)
         own = parse_references(references, len(prompts))
         edits = parse_edits(options.edit_source, len(prompts))
@@ -130,6 +129,7 @@ class Engine:
     ) -> Generator[list[StepOutput], None, None]:
         """Decodes the jobs step by step, taking turns with other threads. Closing it frees the caches."""
         settings = DecodeSettings(draft=options.draft, batch_size=options.batch_size, keep_margins=keep_margins)
+        self._check_loaded()
         requests = [job.request for job in jobs]
         steps = cast("Generator[list[StepOutput], None, None]", decode(self._target, requests, settings, self._costs))
         try:
@@ -150,6 +150,10 @@ class Engine:
             self.__dict__.pop("model", None)
             self.__dict__.pop("_target", None)
             self.__dict__.pop("_jobs", None)
+
+    def _check_loaded(self) -> None:
+        if self.is_unloaded:
+            raise RuntimeError(f"the engine of {self.name!r} was unloaded; load the model again with copyspec.load")
 
     def __repr__(self) -> str:
         return f"Engine({self.name!r})"

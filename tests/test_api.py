@@ -102,6 +102,21 @@ def test_greedy_output_equals_generate(
     assert result.prompt_tokens == len(ids)
 
 
+@settings(max_examples=15)
+@given(st.data(), st.integers(1, 5), st.floats(0, 1.0))
+def test_a_batch_gives_what_its_prompts_give_alone(data: st.DataObject, batch_size: int, temperature: float) -> None:
+    tiny = engine()
+    texts = st.sampled_from(REFERENCES)
+    prompts = data.draw(st.lists(st.sampled_from(CORPUS), min_size=1, max_size=6))
+    references = [data.draw(st.lists(texts, max_size=2)) for _ in prompts]
+    edits = [data.draw(st.one_of(st.none(), texts)) for _ in prompts]
+    options: dict[str, Any] = {"temperature": temperature, "seed": 9, "max_new_tokens": 16, "stop": ["q", " t"]}
+    together = tiny.generate(prompts, references, edit_source=edits, batch_size=batch_size, **options)
+    for i, result in enumerate(together):
+        alone = tiny.generate(prompts[i], references[i], edit_source=edits[i], **options)
+        assert (result.token_ids, result.text, result.stop_reason) == (alone.token_ids, alone.text, alone.stop_reason)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -201,6 +216,8 @@ def test_a_stop_string_at_every_place_ends_the_output_as_plain_decoding_does() -
             assert result.text == text[: text.index(stop)]
             assert stop in tiny.codec.decode(result.token_ids)
             assert stop not in tiny.codec.decode(result.token_ids[:-1])
+        pieces = [chunk.text for chunk in tiny.stream(PROMPT, [text], stop=stop, **options)]
+        assert "".join(pieces) == results[0].text
         kept = tiny.generate(PROMPT, stop=stop, include_stop=True, **options)
         assert kept.text == text[: text.index(stop) + len(stop)]
 
