@@ -17,8 +17,9 @@ from benchmarks.transcripts import (
     read_transcripts,
     tokenise,
 )
+from copyspec.call_options import check_options
+from copyspec.engine import Engine
 from copyspec.sources import Source
-from copyspec.text import Codec
 
 DATA = Path(__file__).parent / "data"
 
@@ -75,18 +76,12 @@ def text_set(model: Model, name: str, template: str = TEMPLATE, limit: int | Non
     texts = [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()][:limit]
     if not texts:
         raise ValueError(f"{name!r} holds no text")
-    codec = Codec(model.tokenizer)
-    return PromptSet(name, [_text_case(codec, template, text) for text in texts], model.eos_token_ids)
-
-
-def _text_case(codec: Codec, template: str, text: str) -> Case:
-    content = template.replace("{text}", text)
-    if codec.tokenizer.chat_template:
-        prompt = codec.encode_chat([{"role": "user", "content": content}]).ids
-    else:
-        prompt = list(codec.tokenizer(content)["input_ids"])
-    copy = codec.encode_copy(text, prompt, starts_output=False).ids
-    return Case(prompt, (Source(copy, "edit"), Source(prompt, "prompt")))
+    prompts = [template.replace("{text}", text) for text in texts]
+    options = check_options({"edit_source": texts, "chat": bool(model.tokenizer.chat_template)})
+    # The engine's own requests: the same sources and ends that `copyspec.generate` has.
+    jobs, _ = Engine(model.model, model.tokenizer).jobs(prompts, None, options)
+    cases = [Case(list(job.request.prompt), tuple(job.request.sources)) for job in jobs]
+    return PromptSet(name, cases, jobs[0].request.eos_token_ids)
 
 
 def uncopyable_set(model: Model, limit: int | None = None, seed: int = 0) -> PromptSet:

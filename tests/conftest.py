@@ -1,4 +1,4 @@
-"""What every test runs under: one thread, no network, default hypothesis settings without deadlines."""
+"""What every test runs under: one thread, no network, no model of the user's, hypothesis without deadlines."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.pop("COPYSPEC_MODEL", None)
 
 import pytest
 import torch

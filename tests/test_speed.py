@@ -16,9 +16,10 @@ from tokenizers.pre_tokenizers import Whitespace
 from benchmarks import speed
 from benchmarks.speed_methods import Limits, Methods, Run
 from benchmarks.speed_models import SHAPES, Model, load_model
-from benchmarks.speed_prompts import DATA, Case, uncopyable_set
+from benchmarks.speed_prompts import DATA, Case, text_set, uncopyable_set
 from benchmarks.speed_report import add_up
 from copyspec.sources import Source
+from tests.tiny import tiny_model, tiny_tokenizer
 
 EOS = 1
 OWN = ("plain", "copyspec")
@@ -126,6 +127,34 @@ def test_transcripts_are_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[
     given = ["--transcripts", str(tmp_path / "t.jsonl.gz"), "--tokenizer", str(tmp_path / "tokenizer.json")]
     assert speed.main([*shape, *given]) == 0
     assert "gec set m (replay): 2 prompts" in capsys.readouterr().out
+
+
+def test_a_model_that_speaks_for_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tiny_model().save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    (tmp_path / "texts.txt").write_text("we was late\n\nit rain\n", encoding="utf-8")
+    words = ["--model", str(tmp_path), "--repeat", "1", "--rows", "2", "--max-new-tokens", "12"]
+    assert speed.main([*words, "--prompts", "paragraphs", str(tmp_path / "texts.txt")]) == 0
+    printed = capsys.readouterr().out
+    assert "\nparagraphs: 2 prompts" in printed and "texts.txt: 2 prompts" in printed
+
+
+def test_an_assistant_changes_no_output() -> None:
+    model = Model("tiny", tiny_model(), tiny_tokenizer(), frozenset({0}))
+    methods = Methods(model, assistant=tiny_model(1))
+    cases, limits = text_set(model, "sentences", limit=1).cases, Limits(12, frozenset({0}))
+    assert methods.get("hf-assistant")(cases, limits).outputs == methods.get("hf")(cases, limits).outputs
+    methods.close()
+
+
+def test_texts_come_with_the_sources_of_generate() -> None:
+    model = Model("tiny", tiny_model(), tiny_tokenizer(), frozenset({0}))
+    case = text_set(model, "sentences", limit=1).cases[0]
+    assert [source.kind for source in case.sources] == ["edit", "prompt"]
+    assert list(case.sources[1].tokens) == case.prompt
+    assert model.tokenizer is not None
+    prompt = model.tokenizer.decode(case.prompt)
+    assert prompt.startswith("<|user|>Correct the grammar: The gardener") and prompt.endswith("<|assistant|>")
 
 
 @pytest.mark.parametrize(
