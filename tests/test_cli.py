@@ -86,11 +86,27 @@ def test_options_reach_the_model(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_compare_prints_both_and_whether_they_are_equal(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "generate", "the cat", "--compare", *LENGTH)
-    assert code == 0 and "outputs equal" in out and "tokens per pass of the model" in out
+    assert code == 0 and out.startswith(expected()) and "outputs equal" in out
+    assert "tokens per pass of the model" in out
     code, out, _ = run(capsys, "generate", "the cat", "--compare", "--json", *LENGTH)
     comparison = json.loads(out)
     assert code == 0 and comparison["equal"] and comparison["difference"] is None
     assert comparison["plain"]["text"] == comparison["copied"]["text"] == expected()
+
+
+def test_compare_fails_where_outputs_differ(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dataclasses import replace
+
+    comparison = copyspec.compare("the cat", model=engine(), max_new_tokens=8)
+    assert isinstance(comparison, copyspec.Comparison)
+    difference = copyspec.Difference(3, 4, 5, "a", "b", None, None)
+    monkeypatch.setattr("copyspec.api.compare", lambda *_, **__: replace(comparison, difference=difference))
+    code, out, err = run(capsys, "generate", "the cat", "--compare", "--stats")
+    assert code == 1 and "passes of the model" in err
+    assert out.startswith("plain:  ") and "\ncopied: " in out
+    assert "outputs differ at token 3: plain 4 'a', copied 5 'b'" in out
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def generate(
     ] = False,
     compare: Annotated[
         bool,
-        typer.Option("--compare", help="Decode plainly too: both texts, equality, times.", rich_help_panel=_OUTPUT),
+        typer.Option("--compare", help="Decode plainly too; exit code 1 if outputs differ.", rich_help_panel=_OUTPUT),
     ] = False,
     stats: Annotated[
         bool, typer.Option("--stats", help="Counters on stderr when done.", rich_help_panel=_OUTPUT)
@@ -106,7 +106,10 @@ def generate(
         options["max_draft_nodes"] = max_draft_nodes
     quiet_libraries()
     if compare:
-        return _compare(text, references, options, wants_json=json_output)
+        comparison = _compare(text, references, options, wants_json=json_output)
+        if stats:
+            _print_stats(comparison.copied.stats)
+        return 0 if comparison.equal else 1
     streams = stream if stream is not None else sys.stdout.isatty() and not json_output
     if streams and json_output:
         raise UsageError("--json prints one object at the end; leave --stream out")
@@ -137,20 +140,19 @@ def _streamed(text: str, references: list[str], options: CallKeywords) -> Result
     return result
 
 
-def _compare(text: str, references: list[str], options: CallKeywords, *, wants_json: bool) -> int:
-    """Prints both outputs. The exit code is 1 where they differ."""
+def _compare(text: str, references: list[str], options: CallKeywords, *, wants_json: bool) -> Comparison:
     from copyspec.api import compare
 
     comparison = compare(text, references, **options)
     assert not isinstance(comparison, list)
     print(as_json(_comparison_dict(comparison)) if wants_json else _comparison_text(comparison))
-    return 0 if comparison.equal else 1
+    return comparison
 
 
 def _comparison_text(comparison: Comparison) -> str:
-    texts = [f"plain:  {comparison.plain.text}"]
+    texts = [comparison.plain.text]
     if not comparison.equal:
-        texts.append(f"copied: {comparison.copied.text}")
+        texts = [f"plain:  {comparison.plain.text}", f"copied: {comparison.copied.text}"]
     length = comparison.copied.stats.mean_acceptance_length
     return "\n".join([*texts, str(comparison), f"{length:.2f} tokens per pass of the model"])
 
