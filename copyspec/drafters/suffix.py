@@ -33,12 +33,12 @@ def matches(corpus: Corpus) -> list[tuple[int, int]]:
 
 def _measure(tokens: list[int], places: list[int], end: int, known: int, found: list[tuple[int, int]]) -> None:
     """Lengths one by one; `known` tokens before each place are known to match."""
-    before = tokens[end - 1 - known] if end > known else -1
+    before = tokens[end - 1 - known]
     for place in places:
-        if place >= end:
+        if place >= end:  # the text's end itself
             continue
         length = known
-        if tokens[place - 1 - length] == before:
+        if before >= 0 and length < LONGEST and tokens[place - 1 - length] == before:
             length += 1
             while length < LONGEST and tokens[place - 1 - length] == tokens[end - 1 - length] >= 0:
                 length += 1
@@ -53,7 +53,7 @@ def _narrow(corpus: Corpus, last: int, found: list[tuple[int, int]]) -> None:
     if places[-1] >= end:
         places = places[:-1]
     length = 1
-    while len(places) > FEW and length < LONGEST:
+    while len(places) > FEW and length < LONGEST and tokens[end - 1 - length] >= 0:
         longer = array[places - 1 - length] == tokens[end - 1 - length]
         shorter = places[~longer][-RECENT:]
         found.extend((place, length) for place in shorter.tolist())

@@ -1,0 +1,98 @@
+"""What drafting costs: microseconds a call, propose and accept together, by length of context. No model runs.
+
+python -m benchmarks.draft_cost --tokenizer FILE --text FILE [--context 1000,32000] [--json OUT]
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import random
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.replay import Tally, replay
+from benchmarks.transcripts import end_token, load_tokenizer, machine, quantile, ratio, write_json
+from copyspec.budget import Budget
+from copyspec.drafters import create
+from copyspec.sources import Source, SourceKind
+
+OUTPUT_TOKENS = 1000
+EDIT_EVERY = 15  # a changed token in so many, as in corrected drafts
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """One line of the JSON."""
+
+    context: int
+    kind: str
+    nodes: int
+    calls: int
+    tokens_per_call: float
+    draft_us_p50: float
+    draft_us_p99: float
+
+
+def read_tokens(text: Path, tokenizer_file: str, count: int) -> tuple[list[int], int]:
+    """The first `count` tokens of a text file (gzip allowed), and the end of sequence."""
+    tokenizer = load_tokenizer(tokenizer_file)
+    content = text.read_bytes()
+    decoded = (gzip.decompress(content) if text.suffix == ".gz" else content).decode("utf-8")
+    tokens = list(tokenizer.encode(decoded[: 12 * count], add_special_tokens=False).ids)
+    if len(tokens) < count:
+        raise ValueError(f"{str(text)!r} holds {len(tokens)} tokens, {count} are needed: give a longer text")
+    return tokens[:count], end_token(tokenizer)
+
+
+def measure(context: Sequence[int], kind: SourceKind, eos: int, nodes: int) -> Cost:
+    """The cost along an output that copies the last part of `context`, one token in EDIT_EVERY changed."""
+    rng = random.Random(0)
+    output = [rng.choice(context) if rng.random() < 1 / EDIT_EVERY else token for token in context[-OUTPUT_TOKENS:]]
+    sources = [Source(context, kind)] if kind != "edit" else [Source(context[-OUTPUT_TOKENS:], "edit")]
+    if kind != "prompt":
+        sources.append(Source(context, "prompt"))
+    tally = Tally()
+    replay(create(sources, {eos}), [*output, eos], Budget(nodes), tally)
+    return Cost(
+        context=len(context),
+        kind=kind,
+        nodes=nodes,
+        calls=tally.calls,
+        tokens_per_call=round(ratio(tally.output_tokens, tally.calls), 3),
+        draft_us_p50=round(quantile(tally.microseconds, 0.5), 1),
+        draft_us_p99=round(quantile(tally.microseconds, 0.99), 1),
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.draft_cost", description=__doc__)
+    parser.add_argument("--tokenizer", required=True, help="tokenizer.json, gzip allowed")
+    parser.add_argument("--text", required=True, type=Path, help="prose, gzip allowed, longer than the contexts")
+    parser.add_argument("--context", default="1000,32000", help="tokens of context, comma-separated")
+    parser.add_argument("--nodes", type=int, default=32, help="draft nodes a call, at most")
+    parser.add_argument("--json", default=None, help="where to write the figures")
+    options = parser.parse_args(arguments)
+    lengths = [int(length) for length in options.context.split(",")]
+    try:
+        tokens, eos = read_tokens(options.text, options.tokenizer, max(lengths))
+    except (OSError, ValueError) as error:
+        print(f"benchmarks.draft_cost: {error}", file=sys.stderr)
+        return 2
+    kinds: tuple[SourceKind, ...] = ("edit", "reference", "prompt")
+    costs = [measure(tokens[:length], kind, eos, options.nodes) for length in lengths for kind in kinds]
+    print(f"{'context':>8} {'kind':<10}{'tokens/call':>12}{'p50 us':>9}{'p99 us':>9}")
+    for cost in costs:
+        print(
+            f"{cost.context:>8} {cost.kind:<10}{cost.tokens_per_call:>12.2f}{cost.draft_us_p50:>9.0f}"
+            f"{cost.draft_us_p99:>9.0f}"
+        )
+    if options.json:
+        write_json(options.json, {"machine": machine(), "costs": [asdict(cost) for cost in costs]})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

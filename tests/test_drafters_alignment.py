@@ -1,0 +1,103 @@
+"""Alignment and suffix matches against slow references."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from copyspec.drafters.alignment import Alignment
+from copyspec.drafters.corpus import BORDER, Corpus
+from copyspec.drafters.suffix import LONGEST, RECENT, matches
+from copyspec.sources import Source
+
+tokens_of_four = st.lists(st.integers(0, 3), max_size=40)
+
+
+def edit_costs(source: Sequence[int], output: Sequence[int]) -> list[int]:
+    """D[j] of every prefix source[:j], by the textbook table."""
+    costs = list(range(len(source) + 1))
+    for token in output:
+        row = [costs[0] + 1]
+        for j in range(1, len(costs)):
+            row.append(min(costs[j] + 1, costs[j - 1] + (source[j - 1] != token), row[-1] + 1))
+        costs = row
+    return costs
+
+
+@settings(max_examples=200, deadline=None)
+@given(source=tokens_of_four, output=tokens_of_four)
+def test_alignment_against_the_table(source: list[int], output: list[int]) -> None:
+    alignment = Alignment(source)
+    for token in output:
+        alignment.push(token)
+    expected = edit_costs(source, output)
+    assert (alignment.start, alignment.costs.tolist()) == (0, expected)
+    assert alignment.best() == expected.index(min(expected))
+    assert alignment.excess() == (0, [cost - min(expected) for cost in expected])
+
+
+@settings(max_examples=50, deadline=None)
+@given(edits=st.lists(st.tuples(st.integers(0, 299), st.sampled_from("sid")), max_size=8))
+def test_a_band_holds_the_best_position(edits: list[tuple[int, str]]) -> None:
+    source = [index * 7 % 31 for index in range(300)]
+    output = list(source)
+    for position, kind in sorted(edits, reverse=True):
+        output[position : position + (kind != "i")] = [] if kind == "d" else [99]
+    alignment = Alignment(source, band=16)
+    for count, token in enumerate(output, start=1):
+        alignment.push(token)
+        assert len(alignment.costs) <= 3 * 16 + 1
+        if count % 37 == 0 or count == len(output):
+            expected = edit_costs(source, output[:count])
+            assert alignment.costs.min() == min(expected)
+            assert alignment.best() == expected.index(min(expected))
+
+
+def test_a_band_starts_anew_where_the_output_jumps() -> None:
+    source = list(range(1000))
+    alignment = Alignment(source, band=16)
+    alignment.reach(600)
+    for token in source[600:650]:
+        alignment.push(token)
+    assert alignment.best() == 650
+    alignment.reach(650)
+    assert alignment.best() == 650
+
+
+def slow_matches(text: list[int]) -> dict[int, int]:
+    """Match length at every place of `text`, by comparing backwards."""
+    found = {}
+    for place in range(1, len(text)):
+        length = 0
+        while length < min(place, LONGEST) and text[place - 1 - length] == text[-1 - length] != BORDER:
+            length += 1
+        if length:
+            found[place] = length
+    return found
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    reference=st.lists(st.integers(0, 2), max_size=25),
+    prompt=st.lists(st.integers(0, 2), max_size=25),
+    output=st.lists(st.integers(0, 2), max_size=25),
+)
+def test_matches_against_comparing_backwards(reference: list[int], prompt: list[int], output: list[int]) -> None:
+    # A prompt that quotes the reference is indexed but once: keep such cases for their own test.
+    corpus = Corpus([Source(reference[:7], "reference"), Source(prompt, "prompt")], None)
+    for token in output:
+        corpus.append(token)
+    assert dict(matches(corpus)) == slow_matches(corpus.tokens)
+
+
+def test_many_places_keep_the_longest_and_latest() -> None:
+    text = [0, 1, 2, 0, 1, 3] * 200
+    corpus = Corpus([Source([*text, 5, 2, 0, 1], "prompt")], None)
+    found, expected = dict(matches(corpus)), slow_matches(corpus.tokens)
+    assert all(expected[place] == length for place, length in found.items())
+    for length in set(expected.values()):
+        places = sorted(place for place, other in expected.items() if other == length)
+        kept = sorted(place for place, other in found.items() if other == length)
+        assert kept == places[-len(kept) :] and len(kept) >= min(len(places), RECENT)
