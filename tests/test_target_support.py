@@ -176,3 +176,10 @@ def test_wrong_calls_of_a_session() -> None:
         session.score([[5], []], [EMPTY, EMPTY])
     with pytest.raises(RuntimeError, match="call score"):
         session.keep([[], []])
+
+
+def test_a_model_may_be_moved_between_sessions() -> None:
+    model = models.tiny("llama")
+    target = wrap(model)
+    model.to("meta")
+    assert target.device == torch.device("meta")

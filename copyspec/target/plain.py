@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import DynamicCache
 
-from copyspec.target.facts import ModelFacts
 from copyspec.target.rows import RowSessions
 from copyspec.target.session import check_rows
+from copyspec.target.wrapped import WrappedModel
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
     from copyspec.target.base import Session
     from copyspec.tree import DraftTree
 
@@ -23,27 +21,12 @@ _INNER_STATE = ("conv1d_state", "recurrent_states")
 """Attributes in which RecurrentGemma keeps the state of its last call, on its own modules."""
 
 
-class PlainTarget:
+class PlainTarget(WrappedModel):
     """A decoder-only model that is only ever given the next token."""
 
     supports_trees = False
     supports_drafts = False
     is_encoder_decoder = False
-
-    def __init__(self, model: PreTrainedModel, facts: ModelFacts) -> None:
-        self.model, self.facts = model, facts
-
-    @property
-    def vocab_size(self) -> int:
-        return self.facts.vocab_size
-
-    @property
-    def max_length(self) -> int | None:
-        return self.facts.max_length
-
-    @property
-    def device(self) -> torch.device:
-        return self.facts.device
 
     def open(self, prompts: Sequence[Sequence[int]]) -> Session:
         return RowSessions([PlainSession(self) for _ in prompts])

@@ -17,6 +17,7 @@ from copyspec.target.masks import tree_masks
 from copyspec.target.positions import positions_from_outside
 from copyspec.target.rows import RowSessions
 from copyspec.target.session import TreeSession
+from copyspec.target.wrapped import WrappedModel
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -24,26 +25,15 @@ if TYPE_CHECKING:
     from copyspec.target.base import Session
 
 
-class Seq2SeqTarget:
+class Seq2SeqTarget(WrappedModel):
     """An encoder-decoder model. `supports_trees` is False where only chains, row by row, give its own logits."""
 
     supports_drafts = True
     is_encoder_decoder = True
 
     def __init__(self, model: PreTrainedModel, facts: ModelFacts, *, supports_trees: bool = True) -> None:
-        self.model, self.facts, self.supports_trees = model, facts, supports_trees
-
-    @property
-    def vocab_size(self) -> int:
-        return self.facts.vocab_size
-
-    @property
-    def max_length(self) -> int | None:
-        return self.facts.max_length
-
-    @property
-    def device(self) -> torch.device:
-        return self.facts.device
+        super().__init__(model, facts)
+        self.supports_trees = supports_trees
 
     def open(self, prompts: Sequence[Sequence[int]]) -> Session:
         if self.supports_trees:
