@@ -8,37 +8,45 @@ import numpy as np
 from numpy.typing import NDArray
 
 BAND = 256
-"""Positions kept on either side of the best one: insertions and deletions up to this length are followed exactly."""
+"""Positions kept on either side of the best one: insertions and deletions up to about this length are followed."""
+
+MOVE_EVERY = 32  # output tokens between two looks at where the band should be; far fewer than BAND
 
 
 class Alignment:
     """D[j], the least number of insertions, deletions and substitutions that turn source[:j] into the output so far.
 
-    One row of the Wagner-Fischer table, moved on by each output token y (design: arXiv 2106.04970 keeps n-grams
-    instead): D'[j] = min(D[j] + 1, D[j-1] + [source[j-1] != y], D'[j-1] + 1), where the last term over all j is
-    j + cummin(... - j). Long sources are followed in a band around the position of least cost.
+    One row of the Wagner-Fischer table, moved on by each output token y:
+    D'[j] = min(D[j] + 1, D[j-1] + [source[j-1] != y], D'[j-1] + 1). Kept as F[j] = D[j] - j - (output tokens), for
+    which it reads F'[j] = min(F[j], F[j-1] + [source[j-1] != y] - 2, F'[j-1]): three array operations and a running
+    minimum. Long sources are followed in a band around the position of least cost.
     """
 
     def __init__(self, source: Sequence[int], band: int = BAND) -> None:
-        self.source: NDArray[np.int64] = np.array(source, dtype=np.int64)
-        self.start = 0  # j of costs[0]
+        self.start = 0  # the j of the band's first entry
+        self._source: NDArray[np.int64] = np.array(source, dtype=np.int64)
         self._band = band
-        self._steps: NDArray[np.int64] = np.arange(min(len(source), 3 * band) + 1, dtype=np.int64)
-        self.costs: NDArray[np.int64] = self._steps[: min(len(source), band) + 1].copy()  # D over the band
+        self._output = 0  # tokens of output
+        self._steps: NDArray[np.int32] = np.arange(len(source) + 1, dtype=np.int32)
+        self._row: NDArray[np.int32] = np.zeros(min(len(source), 2 * band) + 1, dtype=np.int32)  # F over the band
+
+    def __len__(self) -> int:
+        return len(self._row)
+
+    @property
+    def costs(self) -> NDArray[np.int32]:
+        """D over the band. [len(self)]"""
+        return self._row + self._steps[self.start : self.start + len(self._row)] + self._output
 
     def push(self, token: int) -> None:
         """One more token of output."""
-        old, start = self.costs, self.start
-        new = old + 1
-        stop = start + len(old) - 1
-        replaced = old[:-1] + (self.source[start:stop] != token)
-        np.minimum(new[1:], replaced, out=new[1:])
-        steps = self._steps[: len(new)]
-        new -= steps
-        np.minimum.accumulate(new, out=new)
-        new += steps
-        self.costs = new
-        if stop < len(self.source) or start > 0:
+        row, start = self._row, self.start
+        replaced = row[:-1] + (self._source[start : start + len(row) - 1] != token)
+        replaced -= 2
+        np.minimum(row[1:], replaced, out=row[1:])
+        np.minimum.accumulate(row, out=row)
+        self._output += 1
+        if self._output % min(MOVE_EVERY, self._band // 2) == 0 and len(row) <= len(self._source):
             self._move_band()
 
     def best(self) -> int:
@@ -47,22 +55,25 @@ class Alignment:
 
     def excess(self) -> tuple[int, list[int]]:
         """First position of the band, and for each position of it how much its cost is above the least."""
-        return self.start, (self.costs - self.costs.min()).tolist()
+        costs = self.costs
+        costs -= costs.min()
+        return self.start, costs.tolist()
 
     def reach(self, position: int) -> None:
         """The output is known to stand at `position`: where the band does not hold it, the band starts anew there."""
-        if self.start <= position < self.start + len(self.costs):
+        if self.start <= position < self.start + len(self._row):
             return
         self.start = max(0, position - self._band)
-        stop = min(len(self.source), position + self._band)
-        self.costs = abs(np.arange(self.start, stop + 1, dtype=np.int64) - position)
+        stop = min(len(self._source), position + self._band)
+        steps = self._steps[self.start : stop + 1]
+        self._row = abs(steps - position) - steps - self._output
 
     def _move_band(self) -> None:
         best = self.best()
-        stop = self.start + len(self.costs) - 1
-        if best + self._band // 2 > stop and stop < len(self.source):
-            more = min(self._band, len(self.source) - stop)
-            self.costs = np.concatenate((self.costs, self.costs[-1] + self._steps[1 : more + 1]))
+        stop = self.start + len(self._row) - 1
+        if best + self._band > stop and stop < len(self._source):
+            more = min(best + 2 * self._band, len(self._source)) - stop  # D rises by 1 a position: F stays
+            self._row = np.concatenate((self._row, np.full(more, self._row[-1], dtype=np.int32)))
         if best - self._band > self.start:
-            cut = best - self._band - self.start
-            self.costs, self.start = self.costs[cut:], self.start + cut
+            self._row = self._row[best - self._band - self.start :].copy()
+            self.start = best - self._band
