@@ -72,7 +72,9 @@ FOLLOWING = _following()
 # A cursor counts for less among many of its kind, and beside longer matches.
 COMPANIES = 6  # buckets of how many cursors of a node have the same match length: 1, 2, 3-4, 5-8, 9-16, more
 GAPS = 4  # buckets of how much shorter a match is than the node's longest: 0, 1, 2, more
-CROWD = 3 * 5 * COMPANIES * GAPS
+CROWD_ROWS = (*(f"{kind} {length}" for kind in ("aligned", "other") for length in "1234"), "no match")
+"""Rows of the crowd table: kind of cursor, match length (4: and more)."""
+CROWD = len(CROWD_ROWS) * COMPANIES * GAPS
 COMPANY = [0, 0, 1, 2, 2, 3, 3, 3, 3, *[4] * 8, 5]
 
 LENGTH = [state % STRIDE if state // STRIDE < EDIT_START else 0 for state in range(COUNT)]
@@ -81,11 +83,15 @@ LENGTH = [state % STRIDE if state // STRIDE < EDIT_START else 0 for state in ran
 
 def _crowd_row(state: int) -> int:
     family = state // STRIDE
-    row = 0 if family <= ALIGNED_3 else 1 if family < EDIT_START else 2
-    return (row * 5 + min(LENGTH[state], 4)) * COMPANIES * GAPS
+    if family >= EDIT_START:
+        row = len(CROWD_ROWS) - 1
+    else:
+        row = (0 if family <= ALIGNED_3 else 4) + min(max(LENGTH[state], 1), 4) - 1
+    return row * COMPANIES * GAPS
 
 
 CROWD_ROW = [_crowd_row(state) for state in range(COUNT)]
+"""Where the row of each situation starts in the crowd table."""
 
 
 def crowd_columns(lengths: list[int]) -> dict[int, int]:
