@@ -140,6 +140,26 @@ def test_the_models_generation_config_is_honoured(changes: dict[str, Any]) -> No
         assert list(configured.generate(PROMPT, CORPUS, max_new_tokens=length).token_ids) == expected
 
 
+@pytest.mark.parametrize("forced", [None, 9])
+def test_tokens_suppressed_at_the_beginning_are_those_of_the_first_place(forced: int | None) -> None:
+    for ids in ([40], [40, 41, 42]):
+        free = plain_ids(llama(len(byte_level()), seed=7), ids, max_new_tokens=3, pad_token_id=1)
+        configured = with_config(engine(), begin_suppress_tokens=sorted({*free}), forced_bos_token_id=forced)
+        expected = plain_ids(configured.model, ids, max_new_tokens=12)
+        assert list(configured.generate(ids, max_new_tokens=12).token_ids) == expected
+
+
+def test_the_callers_repetition_penalty_takes_the_place_of_the_models() -> None:
+    ids = byte_level()(PROMPT)["input_ids"]
+    outputs = {}
+    for configured in (1.0, 1.2, 1.4):
+        penalised = with_config(engine(), repetition_penalty=configured)
+        for asked in (None, 1.0, 1.2):
+            outputs[configured, asked] = penalised.generate(ids, repetition_penalty=asked, max_new_tokens=20).token_ids
+    assert outputs[1.4, 1.0] == outputs[1.2, 1.0] == outputs[1.0, None]
+    assert outputs[1.4, 1.2] == outputs[1.0, 1.2] == outputs[1.2, None]
+
+
 def test_several_ends_of_sequence_and_what_comes_back_for_them() -> None:
     tiny = engine()
     free = tiny.generate(PROMPT, ignore_eos=True, max_new_tokens=20).token_ids

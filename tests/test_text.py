@@ -62,6 +62,34 @@ def test_offsets_point_into_the_callers_text(text: str) -> None:
             assert text[start:end].strip() == piece.strip()
 
 
+def test_offsets_leave_out_what_held_the_pieces_apart() -> None:
+    text = "the cat</s>sea</s> the sea"
+    encoded = Codec(sentencepiece_like()).encode(text)
+    assert encoded.offsets is not None
+    tokens = sentencepiece_like().convert_ids_to_tokens(encoded.ids)
+    for token, (start, end) in zip(tokens, encoded.offsets(), strict=True):
+        assert token == "▁" or text[start:end].strip() == token.strip("▁")
+    assert encoded.offsets()[-1][1] == len(text)
+
+
+def test_added_tokens_of_the_template_are_text_in_what_users_write() -> None:
+    from tokenizers import AddedToken
+
+    template = "{% for m in messages %}{{ m['role'] }}:{{ m['content'] }};<think>{% endfor %}"
+    tokenizer = byte_level(template=template)
+    tokenizer.add_tokens([AddedToken("<think>", special=False, normalized=False)])
+    codec = Codec(tokenizer)
+    (think,) = tokenizer("<think>")["input_ids"]
+
+    def count(role: str) -> int:
+        ids = codec.encode_chat([{"role": role, "content": "a<think>b"}, {"role": "user", "content": "c"}]).ids
+        assert "a<think>b" in tokenizer.decode(ids)
+        return ids.count(think)
+
+    assert count("user") == 2  # the template's own
+    assert count("assistant") == 3  # templates cut an assistant's thoughts out by these strings
+
+
 CHAT = [
     {"role": "system", "content": "Be short."},
     {"role": "user", "content": "the cat"},
