@@ -59,19 +59,16 @@ def grow(corpus: Corpus, cursors: list[Cursor], estimates: Estimates, budget: Bu
         negative, _, token, parent, position, group = item
         order += 1
         if token == _CHILDREN:
-            votes = _vote(corpus, group, estimates, grown, parent)
-            share = -grown.scores[parent] / (none + sum(vote[0] for vote in votes.values()))
-            for token, (weight, position, group) in votes.items():
+            for child in _children(corpus, group, estimates, grown, parent):
                 order += 1
-                heappush(heap, (weight * share, order, token, parent, position, group))
+                heappush(heap, (child[0], order, *child[1:]))
             item = heappop(heap) if heap else None
             continue
         node = len(grown.tokens)
-        if costs:
-            if -negative <= rate * cheapest:  # no further node can raise the tokens per time
-                break
-            expected -= negative
-            rate = max(rate, expected / costs[node + 1])
+        if costs and -negative <= rate * cheapest:  # no further node can raise the tokens per time
+            break
+        expected -= negative
+        rate = max(rate, expected / costs[node + 1]) if costs else 0.0
         grown.tokens.append(token)
         grown.parents.append(parent)
         grown.scores.append(-negative)
@@ -122,11 +119,20 @@ def _roots(corpus: Corpus, cursors: list[Cursor], estimates: Estimates, grown: G
     return heap
 
 
+def _children(
+    corpus: Corpus, cursors: list[Cursor], estimates: Estimates, grown: Grown, node: int
+) -> list[tuple[float, int, int, int, list[Cursor]]]:
+    """The entries of the children of `node`, after which `cursors` stand, without their order."""
+    if sum([estimates.weights[state] for _, state in cursors]) < SURE:
+        join(corpus, grown.tokens[node], cursors)
+    votes = _vote(corpus, cursors, estimates, grown, node)
+    share = -grown.scores[node] / (estimates.none_deeper + sum(vote[0] for vote in votes.values()))
+    return [(weight * share, token, node, position, group) for token, (weight, position, group) in votes.items()]
+
+
 def _vote(corpus: Corpus, cursors: list[Cursor], estimates: Estimates, grown: Grown, node: int) -> dict[int, _Vote]:
     """What the cursors after `node` say comes next, by token. Cursors at a border say nothing."""
     weights, crowds, text = estimates.weights, estimates.crowds, corpus.tokens
-    if node != ROOT and sum([weights[state] for _, state in cursors]) < SURE:
-        join(corpus, grown.tokens[node], cursors)
     columns = crowd_columns([LENGTH[state] for _, state in cursors])
     votes: dict[int, _Vote] = {}
     heaviest: dict[int, float] = {}
