@@ -13,9 +13,11 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from benchmarks import replay, transcripts
+from benchmarks import draft_cost, replay, transcripts
 from benchmarks.replay_methods import Llma, LongestSuffix, PromptLookup, ShallowAggressive
+from benchmarks.replay_priors import priors_module
 from copyspec.budget import Budget
+from copyspec.drafters import priors
 from copyspec.tree import EMPTY, DraftTree
 
 EOS = 9
@@ -118,6 +120,28 @@ def test_command_prints_a_table_and_writes_json(
     assert by_method["copyspec"]["output_tokens"] == 15  # fourteen words and the end of sequence
     assert by_method["copyspec"]["calls"] < by_method["prompt-lookup"]["calls"]
     assert "median over the sets" in capsys.readouterr().out
+
+
+def test_draft_cost_measures_every_kind_of_source(
+    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, tokenizer = files
+    text = tmp_path / "text.txt"
+    text.write_text("the cat sat on a mat and the dog ran far away from it " * 20, encoding="utf-8")
+    arguments = ["--tokenizer", str(tokenizer), "--text", str(text), "--context", "50,100"]
+    assert draft_cost.main([*arguments, "--json", str(tmp_path / "cost.json")]) == 0
+    costs = json.loads((tmp_path / "cost.json").read_text(encoding="utf-8"))["costs"]
+    assert [(cost["context"], cost["kind"]) for cost in costs] == [
+        (context, kind) for context in (50, 100) for kind in ("edit", "reference", "prompt")
+    ]
+    capsys.readouterr()
+    assert draft_cost.main([*arguments[:-1], "5000"]) == 2
+    assert "give a longer text" in capsys.readouterr().err
+
+
+def test_the_priors_are_as_their_command_writes_them() -> None:
+    module = Path(priors.__file__).read_text(encoding="utf-8")
+    assert priors_module(priors.PRIORS, priors.CROWDS) == module
 
 
 def test_wrong_calls_say_what_to_give(
