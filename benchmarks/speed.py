@@ -32,7 +32,7 @@ from benchmarks.speed_prompts import (
     transcript_sets,
     uncopyable_set,
 )
-from benchmarks.speed_report import Figures, PeakMemory, add_up, bandwidth, compare, surroundings, table
+from benchmarks.speed_report import Figures, PeakMemory, add_up, bandwidth, compare, measure_gap, surroundings, table
 from benchmarks.transcripts import write_json
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -78,7 +78,7 @@ def _run(options: argparse.Namespace, words: Sequence[str]) -> tuple[dict[str, o
     methods = Methods(model, assistant)
     try:
         chosen = {name: methods.get(name) for name in names}
-        measured = [_measure(prompts, chosen, options, model.model.device) for prompts in sets]
+        measured = [_measure(prompts, chosen, options, model) for prompts in sets]
     finally:
         methods.close()
     return _report(options, words, model, measured), all(one.equal for m in measured for one in m.figures)
@@ -110,15 +110,13 @@ def _method_names(options: argparse.Namespace) -> list[str]:
     return names
 
 
-def _measure(
-    prompts: PromptSet, methods: dict[str, Method], options: argparse.Namespace, device: torch.device
-) -> Measured:
+def _measure(prompts: PromptSet, methods: dict[str, Method], options: argparse.Namespace, model: Model) -> Measured:
     """Warms every method up, then lets them take turns."""
     limits = Limits(options.max_new_tokens, prompts.eos_token_ids, options.draft_nodes)
     size = options.batch_size
     batches = [prompts.cases[start : start + size] for start in range(0, len(prompts.cases), size)]
     longest = max(batches, key=lambda cases: max(len(case.prompt) for case in cases))
-    memory, peaks = PeakMemory(device), {}
+    memory, peaks = PeakMemory(model.model.device), {}
     for name, method in methods.items():
         memory.restart()
         method(longest, limits)
@@ -136,10 +134,20 @@ def _measure(
     expected = [output for run in runs[baseline][0] for output in run.outputs]
     figures = [add_up(name, runs[name], expected, peaks[name]) for name in order]
     compare(figures)
+    if not prompts.is_replay:
+        _explain(figures, prompts, expected, model)
     kind = " (replay)" if prompts.is_replay else ""
     print(f"\n{prompts.name}{kind}: {len(prompts.cases)} prompts, {options.dtype}, batch size {size}")
     print(table(figures), flush=True)
     return Measured(prompts, len(batches), figures)
+
+
+def _explain(figures: Sequence[Figures], prompts: PromptSet, expected: Sequence[list[int]], model: Model) -> None:
+    for one in figures:
+        found = one.first_difference
+        if found is not None:
+            prefix = prompts.cases[found.prompt].prompt + expected[found.prompt][: found.position]
+            one.first_difference = measure_gap(found, prefix, model.model)
 
 
 def _report(

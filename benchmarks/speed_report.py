@@ -7,13 +7,15 @@ import datetime
 import platform
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 
 import torch
 import transformers
+from transformers import PreTrainedModel
 
 import copyspec
 from benchmarks.speed_methods import Run, synchronise
@@ -34,6 +36,7 @@ class Difference:
     position: int
     expected: int | None  # None: the output had ended
     got: int | None
+    logit_gap: float | None = None  # how far the two tokens lie apart in one pass over prompt and output so far
 
 
 @dataclass(slots=True)
@@ -52,6 +55,7 @@ class Figures:
     shares: dict[str, float]  # of the total seconds: draft, target, verify, rest; where known
     peak_memory_mib: float
     equal: bool
+    differing_prompts: int
     first_difference: Difference | None
     speedup: dict[str, float] = field(default_factory=dict)  # over each baseline, by total seconds
     speedup_decode: dict[str, float] = field(default_factory=dict)
@@ -62,8 +66,8 @@ def add_up(method: str, repeats: Sequence[Sequence[Run]], expected: Sequence[Seq
     first = repeats[0]
     totals = [sum(run.total_seconds for run in runs) for runs in repeats]
     tokens = sum(len(output) for run in first for output in run.outputs)
-    differences = [_first_difference(expected, [o for run in runs for o in run.outputs]) for runs in repeats]
-    difference = next((found for found in differences if found is not None), None)
+    by_repeat = [_differences(expected, [o for run in runs for o in run.outputs]) for runs in repeats]
+    differences = max(by_repeat, key=len)
     return Figures(
         method=method,
         tokens=tokens,
@@ -76,9 +80,23 @@ def add_up(method: str, repeats: Sequence[Sequence[Run]], expected: Sequence[Seq
         nodes_per_call=ratio(sum(run.drafted for run in first), sum(run.row_calls for run in first)),
         shares=_shares([run for runs in repeats for run in runs]),
         peak_memory_mib=peak,
-        equal=difference is None,
-        first_difference=difference,
+        equal=not differences,
+        differing_prompts=len(differences),
+        first_difference=differences[0] if differences else None,
     )
+
+
+@torch.inference_mode()
+def measure_gap(difference: Difference, prefix: Sequence[int], model: PreTrainedModel) -> Difference:
+    """`difference` with its logit gap: near-ties flip where passes of different shape round differently.
+
+    `prefix` is the prompt with the output before the difference.
+    """
+    if difference.expected is None or difference.got is None:
+        return difference
+    logits = model(torch.tensor([prefix], device=model.device), logits_to_keep=1).logits[0, -1].float()
+    gap = float(logits[difference.expected] - logits[difference.got])
+    return replace(difference, logit_gap=gap)
 
 
 def compare(figures: Sequence[Figures]) -> None:
@@ -105,7 +123,9 @@ def table(figures: Sequence[Figures]) -> str:
     for one in figures:
         if one.first_difference is not None:
             d = one.first_difference
-            lines.append(f"{one.method} differs: prompt {d.prompt}, token {d.position}: {d.got}, not {d.expected}")
+            gap = "" if d.logit_gap is None else f", logits {d.logit_gap:.2g} apart"
+            lines.append(f"{one.method}: {one.differing_prompts} outputs differ, the first one's prompt is {d.prompt},")
+            lines.append(f"  token {d.position}: {d.got} instead of {d.expected}{gap}")
     return "\n".join(lines)
 
 
@@ -170,16 +190,17 @@ class PeakMemory:
         return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:")), 0.0)
 
 
-def _first_difference(expected: Sequence[Sequence[int]], got: Sequence[Sequence[int]]) -> Difference | None:
+def _differences(expected: Sequence[Sequence[int]], got: Sequence[Sequence[int]]) -> list[Difference]:
+    """The first difference of each prompt whose outputs differ."""
     if len(expected) != len(got):
         raise ValueError(f"{len(got)} outputs for {len(expected)} prompts")
-    for prompt, (wanted, found) in enumerate(zip(expected, got, strict=True)):
-        for position in range(max(len(wanted), len(found))):
-            a = wanted[position] if position < len(wanted) else None
-            b = found[position] if position < len(found) else None
+    found = []
+    for prompt, (wanted, given) in enumerate(zip(expected, got, strict=True)):
+        for position, (a, b) in enumerate(zip_longest(wanted, given)):
             if a != b:
-                return Difference(prompt, position, a, b)
-    return None
+                found.append(Difference(prompt, position, a, b))
+                break
+    return found
 
 
 def _shares(runs: Sequence[Run]) -> dict[str, float]:

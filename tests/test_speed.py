@@ -17,7 +17,7 @@ from benchmarks import speed
 from benchmarks.speed_methods import Limits, Methods, Run
 from benchmarks.speed_models import SHAPES, Model, load_model
 from benchmarks.speed_prompts import DATA, Case, text_set, uncopyable_set
-from benchmarks.speed_report import add_up
+from benchmarks.speed_report import Difference, add_up, measure_gap, table
 from copyspec.sources import Source
 from tests.tiny import tiny_model, tiny_tokenizer
 
@@ -93,6 +93,19 @@ def test_figures_are_medians_and_differences_are_found() -> None:
     assert (other.first_difference.position, other.first_difference.expected, other.first_difference.got) == (1, 2, 9)
     shorter = add_up("x", [[run([1, 2], 1.0)]], [[1, 2, 3]], peak=0.0).first_difference
     assert shorter is not None and (shorter.position, shorter.expected, shorter.got) == (2, 3, None)
+
+
+def test_the_gap_of_a_difference_is_measured() -> None:
+    model = tiny_model()
+    with torch.inference_mode():
+        logits = model(torch.tensor([[5, 6, 7]])).logits[0, -1]
+    found = measure_gap(Difference(0, 2, 9, 11), [5, 6, 7], model)
+    assert found.logit_gap == pytest.approx(float(logits[9] - logits[11]))
+    ended = Difference(0, 2, None, 11)
+    assert measure_gap(ended, [5, 6, 7], model) == ended
+    figures = add_up("x", [[Run([[1, 2]], 1.0, calls=2, row_calls=2)]], [[1, 3]], peak=0.0)
+    figures.first_difference = found
+    assert "1 outputs differ" in table([figures]) and "apart" in table([figures])
 
 
 def test_the_command_writes_its_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
