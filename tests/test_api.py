@@ -155,7 +155,9 @@ def test_the_callers_repetition_penalty_takes_the_place_of_the_models() -> None:
     for configured in (1.0, 1.2, 1.4):
         penalised = with_config(engine(), repetition_penalty=configured)
         for asked in (None, 1.0, 1.2):
-            outputs[configured, asked] = penalised.generate(ids, repetition_penalty=asked, max_new_tokens=20).token_ids
+            options: dict[str, Any] = {"ignore_eos": True, "max_new_tokens": 20}
+            outputs[configured, asked] = penalised.generate(ids, repetition_penalty=asked, **options).token_ids
+    assert len({*outputs.values()}) == 3
     assert outputs[1.4, 1.0] == outputs[1.2, 1.0] == outputs[1.0, None]
     assert outputs[1.4, 1.2] == outputs[1.0, 1.2] == outputs[1.2, None]
 

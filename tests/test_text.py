@@ -143,7 +143,7 @@ def test_errors_of_chats_say_what_to_write() -> None:
 
 @pytest.mark.parametrize(
     ("prompt", "expected"),
-    [("Correct:", " The cat"), ("Correct: ", "The cat"), ("Correct:\n", "The cat"), ("x<|assistant|>", " The cat")],
+    [("Correct:", " The cat"), ("Correct: ", "The cat"), ("Correct:\n", "The cat"), ("x\n<|assistant|>", " The cat")],
 )
 def test_copies_have_the_tokens_of_the_output(prompt: str, expected: str) -> None:
     ids = CODEC.tokenizer(prompt)["input_ids"]
