@@ -19,6 +19,7 @@ NOWHERE = -1  # position of a token that no cursor stands at: a common one
 LEAST_SCORE = 0.001  # of a node: below, nothing is worth its cost on any device
 SURE = 6.0  # weight of the cursors at a node above which no others join them
 JOIN = 6  # cursors that join a node, of the sources and of the output
+KEEP = 24  # cursors that move on together: bounds the time in text that repeats itself
 LATER = 0.45  # a node's own score times this is the rank at which its children are looked for
 LATER_ALONE = 0.25  # the same, where no cursor has followed the path
 _CHILDREN = -2  # in place of a token in the heap: the children of a node, not looked for yet
@@ -152,7 +153,8 @@ def _vote(corpus: Corpus, cursors: list[Cursor], estimates: Estimates, grown: Gr
             votes[token] = (weight, position, [(at + 1, FOLLOWING[state])])
             heaviest[token] = weight
         else:
-            vote[2].append((at + 1, FOLLOWING[state]))
+            if len(vote[2]) < KEEP:
+                vote[2].append((at + 1, FOLLOWING[state]))
             if weight > heaviest[token]:
                 heaviest[token] = weight
                 votes[token] = (vote[0] + weight, position, vote[2])

@@ -9,6 +9,7 @@ LONGEST = 16
 
 FEW = 24  # up to here one loop over the occurrences is cheaper than array operations
 RECENT = 32  # occurrences kept of each match length, the latest ones, where there are more
+MANY = 4096  # occurrences looked at, the latest ones: bounds the time where one token fills the text
 
 
 def matches(corpus: Corpus) -> list[tuple[int, int]]:
@@ -27,6 +28,10 @@ def matches(corpus: Corpus) -> list[tuple[int, int]]:
             _narrow(corpus, last, found)
     written = corpus.written.get(last)
     if written is not None:
+        if len(written) > RECENT + 1:  # the last one is the text's end itself
+            before = tokens[end - 2]
+            older = [place for place in written[-MANY : -RECENT - 1] if tokens[place - 2] == before]
+            _measure(tokens, older[-RECENT:], end, 1, found)
         _measure(tokens, written[-RECENT - 1 :], end, 1, found)
     return found
 
@@ -49,7 +54,7 @@ def _narrow(corpus: Corpus, last: int, found: list[tuple[int, int]]) -> None:
     """Lengths of many places at once: all that match one token more, until few are left."""
     tokens, array = corpus.tokens, corpus.array
     end = len(tokens)
-    places = corpus.place_array(last)
+    places = corpus.place_array(last)[-MANY:]
     if places[-1] >= end:
         places = places[:-1]
     length = 1
