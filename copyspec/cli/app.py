@@ -63,8 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if "-v" in arguments or "--verbose" in arguments:
             raise
         # Options that cannot be meant reach the library as ValueError and TypeError.
-        usage = isinstance(error, (ValueError, TypeError))
-        return _fail(" ".join(str(error).split()) or type(error).__name__, USAGE if usage else FAILED)
+        if isinstance(error, (ValueError, TypeError)):
+            return _fail(_one_line(error), USAGE)
+        expected = isinstance(error, OSError)
+        return _fail(_one_line(error) + ("" if expected else " (-v shows where)"), FAILED)
     if code == INTERRUPTED:
         return _fail("interrupted", INTERRUPTED)
     return code if isinstance(code, int) else 0
@@ -85,6 +87,10 @@ def _usage_message(error: Exception) -> str:
     close = difflib.get_close_matches(wrong, known, n=1)
     meant = f" Did you mean {close[0]!r}?" if close and close[0] not in message else ""
     return f"{message.rstrip('.')}.{meant} See {context.command_path} --help"
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _fail(message: str, code: int) -> int:
