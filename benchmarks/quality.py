@@ -22,6 +22,7 @@ import torch
 
 from benchmarks.gleu import corpus_gleu, sentence_gleu
 from benchmarks.quality_model import GUARD, QualityModel, guarded
+from training.text import held_out, read_paragraphs, split_sentences, straight_quotes, well_formed
 
 _DEFAULT = Path(__file__).parents[1] / "copyspec" / "default_model"
 _GEC_SETS = ("jfleg_dev", "gmeg_wiki_dev", "conll14")
@@ -129,8 +130,6 @@ def best_overlap(question: str, sentences: Sequence[str]) -> str:
 
 def measure_quotes(model: QualityModel, data: Path, count: int | None, seed: int) -> Row:
     """Quoting from whole SQuAD passages and from the one sentence that word overlap chooses."""
-    from training.text import split_sentences
-
     passages = {
         row["id"]: " ".join(row["text"].split()) for row in read_rows(data / "retrieval" / "passages_squad.jsonl.gz")
     }
@@ -157,19 +156,24 @@ def measure_quotes(model: QualityModel, data: Path, count: int | None, seed: int
     return table
 
 
+def _whole(sentence: str) -> bool:
+    """A sentence of usual length; a heading has no full stop, and whether it lacks one cannot be known."""
+    return 20 <= len(sentence) <= 320 and well_formed(sentence)
+
+
 def evaluate(folder: Path, data: Path, rows: int | None, repairs: int, seed: int) -> Row:
     """All measurements as one JSON object."""
-    from training.text import held_out, read_paragraphs, split_sentences, straight_quotes
-
     model = QualityModel(folder)
     held = [p for p in read_paragraphs(data / "text") if held_out(p)]
-    sentences = [straight_quotes(s) for p in held for s in split_sentences(p) if 20 <= len(s) <= 320]
-    paragraphs = [" ".join(split_sentences(p)[:6]) for p in held if len(split_sentences(p)) >= 3]
+    sentences = [straight_quotes(s) for p in held for s in split_sentences(p) if _whole(s)]
+    paragraphs = [
+        straight_quotes(" ".join(p)) for p in map(split_sentences, held) if 3 <= len(p) <= 6 and all(map(_whole, p))
+    ]
     squad = [s for r in read_rows(data / "retrieval" / "passages_squad.jsonl.gz") for s in split_sentences(r["text"])]
     result: Row = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, bfloat16",
         "parameters": sum(p.numel() for p in model.model.parameters()),
-        "megabytes": round(sum(f.stat().st_size for f in folder.iterdir()) / 1e6, 2),
+        "megabytes": round(sum(f.stat().st_size for f in folder.iterdir() if f.is_file()) / 1e6, 2),
         "guard": GUARD,
         "gec": {},
     }
@@ -182,7 +186,7 @@ def evaluate(folder: Path, data: Path, rows: int | None, repairs: int, seed: int
         "held_out": measure_copies(model, sample(sentences, rows or 600, seed)),
         "held_out_paragraphs": measure_copies(model, sample(paragraphs, (rows or 600) // 4, seed)),
         "jfleg_references": measure_copies(model, references),
-        "squad": measure_copies(model, sample([s for s in squad if 20 <= len(s) <= 320], rows or 600, seed)),
+        "squad": measure_copies(model, sample([s for s in squad if _whole(s)], rows or 600, seed)),
     }
     result["quotes"] = measure_quotes(model, data, rows or 600, seed)
     if repairs:

@@ -11,7 +11,7 @@ from training.lexicon import Lexicon
 from training.noise import corrupt
 from training.rules import Words
 from training.strings import rare_string
-from training.text import join_words, spaced, split_sentences, split_words, straight_quotes
+from training.text import join_words, spaced, split_sentences, split_words, straight_quotes, well_formed
 
 CORRECT = "Correct the grammar: "
 QUOTE = "Quote the sentence that answers: "
@@ -35,16 +35,16 @@ _GLUE = ("is", "was", "did", "does", "do", "were", "are", "the", "has", "can", "
 class Mixture:
     """Shares of the kinds of examples; by number of examples, not of tokens."""
 
-    sentence: float = 0.70  # one sentence to correct
-    paragraph: float = 0.10  # two to six sentences to correct
-    quote_one: float = 0.05  # question and one sentence
-    quote_many: float = 0.11  # question and a passage of two to nine sentences
-    jumble: float = 0.04  # frequent, rare and made-up words in random order, to be copied
+    sentence: float = 0.63  # one sentence to correct
+    paragraph: float = 0.08  # two to six sentences to correct
+    quote_one: float = 0.10  # question and one sentence
+    quote_many: float = 0.14  # question and a passage of two to nine sentences
+    jumble: float = 0.05  # frequent, rare and made-up words in random order, to be copied
     opening: float = 0.5  # share of jumbles at the start of training: where no word helps to guess the next one,
     # copying is learned at once; on prose alone the loss stays on a plateau of word statistics first
     spaced: float = 0.30  # share of the corrections in the spaced style of corpora
-    rare: float = 0.30  # share of texts with made-up names, numbers and codes put in
-    clean: float = 0.36  # share of sentences without any mistake
+    rare: float = 0.25  # share of texts with made-up names, numbers and codes put in
+    clean: float = 0.18  # share of sentences without any mistake
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class ExampleMaker:
 
     def __init__(self, paragraphs: Sequence[str], lexicon: Lexicon, mixture: Mixture | None = None) -> None:
         self.paragraphs = [s for s in (split_sentences(p) for p in paragraphs) if s]
-        self.sentences = [s for p in self.paragraphs for s in p if 12 <= len(s) <= 320]
+        self.sentences = [s for p in self.paragraphs for s in p if 12 <= len(s) <= 320 and well_formed(s)]
         self.long = [p for p in self.paragraphs if len(p) >= 2 and len(" ".join(p)) < 3000]
         self.lexicon = lexicon
         self.vocabulary = [word for word, count in lexicon.words.most_common(30000) if word.isalpha()]
@@ -85,7 +85,9 @@ class ExampleMaker:
         sentences = rng.choice(self.long)
         count = min(len(sentences), rng.randrange(2, 7))
         start = rng.randrange(len(sentences) - count + 1)
-        chosen = [s for s in sentences[start : start + count] if len(s) <= 320] or sentences[:1]
+        chosen = [s for s in sentences[start : start + count] if len(s) <= 320 and well_formed(s)]
+        if not chosen:
+            return self.sentence(rng)
         straight = rng.random() < 0.7
         return self._correction([straight_quotes(s) if straight else s for s in chosen], rng)
 
@@ -107,7 +109,7 @@ class ExampleMaker:
         for sentence in sentences:
             words = split_words(sentence)
             most = max(1, len(words) // 5)
-            count = 0 if perfect else min(most, rng.choices((0, 1, 2, 3, 4, 5), (8, 34, 28, 16, 9, 5))[0])
+            count = 0 if perfect else min(most, rng.choices((0, 1, 2, 3, 4, 5), (4, 28, 30, 20, 11, 7))[0])
             noisy, used = corrupt(words, self.lexicon, rng, count)
             if right:
                 words, noisy = [" " + words[0].lstrip(), *words[1:]], [" " + noisy[0].lstrip(), *noisy[1:]]
@@ -122,7 +124,12 @@ class ExampleMaker:
         words = [rng.choice(self.vocabulary) for _ in range(rng.randrange(4, 16))]
         for _ in range(rng.randrange(1, 6)):
             words.insert(rng.randrange(len(words)), rare_string(rng))
-        text = " ".join(words)
+        if rng.random() < 0.6:
+            # few words, often repeated: where to go on is known from the place alone, not from the last word
+            pool, words = rng.sample(words, rng.randrange(3, len(words) + 1)), []
+            for _ in range(rng.randrange(6, 24)):
+                words.append(rng.choice([word for word in pool if words[-1:] != [word]]))
+        text = ("," if rng.random() < 0.2 else "").join(" " + word for word in words).strip()
         text = text[0].upper() + text[1:] + "."
         if rng.random() < 0.5:
             return Example(CORRECT + text, " " + text)

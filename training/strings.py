@@ -41,7 +41,15 @@ def _name(rng: random.Random) -> str:
 def _number(rng: random.Random) -> str:
     n = int(10 ** rng.uniform(0, 7))
     plain = [str(n), f"{n:,}", f"{n / 100:.2f}", f"${n:,}", str(rng.randrange(1000, 2100))]
-    return rng.choice([*plain, f"{n % 100}%", f"{n % 24}:{n % 60:02d}", f"{n % 100}th", f"{n % 9}/{n % 31}"])
+    return rng.choice(
+        [*plain, f"{n % 100}%", f"{n % 24}:{n % 60:02d}", f"{n % 100}th", f"{n % 9}/{n % 31}", _years(rng), _years(rng)]
+    )
+
+
+def _years(rng: random.Random) -> str:
+    """Years of one century: many equal digits in a row of different numbers."""
+    first = rng.randrange(1000, 2100)
+    return f"{first}{rng.choice('-–/,')}{first + rng.randrange(100)}"
 
 
 def _code(rng: random.Random) -> str:

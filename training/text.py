@@ -53,6 +53,12 @@ def split_sentences(text: str) -> list[str]:
     return sentences
 
 
+def well_formed(sentence: str) -> bool:
+    """Whether it begins and ends like a sentence: headings and list items are neither right nor wrong."""
+    start = sentence.lstrip("\"'“‘([")[:1]
+    return bool(start) and not start.islower() and sentence.rstrip("\"'”’)]")[-1:] in (".", "!", "?")
+
+
 def split_words(text: str) -> list[str]:
     """Words and punctuation marks, each with the space before it; their concatenation is ``text``."""
     return _WORD.findall(text)
