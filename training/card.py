@@ -22,13 +22,16 @@ Row = dict[str, Any]
 
 def summarise(run: Path) -> Row:
     """Plan, steps, tokens, hours of computing and the loss curve of a run."""
-    rows = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    logged = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    rows = [row for _, row in sorted({row["step"]: row for row in logged}.items())]  # the last of repeated steps
+    notes = run / "notes.md"
     plan = json.loads((run / "plan.json").read_text())
     return {
         "plan": plan,
+        "notes": notes.read_text(encoding="utf-8").strip() if notes.exists() else "",
         "steps": rows[-1]["step"],
         "million_positions": round(rows[-1]["step"] * plan["batch"] / 1e6, 1),
-        "minutes": round((rows[-1]["time"] - rows[0]["time"]) / 60),
+        "minutes": round((logged[-1]["time"] - logged[0]["time"]) / 60),
         "tokens_per_second": round(statistics.median(row["tokens_per_second"] for row in rows)),
         "curve": [[row["step"], row["loss"], row.get("held_out_loss")] for row in rows],
     }
@@ -146,6 +149,8 @@ def render(facts: Row) -> str:
         "other_rate": str(plan["rates"]["other"]),
         "train_speed": f"{training['tokens_per_second']:,}",
         "seed": str(plan["seed"]),
+        "notes": training["notes"],
+        **{name: f"{100 * plan['mixture'][name]:.0f} %" for name in ("clean", "rare", "spaced")},
     }
     text = _TEMPLATE.read_text(encoding="utf-8")
     for name, value in places.items():
