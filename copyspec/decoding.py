@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -31,7 +31,7 @@ def decode(
     requests: Sequence[Request],
     settings: DecodeSettings | None = None,
     cost_model: CostModel | None = None,
-) -> Iterator[list[StepOutput]]:
+) -> Generator[list[StepOutput], None, None]:
     """Decodes every request; yields what each step added, row by row, until all have finished.
 
     `cost_model`: what the target's calls cost, learned further here; give the same one to every run on a
@@ -39,12 +39,12 @@ def decode(
     """
     settings = settings or DecodeSettings()
     cost_model = cost_model or CostModel()
-    rows = [
-        Row(index, request, target, adaptive=settings.draft.adaptive, keep_margins=settings.keep_margins)
-        for index, request in enumerate(requests)
-    ]
-    for start in range(0, len(rows), settings.batch_size):
-        yield from _Batch(target, rows[start : start + settings.batch_size], settings, cost_model).run()
+    for start in range(0, len(requests), settings.batch_size):
+        rows = [
+            Row(index, requests[index], target, adaptive=settings.draft.adaptive, keep_margins=settings.keep_margins)
+            for index in range(start, min(start + settings.batch_size, len(requests)))
+        ]
+        yield from _Batch(target, rows, settings, cost_model).run()
 
 
 class _Batch:
@@ -56,7 +56,7 @@ class _Batch:
         self._draft = settings.draft
         self._cost_model = cost_model
 
-    def run(self) -> Iterator[list[StepOutput]]:
+    def run(self) -> Generator[list[StepOutput], None, None]:
         session = self._target.open([row.request.prompt for row in self._rows])
         try:
             while self._rows:

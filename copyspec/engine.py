@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, cast, overload
+from typing import TYPE_CHECKING, Literal, overload
 from weakref import WeakKeyDictionary
 
 from copyspec.budget import CostModel
@@ -131,7 +131,7 @@ class Engine:
         settings = DecodeSettings(draft=options.draft, batch_size=options.batch_size, keep_margins=keep_margins)
         self._check_loaded()
         requests = [job.request for job in jobs]
-        steps = cast("Generator[list[StepOutput], None, None]", decode(self._target, requests, settings, self._costs))
+        steps = decode(self._target, requests, settings, self._costs)
         try:
             while True:
                 with self._lock:

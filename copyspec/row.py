@@ -119,18 +119,19 @@ class Row:
         stats.accepted_per_position.extend([0] * (self._accepted - len(stats.accepted_per_position)))
         for position in range(self._accepted):
             stats.accepted_per_position[position] += 1
-        for origin in tree.origins:
-            self._book(stats.drafted_by_source, origin)
-        since = self._reported
-        for origin in self._origins[since : since + self._accepted]:
-            self._book(stats.accepted_by_source, origin)
+        self._book(stats.drafted_by_source, tree.tokens, tree.origins)
+        accepted = slice(self._reported, self._reported + self._accepted)
+        self._book(stats.accepted_by_source, self._output[accepted], self._origins[accepted])
 
-    def _book(self, counts: dict[str, int], origin: Origin | None) -> None:
-        if origin is None:
-            kind = "model"
-        else:
-            kind = "output" if origin.source == OUTPUT else self.request.sources[origin.source].kind
-        counts[kind] = counts.get(kind, 0) + 1
+    def _book(self, counts: dict[str, int], tokens: Sequence[int], origins: Sequence[Origin | None]) -> None:
+        """Counts draft tokens by the kind of source they come from."""
+        for token, origin in zip(tokens, origins, strict=True):
+            kind: str
+            if origin is not None:
+                kind = "output" if origin.source == OUTPUT else self.request.sources[origin.source].kind
+            else:
+                kind = "end" if token in self.request.eos_token_ids else "model"
+            counts[kind] = counts.get(kind, 0) + 1
 
 
 def _limit(max_new_tokens: int, started: int, max_length: int | None) -> int:
