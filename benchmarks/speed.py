@@ -17,7 +17,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import torch
 
@@ -48,6 +48,7 @@ class Measured:
     prompts: PromptSet
     batches: int
     figures: list[Figures]
+    left_out: int  # prompts whose output ran into the limit
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -113,6 +114,9 @@ def _method_names(options: argparse.Namespace) -> list[str]:
 def _measure(prompts: PromptSet, methods: dict[str, Method], options: argparse.Namespace, model: Model) -> Measured:
     """Warms every method up, then lets them take turns."""
     limits = Limits(options.max_new_tokens, prompts.eos_token_ids, options.draft_nodes)
+    left_out = 0
+    if not prompts.is_replay:
+        prompts, left_out = _ending(prompts, methods, limits)
     size = options.batch_size
     batches = [prompts.cases[start : start + size] for start in range(0, len(prompts.cases), size)]
     longest = max(batches, key=lambda cases: max(len(case.prompt) for case in cases))
@@ -138,8 +142,20 @@ def _measure(prompts: PromptSet, methods: dict[str, Method], options: argparse.N
         _explain(figures, prompts, expected, model)
     kind = " (replay)" if prompts.is_replay else ""
     print(f"\n{prompts.name}{kind}: {len(prompts.cases)} prompts, {options.dtype}, batch size {size}")
+    if left_out:
+        print(f"{left_out} left out: their output does not end within {options.max_new_tokens} tokens")
     print(table(figures), flush=True)
-    return Measured(prompts, len(batches), figures)
+    return Measured(prompts, len(batches), figures, left_out)
+
+
+def _ending(prompts: PromptSet, methods: dict[str, Method], limits: Limits) -> tuple[PromptSet, int]:
+    """The prompts whose output comes to an end, and how many do not; all of them where none does.
+
+    A small model that loses its way repeats itself up to the limit, and nothing is copied as fast as a loop.
+    """
+    method = methods.get("copyspec") or next(iter(methods.values()))
+    kept = [case for case in prompts.cases if method([case], limits).outputs[0][-1] in limits.eos_token_ids]
+    return (replace(prompts, cases=kept), len(prompts.cases) - len(kept)) if kept else (prompts, 0)
 
 
 def _explain(figures: Sequence[Figures], prompts: PromptSet, expected: Sequence[list[int]], model: Model) -> None:
@@ -170,6 +186,7 @@ def _report(
             "name": one.prompts.name,
             "replay": one.prompts.is_replay,
             "prompts": len(one.prompts.cases),
+            "left_out": one.left_out,
             "prompt_tokens": sum(len(case.prompt) for case in one.prompts.cases),
             "methods": [asdict(figures) for figures in one.figures],
         }

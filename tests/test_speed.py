@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from benchmarks import speed
 from benchmarks.speed_methods import Limits, Methods, Run
 from benchmarks.speed_models import SHAPES, Model, load_model
-from benchmarks.speed_prompts import DATA, Case, text_set, uncopyable_set
+from benchmarks.speed_prompts import DATA, Case, PromptSet, text_set, uncopyable_set
 from benchmarks.speed_report import Difference, add_up, measure_gap, table
 from copyspec.sources import Source
 from tests.tiny import tiny_model, tiny_tokenizer
@@ -158,6 +158,19 @@ def test_an_assistant_changes_no_output() -> None:
     cases, limits = text_set(model, "sentences", limit=1).cases, Limits(12, frozenset({0}))
     assert methods.get("hf-assistant")(cases, limits).outputs == methods.get("hf")(cases, limits).outputs
     methods.close()
+
+
+def test_outputs_without_an_end_are_left_out() -> None:
+    limits = Limits(3, frozenset({0}))
+    prompts = PromptSet("x", [Case([length], ()) for length in (1, 2, 5)], frozenset({0}))
+
+    def method(cases: Sequence[Case], limits: Limits) -> Run:
+        return Run([[7] * cases[0].prompt[0] + [0]] if cases[0].prompt[0] < 3 else [[7, 7, 7]])
+
+    kept, left_out = speed._ending(prompts, {"copyspec": method}, limits)
+    assert ([case.prompt for case in kept.cases], left_out) == ([[1], [2]], 1)
+    endless = PromptSet("x", prompts.cases[2:], frozenset({0}))
+    assert speed._ending(endless, {"hf": method}, limits) == (endless, 0)
 
 
 def test_texts_come_with_the_sources_of_generate() -> None:
