@@ -15,7 +15,10 @@ PRIOR_WEIGHT = 4.0
 DECAY = 0.98
 """Of the weight of past measurements per call: the cost drifts with the length of the context."""
 
-OUTLIER = 3.0
+EMPTY_MEMORY = 0.9
+"""Weight of what was measured before in the time of an empty call: it is the unit of all costs, and follows soon."""
+
+OUTLIER = 2.0
 """A call that takes this many times what was expected was disturbed and counts as much as that, no more."""
 
 
@@ -48,48 +51,51 @@ class Budget:
 
 
 class CostModel:
-    """Learns what a target call costs from the calls that are made anyway: seconds = base + slope * nodes.
+    """Learns what a target call costs from the calls that are made anyway, per number of rows.
 
-    A decayed least-squares line per number of rows, pulled towards PRIOR_SLOPE until calls of different
-    sizes have been seen. One instance per target; the first call of a session (prefill) is not counted.
+    An empty call is measured by itself: one token is a matrix-vector product and several are a matrix product,
+    and on a CPU the step from the one to the other can cost more than thirty nodes do. Calls with nodes lie on
+    a decayed least-squares line, pulled towards PRIOR_SLOPE until calls of different sizes have been seen.
+    One instance per target; the first call of a session (prefill) is not counted.
     """
 
     def __init__(self) -> None:
-        self._lines: dict[int, _Line] = {}
+        self._curves: dict[int, _Curve] = {}
 
     def observe(self, rows: int, nodes: int, seconds: float) -> None:
         """A call of `rows` rows whose largest tree had `nodes` nodes took `seconds`."""
-        self._line(rows).observe(nodes, seconds)
+        self._curve(rows).observe(nodes, seconds)
 
     def budget(self, rows: int, max_nodes: int, *, adaptive: bool = True) -> Budget:
         """The budget of a row in a call of `rows` rows; `adaptive=False`: max_nodes, whatever they cost."""
-        if not adaptive:
-            return Budget(max_nodes)
-        slope = self._line(rows).slope
-        return Budget(max_nodes, [1.0 + slope * n for n in range(max_nodes + 1)])
+        return Budget(max_nodes, self._curve(rows).costs(max_nodes)) if adaptive else Budget(max_nodes)
 
     def relative(self, rows: int, nodes: int, extra: float) -> float:
         """Cost of a call with `nodes` nodes and `extra` seconds of drafting, in units of an empty call."""
-        line = self._line(rows)
-        return 1.0 + line.slope * nodes + (extra / line.base if line.base else 0.0)
+        curve = self._curve(rows)
+        return curve.costs(nodes)[nodes] + (extra / curve.empty if curve.empty else 0.0)
 
-    def _line(self, rows: int) -> _Line:
-        if rows not in self._lines:
-            self._lines[rows] = _Line(PRIOR_SLOPE * rows)
-        return self._lines[rows]
+    def _curve(self, rows: int) -> _Curve:
+        if rows not in self._curves:
+            self._curves[rows] = _Curve(PRIOR_SLOPE * rows)
+        return self._curves[rows]
 
 
-class _Line:
-    """seconds = base * (1 + slope * n), fitted by least squares with decayed weights and a prior slope."""
+class _Curve:
+    """Seconds of a call by its number of nodes: a value for none, a line for one and more."""
 
     def __init__(self, prior: float) -> None:
-        self._prior = prior
+        self._prior = prior  # slope of the line in units of its base
+        self._empty = 0.0
         self._weight = self._n = self._nn = self._t = self._nt = 0.0
 
     def observe(self, n: int, seconds: float) -> None:
-        if self._weight > 1.0:
-            base, per_node = self._fit()
-            seconds = min(seconds, OUTLIER * (base + per_node * n))
+        expected = self._seconds(n)
+        if expected:
+            seconds = min(seconds, OUTLIER * expected)
+        if n == 0:
+            self._empty = EMPTY_MEMORY * self._empty + (1 - EMPTY_MEMORY) * seconds if self._empty else seconds
+            return
         self._weight = self._weight * DECAY + 1.0
         self._n = self._n * DECAY + n
         self._nn = self._nn * DECAY + n * n
@@ -97,15 +103,27 @@ class _Line:
         self._nt = self._nt * DECAY + n * seconds
 
     @property
-    def base(self) -> float | None:
-        return self._fit()[0] if self._weight else None
+    def empty(self) -> float:
+        """Seconds of a call without nodes; 0 before anything was measured."""
+        return self._empty or (self._fit()[0] if self._weight else 0.0)
 
-    @property
-    def slope(self) -> float:
+    def costs(self, max_nodes: int) -> list[float]:
+        """Costs of 0..max_nodes nodes in units of an empty call."""
         if not self._weight:
-            return self._prior
+            return [1.0 + self._prior * n for n in range(max_nodes + 1)]
         base, per_node = self._fit()
-        return per_node / base
+        unit = self._empty or base
+        first, slope = max(base / unit, 1.0), per_node / unit
+        return [1.0, *(first + slope * n for n in range(1, max_nodes + 1))]
+
+    def _seconds(self, n: int) -> float:
+        """What a call is expected to take; 0 where nothing like it was measured."""
+        if n == 0:
+            return self._empty
+        if not self._weight:
+            return 0.0
+        base, per_node = self._fit()
+        return base + per_node * n
 
     def _fit(self) -> tuple[float, float]:
         """(base, seconds per node). The prior acts as calls at 0 and 32 nodes on the line through the mean."""
@@ -116,19 +134,19 @@ class _Line:
         n, nn = self._n + half * 32, self._nn + half * 32 * 32
         far = base * (1.0 + self._prior * 32)
         t, nt = self._t + half * (base + far), self._nt + half * 32 * far
-        spread = weight * nn - n * n
-        per_node = max(0.0, (weight * nt - n * t) / spread)
+        per_node = max(0.0, (weight * nt - n * t) / (weight * nn - n * n))
         return max((t - per_node * n) / weight, 1e-9), per_node
 
 
 class Pacer:
     """Pauses one row's drafting while it costs more than it brings, and probes now and then.
 
-    `gain` is tokens per call over the cost of the call, averaged over about the last eight drafts; below 1
-    plain decoding is faster. Each failed probe doubles the pause, up to MAX_PAUSE calls.
+    `gain` is tokens per call over the cost of the call, averaged over about the last eight proposals; below 1
+    plain decoding is faster. Each failed probe doubles the pause.
     """
 
-    MAX_PAUSE = 32
+    MAX_PAUSE = 32  # calls, where drafts were rejected: a rejected draft costs a larger call
+    MAX_IDLE = 4  # calls, where nothing was proposed: looking is cheap, and copying should start soon
     _MEMORY = 0.875
 
     def __init__(self) -> None:
@@ -143,11 +161,12 @@ class Pacer:
             return False
         return True
 
-    def observe(self, accepted: int, cost: float) -> None:
-        """The last draft brought `accepted` tokens and made its call `cost` times as long as an empty one."""
+    def observe(self, drafted: int, accepted: int, cost: float) -> None:
+        """The last proposal had `drafted` nodes, of which `accepted` were right; its call cost `cost` times as
+        much as an empty one, the drafter's own time included."""
         self._gain = self._MEMORY * self._gain + (1 - self._MEMORY) * (1 + accepted) / cost
         if self._gain >= 1.0:
             self._pause = 1
-        else:
-            self._left = self._pause
-            self._pause = min(2 * self._pause, self.MAX_PAUSE)
+            return
+        self._left = self._pause if drafted else min(self._pause, self.MAX_IDLE)
+        self._pause = min(2 * self._pause, self.MAX_PAUSE)

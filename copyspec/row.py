@@ -38,10 +38,12 @@ class Row:
         self._keep_margins = keep_margins
         self._reported = 0
         self._accepted = 0
+        self._proposed = False
         self._pacer = Pacer() if adaptive else None
 
     def propose(self, budget: Budget) -> DraftTree:
         """The row's draft: empty without a drafter, and while drafting does not pay."""
+        self._proposed = False
         drafter = self.request.drafter
         # The last token of the output comes from the target: drafts beyond it are wasted, and may have no position.
         room = self._limit - len(self._output) - 1
@@ -49,6 +51,7 @@ class Row:
             return EMPTY
         if self._pacer is not None and not self._pacer.wants_draft():
             return EMPTY
+        self._proposed = True
         tree = drafter.propose(budget)
         return tree if len(tree) <= room else tree.up_to_depth(room)
 
@@ -78,8 +81,8 @@ class Row:
     def report(self, tree: DraftTree, cost: float) -> StepOutput:
         """What the step added; counts it. `cost`: of the step, in units of a call without draft nodes."""
         self._count(tree)
-        if len(tree) and self._pacer is not None:
-            self._pacer.observe(self._accepted, cost)
+        if self._pacer is not None and self._proposed:
+            self._pacer.observe(len(tree), self._accepted, cost)
         since, self._reported = self._reported, len(self._output)
         return StepOutput(
             row=self.index,
