@@ -73,8 +73,7 @@ class _Batch:
         paths = [row.verify(tree, pick) for row, tree, pick in zip(self._rows, trees, picks, strict=True)]
         verified = perf_counter()
         self._commit(session, paths)
-        outputs = self._account(trees, (started, proposed, scored, verified))
-        return outputs
+        return self._account(trees, (started, proposed, scored, verified))
 
     def _propose(self) -> list[DraftTree]:
         """A tree per row, within the budget that the cost of a call allows."""
@@ -120,12 +119,23 @@ class _Batch:
 
 @torch.inference_mode()
 def _score(session: Session, rows: Sequence[Row], trees: Sequence[DraftTree]) -> list[Picks]:
-    """One target call, and each row's picks. Where all rows take the argmax, one small tensor is read back."""
+    """One target call, and each row's picks. What does not depend on the walk is read back as one small tensor."""
     logits = session.score([row.chain for row in rows], trees)
     if all(row.picker.is_argmax for row in rows):
         tokens: list[list[int]] = logits.argmax(-1).tolist()
         return [ScoredPicks(logits[index], tokens[index]) for index in range(len(rows))]
-    return [
-        row.picker.picks(logits[index, : len(tree) + 1], tree)
-        for index, (row, tree) in enumerate(zip(rows, trees, strict=True))
-    ]
+    best = torch.zeros(logits.shape[:2], dtype=torch.long, device=logits.device)
+    scores: list[torch.Tensor | None] = []
+    for index, (row, tree) in enumerate(zip(rows, trees, strict=True)):
+        size = 1 + len(tree)
+        scores.append(None if row.picker.depends_on_history else row.picker.scores(logits[index, :size], tree))
+        if (of_row := scores[-1]) is not None:
+            best[index, :size] = of_row.argmax(-1)
+    tokens = best.tolist()  # also waits for the call, whose time is measured
+    picks: list[Picks] = []
+    for index, (row, tree, of_row) in enumerate(zip(rows, trees, scores, strict=True)):
+        if of_row is not None:
+            picks.append(ScoredPicks(of_row, tokens[index]))
+        else:
+            picks.append(row.picker.walk_picks(logits[index, : 1 + len(tree)], tree))
+    return picks

@@ -19,7 +19,7 @@ from transformers import (
 from copyspec.options import SamplingOptions
 from copyspec.tree import ROOT, DraftTree
 from copyspec.verification.noise import gumbel
-from copyspec.verification.picking import Picker
+from copyspec.verification.picking import Picker, Picks, ScoredPicks
 from copyspec.verification.walk import walk
 
 CPU = torch.device("cpu")
@@ -108,9 +108,9 @@ def test_samples_follow_softmax(shape: str, draws: int, sampling: SamplingOption
             return len(output) == 2
 
         logits = torch.stack([table[-1], *(table[token] for token in tree.tokens)])
-        walk(tree, picker.picks(logits, tree), emit)
+        walk(tree, picks(picker, logits, tree), emit)
         if len(output) < 2:
-            walk(DraftTree(), picker.picks(table[output[-1]][None], DraftTree()), emit)
+            walk(DraftTree(), picks(picker, table[output[-1]][None], DraftTree()), emit)
         joint[output[0], output[1]] += 1
     expected = torch.zeros(vocab, vocab)
     first = processed(table[-1], prompt, sampling).softmax(-1)
@@ -118,6 +118,13 @@ def test_samples_follow_softmax(shape: str, draws: int, sampling: SamplingOption
         expected[token] = first[token] * processed(table[token], [*prompt, token], sampling).softmax(-1)
     assert joint[expected == 0].sum() == 0
     assert chi_square(joint.flatten(), expected.flatten()) < bound(int((expected * draws >= 5).sum()))
+
+
+def picks(picker: Picker, logits: torch.Tensor, tree: DraftTree) -> Picks:
+    if picker.depends_on_history:
+        return picker.walk_picks(logits, tree)
+    scores = picker.scores(logits, tree)
+    return ScoredPicks(scores, scores.argmax(-1).tolist())
 
 
 def as_dict(sampling: SamplingOptions) -> dict[str, object]:

@@ -50,7 +50,8 @@ class Picker:
     ) -> None:
         """`start`: the ids before the output, as processors see them; `capacity`: output tokens at most."""
         self._sampling = sampling
-        self._bias = [(token, float(bias)) for token, bias in sampling.logit_bias.items()]
+        self._biased = torch.tensor(list(sampling.logit_bias), dtype=torch.long, device=device)
+        self._bias = torch.tensor(list(sampling.logit_bias.values()), dtype=torch.float32, device=device)
         self._processors = _history_dependent(sampling, processors)
         self._warpers = _warpers(sampling)
         self._length = len(start)
@@ -61,7 +62,12 @@ class Picker:
     @property
     def is_argmax(self) -> bool:
         """True: the token is the argmax of the logits as they are, which a batch takes in one go."""
-        return self._sampling.is_greedy and not self._processors and not self._bias
+        return self._sampling.is_greedy and not self._processors and not len(self._biased)
+
+    @property
+    def depends_on_history(self) -> bool:
+        """True: the scores at a node depend on the walk to it, and are worked out along the walk."""
+        return bool(self._processors)
 
     def append(self, token: int) -> None:
         """Tells which token joined the output."""
@@ -69,25 +75,28 @@ class Picker:
             self._ids[0, self._length] = token
         self._length += 1
 
-    def picks(self, logits: torch.Tensor, tree: DraftTree) -> Picks:
-        """Picks after the root and each node, given `logits` [1 + m, V] (row 0: the root).
+    def scores(self, logits: torch.Tensor, tree: DraftTree) -> torch.Tensor:
+        """What the argmax is taken of at the root and each node, [1 + m, V], given the logits there (row 0: the
+        root). Only where `depends_on_history` is False."""
+        scores, noise = self._biased_scores(logits), self._noise(logits, tree)
+        return scores if noise is None else self.perturb(scores, noise[[0, *tree.depths()]])
 
-        Where nothing depends on the walk all nodes are scored at once, with one result read back; with
-        history-dependent processors node by node, each with its own prefix.
-        """
+    def walk_picks(self, logits: torch.Tensor, tree: DraftTree) -> Picks:
+        """Picks that are worked out node by node, each with its own prefix. Arguments as for `scores`."""
+        return _WalkPicks(self, self._biased_scores(logits), [0, *tree.depths()], self._noise(logits, tree))
+
+    def _biased_scores(self, logits: torch.Tensor) -> torch.Tensor:
         scores = logits.to(torch.float32, copy=True)
-        for token, bias in self._bias:
-            scores[:, token] += bias
-        depths = [0, *tree.depths()]
-        noise = None
-        if not self._sampling.is_greedy:
-            positions = range(self._length, self._length + max(depths) + 1)
-            noise = gumbel(self._sampling.seed, self._sampling.sample, positions, scores.shape[-1], scores.device)
-        if self._processors:
-            return _WalkPicks(self, scores, depths, noise)
-        if noise is not None:
-            scores = self.perturb(scores, noise[depths])
-        return ScoredPicks(scores, scores.argmax(-1).tolist())
+        if len(self._biased):
+            scores[:, self._biased] += self._bias
+        return scores
+
+    def _noise(self, logits: torch.Tensor, tree: DraftTree) -> torch.Tensor | None:
+        """Noise by depth, [deepest + 1, V]; None when greedy."""
+        if self._sampling.is_greedy:
+            return None
+        positions = range(self._length, self._length + 1 + max(tree.depths(), default=0))
+        return gumbel(self._sampling.seed, self._sampling.sample, positions, logits.shape[-1], logits.device)
 
     def process(self, scores: torch.Tensor) -> torch.Tensor:
         """Scores [1, V] through the history-dependent processors, with the output as told to `append`."""
