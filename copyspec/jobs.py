@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from copyspec.drafters.base import Drafter
     from copyspec.requests import StopCondition
     from copyspec.target.base import Target
+
+UNKNOWN = -1
+"""Stands in a source for a token that the model does not have. No match and no copy crosses it (`Corpus`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,9 @@ class JobMaker:
         self._eos = generation_config.eos_token_ids(config)
 
     def make(self, inputs: Sequence[Inputs], options: CallOptions) -> list[Job]:
-        """A job per prompt and sample. Raises ValueError where a prompt does not fit."""
+        """A job per prompt and sample. Raises ValueError where a prompt or an option does not fit the model."""
+        self._check_tokens("logit_bias", options.sampling.logit_bias)
+        self._check_tokens("stop_token_ids", options.stop_token_ids)
         copies: dict[tuple[str, Lead], Encoded] = {}
         return [job for index, each in enumerate(inputs) for job in self._make(index, each, options, copies)]
 
@@ -107,9 +112,12 @@ class JobMaker:
     ) -> list[Job]:
         encoded = self._encode_prompt(index, inputs.prompt, options)
         prompt = encoded.ids
+        given = inputs.prompt.ids is not None
+        self._check_tokens(f"prompt {index}", prompt, "were the ids" if given else "was the model")
         start = self._target.start(prompt)
         self._check_length(index, prompt, start)
-        sources = self._sources(inputs, prompt, copies) if options.drafts else []
+        sources = self._sources(inputs, prompt, copies, with_references=options.drafts)
+        # Counted without drafts too: the limit is part of the output.
         edit_tokens = len(sources[0].tokens) if sources and sources[0].kind == "edit" else 0
         if options.drafts:
             sources.append(NamedSource("prompt", "prompt", None, prompt, encoded.offsets))
@@ -155,13 +163,13 @@ class JobMaker:
             return None
         from copyspec import drafters
 
-        return drafters.create(sources, eos, continues_prompt=not self._target.is_encoder_decoder)
+        known = [token for token in eos if token < self._target.vocab_size]
+        return drafters.create(sources, known, continues_prompt=not self._target.is_encoder_decoder)
 
     def _encode_prompt(self, index: int, prompt: Prompt, options: CallOptions) -> Encoded:
         if prompt.ids is not None:
             if options.system is not None:
                 raise ChatError(f"system={options.system!r} needs a str or a chat; prompt {index} is token ids")
-            self._check_vocabulary(index, prompt.ids)
             return Encoded(prompt.ids)
         if prompt.chat is None and options.system is None and options.chat is not True:
             assert prompt.text is not None
@@ -175,12 +183,20 @@ class JobMaker:
         return self._codec.encode_chat(with_system(messages, options.system))
 
     def _sources(
-        self, inputs: Inputs, prompt: Sequence[int], copies: dict[tuple[str, Lead], Encoded]
+        self,
+        inputs: Inputs,
+        prompt: Sequence[int],
+        copies: dict[tuple[str, Lead], Encoded],
+        *,
+        with_references: bool,
     ) -> list[NamedSource]:
         """The edit source and the references, empty ones left out. `copies`: what was encoded for earlier prompts."""
-        lead = self._codec.lead(prompt, starts_text=self._target.is_encoder_decoder)
         given = [(inputs.edit, "edit")] if inputs.edit is not None else []
-        given += [(reference, "reference") for reference in inputs.references]
+        if with_references:
+            given += [(reference, "reference") for reference in inputs.references]
+        if not given:
+            return []
+        lead = self._codec.lead(prompt, starts_text=self._target.is_encoder_decoder)
         sources: list[NamedSource] = []
         for reference, kind in given:
             if reference.text is None:
@@ -189,15 +205,21 @@ class JobMaker:
                 key = (reference.text, lead)
                 encoded = copies[key] = copies.get(key) or self._codec.encode_copy(*key)
             if encoded.ids:
-                sources.append(NamedSource(reference.name, kind, reference.index, encoded.ids, encoded.offsets))
+                ids = self._known(encoded.ids)
+                sources.append(NamedSource(reference.name, kind, reference.index, ids, encoded.offsets))
         return sources
 
-    def _check_vocabulary(self, index: int, ids: Sequence[int]) -> None:
-        worst = max(ids)
+    def _known(self, ids: list[int]) -> list[int]:
+        """`ids` with UNKNOWN for those that the model does not have: offsets stay aligned."""
+        size = self._target.vocab_size
+        return ids if max(ids) < size else [token if token < size else UNKNOWN for token in ids]
+
+    def _check_tokens(self, where: str, ids: Iterable[int], what: str = "were the ids") -> None:
+        worst = max(ids, default=0)
         if worst >= self._target.vocab_size:
             raise ValueError(
-                f"prompt {index} holds token id {worst}, but the model's vocabulary ends at "
-                f"{self._target.vocab_size - 1}; were the ids made by another tokenizer?"
+                f"{where} holds token id {worst}, but the model's vocabulary ends at "
+                f"{self._target.vocab_size - 1}; {what} made for another tokenizer?"
             )
 
     def _check_length(self, index: int, prompt: Sequence[int], start: Sequence[int]) -> None:

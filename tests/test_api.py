@@ -356,6 +356,43 @@ def test_the_default_length_grows_with_the_text_being_edited() -> None:
         assert job.request.max_new_tokens == limit
 
 
+def test_the_default_length_is_that_of_plain_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("copyspec.jobs.DEFAULT_MAX_NEW_TOKENS", 20)
+    tiny = engine()
+    options: dict[str, Any] = {"edit_source": [5] * 30, "ignore_eos": True}
+    plain, copied = (tiny.generate(PROMPT, drafter=drafter, **options) for drafter in ("none", "auto"))
+    assert len(plain.token_ids) == 60 and plain.token_ids == copied.token_ids
+    assert copyspec.compare(PROMPT, model=tiny, **options).equal  # type: ignore[union-attr]
+
+
+@settings(max_examples=20)
+@given(st.data())
+def test_ids_that_the_model_does_not_have_are_never_drafted(data: st.DataObject) -> None:
+    tiny = engine()
+    plain = tiny.generate(PROMPT, drafter="none", max_new_tokens=30, ignore_eos=True)
+    texts = []
+    for _ in range(2):
+        ids = list(plain.token_ids)
+        for at in data.draw(st.lists(st.integers(0, 29), min_size=1, max_size=3)):
+            ids[at : at + 1] = data.draw(st.sampled_from([[999], [999, ids[at]], [999] * 3]))
+        texts.append(ids)
+    result = tiny.generate(PROMPT, [texts[0]], edit_source=texts[1], max_new_tokens=30, ignore_eos=True)
+    assert result.token_ids == plain.token_ids
+    assert all(0 <= span.start < span.end <= 30 for span in result.spans)
+
+
+def test_an_end_of_sequence_that_the_model_does_not_have_is_no_draft() -> None:
+    model = llama(len(byte_level()), seed=7)
+    before = model.generation_config
+    try:
+        model.generation_config = GenerationConfig(eos_token_id=[900], pad_token_id=1)
+        odd = Engine(model, byte_level())
+        plain = odd.generate(PROMPT, drafter="none", max_new_tokens=20)
+        assert odd.generate(PROMPT, edit_source=plain.text, max_new_tokens=20).token_ids == plain.token_ids
+    finally:
+        model.generation_config = before
+
+
 def test_stats_are_under_vllms_names() -> None:
     tiny = engine()
     plain = tiny.generate(PROMPT, drafter="none", max_new_tokens=30, ignore_eos=True)

@@ -66,6 +66,8 @@ def test_wrong_options_raise_type_errors(options: dict[str, Any], expected: str)
         ({"batch_size": 0}, "batch_size must be a whole number from 1, got 0"),
         ({"system": "Be kind.", "chat": False}, "system= makes the prompt a chat; leave out chat=False"),
         ({"stream": True, "temperature": 1.0, "n": 2}, "n=2 cannot be streamed; leave stream out"),
+        ({"logit_bias": {9999: 1.0}}, "logit_bias holds token id 9999, but the model's vocabulary ends at 332"),
+        ({"stop_token_ids": [5, 9999]}, "stop_token_ids holds token id 9999, but the model's vocabulary ends at 332"),
         ({"edit_source": ["a", "b"]}, "edit_source holds 2 texts for 1 prompt; give one per prompt"),
     ],
 )
@@ -133,6 +135,12 @@ def test_wrong_references(prompt: object, references: object, error: type[Except
 def test_one_edited_text_for_several_prompts_is_an_error() -> None:
     assert "edit_source is one text for 2 prompts; give a list" in message(TypeError, ["a", "b"], edit_source="a")
     assert "edit_source[1] must be a str; got int: 5" in message(TypeError, ["a", "b"], edit_source=["a", 5])
+
+
+def test_a_tokenizer_larger_than_the_model_is_named() -> None:
+    small = copyspec.Engine(llama(200), byte_level())
+    text = message(ValueError, "the cat sat", model=small)
+    assert re.search("prompt 0 holds token id .+, but the model's vocabulary ends at 199; was the model made for", text)
 
 
 def test_chats_that_cannot_be() -> None:
