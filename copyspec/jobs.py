@@ -16,7 +16,7 @@ from copyspec.requests import Finish, Margin, Request, RowStats, StepOutput
 from copyspec.results import Result, Stats
 from copyspec.sources import Source, SourceKind
 from copyspec.spans import CopiedOutput, NamedSource
-from copyspec.stops import CriterionStop, StopStrings
+from copyspec.stops import CriterionStop, StopStrings, text_of
 from copyspec.text import Codec, Encoded, Lead
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Job:
     def _text(self, finish: Finish) -> str:
         ended_by_token = finish.reason == "stop" and isinstance(finish.detail, int)
         kept = self.options.include_stop and finish.detail in self.options.stop_token_ids
-        text = self.codec.decode(self.tokens[:-1] if ended_by_token and not kept else self.tokens)
+        text = text_of(self.tokens[:-1] if ended_by_token and not kept else self.tokens, self.codec.decode)
         match = self.stop_strings.match if self.stop_strings is not None else None
         if match is None or finish.detail != match.string:
             return text
@@ -140,7 +140,10 @@ class JobMaker:
         strings = StopStrings(options.stop, self._codec.decode) if options.stop else None
         stops: list[StopCondition] = [strings] if strings is not None else []
         start = self._target.start(output.prompt)
-        stops += [CriterionStop(criterion, start) for criterion in options.stopping_criteria]
+        stops += [
+            CriterionStop(criterion, start, output.max_new_tokens, self._target.device)
+            for criterion in options.stopping_criteria
+        ]
         sources = [Source(source.tokens, _kind(source)) for source in named]
         penalise = options.repetition_penalty is None
         request = Request(

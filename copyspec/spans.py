@@ -102,6 +102,7 @@ class _Places:
         for token in output.tokens:
             length += len(detokenizer.push([token]))
             self.characters.append(min(length, len(output.text)))
+        self.characters[-1] = min(length + len(detokenizer.finish()), len(output.text))
 
     def place(self, origin: Origin, length: int) -> Place:
         index, start = origin

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import torch
     from transformers import StoppingCriteria
 
 # Tokens decoded again with each new one: longer than any character split into bytes, short enough to be free.
@@ -17,7 +18,7 @@ INCOMPLETE = "\ufffd"
 
 
 class Detokenizer:
-    """Text of a growing output, complete characters only. The pieces join to the text of all tokens."""
+    """Text of a growing output, complete characters only. The pieces and `finish` join to `text_of` all tokens."""
 
     def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
         self._decode = decode
@@ -25,22 +26,45 @@ class Detokenizer:
         self._given = 0  # characters of the window's text that were handed out
 
     def push(self, tokens: Sequence[int]) -> str:
-        """The text that `tokens` complete."""
-        self._window.extend(tokens)
-        text = self._decode(self._window)
-        complete = text.rstrip(INCOMPLETE)
-        piece = complete[self._given :]
-        self._given = max(self._given, len(complete))
-        if len(self._window) > 2 * WINDOW and len(complete) == len(text):
-            del self._window[:-WINDOW]
-            self._given = len(self._decode(self._window))
-        return piece
+        """The text that `tokens` complete, however they are divided among calls."""
+        return "".join(map(self._push, tokens))
 
     def finish(self) -> str:
         """What was held back: bytes that never became a character."""
         piece = self._decode(self._window)[self._given :]
         self._given += len(piece)
         return piece
+
+    def _push(self, token: int) -> str:
+        self._window.append(token)
+        text = self._decode(self._window)
+        complete = text.rstrip(INCOMPLETE)
+        piece = complete[self._given :]
+        self._given = max(self._given, len(complete))
+        if len(self._window) > 2 * WINDOW and len(complete) == len(text):
+            self._shorten(text)
+        return piece
+
+    def _shorten(self, text: str) -> None:
+        """Forgets the tokens before the last ones, cut where those decode alone as they do at the text's end."""
+        for start in range(len(self._window) - WINDOW, 0, -1):
+            rest = self._decode(self._window[start:])
+            if rest and text.endswith(rest):
+                del self._window[:start]
+                self._given = len(rest)
+                return
+
+
+def text_of(tokens: Sequence[int], decode: Callable[[Sequence[int]], str]) -> str:
+    """The text of a whole output, as a stream shows it.
+
+    A tokenizer with byte fallback takes back complete characters when broken bytes follow them; a stream cannot.
+    """
+    text = decode(tokens)
+    if INCOMPLETE not in text:
+        return text
+    detokenizer = Detokenizer(decode)
+    return detokenizer.push(tokens) + detokenizer.finish()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +118,20 @@ class CriterionStop:
     encoder-decoder models the decoder's) and with no scores.
     """
 
-    def __init__(self, criterion: StoppingCriteria, start: Sequence[int]) -> None:
+    def __init__(self, criterion: StoppingCriteria, start: Sequence[int], room: int, device: torch.device) -> None:
+        """`room`: output tokens at most; `device`: where the model's ids live."""
         import torch
 
         self._criterion = criterion
-        self._ids = torch.tensor([list(start)], dtype=torch.long)
+        self._length = len(start)
+        self._ids = torch.zeros((1, len(start) + room), dtype=torch.long, device=device)
+        self._ids[0, : len(start)] = torch.tensor(list(start), dtype=torch.long)
 
     def push(self, token: int) -> str | None:
         """The criterion's class name where it ends the output with this token."""
         import torch
 
-        self._ids = torch.cat([self._ids, torch.tensor([[token]], dtype=torch.long)], dim=1)
-        done = self._criterion(self._ids, None)
+        self._ids[0, self._length] = token
+        self._length += 1
+        done = self._criterion(self._ids[:, : self._length], None)
         return type(self._criterion).__name__ if bool(torch.as_tensor(done).all()) else None

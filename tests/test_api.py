@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from texts import CORPUS, bart, byte_level, engine, llama, sentencepiece_like
+from texts import CORPUS, bart, byte_fallback, byte_level, engine, llama, sentencepiece_like
 from transformers import GenerationConfig, PreTrainedModel, StoppingCriteria
 
 import copyspec
@@ -291,6 +291,17 @@ def test_the_pieces_of_a_stream_join_to_the_text(prompt: str, stop: list[str], t
     assert chunks[-1].result is not None and chunks[-1].result.text == whole.text
     assert all(chunk.result is None for chunk in chunks[:-1])
     assert not any(chunk.text.endswith("\ufffd") for chunk in chunks[:-1])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_streams_of_byte_fallback_tokenizers_join_to_the_text(seed: int) -> None:
+    tiny = Engine(llama(len(byte_fallback()), seed), byte_fallback())
+    for stop in (None, "a", "\ufffd"):
+        options: dict[str, Any] = {"temperature": 1.5, "seed": seed, "stop": stop, "max_new_tokens": 60}
+        whole = tiny.generate("that é 🙂", CORPUS, **options)
+        pieces = [chunk.text for chunk in tiny.stream("that é 🙂", CORPUS, **options)]
+        assert "".join(pieces) == whole.text
+        assert all(span.end_char <= len(whole.text) for span in whole.spans)
 
 
 def test_a_stream_of_several_prompts_says_which_is_which() -> None:

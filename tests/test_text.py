@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from texts import NO_SYSTEM_TEMPLATE, SPECIAL, byte_level, sentencepiece_like
+from texts import NO_SYSTEM_TEMPLATE, SPECIAL, byte_fallback, byte_level, sentencepiece_like
 
 from copyspec.chat import ChatError, check_chat, with_system
-from copyspec.stops import WINDOW, CriterionStop, Detokenizer, StopStrings, held_back
+from copyspec.stops import WINDOW, CriterionStop, Detokenizer, StopStrings, held_back, text_of
 from copyspec.text import Codec
 
 CODEC = Codec(byte_level())
@@ -177,6 +178,33 @@ def test_pieces_of_an_output_join_to_its_text(tokens: list[int], cuts: int) -> N
 
 
 @given(
+    st.lists(st.sampled_from(["é", "🙂", "a", " th", "中文", b"\xf0", b"\x9f\x99", b"\xc3"]), max_size=40), st.data()
+)
+def test_text_of_byte_fallback_tokenizers_is_never_taken_back(parts: list[str | bytes], data: st.DataObject) -> None:
+    codec = Codec(byte_fallback())
+    tokens: list[int] = []
+    for part in parts:
+        tokens += codec.encode(part).ids if isinstance(part, str) else [3 + byte for byte in part]
+    text = text_of(tokens, codec.decode)
+    one_by_one, at_once = Detokenizer(codec.decode), Detokenizer(codec.decode)
+    cut = data.draw(st.integers(0, len(tokens)))
+    assert "".join(one_by_one.push([token]) for token in tokens) + one_by_one.finish() == text
+    assert at_once.push(tokens[:cut]) + at_once.push(tokens[cut:]) + at_once.finish() == text
+    if not any(isinstance(part, bytes) for part in parts):
+        assert text == codec.decode(tokens)
+    stop = StopStrings(["\ufffda", "th"], codec.decode)
+    if any(stop.push(token) is not None for token in tokens) and stop.match is not None:
+        assert text[stop.match.start : stop.match.end] == stop.match.string
+
+
+def test_a_broken_byte_leaves_the_characters_before_it() -> None:
+    codec = Codec(byte_fallback())
+    tokens = [*codec.encode("aé").ids, 3 + 0xF0, *codec.encode("b").ids[-1:]]
+    assert codec.decode(tokens).count("\ufffd") == 3
+    assert text_of(tokens, codec.decode).startswith("aé\ufffd")
+
+
+@given(
     st.text(alphabet="ab the🙂", max_size=30),
     st.lists(st.text(alphabet="ab the🙂", min_size=1, max_size=4), min_size=1, max_size=3),
 )
@@ -201,7 +229,7 @@ def test_stop_strings_end_where_transformers_does() -> None:
     tokens = CODEC.encode("The cat sat on the mat, and the dog sat.").ids
     for stop in ("t s", " mat,", "dog", "e mat", "."):
         own = StopStrings([stop], CODEC.decode)
-        theirs = CriterionStop(StopStringCriteria(CODEC.tokenizer, [stop]), [0])
+        theirs = CriterionStop(StopStringCriteria(CODEC.tokenizer, [stop]), [0], len(tokens), torch.device("cpu"))
         ends = [
             next(i for i, token in enumerate(tokens) if watcher.push(token) is not None) for watcher in (own, theirs)
         ]

@@ -77,6 +77,21 @@ def sentencepiece_like() -> PreTrainedTokenizerFast:
 
 
 @cache
+def byte_fallback() -> PreTrainedTokenizerFast:
+    """Llama 2's kind: characters outside its vocabulary are written as byte tokens, ids 3 to 258."""
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", *"abcdehost", "▁a", "▁th"]
+    merges = [("▁", "a"), ("▁", "th"), ("t", "h")]
+    vocabulary = {piece: i for i, piece in enumerate([*pieces, "th"])}
+    tokenizer = Tokenizer(BPE(vocabulary, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    tokenizer.decoder = decoders.Sequence(steps)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="</s>", unk_token="<unk>"
+    )
+
+
+@cache
 def llama(vocab_size: int, seed: int = 0) -> PreTrainedModel:
     """A decoder-only model with random weights that repeats itself often: float32."""
     set_seed(seed)
