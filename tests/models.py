@@ -27,6 +27,21 @@ _BASE = {
 _GPT2 = {"vocab_size": VOCAB_SIZE, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 512}
 _MOE = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 _ALTERNATING = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
+BORDER_NAME = "original_max_position_embeddings"
+_YARN: dict[str, Any] = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 4.0,
+    "original_max_position_embeddings": WINDOW,
+}
+
+LONGROPE: dict[str, Any] = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "short_factor": [1.0] * 4,
+    "long_factor": [8.0, 6.0, 4.0, 2.0],
+}
+"""The `rope_parameters` of a model with heads of 8, without the border."""
 
 CAUSAL: dict[str, dict[str, Any]] = {
     "llama": _BASE,
@@ -80,8 +95,11 @@ CAUSAL: dict[str, dict[str, Any]] = {
         "attention_chunk_size": WINDOW,
         "layer_types": ["chunked_attention", "full_attention"],
         "no_rope_layers": [1, 0],
+        "floor_scale": WINDOW,  # of the attention temperature, which is on by default
+        "attn_scale": 0.5,
         "pad_token_id": 0,
     },
+    "ministral3": _BASE | {"rope_parameters": _YARN | {"llama_4_scaling_beta": 0.5}},
     "ernie4_5": _BASE,
     "bloom": {"vocab_size": VOCAB_SIZE, "hidden_size": 32, "n_layer": 2, "n_head": 4},
     "mpt": {"vocab_size": VOCAB_SIZE, "d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 512},

@@ -183,3 +183,23 @@ def test_a_model_may_be_moved_between_sessions() -> None:
     target = wrap(model)
     model.to("meta")
     assert target.device == torch.device("meta")
+
+
+def test_a_model_may_change_its_type_between_sessions() -> None:
+    model = models.tiny("llama")
+    target = wrap(model)
+    model.to(torch.bfloat16)
+    prompts = [models.random_ids(5, seed=0), models.random_ids(3, seed=1)]
+    logits = target.open(prompts).score(prompts, [random_tree(random.Random(0), 5)] * 2)
+    assert logits.dtype == target.facts.zero.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("name", ["llama", "mpt", "bart", "mamba"])
+def test_training_mode_after_wrapping_is_refused(name: str) -> None:
+    model = models.tiny(name)
+    target = wrap(model, on_unsupported="plain")
+    model.train()
+    with pytest.raises(ValueError, match=r"training mode.*model\.eval\(\)"):
+        target.open([[5, 6]])
+    model.eval()
+    target.open([[5, 6]]).close()

@@ -199,20 +199,6 @@ def test_cache_grows_by_doubling() -> None:
     assert capacities == [64, 128, 256, 256, 512, 512]
 
 
-def test_caches_of_two_batches_join() -> None:
-    model = models.tiny("mistral")
-    target = wrap(model)
-    one, two = Rows(model, target, [5, 70], seed=7), Rows(model, target, [9], seed=8)
-    two.prompts = [models.random_ids(9, seed=99)]
-    two.sequences = [list(two.prompts[0])]
-    one.step()
-    two.step()
-    one.session.join(two.session)
-    for name in ("prompts", "sequences", "cached"):
-        getattr(one, name).extend(getattr(two, name))
-    assert one.step() < TOLERANCE
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize("name", ["llama", "gemma3_text", "bloom", "t5", "bart"])

@@ -108,13 +108,6 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         else:
             self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
 
-    def join(self, other: TreeLayer) -> None:
-        """Appends the rows of `other`."""
-        capacity = max(self._capacity, other._capacity)
-        parts = [(self.keys, other.keys), (self.values, other.values)]
-        self.keys, self.values = (torch.cat([_padded(a, capacity), _padded(b, capacity)]) for a, b in parts)
-        self._capacity = capacity
-
     def get_seq_length(self) -> int:
         return self._cache.write.start if self._cache.write.plain else 0
 
@@ -181,12 +174,6 @@ class TreeCache(Cache):
             layer.select(len(rows) if first else torch.tensor(rows, device=layer.device))
         self.rows = len(rows)
 
-    def join(self, other: TreeCache) -> None:
-        """Appends the rows of another cache of the same model."""
-        for layer, more in zip(self._filled(), other._filled(), strict=True):
-            layer.join(more)
-        self.rows += other.rows
-
     def _filled(self) -> list[TreeLayer]:
         return [layer for layer in self._tree_layers if layer.is_initialized]
 
@@ -208,8 +195,6 @@ def _packed(moves: Sequence[Move]) -> torch.Tensor:
 
 def _padded(buffer: torch.Tensor | None, capacity: int) -> torch.Tensor:
     assert buffer is not None
-    if buffer.shape[2] == capacity:
-        return buffer
     grown = buffer.new_zeros((*buffer.shape[:2], capacity, buffer.shape[3]))
     grown.narrow(2, 0, buffer.shape[2]).copy_(buffer)
     return grown

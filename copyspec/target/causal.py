@@ -33,7 +33,7 @@ class CausalTarget(WrappedModel):
         super().__init__(model, facts)
         self.supports_trees = supports_trees
 
-    def open(self, prompts: Sequence[Sequence[int]]) -> Session:
+    def _open(self, prompts: Sequence[Sequence[int]]) -> Session:
         if self.supports_trees and self.facts.positions != "mpt":
             return CausalSession(self, len(prompts))
         return RowSessions([CausalSession(self, 1) for _ in prompts])
@@ -46,14 +46,6 @@ class CausalSession(TreeSession):
     def __init__(self, target: CausalTarget, rows: int) -> None:
         super().__init__(rows, chains_only=not target.supports_trees)
         self._model, self._facts = target.model, target.facts
-
-    @torch.inference_mode()
-    def join(self, other: CausalSession) -> None:
-        """Appends the rows of another session of the same target, which is then empty."""
-        self._cache.join(other._cache)
-        self._lengths += other._lengths
-        self._chains = None
-        other.close()
 
     def _entered(self) -> AbstractContextManager[object]:
         return masked_attention(self._model)

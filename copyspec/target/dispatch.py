@@ -11,8 +11,10 @@ from copyspec.target import selftest
 from copyspec.target.base import Target, UnsupportedModelError
 from copyspec.target.causal import CausalTarget
 from copyspec.target.facts import ATTENTION_KINDS, ModelFacts, is_recurrent, read_facts
+from copyspec.target.limits import rope_border
 from copyspec.target.plain import PlainTarget
 from copyspec.target.seq2seq import Seq2SeqTarget
+from copyspec.target.wrapped import check_mode
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +26,7 @@ def make_target(model: PreTrainedModel, on_unsupported: OnUnsupported) -> Target
     _check(model, on_unsupported)
     facts = read_facts(model)
     name = type(model).__name__
+    _tell_border(model, name)
     if is_recurrent(model):
         reason = f"{name} has recurrent layers, whose state cannot return to where a draft was rejected"
         return _without_drafts(model, facts, on_unsupported, reason)
@@ -61,8 +64,20 @@ def _check(model: PreTrainedModel, on_unsupported: str) -> None:
         raise UnsupportedModelError(
             f"{name} reads {model.main_input_name}; only models that read token ids are decoded"
         )
-    if model.training:
-        raise ValueError(f"{name} is in training mode, where dropout makes its output random; call model.eval() first")
+    check_mode(model)
+
+
+def _tell_border(model: PreTrainedModel, name: str) -> None:
+    border = rope_border(model.config.get_text_config(decoder=True))
+    if border is not None:
+        logger.warning(
+            "%s changes its rotary frequencies (%s) once a pass reaches beyond %d positions, which drafts may not "
+            "decide; prompt and output together are limited to %d tokens",
+            name,
+            border.rope_type,
+            border.positions,
+            border.positions,
+        )
 
 
 def _without_drafts(model: PreTrainedModel, facts: ModelFacts, on_unsupported: str, reason: str) -> Target:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from copyspec.target.limits import max_length
 from copyspec.target.positions import PositionStyle, position_style
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ MASKED_ATTENTION = ("sdpa", "eager")
 ATTENTION_KINDS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 
 RECURRENT_KINDS = frozenset({"linear_attention", "conv", "hybrid", "hybrid_sliding", "mamba", "recurrent"})
-
-_LENGTH_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "max_target_positions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +43,7 @@ class ModelFacts:
 def read_facts(model: PreTrainedModel) -> ModelFacts:
     """Facts of a causal or encoder-decoder model."""
     config = model.config.get_text_config(decoder=True)
-    device, dtype = read_device(model), _embeddings(model).dtype
-    if not dtype.is_floating_point or dtype.itemsize == 1:  # quantised embeddings
-        dtype = model.dtype
+    device, dtype = read_device(model), read_dtype(model)
     arguments = frozenset(inspect.signature(model.forward).parameters)
     positions = position_style(model, arguments)
     window = getattr(config, "sliding_window", None)
@@ -56,7 +53,7 @@ def read_facts(model: PreTrainedModel) -> ModelFacts:
         zero=torch.zeros((), dtype=dtype, device=device),
         lowest=torch.full((), torch.finfo(dtype).min, dtype=dtype, device=device),
         vocab_size=int(getattr(config, "decoder_vocab_size", None) or config.vocab_size),
-        max_length=_max_length(config, positions),
+        max_length=None if positions in ("relative", "bloom") else max_length(config),  # a bias by distance has no end
         arguments=arguments,
         kinds=_attention_kinds(config, window, chunk),
         window=window,
@@ -69,6 +66,13 @@ def read_device(model: PreTrainedModel) -> torch.device:
     """Where token ids go: the device of the input embeddings."""
     device = _embeddings(model).device
     return model.device if device.type == "meta" else device  # meta: offloaded, moved by the model's own hooks
+
+
+def read_dtype(model: PreTrainedModel) -> torch.dtype:
+    """Of activations and masks: the type of the input embeddings."""
+    dtype = _embeddings(model).dtype
+    quantised = not dtype.is_floating_point or dtype.itemsize == 1
+    return model.dtype if quantised else dtype
 
 
 def is_recurrent(model: PreTrainedModel) -> bool:
@@ -113,13 +117,3 @@ def _attention_kinds(config: PreTrainedConfig, window: int | None, chunk: int | 
     if window is not None:
         return ("sliding_attention",)
     return ("chunked_attention",) if chunk is not None else ("full_attention",)
-
-
-def _max_length(config: PreTrainedConfig, positions: PositionStyle) -> int | None:
-    if positions in ("relative", "bloom"):  # a bias by distance has no last position
-        return None
-    for name in _LENGTH_NAMES:
-        length = getattr(config, name, None)
-        if isinstance(length, int) and length > 0:
-            return length
-    return None

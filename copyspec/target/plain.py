@@ -28,7 +28,7 @@ class PlainTarget(WrappedModel):
     supports_drafts = False
     is_encoder_decoder = False
 
-    def open(self, prompts: Sequence[Sequence[int]]) -> Session:
+    def _open(self, prompts: Sequence[Sequence[int]]) -> Session:
         return RowSessions([PlainSession(self) for _ in prompts])
 
     def start(self, prompt: Sequence[int]) -> list[int]:

@@ -17,11 +17,13 @@ from torch import nn
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-PositionStyle = Literal["argument", "bloom", "mpt", "relative", "learned", "none"]
-"""How a model learns where a token stands: by `position_ids`; by a linear bias per batch (bloom) or shared by its
-rows (mpt); by a bias of bucketed distances (T5); by the decoder's position embeddings (BART); or not from outside."""
+PositionStyle = Literal["argument", "temperature", "bloom", "mpt", "relative", "learned", "none"]
+"""How a model learns where a token stands: by `position_ids`, with an attention temperature counted by the cache's
+length beside them (Llama 4) or without; by a linear bias per batch (bloom) or shared by its rows (mpt); by a bias of
+bucketed distances (T5); by the decoder's position embeddings (BART); or not from outside."""
 
 _BLOOM_BIAS, _MPT_BIAS, _BUCKET_BIAS = "build_alibi_tensor", "build_mpt_alibi_tensor", "compute_bias"
+_TEMPERATURE = "attn_temperature_tuning"
 
 
 def position_style(model: PreTrainedModel, arguments: frozenset[str]) -> PositionStyle:
@@ -33,7 +35,7 @@ def position_style(model: PreTrainedModel, arguments: frozenset[str]) -> Positio
         weight = getattr(getattr(decoder, "embed_positions", None), "weight", None)
         return "learned" if isinstance(weight, torch.Tensor) else "none"
     if "position_ids" in arguments:
-        return "argument"
+        return "temperature" if _tempered(model) else "argument"
     if hasattr(model.base_model, _BLOOM_BIAS):
         return "bloom"
     return "mpt" if hasattr(model.base_model, _MPT_BIAS) else "none"
@@ -45,7 +47,10 @@ def positions_from_outside(
 ) -> Iterator[None]:
     """For its length the model's tokens stand at `queries` [B, Q] and its cached keys at `keys` [B, K]."""
     with ExitStack() as changes:
-        if style == "bloom":
+        if style == "temperature":
+            for attention in _tempered(model):
+                changes.enter_context(_tempered_queries(attention, queries))
+        elif style == "bloom":
             changes.enter_context(_replaced(model.base_model, _BLOOM_BIAS, _bloom_bias(model.base_model, keys)))
         elif style == "mpt":
             changes.enter_context(_replaced(model.base_model, _MPT_BIAS, _mpt_bias(model.base_model, keys)))
@@ -58,9 +63,9 @@ def positions_from_outside(
 
 
 @contextmanager
-def _replaced(owner: nn.Module, name: str, method: Callable[..., torch.Tensor]) -> Iterator[None]:
+def _replaced(owner: nn.Module, name: str, value: Callable[..., torch.Tensor] | bool) -> Iterator[None]:
     before = vars(owner).get(name)
-    object.__setattr__(owner, name, method)
+    object.__setattr__(owner, name, value)
     try:
         yield
     finally:
@@ -81,6 +86,32 @@ def _embedded(embedding: nn.Module, positions: torch.Tensor) -> Iterator[None]:
     handle = embedding.register_forward_hook(embed)
     try:
         yield
+    finally:
+        handle.remove()
+
+
+def _tempered(model: PreTrainedModel) -> list[nn.Module]:
+    """The layers without rotary positions whose attention sharpens with the position (Llama 4)."""
+    return [
+        part for part in model.modules() if getattr(part, _TEMPERATURE, None) and not getattr(part, "use_rope", True)
+    ]
+
+
+@contextmanager
+def _tempered_queries(attention: nn.Module, positions: torch.Tensor) -> Iterator[None]:
+    """Scales the queries where they are made, by the formula of Llama4TextAttention, which then leaves them alone."""
+    settings = vars(attention)
+    steps = torch.floor((positions.float() + 1.0) / settings["floor_scale"])
+    scales = (torch.log1p(steps) * settings["attn_scale"] + 1.0).unsqueeze(-1)
+
+    def scale(_module: nn.Module, _inputs: object, output: torch.Tensor) -> torch.Tensor:
+        scaled: torch.Tensor = output * scales.to(output.device)
+        return scaled.to(output.dtype)
+
+    handle = attention.get_submodule("q_proj").register_forward_hook(scale)
+    try:
+        with _replaced(attention, _TEMPERATURE, False):
+            yield
     finally:
         handle.remove()
 

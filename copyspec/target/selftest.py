@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 KNOWN = frozenset((
     "bart", "biogpt", "bloom", "codegen", "cohere", "cohere2", "deepseek_v3", "ernie4_5", "exaone4", "falcon",
     "gemma", "gemma2", "gemma3_text", "glm4", "gpt2", "gpt_neox", "gpt_oss", "gptj", "granite", "llama",
-    "llama4_text", "marian", "mbart", "mistral", "mixtral", "mpt", "mt5", "olmo2", "opt", "pegasus", "phi", "phi3",
-    "qwen2", "qwen3", "qwen3_moe", "smollm3", "stablelm", "starcoder2", "t5",
+    "llama4_text", "marian", "mbart", "ministral3", "mistral", "mixtral", "mpt", "mt5", "olmo2", "opt", "pegasus",
+    "phi", "phi3", "qwen2", "qwen3", "qwen3_moe", "smollm3", "stablelm", "starcoder2", "t5",
 ))
 # fmt: on
 """Model types that tests/test_target_tree.py checks; others are tested when a model of theirs is wrapped."""

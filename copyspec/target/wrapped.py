@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from copyspec.target.facts import ModelFacts, read_device, read_facts
+from copyspec.target.facts import ModelFacts, read_device, read_dtype, read_facts
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
+    from copyspec.target.base import Session
 
-class WrappedModel:
-    """The facts of a model, which may be moved to another device between sessions."""
+
+class WrappedModel(ABC):
+    """The facts of a model, which may be moved to another device or type between sessions."""
 
     def __init__(self, model: PreTrainedModel, facts: ModelFacts) -> None:
         self.model = model
@@ -20,9 +24,18 @@ class WrappedModel:
 
     @property
     def facts(self) -> ModelFacts:
-        if read_device(self.model) != self._facts.device:
+        held = self._facts
+        if read_device(self.model) != held.device or read_dtype(self.model) != held.zero.dtype:
             self._facts = read_facts(self.model)
         return self._facts
+
+    def open(self, prompts: Sequence[Sequence[int]]) -> Session:
+        check_mode(self.model)
+        return self._open(prompts)
+
+    @abstractmethod
+    def _open(self, prompts: Sequence[Sequence[int]]) -> Session:
+        """`open` of a model that is ready to decode."""
 
     @property
     def vocab_size(self) -> int:
@@ -35,3 +48,10 @@ class WrappedModel:
     @property
     def device(self) -> torch.device:
         return self.facts.device
+
+
+def check_mode(model: PreTrainedModel) -> None:
+    """Raises ValueError for a model in training mode."""
+    if model.training:
+        name = type(model).__name__
+        raise ValueError(f"{name} is in training mode, where dropout makes its output random; call model.eval() first")
