@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import TypeVar, cast
@@ -59,12 +60,16 @@ async def _drain(chunks: Iterator[Chunk]) -> AsyncIterator[Chunk]:
 
 
 async def _finished(work: Callable[[], T]) -> T:
-    """Runs `work` in a thread and never leaves it behind: a cancelled task waits for the step to end first."""
+    """Runs `work` in a thread and never leaves it behind: a task that is cancelled, however often, waits for it."""
     step = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(step)
     except asyncio.CancelledError:
-        await asyncio.wait([step])
+        while not step.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([step])
+        if not step.cancelled():
+            step.exception()  # nobody else will ask for it
         raise
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
+from dataclasses import fields
 from typing import TYPE_CHECKING, Literal, TypedDict, overload
 
 from copyspec import aio
@@ -148,6 +148,10 @@ async def agenerate(
     return await run(lambda: _engine(checked), prompt, references, dict(call))
 
 
+@overload
+def compare(prompt: OnePrompt, references: object = None, **options: Unpack[CallKeywords]) -> Comparison: ...
+@overload
+def compare(prompt: ManyPrompts, references: object = None, **options: Unpack[CallKeywords]) -> list[Comparison]: ...
 def compare(
     prompt: object, references: object = None, **options: Unpack[CallKeywords]
 ) -> Comparison | list[Comparison]:
@@ -171,11 +175,19 @@ def load(model: str | os.PathLike[str] | PreTrainedModel | None = None, **option
     return _engine({"model": model, **options})
 
 
-def unload(model: str | PreTrainedModel | Engine | None = None) -> None:
-    """Lets go of a loaded model, or of all; the memory is freed when nothing else holds them."""
-    _STATE.registry.forget(model)
+def unload(model: str | os.PathLike[str] | PreTrainedModel | Engine | None = None) -> None:
+    """Lets go of a loaded model, or of all; the memory is freed when nothing else holds them.
+
+    Raises ValueError where `model` is not loaded.
+    """
+    if isinstance(model, os.PathLike):
+        model = os.fspath(model)
+    found = _STATE.registry.forget(model)
     if isinstance(model, Engine):
         model.unload()
+    elif model is not None and not found:
+        names = ", ".join(map(repr, _STATE.registry.names()))
+        raise ValueError(f"no such model is loaded: {shown(model)}; loaded: {names or 'none'}")
 
 
 def configure(*, max_loaded: int | None = None, **options: Unpack[ModelOptions]) -> None:
@@ -236,7 +248,7 @@ def _default(options: dict[str, object]) -> ModelChoice | Engine:
     if isinstance(configured, Engine):
         return _choice({**loading, "model": configured})
     if configured is not None:
-        return replace(configured, **loading) if loading else configured  # type: ignore[arg-type]
+        return _choice({**{each.name: getattr(configured, each.name) for each in fields(configured)}, **loading})
     model = choose_default()
     if model == str(BUNDLED) and not _STATE.named_default:
         _STATE.named_default = True

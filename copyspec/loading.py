@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 import threading
@@ -56,18 +57,39 @@ class Registry:
     def __init__(self, max_loaded: int = MAX_LOADED) -> None:
         self.max_loaded = max_loaded
         self._engines: OrderedDict[tuple[object, ...], Engine] = OrderedDict()
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # of the dictionary
+        # One load at a time: `from_pretrained` sets torch's default dtype and replaces its initialisers meanwhile.
+        self._loading = threading.Lock()
 
     def engine(self, choice: ModelChoice) -> Engine:
-        with self._lock:
-            engine = self._engines.get(choice.key())
-            if engine is None or engine.is_unloaded:
-                engine = load_engine(choice)
+        """The engine of `choice`. Loaded models are handed out while others load."""
+        engine = self._find(choice)
+        if engine is not None:
+            return engine
+        with self._loading:
+            engine = self._find(choice)  # another thread may have loaded it meanwhile
+            if engine is not None:
+                return engine
+            engine = load_engine(choice)
+            with self._lock:
                 self._engines[choice.key()] = engine
-            self._engines.move_to_end(choice.key())
-            while len(self._engines) > self.max_loaded:
-                # Not unloaded: a caller may still hold it. It goes when nobody does.
-                self._engines.popitem(last=False)
+                while len(self._engines) > self.max_loaded:
+                    # Not unloaded: a caller may still hold it. It goes when nobody does.
+                    self._engines.popitem(last=False)
+            return engine
+
+    def names(self) -> list[str]:
+        """Names of the loaded models, the least recently used one first."""
+        with self._lock:
+            return [engine.name for engine in self._engines.values()]
+
+    def _find(self, choice: ModelChoice) -> Engine | None:
+        key = choice.key()
+        with self._lock:
+            engine = self._engines.pop(key, None)
+            if engine is None or engine.is_unloaded:
+                return None
+            self._engines[key] = engine  # the most recently used one
             return engine
 
     def forget(self, model: object = None) -> int:
@@ -131,7 +153,7 @@ def _load_model(choice: ModelChoice, name: str) -> PreTrainedModel:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-    device = str(choice.device or _best_device())
+    device = _device(choice.device)
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(name, revision=choice.revision)
         kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
@@ -163,8 +185,11 @@ def _load_tokenizer(choice: ModelChoice, source: str | PreTrainedTokenizerBase) 
 
 
 def _given_model(choice: ModelChoice, model: PreTrainedModel) -> PreTrainedModel:
-    for name, wanted, has in (("device", choice.device, model.device), ("dtype", choice.dtype, model.dtype)):
-        if wanted not in (None, "auto") and str(wanted).removeprefix("torch.") not in str(has):
+    for name, wanted, has, same in (
+        ("device", choice.device, model.device, _same_device),
+        ("dtype", choice.dtype, model.dtype, _same_dtype),
+    ):
+        if wanted not in (None, "auto") and not same(wanted, has):
             raise ValueError(
                 f"{name}={wanted!r} is given, but the model's is {has}; change it with model.to({wanted!r}), "
                 f"or leave {name} out"
@@ -174,10 +199,46 @@ def _given_model(choice: ModelChoice, model: PreTrainedModel) -> PreTrainedModel
     return model
 
 
-def _best_device() -> str:
+def _same_device(wanted: object, has: object) -> bool:
     import torch
 
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    device = _parse_device(wanted)
+    assert isinstance(has, torch.device)
+    return device.type == has.type and device.index in (None, has.index)
+
+
+def _same_dtype(wanted: object, has: object) -> bool:
+    import torch
+
+    return (getattr(torch, wanted) if isinstance(wanted, str) else wanted) == has
+
+
+def _device(wanted: object) -> str:
+    """The device to load onto, or "auto". Raises LoadError with the devices there are."""
+    import torch
+
+    if wanted is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted == "auto":
+        if importlib.util.find_spec("accelerate") is None:
+            raise LoadError("device='auto' spreads a model with accelerate: pip install accelerate, or name one device")
+        return "auto"
+    device = _parse_device(wanted)
+    found = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
+    found += ["mps"] if torch.backends.mps.is_available() else []
+    there = device.type not in ("cuda", "mps") or any(_same_device(device, torch.device(name)) for name in found)
+    if not there:
+        raise LoadError(f"device={wanted!r} is not there; this machine and this build of torch have {', '.join(found)}")
+    return str(device)
+
+
+def _parse_device(wanted: object) -> torch.device:
+    import torch
+
+    try:
+        return torch.device(wanted)  # type: ignore[call-overload,no-any-return]
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"device must be 'cpu', 'cuda', 'cuda:1' or the like, or 'auto'; got {wanted!r}") from error
 
 
 def _why_not(name: str, error: Exception) -> str:

@@ -60,8 +60,8 @@ class Stats:
 
     @property
     def mean_acceptance_length(self) -> float:
-        """Tokens per target pass: accepted ones and the target's own."""
-        return 1.0 + self.num_accepted_tokens / self.num_calls if self.num_calls else 0.0
+        """Output tokens per target pass: accepted ones and the target's own."""
+        return self.num_output_tokens / self.num_calls if self.num_calls else 0.0
 
     @property
     def acceptance_rate(self) -> float:

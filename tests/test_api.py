@@ -411,6 +411,7 @@ def test_stats_are_under_vllms_names() -> None:
     stats = tiny.generate(PROMPT, [plain.text], max_new_tokens=30, ignore_eos=True).stats
     assert 0 < stats.num_accepted_tokens <= stats.num_draft_tokens
     assert stats.num_accepted_tokens + stats.num_calls >= 30
+    assert stats.mean_acceptance_length == 30 / stats.num_calls
     assert sum(stats.num_accepted_tokens_per_pos) == stats.num_accepted_tokens
     assert sum(stats.num_accepted_tokens_per_source.values()) == stats.num_accepted_tokens
     assert 0 < stats.acceptance_rate <= 1 < stats.mean_acceptance_length

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import copy
 import gc
 import logging
 import threading
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from texts import CORPUS, byte_level, engine, llama
 
 import copyspec
@@ -88,6 +91,74 @@ def test_unload_frees_the_model(folders: list[Path], loads: list[object]) -> Non
     copyspec.unload()
     copyspec.load(folders[0])
     assert len(loads) == 3
+
+
+def test_unload_takes_paths_and_names_what_is_loaded(folders: list[Path], loads: list[object]) -> None:
+    copyspec.load(folders[0])
+    with pytest.raises(ValueError, match=f"no such model is loaded: str: 'x'; loaded: '{folders[0]}'"):
+        copyspec.unload("x")
+    copyspec.unload(folders[0])
+    with pytest.raises(ValueError, match="loaded: none"):
+        copyspec.unload(folders[0])
+    copyspec.unload()
+
+
+def test_a_loaded_model_answers_while_another_loads(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    copyspec.load(folders[0])
+    load, loading_now, go_on = loading.load_engine, threading.Event(), threading.Event()
+    count: list[object] = []
+
+    def slow(choice: loading.ModelChoice) -> copyspec.Engine:
+        count.append(choice.model)
+        loading_now.set()
+        go_on.wait(10)
+        return load(choice)
+
+    monkeypatch.setattr(loading, "load_engine", slow)
+    threads = [threading.Thread(target=copyspec.load, args=(folders[1],)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    assert loading_now.wait(10)
+    done = threading.Thread(target=copyspec.load, args=(folders[0],))
+    done.start()
+    done.join(10)
+    assert not done.is_alive()
+    go_on.set()
+    for thread in threads:
+        thread.join(30)
+    assert count == [str(folders[1])]
+
+
+def test_devices_that_are_not_there_are_named(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(copyspec.LoadError, match=r"device='cuda:99' is not there; .+ have cpu"):
+        copyspec.load(folders[0], device="cuda:99")
+    with pytest.raises(ValueError, match=r"device must be 'cpu', .+; got 'cudda'"):
+        copyspec.load(folders[0], device="cudda")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(copyspec.LoadError, match="pip install accelerate"):
+        copyspec.load(folders[0], device="auto")
+
+
+@pytest.mark.parametrize(("wanted", "fits"), [("bfloat16", True), ("float16", False), (torch.bfloat16, True)])
+def test_the_dtype_of_a_given_model_is_compared_whole(wanted: Any, fits: bool) -> None:
+    model = copy.deepcopy(llama(len(byte_level()))).to(torch.bfloat16)
+    with contextlib.nullcontext() if fits else pytest.raises(ValueError, match=r"the model's is torch\.bfloat16"):
+        copyspec.load(model, tokenizer=byte_level(), dtype=wanted)
+
+
+def test_devices_are_compared_whole() -> None:
+    same = loading._same_device
+    assert same("cuda", torch.device("cuda:1")) and same("cuda:1", torch.device("cuda:1"))
+    assert not same("cuda:1", torch.device("cuda:10")) and not same("cpu", torch.device("cuda:0"))
+
+
+def test_options_beside_a_configured_model_are_checked(folders: list[Path]) -> None:
+    copyspec.configure(model=folders[0])
+    with pytest.raises(ValueError, match="dtype must be one of"):
+        copyspec.generate("the", dtype="float8")
+    with pytest.raises(ValueError, match="on_unsupported must be"):
+        copyspec.generate("the", on_unsupported="no")  # type: ignore[call-overload]
+    assert copyspec.load(dtype="bfloat16").model.dtype == torch.bfloat16
 
 
 def test_models_by_object_are_wrapped_once_and_left_as_they_came(loads: list[object]) -> None:
@@ -262,3 +333,37 @@ def test_a_cancelled_stream_is_closed() -> None:
         return count
 
     assert asyncio.run(run()) == 3
+
+
+def test_a_stream_cancelled_twice_ends_with_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = engine()
+    go_on, started, ended = threading.Event(), threading.Event(), threading.Event()
+    run_steps = copyspec.Engine.steps
+
+    def slow(self: copyspec.Engine, *args: Any, **options: Any) -> Any:
+        try:
+            for outputs in run_steps(self, *args, **options):
+                started.set()
+                go_on.wait(10)
+                yield outputs
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(copyspec.Engine, "steps", slow)
+
+    async def read() -> None:
+        async for _ in await copyspec.agenerate("the cat", model=tiny, stream=True, max_new_tokens=50):
+            pass
+
+    async def run() -> None:
+        task = asyncio.create_task(read())
+        await asyncio.to_thread(started.wait, 10)
+        for _ in range(2):
+            task.cancel()
+            await asyncio.sleep(0.02)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    assert ended.is_set()
