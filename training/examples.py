@@ -35,11 +35,11 @@ _GLUE = ("is", "was", "did", "does", "do", "were", "are", "the", "has", "can", "
 class Mixture:
     """Shares of the kinds of examples; by number of examples, not of tokens."""
 
-    sentence: float = 0.63  # one sentence to correct
-    paragraph: float = 0.08  # two to six sentences to correct
+    sentence: float = 0.68  # one sentence to correct
+    paragraph: float = 0.06  # two to six sentences to correct
     quote_one: float = 0.10  # question and one sentence
-    quote_many: float = 0.14  # question and a passage of two to nine sentences
-    jumble: float = 0.05  # frequent, rare and made-up words in random order, to be copied
+    quote_many: float = 0.13  # question and a passage of two to nine sentences
+    jumble: float = 0.03  # frequent, rare and made-up words in random order, to be copied
     opening: float = 0.5  # share of jumbles at the start of training: where no word helps to guess the next one,
     # copying is learned at once; on prose alone the loss stays on a plateau of word statistics first
     spaced: float = 0.30  # share of the corrections in the spaced style of corpora
