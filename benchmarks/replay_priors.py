@@ -61,6 +61,8 @@ def _columns(family: int) -> Sequence[int]:
         return range(STRIDE)
     if family == NONE:
         return range(2)
+    if family == EDIT_START:
+        return range(3)  # the last two: of an encoder's input
     return range(1, STRIDE - 1) if "resumed" in FAMILIES[family] else range(1)
 
 

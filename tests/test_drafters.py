@@ -62,8 +62,8 @@ def check_contract(tree: DraftTree, sources: Sequence[Source], output: Sequence[
         assert node == chain, "the most likely chain is stored first"
         chain += 1
     for token, origin in zip(tree.tokens, tree.origins, strict=True):
-        if origin is None:
-            assert token == EOS
+        if origin is None:  # the end, or a common token of the text
+            assert token == EOS or token in output or any(token in source.tokens for source in sources)
         else:
             tokens = output if origin.source == OUTPUT else sources[origin.source].tokens
             assert tokens[origin.offset] == token
@@ -180,6 +180,13 @@ def test_several_ends_of_sequence_take_the_prompts_own() -> None:
     sources = [Source([10], "edit"), Source([1, 77, 2, 88, 3], "prompt")]
     assert create(sources, {66, 77, 88}).propose(Budget(4)).first_chain().tokens[1] == 88
     assert create(sources[:1], {66, 77}).propose(Budget(4)).first_chain().tokens[1] == 66
+
+
+def test_a_common_token_has_no_origin() -> None:
+    drafter = create([Source([1, 2, 1, 3, 1, 4], "reference")], ())
+    drafter.accept([50])
+    tree = drafter.propose(Budget(4))
+    assert tree.tokens[0] == 1 and tree.origins[0] is None
 
 
 def test_costs_cut_what_does_not_pay() -> None:

@@ -19,16 +19,17 @@ class Alignment:
     One row of the Wagner-Fischer table, moved on by each output token y:
     D'[j] = min(D[j] + 1, D[j-1] + [source[j-1] != y], D'[j-1] + 1). Kept as F[j] = D[j] - j - (output tokens), for
     which it reads F'[j] = min(F[j], F[j-1] + [source[j-1] != y] - 2, F'[j-1]): three array operations and a running
-    minimum. Long sources are followed in a band around the position of least cost.
+    minimum. Long sources are followed in a band around the position of least cost. The output may begin at any of the
+    first `free` positions without cost: for a source that an instruction stands before.
     """
 
-    def __init__(self, source: Sequence[int], band: int = BAND) -> None:
+    def __init__(self, source: Sequence[int], band: int = BAND, free: int = 0) -> None:
         self.start = 0  # the j of the band's first entry
         self._source: NDArray[np.int64] = np.array(source, dtype=np.int64)
         self._band = band
         self._output = 0  # tokens of output
         self._steps: NDArray[np.int32] = np.arange(len(source) + 1, dtype=np.int32)
-        self._row: NDArray[np.int32] = np.zeros(min(len(source), 2 * band) + 1, dtype=np.int32)  # F over the band
+        self._row: NDArray[np.int32] = -np.minimum(self._steps[: 2 * band + 1], free)  # F over the band
 
     def __len__(self) -> int:
         return len(self._row)
@@ -48,6 +49,10 @@ class Alignment:
         self._output += 1
         if self._output % min(MOVE_EVERY, self._band // 2) == 0 and len(row) <= len(self._source):
             self._move_band()
+
+    def least(self) -> int:
+        """The least cost of any position."""
+        return int(self.costs.min())
 
     def best(self) -> int:
         """The first position of least cost."""

@@ -18,7 +18,8 @@ class CopyDrafter:
     """Drafts by copying from a row's sources, its prompt and its own output.
 
     `eos` is drafted where the edited text or a reference ends; None: no end is drafted. `continues_prompt`: the
-    last source of kind `prompt` stands directly before the output, as it does for decoder-only models.
+    last source of kind `prompt` stands directly before the output, as it does for decoder-only models; where it
+    does not, and nothing is said to be edited, that source is followed as a text that the output may edit.
     """
 
     def __init__(self, sources: Sequence[Source], *, eos: int | None, continues_prompt: bool = True) -> None:
@@ -92,8 +93,9 @@ class CopyDrafter:
             [grown.tokens[node] for node in order],
             [place[parents[node]] for node in order],
             [grown.scores[node] for node in order],
-            [self._origin(grown.tokens[node], grown.positions[node]) for node in order],
+            [self._origin(grown.positions[node]) for node in order],
         )
 
-    def _origin(self, token: int, position: int) -> Origin | None:
-        return self._corpus.origin(self._corpus.last_place(token) if position == NOWHERE else position)
+    def _origin(self, position: int) -> Origin | None:
+        """A common token is a guess at one word and copied from nowhere."""
+        return None if position == NOWHERE else self._corpus.origin(position)

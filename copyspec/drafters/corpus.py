@@ -39,9 +39,18 @@ class Corpus:
         self._lengths: list[int] = []
         prompts = [index for index, source in enumerate(sources) if source.kind == "prompt"]
         last = prompts[-1] if prompts and continues_prompt else None
+        edits = [index for index, source in enumerate(sources) if source.kind == "edit"]
+        self.follows_input = not continues_prompt and not edits and bool(prompts)
+        """Whether the followed text is the encoder's input, which may be one to edit or not."""
+        followed = prompts[-1] if self.follows_input else edits[0] if edits else None
+        self.followed = (0, 0)
+        """First position and the one past the last (its BORDER) of the text that the output may follow in order."""
         order = [index for index in range(len(sources)) if index != last]
         for index in order if last is None else [*order, last]:
-            self._add(index, sources[index], eos)
+            start = len(self.tokens)
+            self._add(index, sources[index], eos, ends=sources[index].kind != "prompt" or index == followed)
+            if index == followed:
+                self.followed = (start, len(self.tokens) - 1)
         if last is not None:
             del self.tokens[-1], self.kinds[-1]
         self.output_start = len(self.tokens)
@@ -74,10 +83,6 @@ class Corpus:
             common[rank], common[rank - 1] = common[rank - 1], token
             rank -= 1
 
-    def last_place(self, token: int) -> int:
-        """Where a token of the text stood last."""
-        return (self.written.get(token) or self.places[token])[-1] - 1
-
     def place_array(self, token: int) -> NDArray[np.int64]:
         """`places[token]` as an array, kept: for tokens that occur often."""
         found = self._arrays.get(token)
@@ -97,13 +102,14 @@ class Corpus:
         """Where the sources of `kind` start."""
         return [start for start in self._starts if start < self.output_start and self.kinds[start] == kind]
 
-    def _add(self, index: int, source: Source, eos: int | None) -> None:
+    def _add(self, index: int, source: Source, eos: int | None, *, ends: bool) -> None:
+        """`ends`: where the source ends, the output may end. An encoder's input often holds that end already."""
         kind = _KINDS[source.kind]
         self._starts.append(len(self.tokens))
         self._sources.append(index)
         self._lengths.append(len(source.tokens))
         self.tokens.extend(source.tokens)
-        if kind != PROMPT and eos is not None:
+        if ends and eos is not None and not (kind == PROMPT and self.tokens[-1] == eos):
             self.tokens.append(eos)
         self.tokens.append(BORDER)
         self.kinds.extend([kind] * (len(self.tokens) - len(self.kinds)))

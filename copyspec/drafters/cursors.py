@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from copyspec.drafters.alignment import Alignment
-from copyspec.drafters.corpus import BORDER, EDIT, REFERENCE, WRITTEN, Corpus
+from copyspec.drafters.corpus import EDIT, REFERENCE, WRITTEN, Corpus
 from copyspec.drafters.growth import Cursor
 from copyspec.drafters.situations import (
     ALIGNED,
@@ -13,6 +13,8 @@ from copyspec.drafters.situations import (
     ALIGNED_3,
     EDIT_START,
     FAR_BY_KIND,
+    INPUT_LATER,
+    INPUT_START,
     NEAR_BY_KIND,
     REFERENCE_START,
     RESUMED_BY_KIND,
@@ -27,7 +29,11 @@ LONG_RUN = 4  # tokens copied in a row, outside edited text, after which a copy 
 RESUME_WITHIN = 6  # tokens after a copy broke off within which it may resume
 RESUME_EDIT_WITHIN = 48  # the same in edited text, which is followed to its end
 BY_EXCESS = (ALIGNED, ALIGNED_1, ALIGNED_3, ALIGNED_3)  # family of a match by edit cost above the least
-FAR_AWAY = 1 << 30  # edit cost above the least of a position outside the alignment's band
+FEW_EDITS, EDITED_SHARE = 1, 0.5
+"""An encoder's input is followed up to so many edits and, besides, one in two output tokens: of translations and
+summaries nearly every token is one, of corrections every tenth to third."""
+
+INSTRUCTION = 12  # tokens of an encoder's input that may stand before the text to edit
 
 
 class Tracker:
@@ -35,13 +41,12 @@ class Tracker:
 
     def __init__(self, corpus: Corpus) -> None:
         self._corpus = corpus
-        edits = corpus.starts(EDIT)
-        self._edit_start = edits[0] if edits else 0
-        self._edit_stop = self._edit_start
+        self._edit_start, self._edit_stop = corpus.followed
         self._alignment: Alignment | None = None
-        if edits:
-            self._edit_stop = corpus.tokens.index(BORDER, self._edit_start)
-            self._alignment = Alignment(corpus.tokens[self._edit_start : self._edit_stop])
+        if self._edit_start:
+            free = INSTRUCTION if corpus.follows_input else 0
+            self._alignment = Alignment(corpus.tokens[self._edit_start : self._edit_stop], free=free)
+        self._follows = self._alignment is not None  # whether the output follows the text that it is aligned with
         self._anchor = self._edit_start  # where the last copy stood when it broke off; 0: none yet
         self._run = 0  # how many tokens it had copied, at most LONGEST
         self._since = 0  # output tokens since then
@@ -50,17 +55,14 @@ class Tracker:
         """All places to copy from next; a place appears once."""
         corpus, anchor = self._corpus, self._anchor
         output_start, kinds = corpus.output_start, corpus.kinds
-        first, excess = self._alignment.excess() if self._alignment is not None else (0, [])
+        first, excess = self._alignment.excess() if self._alignment is not None and self._follows else (0, [])
         first += self._edit_start
         cursors: list[Cursor] = []
         for position, length in matches(corpus):
             kind = kinds[position] if position < output_start else WRITTEN
-            if kind == EDIT:
-                index = position - first
-                over = excess[index] if 0 <= index < len(excess) else FAR_AWAY
-                family = (
-                    ALIGNED if over == 0 else ALIGNED_1 if over == 1 else ALIGNED_3 if over <= 3 else FAR_BY_KIND[EDIT]
-                )
+            index = position - first
+            if 0 <= index < len(excess) and excess[index] < len(BY_EXCESS):
+                family = BY_EXCESS[excess[index]]
             elif anchor > 0 and 0 <= position - anchor <= NEAR:
                 family = NEAR_BY_KIND[kind]
             else:
@@ -88,13 +90,19 @@ class Tracker:
                 self._alignment.push(token)
             if self._run >= LONGEST and self._edit_start <= self._anchor <= self._edit_stop and not self._since:
                 self._alignment.reach(self._anchor - self._edit_start)
+            if self._corpus.follows_input:
+                written = len(text) + len(tokens) - self._corpus.output_start
+                self._follows = self._alignment.least() <= FEW_EDITS + EDITED_SHARE * written
 
     def _add_starts(self, cursors: list[Cursor]) -> None:
         """Before the first token of output nothing need match."""
         corpus = self._corpus
         seen = {position for position, _ in cursors}
         if self._alignment is not None and self._edit_start not in seen:
-            cursors.append((self._edit_start, EDIT_START * STRIDE))
+            cursors.append((self._edit_start, INPUT_START if corpus.follows_input else EDIT_START * STRIDE))
+        if corpus.follows_input:
+            later = range(self._edit_start + 1, min(self._edit_start + INSTRUCTION + 1, self._edit_stop))
+            cursors += [(position, INPUT_LATER) for position in later if position not in seen]
         for start in corpus.starts(REFERENCE):
             if start not in seen:
                 cursors.append((start, REFERENCE_START * STRIDE))
@@ -103,13 +111,14 @@ class Tracker:
         """Where nothing matches, a copy that broke off may resume: past a substitution, insertion or deletion."""
         corpus, anchor, since = self._corpus, self._anchor, self._since
         kind = corpus.kinds[anchor] if anchor < corpus.output_start else WRITTEN
-        if kind == EDIT:
+        edited = kind == EDIT or (self._follows and self._edit_start <= anchor <= self._edit_stop)
+        if edited:
             if since > RESUME_EDIT_WITHIN:
                 return
         elif since > RESUME_WITHIN or self._run < LONG_RUN:
             return
         seen = {position for position, _ in cursors}
-        family = RESUMED_BY_KIND[kind] * STRIDE
+        family = RESUMED_BY_KIND[EDIT if edited else kind] * STRIDE
         end = len(corpus.tokens) if kind == WRITTEN else corpus.output_start
         for shift in resumed_shifts(since):
             position = anchor + shift

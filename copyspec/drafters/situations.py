@@ -18,7 +18,7 @@ FAMILIES = (
     "near reference",  # a little after the place copied from last
     "near prompt",
     "near written",
-    "edit start",  # nothing matches: the start of the output
+    "edit start",  # nothing matches: the start of the output; of an encoder's input: its start, and a little after
     "reference start",
     "edit resumed",  # nothing matches: past a difference, by tokens since and position; see `resumed`
     "reference resumed",
@@ -31,6 +31,8 @@ ALIGNED, ALIGNED_1, ALIGNED_3, FAR = range(4)
 FAR_BY_KIND = {EDIT: 3, REFERENCE: 4, PROMPT: 5, WRITTEN: 6}
 NEAR_BY_KIND = {EDIT: 3, REFERENCE: 7, PROMPT: 8, WRITTEN: 9}
 EDIT_START, REFERENCE_START = 10, 11
+INPUT_START, INPUT_LATER = EDIT_START * STRIDE + 1, EDIT_START * STRIDE + 2
+"""Situations of an encoder's input: no fit sees them, for recorded outputs are of decoder-only models."""
 RESUMED_BY_KIND = {EDIT: 12, REFERENCE: 13, PROMPT: 14, WRITTEN: 15}
 COMMON, NONE = 16, 17
 
