@@ -21,8 +21,10 @@ from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.requests import Request
 from copyspec.sources import Source
 from copyspec.target import wrap
+from copyspec.target.cache import BLOCK
 
 CASES_PER_ARCHITECTURE = 20
+LONG_PROMPT, LONG_OUTPUT = 200, 150
 ARCHITECTURES = [name for name in [*CAUSAL, *SEQ2SEQ] if name not in ("blenderbot", "pegasus", "marian", "mt5")]
 
 _models: dict[str, PreTrainedModel] = {}
@@ -60,6 +62,8 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
         "drafter": draw(st.sampled_from(["copy", "scripted"])),
         "accuracy": draw(st.sampled_from([0.3, 0.8, 1.0])),
         "length": draw(st.integers(1, 16)),
+        "phrase": draw(st.integers(1, 8)),
+        "repeats": draw(st.integers(1, 3)),
         "end": draw(st.booleans()),
         "adaptive": draw(st.booleans()),
     }
@@ -68,8 +72,8 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
 def make_request(model: PreTrainedModel, case: dict[str, Any], row: int) -> tuple[Request, list[int]]:
     """A request and its expected output: a prompt that repeats itself, references that hold parts of the truth."""
     rng = random.Random(case["seed"] + 1000 * row)
-    phrase = [rng.randrange(3, VOCAB_SIZE) for _ in range(rng.randint(1, 8))]
-    prompt = phrase * rng.randint(1, 3)
+    phrase = [rng.randrange(3, VOCAB_SIZE) for _ in range(max(1, case["phrase"] - row))]
+    prompt = phrase * case["repeats"]
     length = max(1, case["length"] - row)
     truth = generated(model, prompt, length, [])
     eos = [truth[rng.randrange(len(truth))]] if case["end"] else []
@@ -82,23 +86,51 @@ def make_request(model: PreTrainedModel, case: dict[str, Any], row: int) -> tupl
     sources = [Source(wrong, rng.choice(["edit", "reference"])), Source(phrase, "reference"), Source(prompt, "prompt")]
     request = Request(prompt, length, SamplingOptions(), eos_token_ids=frozenset(eos), sources=sources)
     if case["drafter"] == "copy":
-        request.drafter = create(sources, request.eos_token_ids)
+        request.drafter = create(sources, request.eos_token_ids, continues_prompt=not model.config.is_encoder_decoder)
     else:
         request.drafter = ScriptedDrafter(script, VOCAB_SIZE, case["accuracy"], seed=case["seed"])
     return request, expected
+
+
+def check(name: str, case: dict[str, Any]) -> list[list[int]]:
+    """Decodes the case's rows and compares them; returns the outputs."""
+    model = model_of(name)
+    pairs = [make_request(model, case, row) for row in range(case["rows"])]
+    draft = DraftOptions(max_nodes=case["max_nodes"], adaptive=case["adaptive"])
+    settings = DecodeSettings(draft=draft, batch_size=case["batch_size"])
+    outputs: list[list[int]] = [[] for _ in pairs]
+    for step in decode(wrap(model), [request for request, _ in pairs], settings):
+        for output in step:
+            outputs[output.row] += output.tokens
+    assert outputs == [expected for _, expected in pairs]
+    return outputs
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @hypothesis_settings(max_examples=CASES_PER_ARCHITECTURE)
 @given(case=cases())
 def test_against_generate(name: str, case: dict[str, Any]) -> None:
-    model = model_of(name)
-    pairs = [make_request(model, case, row) for row in range(case["rows"])]
-    draft = DraftOptions(max_nodes=case["max_nodes"], adaptive=case["adaptive"])
-    outputs: list[list[int]] = [[] for _ in pairs]
-    for step in decode(
-        wrap(model), [request for request, _ in pairs], DecodeSettings(draft=draft, batch_size=case["batch_size"])
-    ):
-        for output in step:
-            outputs[output.row] += output.tokens
-    assert outputs == [expected for _, expected in pairs]
+    check(name, case)
+
+
+@pytest.mark.parametrize("drafter", ["copy", "scripted"])
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2", "t5", "bart"])
+def test_long_rows_against_generate(name: str, rows: int, drafter: str) -> None:
+    """Far past the cache's first buffer and past the drafters' bounds on match lengths, in rows that drift apart."""
+    case = {
+        "seed": 7 * rows,
+        "rows": rows,
+        "batch_size": rows,
+        "max_nodes": 24,
+        "drafter": drafter,
+        "accuracy": 0.9,
+        "length": LONG_OUTPUT,
+        "phrase": LONG_PROMPT // 2,
+        "repeats": 2,
+        "end": False,
+        "adaptive": False,
+    }
+    outputs = check(name, case)
+    assert [len(output) for output in outputs] == [LONG_OUTPUT - row for row in range(rows)]
+    assert len(outputs[0]) > 2 * BLOCK
