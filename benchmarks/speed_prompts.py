@@ -111,9 +111,10 @@ def transcript_sets(model: Model, options: TranscriptOptions) -> list[PromptSet]
         )
     tokenizer = load_tokenizer(options.tokenizer)
     eos = end_token(tokenizer)
-    if tokenizer.get_vocab_size() > int(model.model.config.vocab_size):
+    needed = max(tokenizer.get_vocab_size(), eos + 1)
+    if needed > int(model.model.config.vocab_size):
         raise ValueError(
-            f"{options.tokenizer!r} has {tokenizer.get_vocab_size()} tokens, {model.name!r} only "
+            f"{options.tokenizer!r} needs {needed} tokens with its end of sequence, {model.name!r} has only "
             f"{model.model.config.vocab_size}: give the tokenizer of that architecture"
         )
     rows = [row for row in read_transcripts(options.paths) if not options.tasks or row.task in options.tasks]

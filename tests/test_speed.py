@@ -16,7 +16,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from benchmarks import speed
 from benchmarks.speed_methods import Limits, Methods, Run
 from benchmarks.speed_models import SHAPES, Model, load_model
-from benchmarks.speed_prompts import DATA, Case, PromptSet, text_set, uncopyable_set
+from benchmarks.speed_prompts import DATA, Case, PromptSet, TranscriptOptions, text_set, transcript_sets, uncopyable_set
 from benchmarks.speed_report import Difference, add_up, measure_gap, table
 from copyspec.sources import Source
 from tests.tiny import tiny_model, tiny_tokenizer
@@ -142,6 +142,14 @@ def test_transcripts_are_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "gec set m (replay): 2 prompts" in capsys.readouterr().out
 
 
+def test_an_end_past_the_models_vocabulary_is_refused(tmp_path: Path) -> None:
+    model = Model("tiny", tiny_model(), None, frozenset())
+    words = {f"w{i}": i for i in range(model.model.config.vocab_size)}  # none of them an end of sequence
+    Tokenizer(WordLevel(words, unk_token="w0")).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ValueError, match="needs 260 tokens with its end of sequence, 'tiny' has only 259"):
+        transcript_sets(model, TranscriptOptions([], str(tmp_path / "tokenizer.json")))
+
+
 def test_a_model_that_speaks_for_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tiny_model().save_pretrained(tmp_path)
     tiny_tokenizer().save_pretrained(tmp_path)
@@ -171,6 +179,11 @@ def test_outputs_without_an_end_are_left_out() -> None:
     assert ([case.prompt for case in kept.cases], left_out) == ([[1], [2]], 1)
     endless = PromptSet("x", prompts.cases[2:], frozenset({0}))
     assert speed._ending(endless, {"hf": method}, limits) == (endless, 0)
+
+    def never(cases: Sequence[Case], limits: Limits) -> Run:
+        return Run([[7, 7, 7]])
+
+    assert speed._ending(prompts, {"copyspec": never, "plain": method}, limits) == (kept, 1), "the baseline decides"
 
 
 def test_texts_come_with_the_sources_of_generate() -> None:
