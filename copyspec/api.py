@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Literal, TypedDict, overload
 
 from copyspec import aio
-from copyspec.call_options import GenerateOptions, check_options, reject_unknown
+from copyspec.call_options import GenerateOptions, check_flag, check_options, reject_unknown
 from copyspec.comparison import compare_jobs
 from copyspec.engine import Engine
 from copyspec.loading import BUNDLED, MODEL_VARIABLE, ModelChoice, Registry, check_dtype, choose_default
@@ -109,6 +109,7 @@ def generate(
     that cannot be meant, LoadError where the model cannot be loaded, UnsupportedModelError where its
     architecture cannot verify drafts.
     """
+    check_flag("stream", stream)
     checked, call = _split(options)
     engine = _engine(checked)
     if stream:
@@ -143,6 +144,7 @@ async def agenerate(
 
     With `stream=True` it gives an asynchronous iterator: `async for chunk in await agenerate(..., stream=True)`.
     """
+    check_flag("stream", stream)
     checked, call = _split(options)
     run = aio.astream if stream else aio.agenerate
     return await run(lambda: _engine(checked), prompt, references, dict(call))

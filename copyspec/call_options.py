@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypedDict
 
-from copyspec.options import DraftOptions, SamplingOptions, check_strings
-from copyspec.prompts import shown
+from copyspec.options import DraftOptions, SamplingOptions, check_strings, plain_number
+from copyspec.prompts import plain_list, shown
 
 if TYPE_CHECKING:
     from transformers import LogitsProcessor, StoppingCriteria
@@ -111,9 +111,8 @@ class CallOptions:
 def check_options(given: Mapping[str, object]) -> CallOptions:
     """`given` with defaults; raises TypeError or ValueError that names the option, its value and the way out."""
     reject_unknown(given, GenerateOptions.__annotations__)
-    sampling = SamplingOptions(
-        **{name: given[name] for name in _SAMPLING if given.get(name) is not None},  # type: ignore[arg-type]
-    )
+    given = {name: plain_number(value) for name, value in given.items() if value is not None}
+    sampling = _sampling(given)
     penalty = given.get("repetition_penalty")
     if sampling.seed == 0 and given.get("seed") is None and sampling.temperature:
         sampling = replace(sampling, seed=secrets.randbits(31))
@@ -152,6 +151,14 @@ def check_options(given: Mapping[str, object]) -> CallOptions:
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "logit_bias", "seed")
 
 
+def _sampling(given: Mapping[str, object]) -> SamplingOptions:
+    options = {name: given[name] for name in _SAMPLING if name in given}
+    bias = options.get("logit_bias")
+    if isinstance(bias, Mapping):
+        options["logit_bias"] = {plain_number(token): plain_number(value) for token, value in bias.items()}
+    return SamplingOptions(**options)  # type: ignore[arg-type]
+
+
 def reject_unknown(given: Mapping[str, object], known: Iterable[str]) -> None:
     """Raises TypeError for the first name in `given` that is no option, with the one that was meant."""
     names = sorted(known)
@@ -185,15 +192,18 @@ def _draft_options(given: Mapping[str, object]) -> DraftOptions:
 
 
 def _token_ids(value: object) -> frozenset[int]:
+    value = plain_list(value)
     if value is None:
         return frozenset()
     _check(isinstance(value, (list, tuple, set, frozenset)), "stop_token_ids", value, "a list of token ids")
     assert isinstance(value, Iterable)
-    ids = frozenset(value)
-    for token in ids:
+    ids: list[int] = []
+    for token in map(plain_number, value):
         whole = isinstance(token, int) and not isinstance(token, bool) and token >= 0
         _check(whole, "stop_token_ids", token, "a list of token ids (for strings there is stop=)")
-    return ids
+        assert isinstance(token, int)
+        ids.append(token)
+    return frozenset(ids)
 
 
 def _callables(name: str, given: Mapping[str, object]) -> tuple[object, ...]:
@@ -207,7 +217,11 @@ def _callables(name: str, given: Mapping[str, object]) -> tuple[object, ...]:
 
 
 def _flag(name: str, given: Mapping[str, object]) -> bool:
-    value = given.get(name, False)
+    return check_flag(name, given.get(name, False))
+
+
+def check_flag(name: str, value: object) -> bool:
+    """`value`; raises TypeError where it is no bool."""
     _check(isinstance(value, bool), name, value, "True or False")
     return bool(value)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, overload
 from weakref import WeakKeyDictionary
 
 from copyspec.budget import CostModel
-from copyspec.call_options import CallOptions, check_options
+from copyspec.call_options import CallOptions, check_flag, check_options
 from copyspec.decoding import DecodeSettings, decode
 from copyspec.generation_config import note_ignored
 from copyspec.jobs import Job, JobMaker, encoder_limit, gather
@@ -97,7 +97,7 @@ class Engine:
         self, prompt: object, references: object = None, *, stream: bool = False, **options: Unpack[GenerateOptions]
     ) -> Result | list[Result] | Iterator[Chunk]:
         """As `copyspec.generate`, with this model."""
-        if stream:
+        if check_flag("stream", stream):
             return self.stream(prompt, references, **options)
         checked = check_options(options)
         jobs, single = self.jobs(prompt, references, checked)

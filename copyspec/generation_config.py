@@ -32,6 +32,12 @@ def eos_token_ids(config: GenerationConfig) -> frozenset[int]:
     return frozenset(eos) if isinstance(eos, (list, tuple)) else frozenset([int(eos)])
 
 
+def stop_strings(config: GenerationConfig) -> tuple[str, ...]:
+    """Strings that end an output."""
+    strings = config.stop_strings or ()
+    return (strings,) if isinstance(strings, str) else tuple(strings)
+
+
 def note_ignored(config: GenerationConfig) -> None:
     """Logs what the config asks for and is not done."""
     if (config.num_beams or 1) > 1:
@@ -40,6 +46,12 @@ def note_ignored(config: GenerationConfig) -> None:
         )
     if config.guidance_scale not in (None, 1):
         logger.warning("generation_config has guidance_scale=%s, which is not applied", config.guidance_scale)
+    for name in ("max_time", "token_healing", "dola_layers", "penalty_alpha"):
+        value = getattr(config, name, None)
+        if value:
+            logger.warning("generation_config has %s=%r, which is not applied", name, value)
+    if config.max_new_tokens is not None:
+        logger.info("generation_config has max_new_tokens=%d, which is not applied", config.max_new_tokens)
     if config.watermarking_config is not None:
         logger.warning("generation_config has a watermarking_config, which is not applied")
 

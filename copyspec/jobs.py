@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from copyspec.drafters.base import Drafter
     from copyspec.requests import StopCondition
     from copyspec.target.base import Target
+
+logger = logging.getLogger(__name__)
 
 UNKNOWN = -1
 """Stands in a source for a token that the model does not have. No match and no copy crosses it (`Corpus`)."""
@@ -99,11 +102,15 @@ class JobMaker:
         self._config = config
         self._encoder_limit = encoder_limit
         self._eos = generation_config.eos_token_ids(config)
+        self._stop = generation_config.stop_strings(config)
+        self._noted: set[str] = set()
 
     def make(self, inputs: Sequence[Inputs], options: CallOptions) -> list[Job]:
         """A job per prompt and sample. Raises ValueError where a prompt or an option does not fit the model."""
         self._check_tokens("logit_bias", options.sampling.logit_bias)
         self._check_tokens("stop_token_ids", options.stop_token_ids)
+        self._note_special(options.stop)
+        options = replace(options, stop=tuple(dict.fromkeys((*options.stop, *self._stop))))
         copies: dict[tuple[str, Lead], Encoded] = {}
         return [job for index, each in enumerate(inputs) for job in self._make(index, each, options, copies)]
 
@@ -216,6 +223,17 @@ class JobMaker:
         """`ids` with UNKNOWN for those that the model does not have: offsets stay aligned."""
         size = self._target.vocab_size
         return ids if max(ids) < size else [token if token < size else UNKNOWN for token in ids]
+
+    def _note_special(self, stop: Sequence[str]) -> None:
+        for string in stop:
+            token = self._codec.special_id(string)
+            if token is not None and string not in self._noted:
+                self._noted.add(string)
+                logger.warning(
+                    "stop=%r is a special token, which is not part of the text; stop_token_ids=[%d] ends with it",
+                    string,
+                    token,
+                )
 
     def _check_tokens(self, where: str, ids: Iterable[int], what: str = "were the ids") -> None:
         worst = max(ids, default=0)

@@ -5,6 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral, Real
+
+# Beyond these, scores leave the range of float32: below, the best one is picked anyway; above, any token is.
+MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-6, 1e6
+MAX_PENALTY = 1e6  # the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +31,19 @@ class SamplingOptions:
 
     def verify(self) -> None:
         """Raises ValueError that names the option, its value and what it may be."""
-        _number("temperature", self.temperature, low=0.0, why="0 is greedy")
+        if self.temperature != 0 or isinstance(self.temperature, bool):
+            _number("temperature", self.temperature, low=MIN_TEMPERATURE, high=MAX_TEMPERATURE, why="or 0: greedy")
         _whole("top_k", self.top_k, low=0, why="0 turns it off")
         _number("top_p", self.top_p, low=0.0, high=1.0, open_low=True, why="1 turns it off")
         _number("min_p", self.min_p, low=0.0, high=1.0, why="0 turns it off")
-        _number("repetition_penalty", self.repetition_penalty, low=0.0, open_low=True, why="1 turns it off")
+        _number(
+            "repetition_penalty",
+            self.repetition_penalty,
+            low=0.0,
+            high=MAX_PENALTY,
+            open_low=True,
+            why="1 turns it off",
+        )
         _whole("seed", self.seed, low=0)
         if not isinstance(self.logit_bias, Mapping):
             raise ValueError(f"logit_bias must map token ids to numbers, got {self.logit_bias!r}")
@@ -49,6 +62,15 @@ class DraftOptions:
     def verify(self) -> None:
         """Raises ValueError that names the option, its value and what it may be."""
         _whole("max_draft_nodes", self.max_nodes, low=0, high=1024, why="0 decodes plainly")
+
+
+def plain_number(value: object) -> object:
+    """Numbers of numpy and the like as int and float; anything else as it is."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    return float(value) if isinstance(value, Real) else value
 
 
 def check_strings(name: str, value: str | Sequence[str] | None) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TypeAlias, TypeGuard
 
 from copyspec.chat import Message, check_chat
@@ -67,16 +68,16 @@ def plain_list(value: object) -> object:
 
 def is_ids(value: Sequence[object]) -> TypeGuard[Sequence[int]]:
     """True for a non-empty sequence that begins with a whole number: token ids, right or wrong ones."""
-    return len(value) > 0 and isinstance(value[0], int) and not isinstance(value[0], bool)
+    return len(value) > 0 and isinstance(value[0], Integral) and not isinstance(value[0], bool)
 
 
 def check_ids(ids: Sequence[object], where: str) -> list[int]:
     """Token ids as a list; raises ValueError that names the first one that is none."""
     result: list[int] = []
     for i, token in enumerate(ids):
-        if not isinstance(token, int) or isinstance(token, bool) or token < 0:
+        if not isinstance(token, Integral) or isinstance(token, bool) or int(token) < 0:
             raise ValueError(f"{where}[{i}] is no token id: {token!r}; token ids are whole numbers from 0")
-        result.append(token)
+        result.append(int(token))
     return result
 
 

@@ -125,7 +125,7 @@ class Result:
     samples: tuple[Result, ...] = ()
     """With `n` above 1: all samples in order; this result is the first of them."""
     margins: tuple[Margin, ...] = ()
-    """[len(token_ids)] where they were asked for (`compare`)."""
+    """Of each token up to the first difference, where `compare` found one."""
     _spans: tuple[Span, ...] | Callable[[], tuple[Span, ...]] = field(default=(), repr=False)
 
     def __str__(self) -> str:

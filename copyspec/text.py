@@ -48,6 +48,7 @@ class Codec:
         self._control = _any_of(text for text in special | in_template if len(text) > 1)
         strips = {token.content for token in added.values() if token.lstrip or token.rstrip or token.single_word}
         self._separators = sorted(special - strips, key=len, reverse=True)
+        self._strings = {token.content: i for i, token in added.items() if token.special}
         self._special_ids = set(tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
 
     def encode(self, text: str, *, wrap: bool = False) -> Encoded:
@@ -109,6 +110,10 @@ class Codec:
         text = self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         assert isinstance(text, str)
         return text
+
+    def special_id(self, text: str) -> int | None:
+        """The id of the special token that `text` is."""
+        return self._strings.get(text)
 
     def _after(self, before: str, text: str) -> Encoded:
         head = self.encode(before).ids

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -103,7 +104,7 @@ def test_greedy_output_equals_generate(
 
 
 @settings(max_examples=15)
-@given(st.data(), st.integers(1, 5), st.floats(0, 1.0))
+@given(st.data(), st.integers(1, 5), st.one_of(st.just(0.0), st.floats(0.01, 1.0)))
 def test_a_batch_gives_what_its_prompts_give_alone(data: st.DataObject, batch_size: int, temperature: float) -> None:
     tiny = engine()
     texts = st.sampled_from(REFERENCES)
@@ -278,7 +279,7 @@ def test_logits_processors_of_the_caller_are_applied() -> None:
 @given(
     st.sampled_from(CORPUS),
     st.lists(st.text(alphabet="the ca\ufffd🙂é", min_size=1, max_size=3), max_size=2),
-    st.floats(0, 1.5),
+    st.one_of(st.just(0.0), st.floats(0.01, 1.5)),
     st.integers(0, 2),
 )
 def test_the_pieces_of_a_stream_join_to_the_text(prompt: str, stop: list[str], temperature: float, seed: int) -> None:
@@ -404,6 +405,38 @@ def test_an_end_of_sequence_that_the_model_does_not_have_is_no_draft() -> None:
         model.generation_config = before
 
 
+def test_numbers_of_numpy_are_numbers_and_none_is_the_default() -> None:
+    tiny = engine()
+    ids = np.array(tiny.tokenizer(PROMPT)["input_ids"])
+    same: dict[str, Any] = {"stop_token_ids": [np.int64(5)], "logit_bias": {np.int64(9): np.float32(0.5)}}
+    numbers: dict[str, Any] = {"temperature": np.float32(0.5), "top_k": np.int64(9), "seed": np.int64(3)}
+    result = tiny.generate(list(ids), [list(ids)], max_new_tokens=np.int64(9), n=None, batch_size=None, **same)  # type: ignore[arg-type]
+    expected = tiny.generate(ids.tolist(), stop_token_ids=[5], logit_bias={9: 0.5}, max_new_tokens=9)
+    assert result.token_ids == expected.token_ids
+    assert tiny.generate([list(ids)], max_new_tokens=3, stop_token_ids=np.array([5]), **numbers)[0].seed == 3
+
+
+def test_stop_strings_of_the_generation_config_end_the_output(caplog: pytest.LogCaptureFixture) -> None:
+    tiny = engine()
+    free = with_config(tiny, max_time=9.0).generate(PROMPT, ignore_eos=True, max_new_tokens=30).text
+    assert "generation_config has max_time=9.0, which is not applied" in caplog.text
+    stop = free.rstrip("\ufffd")[-3:]
+    for strings in (stop, [stop, "never seen"]):
+        configured = with_config(tiny, stop_strings=strings)
+        result = configured.generate(PROMPT, ignore_eos=True, max_new_tokens=30)
+        assert (result.stop_reason, result.text) == (stop, free[: free.index(stop)])
+        pieces = [chunk.text for chunk in configured.stream(PROMPT, ignore_eos=True, max_new_tokens=30)]
+        assert "".join(pieces) == result.text
+
+
+def test_a_stop_string_that_is_a_special_token_is_noted_once(caplog: pytest.LogCaptureFixture) -> None:
+    tiny = Engine(llama(len(byte_level())), byte_level())
+    for _ in range(2):
+        tiny.generate(PROMPT, stop=["</s>", "a"], max_new_tokens=2)
+    (note,) = [record.getMessage() for record in caplog.records]
+    assert note == "stop='</s>' is a special token, which is not part of the text; stop_token_ids=[1] ends with it"
+
+
 def test_stats_are_under_vllms_names() -> None:
     tiny = engine()
     plain = tiny.generate(PROMPT, drafter="none", max_new_tokens=30, ignore_eos=True)
@@ -448,7 +481,6 @@ def test_compare_shows_equality_times_and_scores() -> None:
     assert isinstance(comparison, copyspec.Comparison)
     assert comparison.equal and comparison.difference is None
     assert comparison.plain.stats.num_drafts == 0 < comparison.copied.stats.num_drafts
-    assert len(comparison.plain.margins) == len(comparison.plain.token_ids)
     assert comparison.speedup > 0 and "outputs equal" in str(comparison)
     both = copyspec.compare(CORPUS, model=tiny, max_new_tokens=8)
     assert isinstance(both, list) and len(both) == len(CORPUS)
@@ -457,13 +489,17 @@ def test_compare_shows_equality_times_and_scores() -> None:
 def test_the_first_difference_has_position_tokens_and_scores() -> None:
     from dataclasses import replace
 
+    from copyspec.call_options import check_options
     from copyspec.comparison import first_difference
     from copyspec.results import Comparison
 
     tiny = engine()
-    comparison = copyspec.compare(PROMPT, model=tiny, max_new_tokens=20)
-    assert isinstance(comparison, copyspec.Comparison)
-    plain = comparison.plain
+    options = check_options({"max_new_tokens": 20})
+    (job,), _ = tiny.jobs(PROMPT, None, options)
+    for outputs in tiny.steps([job], options, keep_margins=True):
+        job.add(outputs[0])
+    plain = job.result
+    assert plain is not None
     other = replace(plain, token_ids=(*plain.token_ids[:4], 60, *plain.token_ids[5:]))
     difference = first_difference(tiny, plain, other)
     assert difference is not None and difference.position == 4
@@ -473,6 +509,32 @@ def test_the_first_difference_has_position_tokens_and_scores() -> None:
     assert "differ at token 4" in text and "runner-up" in text
     shorter = first_difference(tiny, plain, replace(plain, token_ids=plain.token_ids[:7]))
     assert shorter is not None and (shorter.position, shorter.copied_token) == (7, None)
+
+
+def test_scores_are_looked_up_only_where_outputs_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+
+    from copyspec import comparison as module
+
+    tiny = engine()
+    runs: list[bool] = []
+    run = module._run
+
+    def other(job_engine: Engine, job: Any, options: Any, *, keep_margins: bool = False) -> Result:
+        runs.append(keep_margins)
+        result = run(job_engine, job, options, keep_margins=keep_margins)
+        flipped = (*result.token_ids[:3], 60, *result.token_ids[4:])
+        return replace(result, token_ids=flipped) if differs and options.drafts else result
+
+    monkeypatch.setattr(module, "_run", other)
+    differs = False
+    assert copyspec.compare(PROMPT, model=tiny, max_new_tokens=9).equal and runs == [False, False]
+    differs = True
+    comparison = copyspec.compare([PROMPT], model=tiny, max_new_tokens=9)[0]
+    assert runs[2:] == [False, False, True, True]
+    assert comparison.difference is not None and comparison.difference.position == 3
+    assert comparison.difference.plain_margin is not None
+    assert comparison.difference.plain_margin.token == comparison.plain.token_ids[3]
 
 
 def test_byte_level_outputs_may_be_no_text_at_all() -> None:

@@ -34,6 +34,11 @@ CHAT = [{"role": "user", "content": "a"}]
         ({"stop": 5}, "stop must be a str or a list of them; got int: 5"),
         ({"stop_token_ids": "ab"}, "stop_token_ids must be a list of token ids; got str: 'ab'"),
         ({"stop_token_ids": ["a"]}, "stop_token_ids must be a list of token ids (for strings there is stop=)"),
+        (
+            {"stop_token_ids": [[1]]},
+            "stop_token_ids must be a list of token ids (for strings there is stop=); got list",
+        ),
+        ({"stream": "no"}, "stream must be True or False; got str: 'no'"),
         ({"system": 5}, "system must be a str; got int: 5"),
         ({"chat": "yes"}, "chat must be 'auto', True or False; got str: 'yes'"),
         ({"drafter": "ngram"}, "drafter must be 'auto' or 'none'; got str: 'ngram'"),
@@ -51,8 +56,16 @@ def test_wrong_options_raise_type_errors(options: dict[str, Any], expected: str)
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"temperature": -1}, "temperature must be a number at least 0 (0 is greedy), got -1"),
-        ({"temperature": "hot"}, "temperature must be a number at least 0 (0 is greedy), got 'hot'"),
+        ({"temperature": -1}, "temperature must be a number at least 1e-06 and at most 1e+06 (or 0: greedy), got -1"),
+        ({"temperature": 1e-320}, "temperature must be a number at least 1e-06"),
+        ({"temperature": float("inf")}, "and at most 1e+06 (or 0: greedy), got inf"),
+        ({"temperature": float("nan")}, "and at most 1e+06 (or 0: greedy), got nan"),
+        ({"temperature": False}, "temperature must be a number"),
+        ({"repetition_penalty": float("inf")}, "repetition_penalty must be a number above 0 and at most 1e+06"),
+        (
+            {"temperature": "hot"},
+            "temperature must be a number at least 1e-06 and at most 1e+06 (or 0: greedy), got 'hot'",
+        ),
         ({"top_p": 0}, "top_p must be a number above 0 and at most 1 (1 turns it off), got 0"),
         ({"top_k": 1.5}, "top_k must be a whole number at least 0 (0 turns it off), got 1.5"),
         ({"max_new_tokens": 0}, "max_new_tokens must be a whole number from 1, got 0"),
