@@ -16,7 +16,8 @@ def create(sources: Sequence[Source], eos_token_ids: Collection[int], *, continu
 
     `sources` is the list that `Origin.source` counts in. Of several ends of sequence the one is drafted that the
     prompt used last (chat templates end every turn with it). `continues_prompt`: the last source of kind
-    `prompt` stands directly before the output; False for encoder-decoder models.
+    `prompt` stands directly before the output; False for encoder-decoder models, where that source is followed as
+    the text being edited if no other one is.
     """
     return CopyDrafter(sources, eos=_end(sources, eos_token_ids), continues_prompt=continues_prompt)
 
