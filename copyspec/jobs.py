@@ -33,6 +33,10 @@ UNKNOWN = -1
 """Stands in a source for a token that the model does not have. No match and no copy crosses it (`Corpus`)."""
 
 
+class PromptTooLongError(ValueError):
+    """The prompt does not fit into the model's context."""
+
+
 @dataclass(frozen=True, slots=True)
 class Inputs:
     """What one prompt comes with."""
@@ -247,7 +251,7 @@ class JobMaker:
         limits = [(len(prompt), self._encoder_limit), (len(start), self._target.max_length)]
         for length, limit in limits:
             if limit is not None and length > limit:
-                raise ValueError(
+                raise PromptTooLongError(
                     f"prompt {index} has {length} tokens, but the model's context is {limit}; shorten it, or give "
                     "long texts to copy from as references, which the model does not read"
                 )

@@ -7,6 +7,8 @@ import re
 from typing import TYPE_CHECKING
 
 import copyspec
+from copyspec.call_options import check_options
+from copyspec.jobs import PromptTooLongError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 
     ModelLike = str | os.PathLike[str] | PreTrainedModel | Engine | None
 
+_ANY_TEXT = "a text"
+
 
 def engine_of(model: ModelLike) -> Engine:
     """The engine of `model` as `copyspec.generate` takes it; None is the configured or bundled one."""
@@ -22,8 +26,24 @@ def engine_of(model: ModelLike) -> Engine:
 
 
 def wants_chat(engine: Engine) -> bool:
-    """Whether instructions go through the model's chat template: they do where there is one."""
-    return bool(engine.tokenizer.chat_template)
+    """Whether instructions go through the model's chat template.
+
+    They do where there is one, unless the tokenizer puts the same around a plain text, as the bundled one does:
+    then spans know the characters of the prompt.
+    """
+    if not engine.tokenizer.chat_template:
+        return False
+    as_chat = engine.codec.encode_chat([{"role": "user", "content": _ANY_TEXT}])
+    return engine.codec.encode(_ANY_TEXT, wrap=True).ids != as_chat.ids
+
+
+def fits(engine: Engine, prompt: str, *, chat: bool) -> bool:
+    """Whether `prompt` fits into the model's context."""
+    try:
+        engine.jobs(prompt, None, check_options({"chat": chat}))
+    except PromptTooLongError:
+        return False
+    return True
 
 
 def check_template(template: str, *names: str) -> str:

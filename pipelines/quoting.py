@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from copyspec import Result
-from copyspec.retrievers import BM25Retriever
+from copyspec.retrievers import BM25Retriever, words
 
 from .models import check_template, engine_of, fill, wants_chat
 
 if TYPE_CHECKING:
     from .models import ModelLike
+
+logger = logging.getLogger(__name__)
 
 INSTRUCTION = "Quote the sentence that answers: {question}\n{passage}"
 """What the bundled model was trained on."""
@@ -32,6 +35,8 @@ class Quote:
     start: int | None  # characters of that passage; None where the answer is no verbatim quote
     end: int | None
     result: Result
+    is_found: bool = True
+    """False: the question shares no word with any passage, and the first was taken."""
 
     @property
     def is_verbatim(self) -> bool:
@@ -51,7 +56,14 @@ def answer(
     The quote is looked up in the passage: `start` and `end` are a fact about the text, not the model's claim.
     Raises TypeError for one string in place of passages, ValueError where none of them holds a word.
     """
-    best = BM25Retriever(passages).search(question, k=1)[0]
+    hits = BM25Retriever(passages).search(question, k=max(1, len(passages)))
+    asked = set(words(question))
+    # Scores alone do not tell: those of words that most passages hold may be below zero.
+    best = next((hit for hit in hits if not asked.isdisjoint(words(hit.text))), None)
+    is_found = best is not None
+    if best is None:
+        best = hits[0]
+        logger.warning("no passage shares a word with the question %r: the first is taken", question)
     engine = engine_of(model)
     result = engine.generate(
         quote_prompt(question, best.text, instruction),
@@ -67,4 +79,5 @@ def answer(
         start=start if start >= 0 else None,
         end=start + len(text) if start >= 0 else None,
         result=result,
+        is_found=is_found,
     )

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from .base import Hit, Retriever
-from .bm25 import BM25Retriever
+from .bm25 import BM25Retriever, words
 
-__all__ = ["BM25Retriever", "Hit", "Retriever"]
+__all__ = ["BM25Retriever", "Hit", "Retriever", "words"]

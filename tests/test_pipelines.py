@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tokenizers import processors
 
 import copyspec
 from copyspec.pipelines import GECPipeline, answer
 from copyspec.results import Result, Stats
-from pipelines.models import fill
+from pipelines.models import fill, wants_chat
 from tests.tiny import tiny_model, tiny_tokenizer
 
 Script = Callable[[str], str]
@@ -64,6 +65,35 @@ def test_an_output_that_was_cut_keeps_the_source(engine: copyspec.Engine, calls:
     assert (cut.text, cut.changed, cut.is_complete) == ("a cut text", False, False)
 
 
+def test_a_list_with_something_else_in_it_names_it(engine: copyspec.Engine) -> None:
+    with pytest.raises(TypeError, match=r"texts\[1\] must be a str; got int: 5"):
+        GECPipeline(engine)(["abc", 5])  # type: ignore[list-item]
+
+
+def test_a_text_longer_than_the_context_keeps_its_source(
+    engine: copyspec.Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    long = "He go. " * 200
+    short, none, kept, last = GECPipeline(engine, max_new_tokens=5)(["He go.", "", long, "We was."])
+    assert kept.text == long and not kept.fits and not kept.is_complete and kept.result is None
+    assert none.is_complete and short.result is not None and last.result is not None
+    assert "1 of 3 texts are longer than the model's context" in caplog.text
+    assert not GECPipeline(engine)(long).is_complete
+
+
+def test_what_the_tokenizer_wraps_by_itself_is_no_chat() -> None:
+    wrapping = tiny_tokenizer()
+    ends = [("<|user|>", 1), ("<|assistant|>", 2)]
+    wrapping.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<|user|> $A <|assistant|>", special_tokens=ends
+    )
+    own, chat = copyspec.Engine(tiny_model(), wrapping), copyspec.Engine(tiny_model(), tiny_tokenizer())
+    assert not wants_chat(own) and wants_chat(chat)
+    corrected = [GECPipeline(each, max_new_tokens=20)("He go.").result for each in (own, chat)]
+    assert corrected[0] is not None and corrected[1] is not None
+    assert corrected[0].token_ids == corrected[1].token_ids
+
+
 def test_nothing_to_correct_asks_nothing(engine: copyspec.Engine, calls: list[dict[str, object]]) -> None:
     assert GECPipeline(engine)([]) == [] and not calls
 
@@ -94,6 +124,16 @@ def test_answers_are_located_in_their_passage(engine: copyspec.Engine, calls: li
 def test_an_answer_in_other_words_has_no_place(engine: copyspec.Engine, calls: list[dict[str, object]]) -> None:
     quote = answer("kettle?", ["The kettle was red."], model=engine)
     assert (quote.start, quote.end, quote.is_verbatim) == (None, None, False)
+
+
+def test_a_question_that_shares_no_word_is_told(
+    engine: copyspec.Engine, calls: list[dict[str, object]], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert answer("kettle?", ["Nothing.", "A kettle.", "kettle kettle"], model=engine).is_found
+    assert not caplog.records
+    quote = answer("xyzzy", ["Nothing.", "A kettle."], model=engine)
+    assert (quote.passage, quote.is_found) == (0, False)
+    assert "no passage shares a word with the question 'xyzzy'" in caplog.text
 
 
 def test_instructions_need_their_fields(engine: copyspec.Engine) -> None:
