@@ -121,13 +121,15 @@ def test_compare_fails_where_outputs_differ(
         (
             ["generate", "a", "--temperature", "-1"],
             2,
-            "temperature must be a number at least 0",
+            "temperature must be a number at least 1e-06 and at most 1e+06 (or 0: greedy), got -1.0",
         ),
         (["generate", "a", "--temprature", "1"], 2, "--temperature"),
         (["generate", "a", "--dtype", "float9"], 2, "dtype must be one of auto, float32"),
         (["generate", ""], 2, "prompt is an empty string"),
         (["generate", "a" * 400], 2, "but the model's context is 256; shorten it"),
         (["genrate"], 2, "generate"),
+        (["generate", "a", "-v"], 2, "-v goes before the command: copyspec -v generate ..."),
+        (["doctor", "--verbose"], 2, "--verbose goes before the command: copyspec --verbose doctor ..."),
         (["generate", "a", "-m", "/no/such"], 1, "model '/no/such' is a path, but there is no such folder"),
     ],
 )
@@ -142,6 +144,14 @@ def test_a_file_that_is_no_text_is_named(capsys: pytest.CaptureFixture[str], tmp
     file.write_bytes(b"ab\xff")
     code, _, err = run(capsys, "generate", "--file", str(file))
     assert code == 2 and f"--file {file}: not UTF-8 (byte 2); convert it first" in err
+
+
+def test_stdin_is_utf8_with_its_line_ends(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("é\r\n".encode()), encoding="ascii"))
+    assert run(capsys, "generate", "-", *LENGTH) == (0, expected("é\r\n") + "\n", "")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"ab\xff")))
+    code, _, err = run(capsys, "generate", "-")
+    assert code == 2 and "stdin: not UTF-8 (byte 2); convert it first" in err
 
 
 def test_verbose_errors_have_tracebacks(capsys: pytest.CaptureFixture[str]) -> None:

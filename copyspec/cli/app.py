@@ -40,7 +40,9 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def options(
     context: typer.Context,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what is done; full tracebacks.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Log what is done; full tracebacks. Stands before the command.")
+    ] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
@@ -66,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, (ValueError, TypeError)):
             return _fail(_one_line(error), USAGE)
         expected = isinstance(error, OSError)
-        return _fail(_one_line(error) + ("" if expected else " (-v shows where)"), FAILED)
+        return _fail(_one_line(error) + ("" if expected else " (copyspec -v COMMAND ... shows where)"), FAILED)
     if code == INTERRUPTED:
         return _fail("interrupted", INTERRUPTED)
     return code if isinstance(code, int) else 0
@@ -85,6 +87,8 @@ def _usage_message(error: Exception) -> str:
     known += getattr(context.command, "commands", {})
     wrong = getattr(error, "option_name", None) or next(iter(re.findall("'(.+?)'", message)), "")
     close = difflib.get_close_matches(wrong, known, n=1)
+    if wrong in ("-v", "--verbose"):
+        return f"{wrong} goes before the command: copyspec {wrong} {context.command.name} ..."
     meant = f" Did you mean {close[0]!r}?" if close and close[0] not in message else ""
     return f"{message.rstrip('.')}.{meant} See {context.command_path} --help"
 

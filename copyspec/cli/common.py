@@ -31,10 +31,21 @@ def read_prompt(prompt: str | None, file: Path | None) -> str:
     if file is not None and str(file) != STDIN:
         return read(file, "--file")
     if prompt == STDIN or file is not None:
-        return sys.stdin.read()
+        return _read_stdin()
     if prompt is None:
         raise UsageError("no prompt; give it as an argument, with --file PATH, or - for stdin")
     return prompt
+
+
+def _read_stdin() -> str:
+    """All of stdin as UTF-8, line ends included, whatever the locale."""
+    binary = getattr(sys.stdin, "buffer", None)
+    if binary is None:
+        return sys.stdin.read()
+    try:
+        return str(binary.read(), "utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"stdin: not UTF-8 (byte {error.start}); convert it first") from error
 
 
 def as_json(value: object) -> str:
