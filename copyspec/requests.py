@@ -63,9 +63,8 @@ class RowStats:
     accepted_tokens: int = 0
     output_tokens: int = 0
     accepted_per_position: list[int] = field(default_factory=list)  # [depth - 1]
-    drafted_by_source: dict[str, int] = field(
-        default_factory=dict
-    )  # kind of source, "output", "end" (of sequence) or "model"
+    # By kind of source, or "output", "end" (of sequence) or "guess" (copied from nowhere).
+    drafted_by_source: dict[str, int] = field(default_factory=dict)
     accepted_by_source: dict[str, int] = field(default_factory=dict)
     # Seconds of the batch's steps while this row was in it.
     prefill_seconds: float = 0.0  # the first call, which also verifies the first tree

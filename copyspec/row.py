@@ -133,7 +133,7 @@ class Row:
             if origin is not None:
                 kind = "output" if origin.source == OUTPUT else self.request.sources[origin.source].kind
             else:
-                kind = "end" if token in self.request.eos_token_ids else "model"
+                kind = "end" if token in self.request.eos_token_ids else "guess"
             counts[kind] = counts.get(kind, 0) + 1
 
 

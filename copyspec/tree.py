@@ -31,7 +31,7 @@ class DraftTree:
     tokens: Sequence[int] = ()  # [m]
     parents: Sequence[int] = ()  # [m], index of a node stored earlier, or ROOT
     scores: Sequence[float] = ()  # [m], estimated probability that the whole path to the node is accepted
-    origins: Sequence[Origin | None] = field(default=())  # [m], None: not copied (a model's draft)
+    origins: Sequence[Origin | None] = field(default=())  # [m], None: copied from nowhere (an end of sequence, say)
 
     def __len__(self) -> int:
         return len(self.tokens)
