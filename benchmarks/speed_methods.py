@@ -16,12 +16,12 @@ from copyspec.budget import CostModel
 from copyspec.decoding import DecodeSettings, decode
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.requests import Request, RowStats
-from copyspec.target import wrap
+from copyspec.targets import wrap
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from copyspec.target.base import Target
+    from copyspec.targets.base import Target
 
 METHODS = ("plain", "hf", "hf-prompt-lookup", "hf-assistant", "copyspec")
 

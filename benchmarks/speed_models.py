@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from copyspec.target.base import Session, Target
+from copyspec.targets.base import Session, Target
 from copyspec.tree import DraftTree
 
 if TYPE_CHECKING:

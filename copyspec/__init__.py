@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from copyspec.engine import Engine
     from copyspec.loading import LoadError
     from copyspec.results import Chunk, Comparison, Difference, Place, Result, Span, Stats
-    from copyspec.target.base import UnsupportedModelError
+    from copyspec.targets.base import UnsupportedModelError
 
 __all__ = [
     "Chunk",
@@ -53,7 +53,7 @@ _EXPORTS = {
     "Result": "copyspec.results",
     "Span": "copyspec.results",
     "Stats": "copyspec.results",
-    "UnsupportedModelError": "copyspec.target.base",
+    "UnsupportedModelError": "copyspec.targets.base",
 }
 
 

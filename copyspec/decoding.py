@@ -12,7 +12,7 @@ from copyspec.budget import CostModel
 from copyspec.options import DraftOptions
 from copyspec.requests import Request, StepOutput
 from copyspec.row import Row
-from copyspec.target.base import Session, Target
+from copyspec.targets.base import Session, Target
 from copyspec.tree import EMPTY, DraftTree
 from copyspec.verification.picking import Picks, ScoredPicks
 

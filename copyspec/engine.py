@@ -19,7 +19,7 @@ from copyspec.reference_texts import ambient_references, parse_edits, parse_pred
 from copyspec.requests import StepOutput
 from copyspec.results import Chunk, Result
 from copyspec.streaming import chunks
-from copyspec.target import wrap
+from copyspec.targets import wrap
 from copyspec.text import Codec
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from copyspec.drafters.base import Drafter
     from copyspec.requests import StopCondition
-    from copyspec.target.base import Target
+    from copyspec.targets.base import Target
 
 logger = logging.getLogger(__name__)
 

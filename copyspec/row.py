@@ -9,7 +9,7 @@ import torch
 from copyspec.budget import Budget, Pacer
 from copyspec.requests import Finish, Margin, Request, RowStats, StepOutput
 from copyspec.sources import OUTPUT
-from copyspec.target.base import Target
+from copyspec.targets.base import Target
 from copyspec.tree import EMPTY, DraftTree, Origin
 from copyspec.verification.picking import Picker, Picks
 from copyspec.verification.walk import walk

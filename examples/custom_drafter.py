@@ -10,7 +10,7 @@ from copyspec.budget import Budget
 from copyspec.decoding import decode
 from copyspec.options import SamplingOptions
 from copyspec.requests import Request
-from copyspec.target import wrap
+from copyspec.targets import wrap
 from copyspec.tree import EMPTY, ROOT, DraftTree
 
 

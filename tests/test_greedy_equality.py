@@ -20,8 +20,8 @@ from copyspec.drafters import create
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.requests import Request
 from copyspec.sources import Source
-from copyspec.target import wrap
-from copyspec.target.cache import BLOCK
+from copyspec.targets import wrap
+from copyspec.targets.cache import BLOCK
 
 CASES_PER_ARCHITECTURE = 20
 LONG_PROMPT, LONG_OUTPUT = 200, 150

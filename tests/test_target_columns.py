@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from copyspec.target.columns import PAD_SLOT, ancestors, lay_out
+from copyspec.targets.columns import PAD_SLOT, ancestors, lay_out
 from copyspec.tree import ROOT, DraftTree
 
 

@@ -17,7 +17,7 @@ from copyspec.decoding import DecodeSettings, decode
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.requests import Request
 from copyspec.sources import Source
-from copyspec.target import wrap
+from copyspec.targets import wrap
 
 torch.set_num_threads(1)
 
@@ -67,7 +67,7 @@ def decoded(model: PreTrainedModel, prompts: Sequence[Sequence[int]], scripts: S
 def test_equal_to_generate_up_to_the_border(
     case: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("copyspec.target.session.PREFILL_CHUNK", 8)
+    monkeypatch.setattr("copyspec.targets.session.PREFILL_CHUNK", 8)
     model = limited(case)
     with caplog.at_level(logging.WARNING):
         target = wrap(model)
@@ -104,7 +104,7 @@ def test_other_scaling_limits_nothing() -> None:
 
 @pytest.mark.parametrize("floor_scale", [8, 3])
 def test_attention_temperature_counts_positions(floor_scale: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("copyspec.target.session.PREFILL_CHUNK", 8)
+    monkeypatch.setattr("copyspec.targets.session.PREFILL_CHUNK", 8)
     model = models.tiny("llama4_text", floor_scale=floor_scale, attn_scale=0.9)
     before = fingerprint(model)
     prompts = [models.random_ids(length, seed=length) for length in (4, 13)]

@@ -12,8 +12,8 @@ import transformers
 from test_target_tree import Rows, fingerprint, random_tree
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
-from copyspec.target import selftest, wrap
-from copyspec.target.base import UnsupportedModelError
+from copyspec.targets import selftest, wrap
+from copyspec.targets.base import UnsupportedModelError
 from copyspec.tree import EMPTY, DraftTree
 
 torch.set_num_threads(1)

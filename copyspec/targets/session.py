@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from copyspec.target.cache import Move, TreeCache, Write
-from copyspec.target.columns import Columns, lay_out
+from copyspec.targets.cache import Move, TreeCache, Write
+from copyspec.targets.columns import Columns, lay_out
 
 if TYPE_CHECKING:
     from copyspec.tree import DraftTree

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from copyspec.target.limits import max_length
-from copyspec.target.positions import PositionStyle, position_style
+from copyspec.targets.limits import max_length
+from copyspec.targets.positions import PositionStyle, position_style
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel

@@ -11,18 +11,18 @@ from transformers import DynamicCache, EncoderDecoderCache
 from transformers.cache_utils import DynamicLayer
 from transformers.modeling_outputs import BaseModelOutput
 
-from copyspec.target.columns import Columns
-from copyspec.target.facts import ModelFacts, masked_attention
-from copyspec.target.masks import tree_masks
-from copyspec.target.positions import positions_from_outside
-from copyspec.target.rows import RowSessions
-from copyspec.target.session import TreeSession
-from copyspec.target.wrapped import WrappedModel
+from copyspec.targets.columns import Columns
+from copyspec.targets.facts import ModelFacts, masked_attention
+from copyspec.targets.masks import tree_masks
+from copyspec.targets.positions import positions_from_outside
+from copyspec.targets.rows import RowSessions
+from copyspec.targets.session import TreeSession
+from copyspec.targets.wrapped import WrappedModel
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from copyspec.target.base import Session
+    from copyspec.targets.base import Session
 
 
 class Seq2SeqTarget(WrappedModel):

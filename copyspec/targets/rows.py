@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from copyspec.target.session import check_rows
+from copyspec.targets.session import check_rows
 
 if TYPE_CHECKING:
-    from copyspec.target.base import Session
+    from copyspec.targets.base import Session
     from copyspec.tree import DraftTree
 
 

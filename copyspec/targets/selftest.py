@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from copyspec.target.facts import masked_attention, read_device
+from copyspec.targets.facts import masked_attention, read_device
 from copyspec.tree import ROOT, DraftTree
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from copyspec.target.base import Target
+    from copyspec.targets.base import Target
 
 # fmt: off
 KNOWN = frozenset((

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from copyspec.target.columns import BoolArray, Columns
-    from copyspec.target.facts import ModelFacts
+    from copyspec.targets.columns import BoolArray, Columns
+    from copyspec.targets.facts import ModelFacts
 
 
 def tree_masks(columns: Columns, facts: ModelFacts) -> torch.Tensor | dict[str, torch.Tensor]:

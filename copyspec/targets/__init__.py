@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from copyspec.target.base import Target
+    from copyspec.targets.base import Target
 
 
 def wrap(model: PreTrainedModel, *, on_unsupported: Literal["error", "plain"] = "error") -> Target:
@@ -16,6 +16,6 @@ def wrap(model: PreTrainedModel, *, on_unsupported: Literal["error", "plain"] = 
     Where the architecture cannot verify drafts (recurrent layers cannot be rolled back), "error" raises
     UnsupportedModelError and "plain" gives a target that decodes without drafts.
     """
-    from copyspec.target.dispatch import make_target  # loads torch and transformers
+    from copyspec.targets.dispatch import make_target  # loads torch and transformers
 
     return make_target(model, on_unsupported)

@@ -6,13 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from copyspec.target.facts import ModelFacts, read_device, read_dtype, read_facts
+from copyspec.targets.facts import ModelFacts, read_device, read_dtype, read_facts
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
-    from copyspec.target.base import Session
+    from copyspec.targets.base import Session
 
 
 class WrappedModel(ABC):

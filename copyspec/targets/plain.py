@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import DynamicCache
 
-from copyspec.target.rows import RowSessions
-from copyspec.target.session import check_rows
-from copyspec.target.wrapped import WrappedModel
+from copyspec.targets.rows import RowSessions
+from copyspec.targets.session import check_rows
+from copyspec.targets.wrapped import WrappedModel
 
 if TYPE_CHECKING:
-    from copyspec.target.base import Session
+    from copyspec.targets.base import Session
     from copyspec.tree import DraftTree
 
 _INNER_STATE = ("conv1d_state", "recurrent_states")

@@ -7,14 +7,14 @@ from typing import Literal
 
 from transformers import PreTrainedModel
 
-from copyspec.target import selftest
-from copyspec.target.base import Target, UnsupportedModelError
-from copyspec.target.causal import CausalTarget
-from copyspec.target.facts import ATTENTION_KINDS, ModelFacts, is_recurrent, read_facts
-from copyspec.target.limits import rope_border
-from copyspec.target.plain import PlainTarget
-from copyspec.target.seq2seq import Seq2SeqTarget
-from copyspec.target.wrapped import check_mode
+from copyspec.targets import selftest
+from copyspec.targets.base import Target, UnsupportedModelError
+from copyspec.targets.causal import CausalTarget
+from copyspec.targets.facts import ATTENTION_KINDS, ModelFacts, is_recurrent, read_facts
+from copyspec.targets.limits import rope_border
+from copyspec.targets.plain import PlainTarget
+from copyspec.targets.seq2seq import Seq2SeqTarget
+from copyspec.targets.wrapped import check_mode
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ OnUnsupported = Literal["error", "plain"]
 
 
 def make_target(model: PreTrainedModel, on_unsupported: OnUnsupported) -> Target:
-    """See `copyspec.target.wrap`."""
+    """See `copyspec.targets.wrap`."""
     _check(model, on_unsupported)
     facts = read_facts(model)
     name = type(model).__name__
