@@ -161,8 +161,8 @@ def _whole(sentence: str) -> bool:
     return 20 <= len(sentence) <= 320 and well_formed(sentence)
 
 
-def evaluate(folder: Path, data: Path, rows: int | None, repairs: int, seed: int) -> Row:
-    """All measurements as one JSON object."""
+def evaluate(folder: Path, data: Path, rows: int | None, repairs: int, seed: int, whole: Sequence[str] = ()) -> Row:
+    """All measurements as one JSON object; the GEC sets in ``whole`` are taken whole whatever ``rows`` says."""
     model = QualityModel(folder)
     held = [p for p in read_paragraphs(data / "text") if held_out(p)]
     sentences = [straight_quotes(s) for p in held for s in split_sentences(p) if _whole(s)]
@@ -178,7 +178,7 @@ def evaluate(folder: Path, data: Path, rows: int | None, repairs: int, seed: int
         "gec": {},
     }
     for name in _GEC_SETS:
-        result["gec"][name], outputs = measure_gec(model, data, name, rows, seed)
+        result["gec"][name], outputs = measure_gec(model, data, name, None if name in whole else rows, seed)
         if name == "jfleg_dev":
             result["outputs"] = chosen_outputs(outputs)
             references = [row["references"][0] for row in outputs]
@@ -231,6 +231,7 @@ def main() -> None:
     parser.add_argument(
         "--repairs", type=int, default=60, help="sentences per kind of single mistake; 0 leaves them out"
     )
+    parser.add_argument("--whole", action="append", default=[], choices=_GEC_SETS, help="take this set whole")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, help="threads of torch")
     args = parser.parse_args()
@@ -238,8 +239,10 @@ def main() -> None:
         torch.set_num_threads(args.threads)
     logging.getLogger("transformers").setLevel(logging.ERROR)
     folder = _DEFAULT if args.model == "default" else Path(args.model)
-    result = evaluate(folder, args.data, args.rows, args.repairs, args.seed)
-    result["rows"], result["seed"] = args.rows, args.seed
+    result = evaluate(folder, args.data, args.rows, args.repairs, args.seed, args.whole)
+    options = ["--repairs", args.repairs, "--seed", args.seed]
+    options += ["--rows", args.rows] if args.rows else []
+    result["options"] = " ".join(str(part) for part in [*options, *(f"--whole {name}" for name in args.whole)])
     print(show(result))
     if args.json:
         args.json.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

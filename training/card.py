@@ -150,6 +150,7 @@ def render(facts: Row) -> str:
         "train_speed": f"{training['tokens_per_second']:,}",
         "seed": str(plan["seed"]),
         "notes": training["notes"],
+        "options": quality["options"],
         **{name: f"{100 * plan['mixture'][name]:.0f} %" for name in ("clean", "rare", "spaced")},
     }
     text = _TEMPLATE.read_text(encoding="utf-8")

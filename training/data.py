@@ -93,10 +93,11 @@ class Batches:
     def pool(self, number: int) -> list[tuple[np.ndarray, np.ndarray]]:
         """All batches of one pool, shuffled: arrays of ids [rows, length] and of answer starts [rows]."""
         rng = random.Random(f"{self.seed}/{self.rank}/{number}")
+        opening = self.rank >= 0 and number < _OPENING_POOLS  # held-out batches have the usual mixture
         rows: list[tuple[list[int], int]] = []
         size = 0
         while size < self.pool_size * self.tokens:
-            examples = [self.maker.draw(rng, opening=number < _OPENING_POOLS) for _ in range(256)]
+            examples = [self.maker.draw(rng, opening=opening) for _ in range(256)]
             rows += [row for row in encode(self.tokenizer, examples) if len(row[0]) <= self.limit]
             size = sum(len(ids) for ids, _ in rows)
         rows.sort(key=lambda row: len(row[0]))
