@@ -12,6 +12,7 @@ import torch
 from copyspec.targets.columns import Columns
 from copyspec.targets.facts import ModelFacts, masked_attention
 from copyspec.targets.masks import tree_masks
+from copyspec.targets.near_plain import near_plain
 from copyspec.targets.positions import positions_from_outside
 from copyspec.targets.rows import RowSessions
 from copyspec.targets.session import TreeSession
@@ -62,7 +63,8 @@ class CausalSession(TreeSession):
         tokens, positions = packed.to(facts.device, non_blocking=True)
         masks = tree_masks(columns, facts)
         if facts.positions == "argument":
-            return self._forward(tokens, positions, masks, columns.kept)
+            with near_plain(self._model, columns):
+                return self._forward(tokens, positions, masks, columns.kept)
         keys = torch.from_numpy(columns.key_positions()).to(facts.device, non_blocking=True)
         with positions_from_outside(self._model, facts.positions, positions, keys):
             return self._forward(tokens, positions, masks, columns.kept)

@@ -84,7 +84,7 @@ def is_recurrent(model: PreTrainedModel) -> bool:
 @contextmanager
 def masked_attention(model: PreTrainedModel) -> Iterator[None]:
     """For its length the model's attention accepts 4-D masks; the configuration is then as it was."""
-    parts = [part for part in _configs(model.config) if part._attn_implementation not in MASKED_ATTENTION]
+    parts = [part for part in configs(model.config) if part._attn_implementation not in MASKED_ATTENTION]
     saved = [part._attn_implementation for part in parts]
     try:
         for part in parts:
@@ -101,13 +101,13 @@ def _embeddings(model: PreTrainedModel) -> torch.Tensor:
     return weight
 
 
-def _configs(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
+def configs(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
     """The configuration and those inside it, which carry an attention implementation of their own."""
     yield config
     for name in config.sub_configs:
         part = getattr(config, name, None)
         if part is not None:
-            yield from _configs(part)
+            yield from configs(part)
 
 
 def _attention_kinds(config: PreTrainedConfig, window: int | None, chunk: int | None) -> tuple[str, ...]:
