@@ -57,7 +57,7 @@ class Figures:
     equal: bool
     differing_prompts: int
     first_difference: Difference | None
-    speedup: dict[str, float] = field(default_factory=dict)  # over each baseline, by total seconds
+    speedup: dict[str, float] = field(default_factory=dict)  # over each baseline, by total seconds: see `compare`
     speedup_decode: dict[str, float] = field(default_factory=dict)
 
 
@@ -100,13 +100,18 @@ def measure_gap(difference: Difference, prefix: Sequence[int], model: PreTrained
 
 
 def compare(figures: Sequence[Figures]) -> None:
-    """Fills in the speedups over the baselines that ran."""
+    """Fills in the speedups over the baselines that ran.
+
+    Over total seconds: the median of the repeats' own ratios. Methods take turns within a repeat, so that what
+    slows a machine down for minutes slows both sides of a ratio.
+    """
     by_name = {one.method: one for one in figures}
     for one in figures:
         for name in BASELINES:
             if name in by_name:
                 base = by_name[name]
-                one.speedup[name] = ratio(base.seconds_total, one.seconds_total)
+                pairs = zip(base.seconds_total_repeats, one.seconds_total_repeats, strict=True)
+                one.speedup[name] = median(ratio(theirs, ours) for theirs, ours in pairs)
                 one.speedup_decode[name] = ratio(base.seconds_decode, one.seconds_decode)
 
 
