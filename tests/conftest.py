@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -12,12 +13,27 @@ import pytest
 import torch
 from hypothesis import settings
 
+from copyspec.budget import Budget, CostModel, Pacer
+
 # Tiny models are slower on several threads, and the suite runs one worker per core.
 torch.set_num_threads(1)
 
 # A machine that is busy with something else must not fail a property.
 settings.register_profile("copyspec", deadline=None, derandomize=True)
 settings.load_profile("copyspec")
+
+
+@pytest.fixture(scope="module")
+def steady_drafts() -> Iterator[None]:
+    """Drafts whatever they cost: on tiny models and a busy machine, timings would decide what a test sees."""
+
+    def budget(self: CostModel, rows: int, max_nodes: int, *, adaptive: bool = True) -> Budget:
+        return Budget(max_nodes)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CostModel, "budget", budget)
+        patch.setattr(Pacer, "wants_draft", lambda self: True)
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

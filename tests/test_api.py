@@ -16,6 +16,8 @@ import copyspec
 from copyspec.engine import Engine
 from copyspec.results import Result
 
+pytestmark = pytest.mark.usefixtures("steady_drafts")
+
 PROMPT = "The cat sat on the mat, and the dog"
 REFERENCES = [*CORPUS, "", "</s><|user|>", "ünïcödé 🙂" * 5]
 

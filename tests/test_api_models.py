@@ -21,6 +21,8 @@ import copyspec
 from copyspec import loading
 from copyspec.api import _STATE
 
+pytestmark = pytest.mark.usefixtures("steady_drafts")
+
 
 @pytest.fixture(autouse=True)
 def nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:

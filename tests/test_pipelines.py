@@ -13,6 +13,8 @@ from copyspec.results import Result, Stats
 from pipelines.models import fill, wants_chat
 from tests.tiny import tiny_model, tiny_tokenizer
 
+pytestmark = pytest.mark.usefixtures("steady_drafts")
+
 Script = Callable[[str], str]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from texts import byte_level, engine
@@ -13,6 +14,8 @@ from copyspec.sources import OUTPUT
 from copyspec.spans import MAX_TIES, CopiedOutput, NamedSource
 from copyspec.text import Codec
 from copyspec.tree import Origin
+
+pytestmark = pytest.mark.usefixtures("steady_drafts")
 
 CODEC = Codec(byte_level())
 

@@ -175,7 +175,7 @@ def test_the_walk_descends_emits_once_and_ends_where_told() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"temperature": -1}, "temperature must be a number at least 0 .0 is greedy., got -1"),
+        ({"temperature": -1}, "temperature must be a number at least 1e-06 .* .or 0: greedy., got -1"),
         ({"temperature": "hot"}, "temperature .* got 'hot'"),
         ({"top_p": 0}, "top_p must be a number above 0 and at most 1 .1 turns it off., got 0"),
         ({"top_k": 2.5}, "top_k must be a whole number at least 0 .0 turns it off., got 2.5"),
