@@ -13,9 +13,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from training.card import _BARS, bars
 from training.data import load_prose
 from training.export import export
-from training.model import Shape, hidden, init_weights, rotation, to_llama
+from training.model import Shape, from_llama, hidden, init_weights, rotation, to_llama
 from training.optim import orthogonal
-from training.train import PRESETS, Schedule, train
+from training.train import PRESETS, Schedule, shape_of, train
 
 _PARAGRAPHS = [
     f"The {animal} lives in the {place}. It eats {food} in the morning, and it sleeps at night. "
@@ -85,6 +85,13 @@ def test_the_export_loads_and_wraps_plain_text(prose: Path, tmp_path: Path) -> N
     assert chat == wrapped
     assert model.generation_config.eos_token_id == tokenizer.eos_token_id
     assert model.generate(**tokenizer(text, return_tensors="pt"), max_new_tokens=3).shape[1] <= len(wrapped) + 3
+    shape = shape_of(json.loads((tmp_path / "model" / "config.json").read_text()))
+    again = to_llama(from_llama(model.state_dict(), shape), shape)
+    assert again.keys() == dict(model.named_parameters()).keys()
+    assert all(torch.equal(again[name].bfloat16(), value.bfloat16()) for name, value in model.named_parameters())
+    further = replace(_TINY, shape=shape, steps=1, weights=tmp_path / "model")
+    train(prose, tmp_path / "further", further, 0.0)
+    assert (tmp_path / "further" / "tokenizer.json").read_text() == (tmp_path / "model" / "tokenizer.json").read_text()
 
 
 def test_training_forward_is_that_of_llama(tmp_path: Path) -> None:

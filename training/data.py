@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from training.examples import Example, ExampleMaker
+from training.examples import Example, ExampleMaker, Mixture
 from training.lexicon import Lexicon
 from training.text import held_out, read_paragraphs, split_sentences, straight_quotes
 from training.tokenizer import train_tokenizer
@@ -34,12 +34,13 @@ class Batch:
     answer: Tensor  # [rows, length] bool: tokens to be predicted
 
 
-def load_prose(folder: Path) -> tuple[ExampleMaker, ExampleMaker]:
+def load_prose(folder: Path, mixture: Mixture | None = None) -> tuple[ExampleMaker, ExampleMaker]:
     """Example makers for training and for the held-out hundredth; both know the words of the training part."""
     paragraphs = read_paragraphs(folder)
     kept = [p for p in paragraphs if not held_out(p)]
     lexicon = Lexicon(straight_quotes(s) for p in kept for s in split_sentences(p))
-    return ExampleMaker(kept, lexicon), ExampleMaker([p for p in paragraphs if held_out(p)] or kept[:9], lexicon)
+    held = [p for p in paragraphs if held_out(p)] or kept[:9]
+    return ExampleMaker(kept, lexicon, mixture), ExampleMaker(held, lexicon, mixture)
 
 
 def make_tokenizer(maker: ExampleMaker, vocab: int, seed: int) -> Tokenizer:

@@ -145,3 +145,21 @@ def to_llama(weights: Weights, shape: Shape) -> Weights:
             layer + "mlp.down_proj.weight": weights[f"{i}.down"],
         }
     return {name: value.contiguous().clone() for name, value in named.items()}
+
+
+def from_llama(named: Weights, shape: Shape) -> Weights:
+    """The inverse of :func:`to_llama`: float32 weights to go on training from."""
+    weights = {"embed": named["model.embed_tokens.weight"], "norm": named["model.norm.weight"]}
+    for i in range(shape.layers):
+        layer = f"model.layers.{i}."
+        attention = [named[f"{layer}self_attn.{part}_proj.weight"] for part in "qkv"]
+        weights |= {
+            f"{i}.norm1": named[layer + "input_layernorm.weight"],
+            f"{i}.qkv": torch.cat(attention),
+            f"{i}.out": named[layer + "self_attn.o_proj.weight"],
+            f"{i}.norm2": named[layer + "post_attention_layernorm.weight"],
+            f"{i}.up": torch.cat([named[layer + "mlp.gate_proj.weight"], named[layer + "mlp.up_proj.weight"]]),
+            f"{i}.down": named[layer + "mlp.down_proj.weight"],
+        }
+    order = init_weights(shape, torch.Generator())
+    return {name: weights[name].float().contiguous() for name in order}

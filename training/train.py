@@ -4,6 +4,7 @@ The learning rate falls linearly to zero over the time (``--minutes`` or ``--fin
 (``--steps``, deterministic) that a run has; writing a clock time such as ``14:05`` into ``RUN/finish_by`` moves the
 end while it runs. A run that stands still (SIGSTOP) loses no part of its schedule. Started again with the same
 ``--out`` it continues from its last checkpoint; ``python -m training.export RUN DIR`` writes the model folder.
+``--weights FOLDER`` begins with the weights and the tokenizer of such a folder instead of random ones.
 """
 
 from __future__ import annotations
@@ -12,17 +13,21 @@ import argparse
 import itertools
 import json
 import os
+import shutil
 import time
 from dataclasses import dataclass, field, replace
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.multiprocessing as mp
+from safetensors.torch import load_file
 from torch import Tensor
 
 from training.data import Batch, Batches, load_prose, make_tokenizer
-from training.model import Shape, init_weights, loss_of, rotation
+from training.examples import Mixture
+from training.model import Shape, from_llama, init_weights, loss_of, rotation
 from training.optim import Optimizer, Rates, Shared
 from training.tokenizer import load_tokenizer
 
@@ -47,6 +52,8 @@ class Plan:
     device: str = "cpu"
     save_seconds: float = 180.0
     steps: int = 0  # 0: until the clock says so
+    weights: Path | None = None  # an exported model to go on from
+    mixture: Mixture = field(default_factory=Mixture)
 
 
 PRESETS = {
@@ -83,6 +90,15 @@ class Schedule:
         return step >= self.plan.steps if self.plan.steps else time.time() >= self.deadline
 
 
+def shape_of(config: dict[str, Any]) -> Shape:
+    """The shape that an exported ``config.json`` describes."""
+    return Shape(
+        vocab=config["vocab_size"], width=config["hidden_size"], layers=config["num_hidden_layers"],
+        heads=config["num_attention_heads"], inner=config["intermediate_size"],
+        context=config["max_position_embeddings"], theta=config["rope_parameters"]["rope_theta"],
+    )  # fmt: skip
+
+
 def clock(text: str) -> float:
     """Seconds since the epoch of the next time the clock shows ``HH:MM``, at most half a day ago or ahead."""
     hour, minute = (int(part) for part in text.split(":"))
@@ -95,15 +111,21 @@ def train(data: Path, out: Path, plan: Plan, deadline: float) -> None:
     """Run to the end of the schedule; leaves checkpoint.pt, tokenizer.json, plan.json and log.jsonl in ``out``."""
     torch.set_num_threads(1 if plan.device == "cpu" else 4)
     out.mkdir(parents=True, exist_ok=True)
-    maker, held = load_prose(data)
-    if not (out / "tokenizer.json").exists():
+    maker, held = load_prose(data, plan.mixture)
+    if plan.weights is not None:
+        shutil.copyfile(plan.weights / "tokenizer.json", out / "tokenizer.json")
+    elif not (out / "tokenizer.json").exists():
         make_tokenizer(maker, plan.shape.vocab, plan.seed).save(str(out / "tokenizer.json"))
     (out / "plan.json").write_text(
         json.dumps({"shape": plan.shape.as_dict(), "rates": vars(plan.rates), "seed": plan.seed, "preset": plan.device,
-                    "batch": plan.batch * plan.world, "mixture": vars(maker.mixture)}, indent=1))  # fmt: skip
+                    "batch": plan.batch * plan.world, "mixture": vars(plan.mixture),
+                    "weights": plan.weights and plan.weights.name}, indent=1))  # fmt: skip
     tokenizer = load_tokenizer(out / "tokenizer.json")
     plan = replace(plan, shape=replace(plan.shape, vocab=tokenizer.get_vocab_size()))
-    weights = init_weights(plan.shape, torch.Generator().manual_seed(plan.seed))
+    if plan.weights is not None:
+        weights = from_llama(load_file(plan.weights / "model.safetensors"), plan.shape)
+    else:
+        weights = init_weights(plan.shape, torch.Generator().manual_seed(plan.seed))
     shared = Shared(weights, plan.world, torch.device(plan.device), torch.bfloat16)
     held_batches = Batches(held, tokenizer, seed=plan.seed, rank=-1, tokens=4096, limit=plan.limit, pool=3)
     trial = [b for _, _, b in itertools.islice(held_batches.from_place(0, 0), 3)]
@@ -227,9 +249,22 @@ def main() -> None:
     parser.add_argument("--finish-by", metavar="HH:MM", help="clock time instead of --minutes")
     parser.add_argument("--steps", type=int, default=0, help="number of steps instead of a time (deterministic)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--weights", type=Path, help="model folder to go on from; give a smaller --rate as well")
+    parser.add_argument("--rate", type=float, default=1.0, help="factor of the preset's learning rates")
+    parser.add_argument("--mixture", default="", help="other shares of examples, as in sentence=0.4,quote_many=0.4")
     args = parser.parse_args()
     deadline = clock(args.finish_by) if args.finish_by else time.time() + 60 * args.minutes
-    plan = replace(PRESETS[args.preset], seed=args.seed, steps=args.steps)
+    plan = PRESETS[args.preset]
+    rates = replace(plan.rates, matrix=plan.rates.matrix * args.rate, other=plan.rates.other * args.rate)
+    shares = {
+        name: float(value) for name, _, value in (part.partition("=") for part in args.mixture.split(",") if part)
+    }
+    if args.weights is not None:
+        shares.setdefault("opening", 0.0)  # it can copy already
+        sizes = json.loads((args.weights / "config.json").read_text())
+        plan = replace(plan, shape=shape_of(sizes))
+    plan = replace(plan, seed=args.seed, steps=args.steps, rates=rates, weights=args.weights,
+                   mixture=replace(plan.mixture, **shares))  # fmt: skip
     train(args.data, args.out, plan, deadline)
 
 
