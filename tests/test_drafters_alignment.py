@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from copyspec.drafters.alignment import Alignment
+from copyspec.drafters.alignment import NEAR, Alignment
 from copyspec.drafters.corpus import BORDER, Corpus
 from copyspec.drafters.suffix import LONGEST, RECENT, matches
 from copyspec.sources import Source
@@ -30,12 +30,14 @@ def edit_costs(source: Sequence[int], output: Sequence[int]) -> list[int]:
 @given(source=tokens_of_four, output=tokens_of_four)
 def test_alignment_against_the_table(source: list[int], output: list[int]) -> None:
     alignment = Alignment(source)
-    for token in output:
-        alignment.push(token)
+    alignment.extend(output)
     expected = edit_costs(source, output)
-    assert (alignment.start, alignment.costs.tolist()) == (0, expected)
+    assert (alignment.start, (alignment.costs + expected[0]).tolist()) == (0, expected)
+    assert alignment.least() == min(expected)
     assert alignment.best() == expected.index(min(expected))
-    assert alignment.excess() == (0, [cost - min(expected) for cost in expected])
+    assert alignment.near() == {
+        j: cost - min(expected) for j, cost in enumerate(expected) if cost <= min(expected) + NEAR
+    }
 
 
 @settings(max_examples=50, deadline=None)
@@ -47,11 +49,11 @@ def test_a_band_holds_the_best_position(edits: list[tuple[int, str]]) -> None:
         output[position : position + (kind != "i")] = [] if kind == "d" else [99]
     alignment = Alignment(source, band=16)
     for count, token in enumerate(output, start=1):
-        alignment.push(token)
+        alignment.extend([token])
         assert len(alignment) <= 4 * 16 + 1
         if count % 37 == 0 or count == len(output):
             expected = edit_costs(source, output[:count])
-            assert alignment.costs.min() == min(expected)
+            assert alignment.least() == min(expected)
             assert alignment.best() == expected.index(min(expected))
 
 
@@ -59,8 +61,7 @@ def test_a_band_starts_anew_where_the_output_jumps() -> None:
     source = list(range(1000))
     alignment = Alignment(source, band=16)
     alignment.reach(600)
-    for token in source[600:650]:
-        alignment.push(token)
+    alignment.extend(source[600:650])
     assert alignment.best() == 650
     alignment.reach(650)
     assert alignment.best() == 650

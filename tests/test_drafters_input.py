@@ -82,6 +82,5 @@ def test_a_free_beginning_costs_nothing() -> None:
     source = list(range(40))
     alignment = Alignment(source, free=12)
     assert alignment.costs.tolist() == [max(0, j - 12) for j in range(41)]
-    for token in source[8:20]:
-        alignment.push(token)
-    assert alignment.best() == 20 and alignment.costs.min() == 0
+    alignment.extend(source[8:20])
+    assert (alignment.best(), alignment.least()) == (20, 0)

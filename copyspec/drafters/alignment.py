@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,74 +12,115 @@ BAND = 256
 """Positions kept on either side of the best one: insertions and deletions up to about this length are followed."""
 
 MOVE_EVERY = 32  # output tokens between two looks at where the band should be; far fewer than BAND
+FEW = 16  # places of a token that are looked at one by one, the ones before the band too
+NEAR = 3  # a place whose cost is up to so much above the least is one where the output may stand
 
 
 class Alignment:
     """D[j], the least number of insertions, deletions and substitutions that turn source[:j] into the output so far.
 
-    One row of the Wagner-Fischer table, moved on by each output token y:
-    D'[j] = min(D[j] + 1, D[j-1] + [source[j-1] != y], D'[j-1] + 1). Kept as F[j] = D[j] - j - (output tokens), for
-    which it reads F'[j] = min(F[j], F[j-1] + [source[j-1] != y] - 2, F'[j-1]): three array operations and a running
-    minimum. Long sources are followed in a band around the position of least cost. The output may begin at any of the
-    first `free` positions without cost: for a source that an instruction stands before.
+    One row of the Wagner-Fischer table, moved on by each output token. Neighbours differ by -1, 0 or 1, so that a
+    row is two sets of positions, where it rises and where it falls, and moving on is a dozen operations on integers
+    of as many bits as the row is long: G. Myers, A fast bit-vector algorithm for approximate string matching (1999),
+    in the form of H. Hyyro (2003) for whole strings. Long sources are followed in a band around the position of
+    least cost. The output may begin at any of the first `free` positions without cost: for a source that an
+    instruction stands before.
     """
 
     def __init__(self, source: Sequence[int], band: int = BAND, free: int = 0) -> None:
         self.start = 0  # the j of the band's first entry
-        self._source: NDArray[np.int64] = np.array(source, dtype=np.int64)
+        self._length = len(source)
+        self._places: dict[int, list[int]] = {}  # token -> where it stands in the source
+        for place, token in enumerate(source):
+            self._places.setdefault(token, []).append(place)
         self._band = band
         self._output = 0  # tokens of output
-        self._steps: NDArray[np.int32] = np.arange(len(source) + 1, dtype=np.int32)
-        self._row: NDArray[np.int32] = -np.minimum(self._steps[: 2 * band + 1], free)  # F over the band
+        self._base = 0  # D at the band's first entry
+        self._width = min(2 * band, len(source))  # entries of the band after the first
+        self._all = (1 << self._width) - 1
+        self._rises = self._all & ~((1 << free) - 1)  # bit i: D[start + i + 1] = D[start + i] + 1
+        self._falls = 0  # bit i: D[start + i + 1] = D[start + i] - 1
 
     def __len__(self) -> int:
-        return len(self._row)
+        return self._width + 1
 
     @property
-    def costs(self) -> NDArray[np.int32]:
-        """D over the band. [len(self)]"""
-        return self._row + self._steps[self.start : self.start + len(self._row)] + self._output
+    def costs(self) -> NDArray[np.int16]:
+        """D over the band, less D at its first entry. [len(self)]"""
+        entries = self._width + 1
+        octets = entries // 8 + 1
+        both = (self._rises | self._falls << 8 * octets) << 1  # the first entry neither rises nor falls
+        bits = np.unpackbits(np.frombuffer(both.to_bytes(2 * octets, "little"), np.uint8), bitorder="little")
+        bits = bits.view(np.int8)
+        costs: NDArray[np.int16] = np.add.accumulate(bits[:entries] - bits[8 * octets :][:entries], dtype=np.int16)
+        return costs
 
-    def push(self, token: int) -> None:
-        """One more token of output."""
-        row, start = self._row, self.start
-        replaced = row[:-1] + (self._source[start : start + len(row) - 1] != token)
-        replaced -= 2
-        np.minimum(row[1:], replaced, out=row[1:])
-        np.minimum.accumulate(row, out=row)
+    def extend(self, tokens: Iterable[int]) -> None:
+        """More tokens of output."""
+        for token in tokens:
+            self._push(token)
+
+    def _push(self, token: int) -> None:
+        rises, falls, start = self._rises, self._falls, self.start
+        equal = 0  # bit i: source[start + i] is the token
+        places = self._places.get(token)
+        if places is not None:
+            for place in places if len(places) <= FEW else places[bisect_left(places, start) :]:
+                if place >= start + self._width:
+                    break
+                if place >= start:
+                    equal |= 1 << (place - start)
+        # Along the row's new version `across` says where D rises over the old row, `down` where it falls.
+        same = (((equal & rises) + rises) ^ rises) | equal
+        across = ((falls | (self._all & ~(same | rises))) << 1) | 1
+        steady = equal | falls
+        self._rises = self._all & (((rises & same) << 1) | ~(steady | across))
+        self._falls = self._all & across & steady
+        self._base += 1
         self._output += 1
-        if self._output % min(MOVE_EVERY, self._band // 2) == 0 and len(row) <= len(self._source):
+        if self._output % min(MOVE_EVERY, self._band // 2) == 0 and self._width < self._length:
             self._move_band()
 
     def least(self) -> int:
         """The least cost of any position."""
-        return int(self.costs.min())
+        return self._base + int(self.costs.min())
 
     def best(self) -> int:
         """The first position of least cost."""
         return self.start + int(self.costs.argmin())
 
-    def excess(self) -> tuple[int, list[int]]:
-        """First position of the band, and for each position of it how much its cost is above the least."""
+    def near(self) -> dict[int, int]:
+        """The positions whose cost is at most NEAR above the least, and how much it is above."""
         costs = self.costs
-        costs -= costs.min()
-        return self.start, costs.tolist()
+        least = int(costs.min())
+        places = np.flatnonzero(costs <= least + NEAR)
+        start, above = self.start, costs[places].tolist()
+        return {start + place: cost - least for place, cost in zip(places.tolist(), above, strict=True)}
 
     def reach(self, position: int) -> None:
         """The output is known to stand at `position`: where the band does not hold it, the band starts anew there."""
-        if self.start <= position < self.start + len(self._row):
+        if self.start <= position <= self.start + self._width:
             return
-        self.start = max(0, position - self._band)
-        stop = min(len(self._source), position + self._band)
-        steps = self._steps[self.start : stop + 1]
-        self._row = abs(steps - position) - steps - self._output
+        start = max(0, position - self._band)
+        self._set_band(start, min(self._length, position + self._band) - start)
+        self._base = position - start
+        self._falls = (1 << self._base) - 1
+        self._rises = self._all & ~self._falls
+
+    def _set_band(self, start: int, width: int) -> None:
+        self.start, self._width, self._all = start, width, (1 << width) - 1
 
     def _move_band(self) -> None:
-        best = self.best()
-        stop = self.start + len(self._row) - 1
-        if best + self._band > stop and stop < len(self._source):
-            more = min(best + 2 * self._band, len(self._source)) - stop  # D rises by 1 a position: F stays
-            self._row = np.concatenate((self._row, np.full(more, self._row[-1], dtype=np.int32)))
-        if best - self._band > self.start:
-            self._row = self._row[best - self._band - self.start :].copy()
-            self.start = best - self._band
+        best, start = self.best(), self.start
+        stop = start + self._width
+        if best + self._band > stop:
+            stop = min(best + 2 * self._band, self._length)
+            self._rises |= ((1 << (stop - start)) - 1) & ~self._all  # behind the band D rises by 1 a position
+        if best - self._band > start:
+            past = best - self._band - start
+            gone = (1 << past) - 1
+            self._base += (self._rises & gone).bit_count() - (self._falls & gone).bit_count()
+            self._rises >>= past
+            self._falls >>= past
+            start += past
+        self._set_band(start, stop - start)

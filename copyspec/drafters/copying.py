@@ -8,10 +8,10 @@ from copyspec.budget import Budget
 from copyspec.drafters.corpus import Corpus
 from copyspec.drafters.cursors import Tracker
 from copyspec.drafters.estimates import Estimates
-from copyspec.drafters.growth import NOWHERE, Cursor, Grown, grow
+from copyspec.drafters.growth import Cursor, Grown, grow
 from copyspec.drafters.situations import EDIT_START, STRIDE
 from copyspec.sources import Source
-from copyspec.tree import EMPTY, ROOT, DraftTree, Origin
+from copyspec.tree import EMPTY, ROOT, DraftTree
 
 
 class CopyDrafter:
@@ -49,29 +49,32 @@ class CopyDrafter:
     def _learn(self, tokens: Sequence[int]) -> tuple[list[Cursor], int]:
         """Walks the last tree along `tokens`: the cursors where the walk leaves it, and after how many tokens."""
         grown, estimates = self._grown, self._estimates
-        children: dict[tuple[int, int], int] = {}
-        first: dict[int, int] = {}
-        for node, parent in enumerate(grown.parents):
-            children[parent, grown.tokens[node]] = node
-            first.setdefault(parent, node)
+        parents, drafted = grown.parents, grown.tokens
+        node, taken, likely = ROOT, 0, None  # `likely`: the first child of `node`
         touched = set()
-        node, taken = ROOT, 0
-        for token in tokens:
-            likely = first.get(node)
+        for child, parent in enumerate(parents):  # children come after their parents: one pass walks the path
+            if parent != node:
+                continue
+            right = drafted[child] == tokens[taken]
             if likely is None:
-                break
-            family = grown.cursors[likely][0][1] // STRIDE if grown.cursors[likely] else EDIT_START
-            if family < EDIT_START:
-                probability = grown.scores[likely] / (grown.scores[node] if node != ROOT else 1.0)
-                estimates.record(family, probability, grown.tokens[likely] == token)
-                touched.add(family)
-            child = children.get((node, token))
-            if child is None:
-                break
-            node, taken = child, taken + 1
+                likely = child
+                family = self._family(child)
+                if family < EDIT_START:
+                    probability = grown.scores[child] / (grown.scores[node] if node != ROOT else 1.0)
+                    estimates.record(family, probability, right)
+                    touched.add(family)
+            if right:
+                node, taken, likely = child, taken + 1, None
+                if taken == len(tokens):
+                    break
         for family in touched:
             estimates.refresh(family)
         return (self._cursors if node == ROOT else grown.cursors[node]), taken
+
+    def _family(self, node: int) -> int:
+        """Family of the heaviest cursor that drafted `node`."""
+        cursors = self._grown.cursors[node]
+        return cursors[0][1] // STRIDE if cursors else EDIT_START
 
     def _tree(self, grown: Grown, count: int) -> DraftTree:
         """The first `count` nodes, the most likely chain moved to the front."""
@@ -83,19 +86,16 @@ class CopyDrafter:
             if parents[child] == node:
                 chain.append(child)
                 node = child
-        order: Sequence[int] = range(count)
-        if len(chain) < count:
-            on_chain = set(chain)
-            order = chain + [node for node in order if node not in on_chain]
+        origins = self._corpus.origins(grown.positions[:count])
+        if len(chain) == count:
+            return DraftTree(grown.tokens[:count], parents[:count], grown.scores[:count], origins)
+        on_chain = set(chain)
+        order = chain + [node for node in range(count) if node not in on_chain]
         place = {node: index for index, node in enumerate(order)}
         place[ROOT] = ROOT
         return DraftTree(
             [grown.tokens[node] for node in order],
             [place[parents[node]] for node in order],
             [grown.scores[node] for node in order],
-            [self._origin(grown.positions[node]) for node in order],
+            [origins[node] for node in order],
         )
-
-    def _origin(self, position: int) -> Origin | None:
-        """A common token is a guess at one word and copied from nowhere."""
-        return None if position == NOWHERE else self._corpus.origin(position)

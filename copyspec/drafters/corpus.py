@@ -90,13 +90,24 @@ class Corpus:
             found = self._arrays[token] = np.array(self.places[token], dtype=np.int64)
         return found
 
-    def origin(self, position: int) -> Origin | None:
-        """Where the token at `position` stands in its source; None for an end of sequence, which stands in none."""
-        if position >= self.output_start:
-            return Origin(OUTPUT, position - self.output_start)
-        which = bisect_right(self._starts, position) - 1
-        offset = position - self._starts[which]
-        return Origin(self._sources[which], offset) if offset < self._lengths[which] else None
+    def origins(self, positions: Sequence[int]) -> list[Origin | None]:
+        """Where the tokens at `positions` stand in their sources; None for a position below 0, and for an end of
+        sequence, which stands in none."""
+        found: list[Origin | None] = []
+        start = stop = source = -1  # of the source that the position before stood in: most follow each other
+        for position in positions:
+            if not start <= position < stop:
+                if position < 0:
+                    found.append(None)
+                    continue
+                if position >= self.output_start:
+                    source, start, stop = OUTPUT, self.output_start, len(self.tokens)
+                else:
+                    which = bisect_right(self._starts, position) - 1
+                    source, start = self._sources[which], self._starts[which]
+                    stop = start + self._lengths[which]
+            found.append(Origin(source, position - start) if position < stop else None)
+        return found
 
     def starts(self, kind: int) -> list[int]:
         """Where the sources of `kind` start."""

@@ -55,14 +55,13 @@ class Tracker:
         """All places to copy from next; a place appears once."""
         corpus, anchor = self._corpus, self._anchor
         output_start, kinds = corpus.output_start, corpus.kinds
-        first, excess = self._alignment.excess() if self._alignment is not None and self._follows else (0, [])
-        first += self._edit_start
+        near = self._alignment.near() if self._alignment is not None and self._follows else {}
         cursors: list[Cursor] = []
         for position, length in matches(corpus):
             kind = kinds[position] if position < output_start else WRITTEN
-            index = position - first
-            if 0 <= index < len(excess) and excess[index] < len(BY_EXCESS):
-                family = BY_EXCESS[excess[index]]
+            excess = near.get(position - self._edit_start)
+            if excess is not None:
+                family = BY_EXCESS[excess]
             elif anchor > 0 and 0 <= position - anchor <= NEAR:
                 family = NEAR_BY_KIND[kind]
             else:
@@ -86,8 +85,7 @@ class Tracker:
             self._anchor = position
         self._since += rest
         if self._alignment is not None:
-            for token in tokens:
-                self._alignment.push(token)
+            self._alignment.extend(tokens)
             if self._run >= LONGEST and self._edit_start <= self._anchor <= self._edit_stop and not self._since:
                 self._alignment.reach(self._anchor - self._edit_start)
             if self._corpus.follows_input:

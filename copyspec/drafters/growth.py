@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush, heappushpop
+from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
 from copyspec.budget import Budget
@@ -50,43 +50,49 @@ def grow(corpus: Corpus, cursors: list[Cursor], estimates: Estimates, budget: Bu
     (weight of all cursors + weight of none being right). A node's score is the product along its path.
     """
     grown, text, weights = Grown(), corpus.tokens, estimates.weights
+    add_token, add_parent, add_score = grown.tokens.append, grown.parents.append, grown.scores.append
+    add_position, add_cursors = grown.positions.append, grown.cursors.append
     heap = _roots(corpus, cursors, estimates, grown)
     end, none, order = len(text), estimates.none_deeper, len(heap)
     max_nodes, costs = budget.max_nodes, budget.costs
     cheapest = min([after - before for before, after in pairwise(costs)], default=0.0)
     expected = rate = 1.0
-    item = heappop(heap) if heap else None
-    while item is not None and item[0] <= -LEAST_SCORE:
-        negative, _, token, parent, position, group = item
-        order += 1
+    node = 0
+    while heap and heap[0][0] <= -LEAST_SCORE:
+        negative, _, token, parent, position, group = heappop(heap)
         if token == _CHILDREN:
             for child in _children(corpus, group, estimates, grown, parent):
                 order += 1
                 heappush(heap, (child[0], order, *child[1:]))
-            item = heappop(heap) if heap else None
             continue
-        node = len(grown.tokens)
-        if costs and -negative <= rate * cheapest:  # no further node can raise the tokens per time
+        while True:  # ends with the first node whose child is not sure to be the next one
+            if costs:
+                if -negative <= rate * cheapest:  # no further node can raise the tokens per time
+                    return grown
+                expected -= negative
+                rate = max(rate, expected / costs[node + 1])
+            add_token(token)
+            add_parent(parent)
+            add_score(-negative)
+            add_position(position)
+            add_cursors(group)
+            if node + 1 == max_nodes:
+                return grown
+            parent, node, order = node, node + 1, order + 1
+            if len(group) == 1 and group[0][0] < end:
+                position, state = group[0]
+                weight, token = weights[state], text[position]
+                if weight >= SURE and token >= 0:  # the common case, a single copy going on
+                    group = [(position + 1, FOLLOWING[state])]
+                    negative *= weight / (weight + none)
+                    if negative > -LEAST_SCORE:
+                        break
+                    if not heap or negative < heap[0][0]:
+                        continue
+                    heappush(heap, (negative, order, token, parent, position, group))
+                    break
+            heappush(heap, (negative * (LATER if group else LATER_ALONE), order, _CHILDREN, parent, NOWHERE, group))
             break
-        expected -= negative
-        rate = max(rate, expected / costs[node + 1]) if costs else 0.0
-        grown.tokens.append(token)
-        grown.parents.append(parent)
-        grown.scores.append(-negative)
-        grown.positions.append(position)
-        grown.cursors.append(group)
-        if node + 1 == max_nodes:
-            break
-        if len(group) == 1 and group[0][0] < end:
-            position, state = group[0]
-            weight = weights[state]
-            if weight >= SURE and text[position] >= 0:  # the common case, a single copy going on
-                moved = [(position + 1, FOLLOWING[state])]
-                negative *= weight / (weight + none)
-                item = heappushpop(heap, (negative, order, text[position], node, position, moved))
-                continue
-        later = negative * (LATER if group else LATER_ALONE)
-        item = heappushpop(heap, (later, order, _CHILDREN, node, token, group))
     return grown
 
 
@@ -107,15 +113,16 @@ def join(corpus: Corpus, token: int, group: list[Cursor]) -> None:
 def _roots(corpus: Corpus, cursors: list[Cursor], estimates: Estimates, grown: Grown) -> list[_Entry]:
     """The heap to grow from: what the cursors say comes next, and the tokens that come often."""
     votes = _vote(corpus, cursors, estimates, grown, ROOT)
-    common = [
-        (weight, token) for weight, token in zip(estimates.common, corpus.common, strict=False) if token not in votes
-    ]
-    total = estimates.none_at_root + sum(vote[0] for vote in votes.values()) + sum(entry[0] for entry in common)
+    ranked = list(zip(estimates.common, corpus.common, strict=False))
+    common = [entry for entry in ranked if entry[1] not in votes]
+    total = estimates.none_at_root + sum([vote[0] for vote in votes.values()]) + sum([entry[0] for entry in common])
+    least = LEAST_SCORE * total
     heap: list[_Entry] = []
     for token, (weight, position, group) in votes.items():
         heap.append((-weight / total, len(heap), token, ROOT, position, group))
     for weight, token in common:
-        heap.append((-weight / total, len(heap), token, ROOT, NOWHERE, []))
+        if weight >= least:  # beside a sure copy none is
+            heap.append((-weight / total, len(heap), token, ROOT, NOWHERE, []))
     heapify(heap)
     return heap
 
