@@ -13,9 +13,9 @@ from benchmarks.speed_models import Model, Replay, ReplayTarget
 from benchmarks.speed_prompts import Case
 from copyspec import drafters
 from copyspec.budget import CostModel
-from copyspec.decoding import DecodeSettings, decode
+from copyspec.decoding.loop import DecodeSettings, decode
+from copyspec.decoding.requests import Request, RowStats
 from copyspec.options import DraftOptions, SamplingOptions
-from copyspec.requests import Request, RowStats
 from copyspec.targets import wrap
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from benchmarks.transcripts import (
     read_transcripts,
     tokenise,
 )
-from copyspec.call_options import check_options
-from copyspec.engine import Engine
+from copyspec.engine.call_options import check_options
+from copyspec.engine.engine import Engine
 from copyspec.sources import Source
 
 DATA = Path(__file__).parent / "data"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from copyspec.api import agenerate, compare, configure, generate, load, references, unload
-    from copyspec.engine import Engine
+    from copyspec.engine.engine import Engine
+    from copyspec.engine.results import Chunk, Comparison, Difference, Place, Result, Span, Stats
     from copyspec.loading import LoadError
-    from copyspec.results import Chunk, Comparison, Difference, Place, Result, Span, Stats
     from copyspec.targets.base import UnsupportedModelError
 
 __all__ = [
@@ -44,15 +44,15 @@ _EXPORTS = {
     "load": "copyspec.api",
     "references": "copyspec.api",
     "unload": "copyspec.api",
-    "Engine": "copyspec.engine",
+    "Engine": "copyspec.engine.engine",
     "LoadError": "copyspec.loading",
-    "Chunk": "copyspec.results",
-    "Comparison": "copyspec.results",
-    "Difference": "copyspec.results",
-    "Place": "copyspec.results",
-    "Result": "copyspec.results",
-    "Span": "copyspec.results",
-    "Stats": "copyspec.results",
+    "Chunk": "copyspec.engine.results",
+    "Comparison": "copyspec.engine.results",
+    "Difference": "copyspec.engine.results",
+    "Place": "copyspec.engine.results",
+    "Result": "copyspec.engine.results",
+    "Span": "copyspec.engine.results",
+    "Stats": "copyspec.engine.results",
     "UnsupportedModelError": "copyspec.targets.base",
 }
 

@@ -8,10 +8,10 @@ import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import TypeVar, cast
 
-from copyspec.call_options import check_options
-from copyspec.engine import Engine, finish
-from copyspec.requests import StepOutput
-from copyspec.results import Chunk, Result
+from copyspec.decoding.requests import StepOutput
+from copyspec.engine.call_options import check_options
+from copyspec.engine.engine import Engine, finish
+from copyspec.engine.results import Chunk, Result
 
 T = TypeVar("T")
 

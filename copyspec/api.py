@@ -9,20 +9,20 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Literal, TypedDict, overload
 
 from copyspec import aio
-from copyspec.call_options import GenerateOptions, check_flag, check_options, reject_unknown
-from copyspec.comparison import compare_jobs
-from copyspec.engine import Engine
+from copyspec.engine.call_options import GenerateOptions, check_flag, check_options, reject_unknown
+from copyspec.engine.comparison import compare_jobs
+from copyspec.engine.engine import Engine
+from copyspec.engine.prompts import parse_prompts, shown
+from copyspec.engine.reference_texts import references
+from copyspec.engine.results import Chunk, Comparison, Result
 from copyspec.loading import BUNDLED, MODEL_VARIABLE, ModelChoice, Registry, check_dtype, choose_default
-from copyspec.prompts import parse_prompts, shown
-from copyspec.reference_texts import references
-from copyspec.results import Chunk, Comparison, Result
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
     from typing_extensions import Unpack
 
-    from copyspec.prompts import ManyPrompts, OnePrompt
+    from copyspec.engine.prompts import ManyPrompts, OnePrompt
 
 __all__ = ["agenerate", "compare", "configure", "generate", "load", "references", "unload"]
 

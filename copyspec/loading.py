@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from copyspec.prompts import shown
+from copyspec.engine.prompts import shown
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-    from copyspec.engine import Engine
+    from copyspec.engine.engine import Engine
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class Registry:
 
 def load_engine(choice: ModelChoice) -> Engine:
     """Loads the model and its tokenizer. Raises LoadError, or UnsupportedModelError for its architecture."""
-    from copyspec.engine import Engine
+    from copyspec.engine.engine import Engine
 
     if isinstance(choice.model, str):
         model = _load_model(choice, choice.model)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import copyspec
 from copyspec.budget import Budget
-from copyspec.decoding import decode
+from copyspec.decoding.loop import decode
+from copyspec.decoding.requests import Request
 from copyspec.options import SamplingOptions
-from copyspec.requests import Request
 from copyspec.targets import wrap
 from copyspec.tree import EMPTY, ROOT, DraftTree
 

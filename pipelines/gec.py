@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, overload
 
 from copyspec import Result
-from copyspec.jobs import PromptTooLongError
+from copyspec.engine.jobs import PromptTooLongError
 
 from .models import check_template, engine_of, fill, fits, wants_chat
 

@@ -7,8 +7,8 @@ import re
 from typing import TYPE_CHECKING
 
 import copyspec
-from copyspec.call_options import check_options
-from copyspec.jobs import PromptTooLongError
+from copyspec.engine.call_options import check_options
+from copyspec.engine.jobs import PromptTooLongError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

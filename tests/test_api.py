@@ -13,8 +13,8 @@ from texts import CORPUS, bart, byte_fallback, byte_level, engine, llama, senten
 from transformers import GenerationConfig, PreTrainedModel, StoppingCriteria
 
 import copyspec
-from copyspec.engine import Engine
-from copyspec.results import Result
+from copyspec.engine.engine import Engine
+from copyspec.engine.results import Result
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
 
@@ -345,16 +345,16 @@ def test_max_new_tokens_its_default_and_the_context() -> None:
 
 
 def test_the_default_length_grows_with_the_text_being_edited() -> None:
-    from copyspec.call_options import check_options
+    from copyspec.engine.call_options import check_options
 
     tiny = engine()
     jobs, _ = tiny.jobs("a", None, check_options({}))
     assert jobs[0].request.max_new_tokens == 256  # the context's end
     tokenizer = sentencepiece_like()
-    from copyspec.jobs import Inputs, JobMaker
-    from copyspec.prompts import Prompt
-    from copyspec.reference_texts import Reference
-    from copyspec.text import Codec
+    from copyspec.engine.jobs import Inputs, JobMaker
+    from copyspec.engine.prompts import Prompt
+    from copyspec.engine.reference_texts import Reference
+    from copyspec.engine.text import Codec
 
     class Endless:
         is_encoder_decoder, max_length, vocab_size, supports_drafts = False, None, 999, True
@@ -371,7 +371,7 @@ def test_the_default_length_grows_with_the_text_being_edited() -> None:
 
 
 def test_the_default_length_is_that_of_plain_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("copyspec.jobs.DEFAULT_MAX_NEW_TOKENS", 20)
+    monkeypatch.setattr("copyspec.engine.jobs.DEFAULT_MAX_NEW_TOKENS", 20)
     tiny = engine()
     options: dict[str, Any] = {"edit_source": [5] * 30, "ignore_eos": True}
     plain, copied = (tiny.generate(PROMPT, drafter=drafter, **options) for drafter in ("none", "auto"))
@@ -491,9 +491,9 @@ def test_compare_shows_equality_times_and_scores() -> None:
 def test_the_first_difference_has_position_tokens_and_scores() -> None:
     from dataclasses import replace
 
-    from copyspec.call_options import check_options
-    from copyspec.comparison import first_difference
-    from copyspec.results import Comparison
+    from copyspec.engine.call_options import check_options
+    from copyspec.engine.comparison import first_difference
+    from copyspec.engine.results import Comparison
 
     tiny = engine()
     options = check_options({"max_new_tokens": 20})
@@ -516,7 +516,7 @@ def test_the_first_difference_has_position_tokens_and_scores() -> None:
 def test_scores_are_looked_up_only_where_outputs_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     from dataclasses import replace
 
-    from copyspec import comparison as module
+    from copyspec.engine import comparison as module
 
     tiny = engine()
     runs: list[bool] = []

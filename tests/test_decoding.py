@@ -14,9 +14,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from transformers import LogitsProcessor, NoRepeatNGramLogitsProcessor
 
-from copyspec.decoding import DecodeSettings, decode
+from copyspec.decoding.loop import DecodeSettings, decode
+from copyspec.decoding.requests import Finish, Request, RowStats
 from copyspec.options import DraftOptions, SamplingOptions
-from copyspec.requests import Finish, Request, RowStats
 from copyspec.sources import Source
 
 VOCAB = 12

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from copyspec.engine import Engine
+from copyspec.engine.engine import Engine
 
 _ROOT = Path(__file__).parents[1]
 _FOLDER = _ROOT / "copyspec" / "default_model"

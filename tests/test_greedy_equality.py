@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from models import CAUSAL, SEQ2SEQ, VOCAB_SIZE, tiny
 from transformers import PreTrainedModel
 
-from copyspec.decoding import DecodeSettings, decode
+from copyspec.decoding.loop import DecodeSettings, decode
+from copyspec.decoding.requests import Request
 from copyspec.drafters import create
 from copyspec.options import DraftOptions, SamplingOptions
-from copyspec.requests import Request
 from copyspec.sources import Source
 from copyspec.targets import wrap
 from copyspec.targets.cache import BLOCK

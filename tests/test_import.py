@@ -50,7 +50,7 @@ def test_every_public_name_is_there() -> None:
 
 def test_public_functions_are_not_hidden_by_modules_of_their_name() -> None:
     code = (
-        "import copyspec.api, copyspec.comparison, copyspec.reference_texts; import copyspec;"
+        "import copyspec.api, copyspec.engine.comparison, copyspec.engine.reference_texts; import copyspec;"
         "print(callable(copyspec.compare) and callable(copyspec.references) and callable(copyspec.generate))"
     )
     assert run(code) == "True"

@@ -8,8 +8,8 @@ import pytest
 from tokenizers import processors
 
 import copyspec
+from copyspec.engine.results import Result, Stats
 from copyspec.pipelines import GECPipeline, answer
-from copyspec.results import Result, Stats
 from pipelines.models import fill, wants_chat
 from tests.tiny import tiny_model, tiny_tokenizer
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from texts import byte_level, engine
 
-from copyspec.results import Span
+from copyspec.engine.results import Span
+from copyspec.engine.spans import MAX_TIES, CopiedOutput, NamedSource
+from copyspec.engine.text import Codec
 from copyspec.sources import OUTPUT
-from copyspec.spans import MAX_TIES, CopiedOutput, NamedSource
-from copyspec.text import Codec
 from copyspec.tree import Origin
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")

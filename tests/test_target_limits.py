@@ -13,9 +13,9 @@ from fakes import ScriptedDrafter
 from test_target_tree import Rows, fingerprint
 from transformers import PreTrainedModel
 
-from copyspec.decoding import DecodeSettings, decode
+from copyspec.decoding.loop import DecodeSettings, decode
+from copyspec.decoding.requests import Request
 from copyspec.options import DraftOptions, SamplingOptions
-from copyspec.requests import Request
 from copyspec.sources import Source
 from copyspec.targets import wrap
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from texts import NO_SYSTEM_TEMPLATE, SPECIAL, byte_fallback, byte_level, sentencepiece_like
 
-from copyspec.chat import ChatError, check_chat, with_system
-from copyspec.stops import WINDOW, CriterionStop, Detokenizer, StopStrings, held_back, text_of
-from copyspec.text import Codec
+from copyspec.engine.chat import ChatError, check_chat, with_system
+from copyspec.engine.stops import WINDOW, CriterionStop, Detokenizer, StopStrings, held_back, text_of
+from copyspec.engine.text import Codec
 
 CODEC = Codec(byte_level())
 PIECES = ["a", " ", "the", "é", "🙂", "\n", "<", "/", "s", ">", "|", *SPECIAL]

@@ -17,7 +17,7 @@ from transformers import (
     set_seed,
 )
 
-from copyspec.engine import Engine
+from copyspec.engine.engine import Engine
 
 CORPUS = [
     "The cat sat on the mat, and the dog sat on the cat.",

@@ -14,7 +14,7 @@ import typer
 from copyspec.cli.common import quiet_libraries
 
 if TYPE_CHECKING:
-    from copyspec.results import Comparison
+    from copyspec.engine.results import Comparison
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "langchain-core", "rank-bm25")
 

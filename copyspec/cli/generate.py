@@ -13,7 +13,7 @@ from copyspec.cli.common import UsageError, as_json, quiet_libraries, read, read
 
 if TYPE_CHECKING:
     from copyspec.api import CallKeywords
-    from copyspec.results import Chunk, Comparison, Result, Stats
+    from copyspec.engine.results import Chunk, Comparison, Result, Stats
 
 _MODEL, _TEXTS, _SAMPLING, _OUTPUT = "Model", "Texts to copy from", "How tokens are picked", "Output"
 

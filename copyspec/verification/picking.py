@@ -19,8 +19,8 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from copyspec.decoding.requests import Margin
 from copyspec.options import SamplingOptions
-from copyspec.requests import Margin
 from copyspec.tree import DraftTree
 from copyspec.verification.noise import gumbel
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypedDict
 
+from copyspec.engine.prompts import plain_list, shown
 from copyspec.options import DraftOptions, SamplingOptions, check_strings, plain_number
-from copyspec.prompts import plain_list, shown
 
 if TYPE_CHECKING:
     from transformers import LogitsProcessor, StoppingCriteria

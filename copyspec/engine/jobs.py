@@ -8,23 +8,23 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from copyspec import generation_config
-from copyspec.call_options import DEFAULT_MAX_NEW_TOKENS, EDIT_GROWTH, CallOptions
-from copyspec.chat import ChatError, Message, with_system
-from copyspec.prompts import Prompt
-from copyspec.reference_texts import Reference
-from copyspec.requests import Finish, Margin, Request, RowStats, StepOutput
-from copyspec.results import Result, Stats
+from copyspec.decoding.requests import Finish, Margin, Request, RowStats, StepOutput
+from copyspec.engine import generation_config
+from copyspec.engine.call_options import DEFAULT_MAX_NEW_TOKENS, EDIT_GROWTH, CallOptions
+from copyspec.engine.chat import ChatError, Message, with_system
+from copyspec.engine.prompts import Prompt
+from copyspec.engine.reference_texts import Reference
+from copyspec.engine.results import Result, Stats
+from copyspec.engine.spans import CopiedOutput, NamedSource
+from copyspec.engine.stops import CriterionStop, StopStrings, text_of
+from copyspec.engine.text import Codec, Encoded, Lead
 from copyspec.sources import Source, SourceKind
-from copyspec.spans import CopiedOutput, NamedSource
-from copyspec.stops import CriterionStop, StopStrings, text_of
-from copyspec.text import Codec, Encoded, Lead
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
 
+    from copyspec.decoding.requests import StopCondition
     from copyspec.drafters.base import Drafter
-    from copyspec.requests import StopCondition
     from copyspec.targets.base import Target
 
 logger = logging.getLogger(__name__)

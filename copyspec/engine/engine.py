@@ -10,25 +10,25 @@ from typing import TYPE_CHECKING, Literal, overload
 from weakref import WeakKeyDictionary
 
 from copyspec.budget import CostModel
-from copyspec.call_options import CallOptions, check_flag, check_options
-from copyspec.decoding import DecodeSettings, decode
-from copyspec.generation_config import note_ignored
-from copyspec.jobs import Job, JobMaker, encoder_limit, gather
-from copyspec.prompts import parse_prompts
-from copyspec.reference_texts import ambient_references, parse_edits, parse_prediction, parse_references
-from copyspec.requests import StepOutput
-from copyspec.results import Chunk, Result
-from copyspec.streaming import chunks
+from copyspec.decoding.loop import DecodeSettings, decode
+from copyspec.decoding.requests import StepOutput
+from copyspec.engine.call_options import CallOptions, check_flag, check_options
+from copyspec.engine.generation_config import note_ignored
+from copyspec.engine.jobs import Job, JobMaker, encoder_limit, gather
+from copyspec.engine.prompts import parse_prompts
+from copyspec.engine.reference_texts import ambient_references, parse_edits, parse_prediction, parse_references
+from copyspec.engine.results import Chunk, Result
+from copyspec.engine.streaming import chunks
+from copyspec.engine.text import Codec
 from copyspec.targets import wrap
-from copyspec.text import Codec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
     from typing_extensions import Unpack
 
-    from copyspec.call_options import GenerateOptions
-    from copyspec.prompts import ManyPrompts, OnePrompt
-    from copyspec.reference_texts import Reference
+    from copyspec.engine.call_options import GenerateOptions
+    from copyspec.engine.prompts import ManyPrompts, OnePrompt
+    from copyspec.engine.reference_texts import Reference
 
 logger = logging.getLogger(__name__)
 

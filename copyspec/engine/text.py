@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from copyspec.chat import ChatError, Message, map_texts, render, unused_mark
+from copyspec.engine.chat import ChatError, Message, map_texts, render, unused_mark
 
 if TYPE_CHECKING:
     from tokenizers import Encoding

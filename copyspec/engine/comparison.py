@@ -6,13 +6,13 @@ from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from copyspec.engine.results import Comparison, Difference, Result
 from copyspec.options import DraftOptions
-from copyspec.results import Comparison, Difference, Result
 
 if TYPE_CHECKING:
-    from copyspec.call_options import CallOptions
-    from copyspec.engine import Engine
-    from copyspec.jobs import Job
+    from copyspec.engine.call_options import CallOptions
+    from copyspec.engine.engine import Engine
+    from copyspec.engine.jobs import Job
 
 # Tokens decoded before the clock starts: the first passes of a model allocate and compile.
 WARM_UP_TOKENS = 4

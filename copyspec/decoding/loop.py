@@ -9,9 +9,9 @@ from time import perf_counter
 import torch
 
 from copyspec.budget import CostModel
+from copyspec.decoding.requests import Request, StepOutput
+from copyspec.decoding.row import Row
 from copyspec.options import DraftOptions
-from copyspec.requests import Request, StepOutput
-from copyspec.row import Row
 from copyspec.targets.base import Session, Target
 from copyspec.tree import EMPTY, DraftTree
 from copyspec.verification.picking import Picks, ScoredPicks

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from copyspec.budget import Budget, Pacer
-from copyspec.requests import Finish, Margin, Request, RowStats, StepOutput
+from copyspec.decoding.requests import Finish, Margin, Request, RowStats, StepOutput
 from copyspec.sources import OUTPUT
 from copyspec.targets.base import Target
 from copyspec.tree import EMPTY, DraftTree, Origin

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import TypeAlias, TypeGuard
 
-from copyspec.chat import Message, check_chat
+from copyspec.engine.chat import Message, check_chat
 
 OnePrompt: TypeAlias = "str | Sequence[int] | Sequence[Message]"
 """Text, token ids or a chat."""
