@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from .base import Hit, Retriever
 from .bm25 import BM25Retriever, words
+from .files import IndexFileError
 
-__all__ = ["BM25Retriever", "Hit", "Retriever", "words"]
+__all__ = ["BM25Retriever", "Hit", "IndexFileError", "Retriever", "words"]

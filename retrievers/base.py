@@ -1,23 +1,99 @@
-"""The retriever's seam: one search, best texts first."""
+"""The retriever's seam: one search, best texts first, and the same scores for any of the texts."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Folder = str | os.PathLike[str]
+"""A folder on disk."""
+
+DEFAULT_K = 4  # hits of a search that names no number: what fits beside a question in a small model's prompt
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
     """One text that a search found."""
 
-    id: int  # index of the text among those the retriever was made from
+    id: int  # index of the text among those the retriever was made from and was given later
     score: float
     text: str
 
 
 class Retriever(Protocol):
-    """Anything that finds texts for a query."""
+    """Anything that finds texts for a query.
 
-    def search(self, query: str, k: int = 4) -> list[Hit]:
-        """At most `k` hits, best first; equal scores in the order of the texts."""
+    What a query finds depends on the query and the texts, never on the other queries of a batch, and `score`
+    gives any text the score that a search gives it: a cache that ranks some of the texts ranks them as the
+    whole base does (RaLMSpec, Zhang et al. 2024, section 3).
+    """
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """The texts; a hit's id is an index into them."""
         ...
+
+    def __len__(self) -> int: ...
+
+    def search(self, query: str, k: int = DEFAULT_K) -> list[Hit]:
+        """At most `k` hits, best first; equal scores in the order of the texts. Raises ValueError for k < 1."""
+        ...
+
+    def search_batch(self, queries: Sequence[str], k: int = DEFAULT_K) -> list[list[Hit]]:
+        """`search` for each query, in one pass where that is cheaper; the results are the same."""
+        ...
+
+    def score(self, query: str, ids: Sequence[int]) -> NDArray[np.float64]:
+        """The scores of these texts, with the statistics of all. [len(ids)]"""
+        ...
+
+    def add(self, texts: Sequence[str]) -> None:
+        """More texts; their ids go on from the last one."""
+        ...
+
+    def save(self, folder: Folder) -> None:
+        """Writes the index into `folder`, which is made where it is missing; see `files` for how."""
+        ...
+
+
+def check_texts(texts: Sequence[str], name: str = "texts") -> list[str]:
+    """The texts as a list of their own. Raises TypeError for one string and for what is no string."""
+    if isinstance(texts, str):
+        raise TypeError(f"{name} must be a list of strings, got one string: write [{texts[:20]!r}...]")
+    copied = list(texts)
+    for index, text in enumerate(copied):
+        if not isinstance(text, str):
+            raise TypeError(f"{name}[{index}] must be a string, got {type(text).__name__}: {text!r}")
+    return copied
+
+
+def check_k(k: int) -> None:
+    """Raises ValueError for a number of hits below one."""
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k!r}")
+
+
+def check_ids(ids: Sequence[int], count: int) -> NDArray[np.int64]:
+    """The ids as an array. Raises IndexError where one is none of the `count` texts'."""
+    array = np.asarray(ids, dtype=np.int64).reshape(-1)
+    wrong = array[(array < 0) | (array >= count)]
+    if len(wrong):
+        raise IndexError(f"id {int(wrong[0])} is not in this retriever: it holds {count} texts, ids from 0")
+    return array
+
+
+def best(scores: NDArray[np.float64], k: int) -> NDArray[np.int64]:
+    """The indices of the `k` highest scores, best first; equal scores by index. [min(k, len(scores))]"""
+    count = len(scores)
+    if k >= count:
+        return np.argsort(-scores, kind="stable")
+    least = np.partition(scores, count - k)[count - k]
+    above = np.flatnonzero(scores > least)
+    equal = np.flatnonzero(scores == least)[: k - len(above)]
+    chosen = np.sort(np.concatenate([above, equal]))
+    return chosen[np.argsort(-scores[chosen], kind="stable")]

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from array import array
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from rank_bm25 import BM25Okapi
 
-from .base import Hit
+from . import files
+from .base import DEFAULT_K, Folder, Hit, best, check_ids, check_k, check_texts
+
+KIND = "bm25"
+
+K1, B, EPSILON = 1.5, 0.75, 0.25
+"""The defaults of rank-bm25's BM25Okapi; EPSILON times the mean idf is what a word counts that most texts hold."""
 
 _WORD = re.compile(r"\w+")
+_PROBE = "Don't 2 naïve WORDS split_alike, e.g. in 東京 or U.S.A.?"  # its words are the word splitter's fingerprint
 
 
 def words(text: str) -> list[str]:
@@ -23,53 +34,174 @@ class BM25Retriever:
 
     `BM25Okapi.get_scores` looks every query word up in every text. Here each word knows its texts, and
     their scores are added in the same order by the same formula: same scores, less work.
+
+    `split` makes words of texts and queries; an index on disk is refused by another one.
     """
 
-    def __init__(self, texts: Sequence[str]) -> None:
-        if isinstance(texts, str):
-            raise TypeError(f"texts must be a list of strings, got one string: write [{texts[:20]!r}...]")
-        self.texts = list(texts)
-        corpus = [words(text) for text in self.texts]
-        if not any(corpus):
-            raise ValueError(f"none of the {len(self.texts)} texts holds a word to search for")
-        self._postings = _invert(BM25Okapi(corpus))
+    def __init__(self, texts: Sequence[str], *, split: Callable[[str], list[str]] = words) -> None:
+        self._texts = check_texts(texts)
+        self._split = split
+        self._statistics = _Statistics()
+        self._statistics.extend([split(text) for text in self._texts])
+        if not self._statistics.words:
+            raise ValueError(f"none of the {len(self._texts)} texts holds a word to search for")
+        self._postings = _Postings(self._statistics)
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """The texts; a hit's id is an index into them."""
+        return self._texts
 
     def __len__(self) -> int:
-        return len(self.texts)
+        return len(self._texts)
 
-    def scores(self, query: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    def scores(self, query: str) -> NDArray[np.float64]:
         """The score of every text for `query`. [len(self)]"""
-        scores = np.zeros(len(self.texts))
-        for word in words(query):
-            if word in self._postings:
-                ids, weights = self._postings[word]
-                scores[ids] += weights
+        scores = np.zeros(len(self._texts))
+        for word in self._split(query):
+            ids, weights = self._postings.of(word)
+            scores[ids] += weights
         return scores
 
-    def search(self, query: str, k: int = 4) -> list[Hit]:
+    def score(self, query: str, ids: Sequence[int]) -> NDArray[np.float64]:
+        """The scores of these texts, with the statistics of all. [len(ids)]"""
+        wanted = check_ids(ids, len(self._texts))
+        scores = np.zeros(len(wanted))
+        for word in self._split(query):
+            held, weights = self._postings.of(word)
+            if len(held):
+                place = np.minimum(np.searchsorted(held, wanted), len(held) - 1)
+                scores += np.where(held[place] == wanted, weights[place], 0.0)
+        return scores
+
+    def search(self, query: str, k: int = DEFAULT_K) -> list[Hit]:
         """At most `k` hits, best first; equal scores in the order of the texts. Raises ValueError for k < 1."""
-        if k < 1:
-            raise ValueError(f"k must be at least 1, got {k!r}")
+        check_k(k)
         scores = self.scores(query)
-        best = np.argsort(-scores, kind="stable")[:k]
-        return [Hit(int(i), float(scores[i]), self.texts[i]) for i in best]
+        return [Hit(int(i), float(scores[i]), self._texts[i]) for i in best(scores, k)]
+
+    def search_batch(self, queries: Sequence[str], k: int = DEFAULT_K) -> list[list[Hit]]:
+        """`search` for each query."""
+        return [self.search(query, k) for query in check_texts(queries, "queries")]
+
+    def add(self, texts: Sequence[str]) -> None:
+        """More texts. All scores change, as every text counts in the statistics."""
+        more = check_texts(texts)
+        statistics = self._statistics.copy()
+        statistics.extend([self._split(text) for text in more])
+        self._postings = _Postings(statistics)
+        self._statistics = statistics
+        self._texts = [*self._texts, *more]
+
+    def save(self, folder: Folder) -> None:
+        """Writes texts and statistics into `folder` (made where it is missing)."""
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        statistics = self._statistics
+        entries = {
+            "texts": files.write_json(path, "texts", self._texts),
+            "words": files.write_json(path, "words", list(statistics.words)),
+            "counts": files.write_arrays(path, "counts", statistics.arrays()),
+        }
+        files.write_manifest(path, files.Manifest(KIND, _split_fingerprint(self._split), {"texts": len(self)}, entries))
+
+    @classmethod
+    def load(cls, folder: Folder, *, split: Callable[[str], list[str]] = words) -> BM25Retriever:
+        """The retriever that `save` wrote. Raises files.IndexFileError for damaged files or another `split`."""
+        path = Path(folder)
+        manifest = files.read_manifest(path, KIND)
+        files.check_fingerprint(path, manifest, _split_fingerprint(split), "word splitter")
+        retriever = cls.__new__(cls)
+        retriever._split = split
+        retriever._texts = files.read_strings(path, manifest.files["texts"])
+        held = files.read_strings(path, manifest.files["words"])
+        retriever._statistics = _Statistics.of(held, files.read_arrays(path, manifest.files["counts"]))
+        retriever._postings = _Postings(retriever._statistics)
+        return retriever
 
 
-_Posting = tuple["np.ndarray[tuple[int], np.dtype[np.int64]]", "np.ndarray[tuple[int], np.dtype[np.float64]]"]
+def _split_fingerprint(split: Callable[[str], list[str]]) -> str:
+    return files.fingerprint(KIND, split(_PROBE))
 
 
-def _invert(bm25: BM25Okapi) -> dict[str, _Posting]:
+class _Statistics:
+    """How often each word stands in each text."""
+
+    def __init__(self) -> None:
+        self.words: dict[str, int] = {}  # word -> its number, in the order of first occurrence
+        self.lengths = array("I")  # words of each text
+        self.word_numbers = array("I")  # text by text the words that it holds, by number
+        self.counts = array("I")  # and how often
+        self.held = array("I")  # how many different words each text holds
+
+    @classmethod
+    def of(cls, held_words: list[str], arrays: dict[str, NDArray[np.generic]]) -> _Statistics:
+        """Those whose `arrays()` were written."""
+        statistics = cls()
+        statistics.words = {word: number for number, word in enumerate(held_words)}
+        for name, values in arrays.items():
+            getattr(statistics, name).frombytes(np.ascontiguousarray(values, dtype=np.uintc).tobytes())
+        return statistics
+
+    def copy(self) -> _Statistics:
+        """One that can grow without changing this one."""
+        return _Statistics.of(list(self.words), self.arrays())
+
+    def arrays(self) -> dict[str, NDArray[np.generic]]:
+        """The numbers, for a file."""
+        return {
+            name: np.array(getattr(self, name), dtype=np.uintc)
+            for name in ("lengths", "word_numbers", "counts", "held")
+        }
+
+    def extend(self, corpus: Sequence[list[str]]) -> None:
+        """More texts, counted by rank-bm25, which takes no corpus without a word."""
+        spoken = [text for text in corpus if text]
+        frequencies = iter(BM25Okapi(spoken).doc_freqs if spoken else ())
+        for text in corpus:
+            counted: dict[str, int] = next(frequencies) if text else {}
+            for word in counted:
+                self.word_numbers.append(self.words.setdefault(word, len(self.words)))
+            self.counts.extend(counted.values())
+            self.held.append(len(counted))
+            self.lengths.append(len(text))
+
+    def idf(self, texts_with: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The idf of each word as in BM25Okapi, summed in its order: the same to the last bit. [words]"""
+        size, total, negative = len(self.lengths), 0.0, []
+        idf = np.empty(len(texts_with))
+        for number, frequency in enumerate(texts_with.tolist()):
+            value = math.log(size - frequency + 0.5) - math.log(frequency + 0.5)
+            idf[number] = value
+            total += value
+            if value < 0:
+                negative.append(number)
+        idf[negative] = EPSILON * (total / len(idf))
+        return idf
+
+
+class _Postings:
     """For each word the texts that hold it, and what one occurrence in the query adds to their scores."""
-    lists: dict[str, tuple[list[int], list[int]]] = {}
-    for index, frequencies in enumerate(bm25.doc_freqs):
-        for word, frequency in frequencies.items():
-            ids, counts = lists.setdefault(word, ([], []))
-            ids.append(index)
-            counts.append(frequency)
-    lengths = np.array(bm25.doc_len)
-    postings = {}
-    for word, (ids, counts) in lists.items():
-        held, frequency = np.array(ids), np.array(counts)
-        norm = frequency + bm25.k1 * (1 - bm25.b + bm25.b * lengths[held] / bm25.avgdl)
-        postings[word] = (held, bm25.idf[word] * (frequency * (bm25.k1 + 1) / norm))
-    return postings
+
+    def __init__(self, statistics: _Statistics) -> None:
+        words_, counts = np.array(statistics.word_numbers), np.array(statistics.counts, dtype=np.int64)
+        lengths = np.array(statistics.lengths, dtype=np.int64)
+        texts = np.repeat(np.arange(len(lengths)), np.array(statistics.held))
+        order = np.argsort(words_, kind="stable")
+        texts_with = np.bincount(words_, minlength=len(statistics.words))
+        held, frequency = texts[order], counts[order]
+        mean = int(lengths.sum()) / len(lengths)
+        norm = frequency + K1 * (1 - B + B * lengths[held] / mean)
+        idf = np.repeat(statistics.idf(texts_with), texts_with)
+        self._words = dict(statistics.words)
+        self._ids = held
+        self._weights = idf * (frequency * (K1 + 1) / norm)
+        self._ends = np.cumsum(texts_with).tolist()
+
+    def of(self, word: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The texts with the word, ascending, and the weight of it in each."""
+        number = self._words.get(word)
+        if number is None:
+            return self._ids[:0], self._weights[:0]
+        part = slice(self._ends[number - 1] if number else 0, self._ends[number])
+        return self._ids[part], self._weights[part]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+import os
+import random
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rank_bm25 import BM25Okapi
 
-from copyspec.retrievers import BM25Retriever
-from retrievers.bm25 import words
+from copyspec.retrievers import BM25Retriever, IndexFileError, Retriever, words
 
 TEXTS = [
     "The kettle stands on the stove.",
@@ -18,20 +23,80 @@ TEXTS = [
     "",
 ]
 
+PASSAGES = Path(os.environ.get("COPYSPEC_DATA", "data")) / "retrieval" / "passages_openstax.jsonl.gz"
 
-@given(
-    st.lists(st.lists(st.sampled_from("abcdef"), max_size=8), min_size=1, max_size=9).filter(any),
-    st.lists(st.sampled_from("abcdefg"), max_size=6),
-)
+CORPORA = st.lists(st.lists(st.sampled_from("abcdef"), max_size=8), min_size=1, max_size=9).filter(any)
+QUERIES = st.lists(st.sampled_from("abcdefg"), max_size=6)
+
+
+def joined(corpus: list[list[str]]) -> list[str]:
+    return [" ".join(text) for text in corpus]
+
+
+@given(CORPORA, QUERIES)
 def test_scores_against_rank_bm25(corpus: list[list[str]], query: list[str]) -> None:
-    retriever = BM25Retriever([" ".join(text) for text in corpus])
+    retriever = BM25Retriever(joined(corpus))
     np.testing.assert_allclose(
         retriever.scores(" ".join(query)), BM25Okapi(corpus).get_scores(query), rtol=0, atol=1e-9
     )
 
 
+@given(CORPORA, st.lists(st.lists(st.sampled_from("abcdefgh"), max_size=8), max_size=5), QUERIES, st.data())
+def test_texts_added_later_score_as_if_they_had_been_there(
+    corpus: list[list[str]], more: list[list[str]], query: list[str], data: st.DataObject
+) -> None:
+    grown = BM25Retriever(joined(corpus))
+    grown.add(joined(more))
+    whole = BM25Retriever(joined(corpus + more))
+    assert list(grown.texts) == list(whole.texts) and len(grown) == len(corpus) + len(more)
+    text = " ".join(query)
+    assert grown.scores(text).tolist() == whole.scores(text).tolist()
+    ids = data.draw(st.lists(st.integers(0, len(whole) - 1), max_size=6))
+    assert whole.score(text, ids).tolist() == whole.scores(text)[ids].tolist()
+
+
+@given(CORPORA, st.lists(QUERIES, max_size=4), st.integers(1, 10))
+def test_a_search_sorts_all_scores_and_ignores_the_batch(
+    corpus: list[list[str]], queries: list[list[str]], k: int
+) -> None:
+    retriever = BM25Retriever(joined(corpus))
+    texts = joined(queries)
+    found = retriever.search_batch(texts, k)
+    for text, hits in zip(texts, found, strict=True):
+        scores = retriever.scores(text)
+        order = sorted(range(len(corpus)), key=lambda i: (-scores[i], i))[:k]
+        assert [(hit.id, hit.score, hit.text) for hit in hits] == [(i, scores[i], joined(corpus)[i]) for i in order]
+        assert hits == retriever.search(text, k)
+
+
+def synthetic(count: int) -> list[list[str]]:
+    """Texts of 5 to 30 words, drawn as words are in language: the n-th one in proportion to 1/n."""
+    rng = random.Random(0)
+    vocabulary = [f"w{n}" for n in range(5000)]
+    weights = [1 / (n + 1) for n in range(5000)]
+    drawn = iter(rng.choices(vocabulary, weights, k=31 * count))
+    return [[next(drawn) for _ in range(rng.randint(5, 30))] for _ in range(count)]
+
+
+def test_scores_against_rank_bm25_on_many_synthetic_texts() -> None:
+    corpus = synthetic(4000)
+    retriever, reference = BM25Retriever(joined(corpus)), BM25Okapi(corpus)
+    for query in synthetic(5):
+        np.testing.assert_allclose(retriever.scores(" ".join(query)), reference.get_scores(query), rtol=0, atol=1e-9)
+
+
+@pytest.mark.skipif(not PASSAGES.exists(), reason="the passages are not on this machine")
+def test_scores_against_rank_bm25_on_real_passages() -> None:
+    with gzip.open(PASSAGES, "rt", encoding="utf-8") as lines:
+        passages = [json.loads(line)["text"] for _, line in zip(range(2000), lines, strict=False)]
+    retriever, reference = BM25Retriever(passages), BM25Okapi([words(passage) for passage in passages])
+    for query in ["why does water boil", passages[7]]:
+        np.testing.assert_allclose(retriever.scores(query), reference.get_scores(words(query)), rtol=0, atol=1e-9)
+
+
 def test_search_returns_ids_scores_and_texts_best_first() -> None:
-    hits = BM25Retriever(TEXTS).search("Does a heron wait on a mountain, in shallow water?", k=2)
+    retriever: Retriever = BM25Retriever(TEXTS)
+    hits = retriever.search("Does a heron wait on a mountain, in shallow water?", k=2)
     assert [hit.id for hit in hits] == [1, 2]
     assert hits[0].score > hits[1].score > 0
     assert hits[0].text == TEXTS[1]
@@ -39,15 +104,42 @@ def test_search_returns_ids_scores_and_texts_best_first() -> None:
 
 def test_equal_scores_keep_the_order_of_the_texts() -> None:
     assert [hit.id for hit in BM25Retriever(TEXTS).search("submarine", k=9)] == [0, 1, 2, 3]
+    assert [hit.id for hit in BM25Retriever(TEXTS).search("submarine", k=2)] == [0, 1]
 
 
 def test_words_ignore_case_and_punctuation() -> None:
     assert words("Water's 2nd boil!") == ["water", "s", "2nd", "boil"]
 
 
+def test_an_index_on_disk_is_the_same_index(tmp_path: Path) -> None:
+    retriever = BM25Retriever([*TEXTS, "caf\u00e9 \ud800"])
+    retriever.save(tmp_path / "a" / "index")
+    loaded = BM25Retriever.load(tmp_path / "a" / "index")
+    assert list(loaded.texts) == list(retriever.texts)
+    for one in (retriever, loaded):
+        one.add(["a heron boils water"])
+    assert loaded.search("water waits", 9) == retriever.search("water waits", 9)
+    loaded.save(tmp_path / "a" / "index")  # over itself: the files of the old one go
+    assert BM25Retriever.load(tmp_path / "a" / "index").search("heron") == retriever.search("heron")
+    assert len(list((tmp_path / "a" / "index").iterdir())) == 4
+
+
+def test_an_index_made_with_other_words_is_refused(tmp_path: Path) -> None:
+    BM25Retriever(TEXTS, split=str.split).save(tmp_path)
+    assert BM25Retriever.load(tmp_path, split=str.split).search("kettle")[0].id == 0
+    with pytest.raises(IndexFileError, match="another word splitter"):
+        BM25Retriever.load(tmp_path)
+
+
 def test_one_string_is_an_error() -> None:
     with pytest.raises(TypeError, match="list of strings"):
         BM25Retriever("one text")
+    retriever = BM25Retriever(TEXTS)
+    with pytest.raises(TypeError, match="queries must be a list"):
+        retriever.search_batch("water")
+    with pytest.raises(TypeError, match=r"texts\[1\] must be a string, got int: 3"):
+        retriever.add(["a", 3])  # type: ignore[list-item]
+    assert len(retriever) == 4
 
 
 @pytest.mark.parametrize("texts", [[], ["", " ... "]])
@@ -56,6 +148,8 @@ def test_texts_without_words_are_an_error(texts: list[str]) -> None:
         BM25Retriever(texts)
 
 
-def test_k_below_one_is_an_error() -> None:
+def test_wrong_numbers_are_errors() -> None:
     with pytest.raises(ValueError, match="got 0"):
         BM25Retriever(TEXTS).search("water", k=0)
+    with pytest.raises(IndexError, match="id 4 is not in this retriever: it holds 4 texts"):
+        BM25Retriever(TEXTS).score("water", [0, 4])

@@ -1,0 +1,89 @@
+"""Index files: what is damaged is refused and named, and a save that fails leaves the old index."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from copyspec.retrievers import BM25Retriever, IndexFileError, files
+
+TEXTS = ["a kettle", "a heron"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    BM25Retriever(TEXTS).save(tmp_path)
+    return tmp_path
+
+
+def data_files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.name != files.MANIFEST)
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_damage_is_refused_and_named(folder: Path, which: int) -> None:
+    path = data_files(folder)[which]
+    content = bytearray(path.read_bytes())
+    for index in (0, len(content) // 2, len(content) - 1):
+        damaged = content.copy()
+        damaged[index] ^= 1
+        path.write_bytes(damaged)
+        with pytest.raises(IndexFileError, match=f"{path.name}' is damaged"):
+            BM25Retriever.load(folder)
+    path.write_bytes(content[:-1])
+    with pytest.raises(IndexFileError, match=f"{path.name}' has {len(content) - 1} bytes, {len(content)} were written"):
+        BM25Retriever.load(folder)
+    path.unlink()
+    with pytest.raises(IndexFileError, match=f"{path.name}' is missing"):
+        BM25Retriever.load(folder)
+
+
+def test_a_wrong_manifest_is_refused(folder: Path) -> None:
+    path = folder / files.MANIFEST
+    good = json.loads(path.read_text())
+    for change, said in (
+        ({"format": "other"}, "no manifest of a copyspec index"),
+        ({"version": 99}, "format version 99, this copyspec reads 1"),
+        ({"fingerprint": "0"}, "is damaged"),
+    ):
+        path.write_text(json.dumps({**good, **change}))
+        with pytest.raises(IndexFileError, match=said):
+            BM25Retriever.load(folder)
+    for text in ("[]", "{", "\xff"):
+        path.write_text(text, encoding="latin-1")
+        with pytest.raises(IndexFileError, match=r"manifest\.json"):
+            BM25Retriever.load(folder)
+    with pytest.raises(IndexFileError, match=r"it holds no manifest\.json"):
+        BM25Retriever.load(folder / "nowhere")
+
+
+def test_another_kind_is_refused(folder: Path) -> None:
+    with pytest.raises(IndexFileError, match="holds an index of kind 'bm25', not 'dense'"):
+        files.read_manifest(folder, "dense")
+
+
+def test_a_save_that_fails_leaves_the_old_index(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(folder: Path, stem: str, value: object) -> files.Entry:
+        if stem == "words":
+            raise OSError("no space left on device")
+        return write_json(folder, stem, value)
+
+    write_json = files.write_json
+    monkeypatch.setattr(files, "write_json", full)
+    with pytest.raises(OSError, match="no space"):
+        BM25Retriever([*TEXTS, "a stove"]).save(folder)
+    assert list(BM25Retriever.load(folder).texts) == TEXTS
+
+
+def test_a_file_that_is_not_finished_does_not_appear(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), files.replacing(tmp_path / "a") as file:
+        file.write(b"half")
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_fingerprints_are_stable() -> None:
+    assert files.fingerprint("a", 1, {"b": 2, "a": 1}) == files.fingerprint("a", 1, {"a": 1, "b": 2})
+    assert files.fingerprint("a") != files.fingerprint("b")
