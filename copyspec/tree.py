@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import torch
 
 ROOT = -1
 """Parent index of the nodes that continue the last accepted token."""
@@ -20,6 +24,19 @@ class Origin(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Sampled:
+    """What a drafter drew at random after one node, for the rules of verification that need its distribution.
+
+    Every draw is listed, in the order drawn: a token may repeat, may be that of a copied child, and need have
+    no node in the tree. Leaving a draw out because of what was drawn would bias every such rule.
+    """
+
+    tokens: Sequence[int]  # [k]
+    probabilities: torch.Tensor  # [V], float32: Q as it was drawn from, after temperature and truncation
+    replacement: bool = True  # False: each from Q without the tokens drawn before, renormalised
+
+
+@dataclass(frozen=True, slots=True)
 class DraftTree:
     """Draft tokens of one row; the root (the last accepted token) is not one of them.
 
@@ -32,6 +49,7 @@ class DraftTree:
     parents: Sequence[int] = ()  # [m], index of a node stored earlier, or ROOT
     scores: Sequence[float] = ()  # [m], estimated probability that the whole path to the node is accepted
     origins: Sequence[Origin | None] = field(default=())  # [m], None: copied from nowhere (an end of sequence, say)
+    sampled: Mapping[int, Sampled] | None = None  # by parent; every other child is certain (Q is one-hot)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -54,6 +72,7 @@ class DraftTree:
             [place[self.parents[node]] for node in kept],
             [self.scores[node] for node in kept],
             [self.origins[node] for node in kept],
+            self.sampled and {place[node]: drawn for node, drawn in self.sampled.items() if node in place},
         )
 
     def first_chain(self) -> DraftTree:
@@ -61,7 +80,13 @@ class DraftTree:
         length = 0
         while length < len(self) and self.parents[length] == length - 1:
             length += 1
-        return DraftTree(self.tokens[:length], self.parents[:length], self.scores[:length], self.origins[:length])
+        return DraftTree(
+            self.tokens[:length],
+            self.parents[:length],
+            self.scores[:length],
+            self.origins[:length],
+            self.sampled and {node: drawn for node, drawn in self.sampled.items() if node < length},
+        )
 
 
 EMPTY = DraftTree()
@@ -79,3 +104,8 @@ def check_tree(tree: DraftTree) -> None:
         if (parent, token) in seen:
             raise ValueError(f"node {node} repeats token {token} among the children of node {parent}")
         seen.add((parent, token))
+    for parent, drawn in (tree.sampled or {}).items():
+        if not ROOT <= parent < len(tree):
+            raise ValueError(f"draws after node {parent}, which is neither {ROOT} nor a node of the tree")
+        if not math.isclose(total := float(drawn.probabilities.sum()), 1.0, abs_tol=1e-3):
+            raise ValueError(f"the distribution that was drawn from after node {parent} sums to {total!r}, not to 1")

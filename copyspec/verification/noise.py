@@ -37,6 +37,11 @@ def gumbel(seed: int, sample: int, positions: Sequence[int], vocab_size: int, de
     return -torch.log(-torch.log1p(-uniform))
 
 
+def uniform(seed: int, sample: int, position: int, draw: int) -> float:
+    """The number of a `draw` at an absolute position: uniform on [0, 1), the same whenever it is asked for."""
+    return (_splitmix64(_position_key(seed, sample, position) ^ draw) >> 11) * 2.0**-53
+
+
 def _position_key(seed: int, sample: int, position: int) -> int:
     key = _splitmix64(seed & _MASK64)
     key = _splitmix64(key ^ (sample & _MASK64))

@@ -69,6 +69,15 @@ class Picker:
         """True: the scores at a node depend on the walk to it, and are worked out along the walk."""
         return bool(self._processors)
 
+    @property
+    def sampling(self) -> SamplingOptions:
+        return self._sampling
+
+    @property
+    def length(self) -> int:
+        """Tokens so far: the absolute position of the next one."""
+        return self._length
+
     def append(self, token: int) -> None:
         """Tells which token joined the output."""
         if self._processors:
@@ -104,6 +113,17 @@ class Picker:
             scores = processor(self._ids[:, : self._length], scores)
         return scores
 
+    def unperturbed(self, logits: torch.Tensor, path: Sequence[int]) -> torch.Tensor:
+        """What P is the softmax of, [1, V], after the output so far and the draft tokens of `path`, given the
+        logits [1, V] there: with bias, processors and, when sampling, temperature and truncation; no noise."""
+        scores = self._biased_scores(logits)
+        ids = self._ids[:, : self._length]
+        if self._processors and path:
+            ids = torch.cat([ids, torch.tensor([list(path)], dtype=torch.long, device=ids.device)], dim=1)
+        for processor in (*self._processors, *self._warpers):
+            scores = processor(ids, scores)
+        return scores
+
     def perturb(self, scores: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
         """Scores [n, V] through temperature and truncation, plus `noise`. Their argmax is a draw from P:
         the softmax's normaliser is the same for all tokens and need not be computed."""
@@ -123,7 +143,7 @@ class ScoredPicks:
         return self._tokens[node + 1]
 
     def margin(self, node: int) -> Margin:
-        return _margin(self._scores[node + 1])
+        return best_two(self._scores[node + 1])
 
 
 class _WalkPicks:
@@ -146,10 +166,10 @@ class _WalkPicks:
         return int(processed.argmax(-1))
 
     def margin(self, node: int) -> Margin:
-        return _margin(self._last[0])
+        return best_two(self._last[0])
 
 
-def _margin(scores: torch.Tensor) -> Margin:
+def best_two(scores: torch.Tensor) -> Margin:
     values, tokens = scores.float().topk(2)
     (score, runner_up_score), (token, runner_up) = values.tolist(), tokens.tolist()
     return Margin(token=token, score=score, runner_up=runner_up, runner_up_score=runner_up_score)

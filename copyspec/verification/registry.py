@@ -1,0 +1,52 @@
+"""Choosing a rule of verification by name. Loads no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+from copyspec.options import SamplingOptions
+from copyspec.verification.rules import Coupled, Greedy, KSequential, MultiStep, Rejection, Rule
+from copyspec.verification.rules_lossy import BiLD, Lenience, TopKGap, Typical
+
+_EXACT: tuple[type[Rule], ...] = (Coupled, Greedy, Rejection, MultiStep, KSequential)
+_LOSSY: tuple[type[Rule], ...] = (Lenience, TopKGap, BiLD, Typical)
+
+RULES: Mapping[str, type[Rule]] = {kind.name: kind for kind in (*_EXACT, *_LOSSY)}
+"""Every rule by its name, the default first."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationOptions:
+    """Which rule accepts drafts. Every rule but the lossy ones keeps the target's distribution."""
+
+    rule: str = Coupled.name  # a name in RULES
+    lossy: bool = False  # True: a rule that changes the output's distribution may be used
+    settings: Mapping[str, float] = field(default_factory=dict)  # of the rule: lenience's "lenience", and so on
+
+    def make(self, sampling: SamplingOptions) -> Rule:
+        """The rule; raises ValueError that names the option, its value and the way out."""
+        if not isinstance(self.lossy, bool):
+            raise ValueError(f"lossy must be True or False, got {self.lossy!r}")
+        chosen = rule(self.rule, **self.settings)
+        if chosen.preserves is None and not self.lossy:
+            exact = ", ".join(repr(kind.name) for kind in _EXACT)
+            raise ValueError(
+                f"rule {self.rule!r} changes what the model would write: say lossy=True to accept that, "
+                f"or choose one that does not ({exact})"
+            )
+        chosen.check(sampling)
+        return chosen
+
+
+def rule(name: str, /, **settings: float) -> Rule:
+    """The rule of that name with its settings. Raises ValueError for unknown names, settings and values."""
+    kind = RULES.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise ValueError(f"unknown rule {name!r}; rules are {', '.join(map(repr, RULES))}")
+    known = [entry.name for entry in fields(kind)]  # type: ignore[arg-type]
+    for given in settings:
+        if given not in known:
+            has = f"its settings are {', '.join(map(repr, known))}" if known else "it has no settings"
+            raise ValueError(f"rule {name!r} does not know the setting {given!r}; {has}")
+    return kind(**settings)

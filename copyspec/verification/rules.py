@@ -1,0 +1,320 @@
+"""The classical rules of speculative decoding that keep the target's distribution.
+
+P is the target's distribution at a node after all processors, Q the one that a drafter drew from. Every rule here is
+the same kind of thing: a way to draw the next token from P that agrees with the drafts as often as it can. So every
+rule answers with one token, and the walk along the tree stays what it is (`walk.walk`).
+
+A copied child is a draw from a one-hot Q. At a node the drawn children have their turns first, in the order drawn,
+then the copied ones. After a rejected turn no mass is left on its token: a copied child that holds a drawn token needs
+no turn of its own, copied children may be chosen knowing the draws, and one draw beside copied children is accepted
+at least as often as in the other order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol
+
+from copyspec.tree import DraftTree, Sampled
+
+if TYPE_CHECKING:
+    import torch
+
+    from copyspec.options import SamplingOptions
+
+Guarantee = Literal["tokens", "distribution"]
+"""What a rule preserves: the very tokens of plain decoding at that seed, or their distribution."""
+
+# Halvings of an interval of at most [1, k]: below float32's resolution for every k that a tree has room for.
+_BISECTIONS = 40
+
+
+class Turn(NamedTuple):
+    """One draft token at a node, and what it was drawn from."""
+
+    token: int
+    q: torch.Tensor | None  # [V], renormalised where drawn without replacement; None: copied
+
+
+class Chance(Protocol):
+    """The randomness of one output position, independent of what the drafts were drawn with."""
+
+    def accepts(self, probability: float) -> bool:
+        """True with this probability: u < probability strictly, so that 0 is never accepted."""
+        ...
+
+    def token(self, probabilities: torch.Tensor) -> int:
+        """A draw from `probabilities` [V]; they need not sum to 1."""
+        ...
+
+
+class Nodes(Protocol):
+    """The target at the nodes of one tree (ROOT is -1), as a rule sees it."""
+
+    @property
+    def greedy(self) -> bool:
+        """Temperature 0: P is the softmax of the scores, and the output is their argmax."""
+        ...
+
+    def own_token(self, node: int) -> int:
+        """The target's own token after `node`: what plain decoding would emit at this seed."""
+        ...
+
+    def probabilities(self, node: int) -> torch.Tensor:
+        """P after `node`. [V], float32."""
+        ...
+
+    def chance(self, node: int) -> Chance:
+        """The randomness of the position after `node`, from its beginning."""
+        ...
+
+
+NextToken = Callable[[int], int]
+"""The token after a node; asked from the root along the accepted walk, once per node."""
+
+
+class Rule(Protocol):
+    """A rule of verification. Frozen, without state: what belongs to one tree is in what `begin` returns."""
+
+    name: ClassVar[str]
+    preserves: ClassVar[Guarantee | None]
+    """None: lossy. The output follows neither the target's tokens nor its distribution."""
+
+    def check(self, sampling: SamplingOptions) -> None:
+        """Raises ValueError where the rule cannot decode with these options."""
+        ...
+
+    def begin(self, tree: DraftTree, nodes: Nodes) -> NextToken:
+        """Verification of one tree. Raises ValueError where the drafter's draws do not fit the rule."""
+        ...
+
+
+def take_turns(
+    p: torch.Tensor, turns: Sequence[Turn], chance: Chance, *, lenience: float = 1.0
+) -> tuple[int | None, torch.Tensor]:
+    """The accepted token, if any, and what is left of P to draw from otherwise. [V]
+
+    Multi-step speculative sampling (SpecInfer, Miao et al. 2024, arXiv:2305.09781, algorithm 2): accept with
+    min(1, R/Q), else R = norm(max(0, R - Q)). One turn is the rule of Leviathan et al. 2023 (arXiv:2211.17192) and
+    Chen et al. 2023 (arXiv:2302.01318). `lenience` below 1 divides the ratio and loses the distribution.
+    """
+    rest = p
+    for token, q in turns:
+        if chance.accepts(acceptance(rest, q, token, lenience=lenience)):
+            return token, rest
+        rest = residual(rest, q, token)
+    return None, rest
+
+
+def acceptance(r: torch.Tensor, q: torch.Tensor | None, token: int, *, lenience: float = 1.0) -> float:
+    """min(1, R/(lenience Q)) at `token`. Raises ValueError where Q gives the token no probability."""
+    if q is None:
+        return min(1.0, float(r[token]) / lenience)
+    drawn_with = float(q[token])
+    if not drawn_with > 0.0:
+        raise ValueError(
+            f"token {token} was drawn from a distribution that gives it probability {drawn_with!r}: hand over the "
+            "one that it was drawn from, after temperature and truncation"
+        )
+    return min(1.0, float(r[token]) / (lenience * drawn_with))
+
+
+def residual(r: torch.Tensor, q: torch.Tensor | None, token: int) -> torch.Tensor:
+    """norm(max(0, R - Q)) after `token` was rejected. Without mass, by rounding only: R without the token."""
+    if q is not None:
+        rest = (r - q).clamp(min=0.0)
+        if float(mass := rest.sum()) > 0.0:
+            return rest / mass
+    rest = r.clone()
+    rest[token] = 0.0
+    mass = rest.sum()
+    return rest / mass if float(mass) > 0.0 else r
+
+
+def k_sequential(
+    p: torch.Tensor, q: torch.Tensor, tokens: Sequence[int], chance: Chance
+) -> tuple[int | None, torch.Tensor]:
+    """The accepted one of k independent draws from Q, if any, and what is left of P otherwise. [V]
+
+    SpecTr (Sun et al. 2023, arXiv:2310.15141, algorithm 3): accept with min(1, P/(rho Q)); what is left is
+    norm(P - min(Q, P/rho) Pacc/beta). Any rho not below the solution is exact.
+    """
+    if not tokens:
+        return None, p
+    rho = solve_rho(p, q, len(tokens))
+    for token in tokens:
+        if chance.accepts(acceptance(p, q, token, lenience=rho)):
+            return token, p
+    covered = q.minimum(p / rho)
+    beta = min(float(covered.sum()), 1.0)
+    accepted = (1.0 - (1.0 - beta) ** len(tokens)) / beta if beta > 0.0 else 0.0
+    rest = (p - covered * accepted).clamp(min=0.0)
+    mass = float(rest.sum())
+    if mass > 0.0:
+        return None, rest / mass
+    rest = p
+    for token in tokens:
+        rest = residual(rest, None, token)
+    return None, rest
+
+
+def solve_rho(p: torch.Tensor, q: torch.Tensor, k: int) -> float:
+    """rho in [1, k] with 1 - (1 - beta)^k = rho beta and beta = sum min(Q, P/rho), from above, by bisection."""
+    low, high = 1.0, float(k)
+    for _ in range(_BISECTIONS if k > 1 else 0):
+        rho = (low + high) / 2
+        beta = float(q.minimum(p / rho).sum())
+        if 1.0 - (1.0 - min(beta, 1.0)) ** k > rho * beta:
+            low = rho
+        else:
+            high = rho
+    return high
+
+
+def turns_of(drawn: Sampled, p: torch.Tensor) -> list[Turn]:
+    """The turns of the drawn children of a node. Raises ValueError where Q is not over P's vocabulary."""
+    q = drawn.probabilities.to(p)
+    if q.shape != p.shape:
+        raise ValueError(
+            f"the drafter drew from {list(q.shape)} tokens where the target has {list(p.shape)}: "
+            "hand over a distribution over the target's vocabulary"
+        )
+    turns: list[Turn] = []
+    for token in drawn.tokens:
+        turns.append(Turn(token, q))
+        if not drawn.replacement:
+            q = residual(q, None, token)
+    return turns
+
+
+class Children:
+    """The turns at the nodes of a tree: drawn children in the order drawn, then the others as stored."""
+
+    def __init__(self, tree: DraftTree) -> None:
+        self._sampled = tree.sampled or {}
+        self._tokens: dict[int, list[int]] = {}
+        for parent, token in zip(tree.parents, tree.tokens, strict=True):
+            self._tokens.setdefault(parent, []).append(token)
+
+    def drawn(self, node: int, p: torch.Tensor) -> list[Turn]:
+        return turns_of(self._sampled[node], p) if node in self._sampled else []
+
+    def copied(self, node: int) -> list[Turn]:
+        drawn = set(self._sampled[node].tokens) if node in self._sampled else set()
+        return [Turn(token, None) for token in self._tokens.get(node, ()) if token not in drawn]
+
+
+@dataclass(frozen=True, slots=True)
+class Coupled:
+    """The default: the target's own token, sampled with noise that belongs to the position. Needs no Q."""
+
+    name: ClassVar[str] = "coupled"
+    preserves: ClassVar[Guarantee | None] = "tokens"
+
+    def check(self, sampling: SamplingOptions) -> None:
+        pass
+
+    def begin(self, tree: DraftTree, nodes: Nodes) -> NextToken:
+        return nodes.own_token
+
+
+@dataclass(frozen=True, slots=True)
+class Greedy:
+    """The argmax of P, and a refusal to sample."""
+
+    name: ClassVar[str] = "greedy"
+    preserves: ClassVar[Guarantee | None] = "tokens"
+
+    def check(self, sampling: SamplingOptions) -> None:
+        require_greedy(self.name, sampling)
+
+    def begin(self, tree: DraftTree, nodes: Nodes) -> NextToken:
+        return nodes.own_token
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Leviathan's and Chen's rule, made for chains: of several children the first turn alone counts."""
+
+    name: ClassVar[str] = "rejection"
+    preserves: ClassVar[Guarantee | None] = "distribution"
+
+    def check(self, sampling: SamplingOptions) -> None:
+        pass
+
+    def begin(self, tree: DraftTree, nodes: Nodes) -> NextToken:
+        children = Children(tree)
+
+        def decide(p: torch.Tensor, node: int, chance: Chance) -> tuple[int | None, torch.Tensor]:
+            return take_turns(p, [*children.drawn(node, p), *children.copied(node)][:1], chance)
+
+        return at_each_node(decide, nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class MultiStep:
+    """SpecInfer's rule on trees, for draws with and without replacement and for copied children beside them."""
+
+    name: ClassVar[str] = "multi-step"
+    preserves: ClassVar[Guarantee | None] = "distribution"
+
+    def check(self, sampling: SamplingOptions) -> None:
+        pass
+
+    def begin(self, tree: DraftTree, nodes: Nodes) -> NextToken:
+        children = Children(tree)
+
+        def decide(p: torch.Tensor, node: int, chance: Chance) -> tuple[int | None, torch.Tensor]:
+            return take_turns(p, [*children.drawn(node, p), *children.copied(node)], chance)
+
+        return at_each_node(decide, nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class KSequential:
+    """SpecTr's rule for k independent draws; copied children have their turns on what it leaves."""
+
+    name: ClassVar[str] = "k-sequential"
+    preserves: ClassVar[Guarantee | None] = "distribution"
+
+    def check(self, sampling: SamplingOptions) -> None:
+        pass
+
+    def begin(self, tree: DraftTree, nodes: Nodes) -> NextToken:
+        if any(not drawn.replacement and len(drawn.tokens) > 1 for drawn in (tree.sampled or {}).values()):
+            raise ValueError(
+                f"rule {self.name!r} needs children drawn with replacement; for draws without it use 'multi-step'"
+            )
+        children = Children(tree)
+
+        def decide(p: torch.Tensor, node: int, chance: Chance) -> tuple[int | None, torch.Tensor]:
+            drawn = children.drawn(node, p)
+            token: int | None = None
+            if drawn and (q := drawn[0].q) is not None:
+                token, p = k_sequential(p, q, [turn.token for turn in drawn], chance)
+            return (token, p) if token is not None else take_turns(p, children.copied(node), chance)
+
+        return at_each_node(decide, nodes)
+
+
+def at_each_node(
+    decide: Callable[[torch.Tensor, int, Chance], tuple[int | None, torch.Tensor]], nodes: Nodes
+) -> NextToken:
+    """The rule that decides node by node: an accepted draft, or a draw from what is left. Greedy P is one-hot."""
+
+    def next_token(node: int) -> int:
+        chance = nodes.chance(node)
+        token, rest = decide(nodes.probabilities(node), node, chance)
+        return chance.token(rest) if token is None else token
+
+    return nodes.own_token if nodes.greedy else next_token
+
+
+def require_greedy(name: str, sampling: SamplingOptions) -> None:
+    """Raises ValueError where a rule that emits the argmax is asked to sample."""
+    if not sampling.is_greedy:
+        raise ValueError(
+            f"rule {name!r} emits the most likely token: leave out temperature={sampling.temperature!r}, "
+            "or choose a rule that samples"
+        )
