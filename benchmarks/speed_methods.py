@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, cast
 
@@ -11,10 +12,10 @@ import torch
 
 from benchmarks.speed_models import Model, Replay, ReplayTarget
 from benchmarks.speed_prompts import Case
-from copyspec import drafters
 from copyspec.budget import CostModel
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request, RowStats
+from copyspec.drafters import create
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.targets import wrap
 
@@ -68,7 +69,8 @@ class Methods:
         self._assistant = assistant
         self._replay = Replay(model.model)
         self._passes = _Passes(model.model)
-        self._target: Target = ReplayTarget(wrap(model.model), self._replay)  # type: ignore[assignment]
+        self._replayed = ReplayTarget(wrap(model.model), self._replay)
+        self._target: Target = self._replayed  # type: ignore[assignment]
         # What a call costs is learned from run to run, as an engine does that serves one model.
         self._costs = {"plain": CostModel(), "copyspec": CostModel()}
 
@@ -98,6 +100,7 @@ class Methods:
             self._replay.stop()
         else:
             self._replay.start([[*case.prompt, *(case.recorded or ())] for case in cases])
+        self._replayed.restart()
         self._passes.restart()
         synchronise(self._model.device)
         started = perf_counter()
@@ -190,7 +193,7 @@ def _request(case: Case, limits: Limits, *, drafts: bool) -> Request:
         sampling=SamplingOptions(),
         eos_token_ids=limits.eos_token_ids,
         sources=case.sources,
-        drafter=drafters.create(case.sources, limits.eos_token_ids) if drafts else None,
+        drafter=partial(create, case.sources, limits.eos_token_ids) if drafts else None,
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -124,16 +125,24 @@ class Replay:
         self._handle = model.register_forward_hook(self._force, with_kwargs=True)
 
     def start(self, sequences: Sequence[Sequence[int]]) -> None:
-        """The rows of the next batch, each a prompt and the output recorded for it."""
+        """The rows of the next passes, each a prompt and the output recorded for it."""
         length = max(map(len, sequences))
         # Behind a sequence's end its last token (end of sequence) is repeated.
         rows = [[*tokens, *[tokens[-1]] * (length - len(tokens))] for tokens in sequences]
         self._tokens = torch.tensor(rows, device=self._device)
 
-    def select(self, rows: Sequence[int]) -> None:
-        """Keeps these rows, in this order."""
-        if self._tokens is not None:
-            self._tokens = self._tokens[list(rows)]
+    def rows(self, sequences: Sequence[int]) -> torch.Tensor | None:
+        """These of the rows that were started. [n, L]"""
+        return None if self._tokens is None else self._tokens[list(sequences)]
+
+    @contextmanager
+    def showing(self, rows: torch.Tensor | None) -> Iterator[None]:
+        """For its length the model says `rows`."""
+        started, self._tokens = self._tokens, rows
+        try:
+            yield
+        finally:
+            self._tokens = started
 
     def stop(self) -> None:
         """The model speaks for itself again."""
@@ -156,37 +165,54 @@ class Replay:
 
 
 class ReplayTarget:
-    """A target whose sessions tell the replay which rows are left. Everything else is the target's own."""
+    """A target whose sessions know which of the replayed rows are theirs: rows are opened in the order of
+    `Replay.start`. Everything else is the target's own."""
 
     def __init__(self, target: Target, replay: Replay) -> None:
         self._target = target
         self._replay = replay
+        self._opened = 0
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._target, name)
 
+    def restart(self) -> None:
+        """The next row to be opened is the first one again."""
+        self._opened = 0
+
     def open(self, prompts: Sequence[Sequence[int]]) -> Session:
-        return _ReplaySession(self._target.open(prompts), self._replay)
+        rows = self._replay.rows(range(self._opened, self._opened + len(prompts)))
+        self._opened += len(prompts)
+        return _ReplaySession(self._target.open(prompts), self._replay, rows)
 
 
 class _ReplaySession:
-    def __init__(self, session: Session, replay: Replay) -> None:
+    def __init__(self, session: Session, replay: Replay, rows: torch.Tensor | None) -> None:
         self._session = session
         self._replay = replay
+        self._rows = rows
 
     @property
     def lengths(self) -> Sequence[int]:
         return self._session.lengths
 
     def score(self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
-        return self._session.score(chains, trees)
+        with self._replay.showing(self._rows):
+            return self._session.score(chains, trees)
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         self._session.keep(paths)
 
     def select(self, rows: Sequence[int]) -> None:
         self._session.select(rows)
-        self._replay.select(rows)
+        if self._rows is not None:
+            self._rows = self._rows[list(rows)]
+
+    def join(self, other: Session) -> None:
+        assert isinstance(other, _ReplaySession)
+        self._session.join(other._session)
+        if self._rows is not None and other._rows is not None:
+            self._rows = torch.cat([self._rows, other._rows])
 
     def close(self) -> None:
         self._session.close()

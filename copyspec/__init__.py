@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from copyspec.api import agenerate, compare, configure, generate, load, references, unload
     from copyspec.engine.engine import Engine
+    from copyspec.engine.feed import Input
     from copyspec.engine.results import Chunk, Comparison, Difference, Place, Result, Span, Stats
     from copyspec.loading import LoadError
     from copyspec.targets.base import UnsupportedModelError
@@ -18,6 +19,7 @@ __all__ = [
     "Comparison",
     "Difference",
     "Engine",
+    "Input",
     "LoadError",
     "Place",
     "Result",
@@ -45,6 +47,7 @@ _EXPORTS = {
     "references": "copyspec.api",
     "unload": "copyspec.api",
     "Engine": "copyspec.engine.engine",
+    "Input": "copyspec.engine.feed",
     "LoadError": "copyspec.loading",
     "Chunk": "copyspec.engine.results",
     "Comparison": "copyspec.engine.results",

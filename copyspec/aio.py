@@ -30,7 +30,7 @@ async def agenerate(
         checked = check_options(options)
         engine = load()
         jobs, single = engine.jobs(prompt, references, checked)
-        results = finish(jobs, _until(cancelled, engine.steps(jobs, checked)), checked.n)
+        results = finish(jobs, _until(cancelled, engine.steps([job.request for job in jobs], checked)), checked.n)
         return results[0] if single else results
 
     try:

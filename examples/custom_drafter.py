@@ -31,7 +31,7 @@ def main() -> None:
     prompt = engine.codec.encode("Correct the grammar: we has time.", wrap=True).ids
     phrase = engine.codec.encode(" We have time.").ids
     end = frozenset([engine.tokenizer.eos_token_id])
-    request = Request(prompt, 16, SamplingOptions(), eos_token_ids=end, drafter=PhraseDrafter(phrase))
+    request = Request(prompt, 16, SamplingOptions(), eos_token_ids=end, drafter=lambda: PhraseDrafter(phrase))
     print([list(output.tokens) for step in decode(wrap(engine.model), [request]) for output in step])
 
 

@@ -86,6 +86,11 @@ class FakeSession:
     def select(self, rows: Sequence[int]) -> None:
         self.cached = [self.cached[row] for row in rows]
 
+    def join(self, other: FakeSession) -> None:
+        assert not self.closed and not other.closed
+        self.cached += other.cached
+        other.close()
+
     def close(self) -> None:
         self.closed = True
 

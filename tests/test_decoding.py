@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -119,7 +119,7 @@ def make_requests(target: FakeTarget, case: dict[str, Any], build: Callable[[ran
 
 
 def with_script(request: Request, script: list[int], accuracy: float = 1.0, seed: int = 0, vocab: int = VOCAB) -> None:
-    request.drafter = ScriptedDrafter(script, vocab, accuracy, seed)
+    request.drafter = lambda: ScriptedDrafter(script, vocab, accuracy, seed)
     request.sources = [Source(script, "reference")]
 
 
@@ -230,7 +230,9 @@ def test_accepted_tokens_save_calls_and_are_counted() -> None:
             origins = [Origin(0, at + i) for i in range(len(tokens))]
             return DraftTree(tokens, list(range(-1, len(tokens) - 1)), [0.9] * len(tokens), origins)
 
-    request = Request([5], 40, SamplingOptions(), sources=[Source(script, "edit")], drafter=Perfect(script, VOCAB, 1))
+    request = Request(
+        [5], 40, SamplingOptions(), sources=[Source(script, "edit")], drafter=lambda: Perfect(script, VOCAB, 1)
+    )
     (outcome,) = run(target, [request], max_nodes=7)
     stats = outcome.stats
     assert stats is not None
@@ -249,6 +251,54 @@ def test_closing_the_iterator_frees_the_caches() -> None:
     next(steps)
     steps.close()
     assert target.sessions[0].closed
+
+
+@hypothesis_settings(max_examples=40, deadline=None)
+@given(case=cases(), gaps=st.lists(st.booleans(), max_size=30))
+def test_requests_may_come_late(case: dict[str, Any], gaps: list[bool]) -> None:
+    target = FakeTarget(VOCAB, supports_trees=case["supports_trees"])
+    requests, expected = make_requests(target, case, lambda rng: {"sampling": SamplingOptions()})
+    waiting = list(requests)
+
+    def coming() -> Iterator[Request | None]:
+        for nothing_now in [*gaps, *[False] * len(requests)]:
+            if nothing_now:
+                yield None
+            elif waiting:
+                yield waiting.pop(0)
+
+    running: set[int] = set()
+    tokens: list[list[int]] = [[] for _ in requests]
+    settings = DecodeSettings(draft=DraftOptions(max_nodes=case["max_nodes"]), batch_size=case["batch_size"])
+    for step in decode(target, coming(), settings):
+        for output in step:
+            tokens[output.row] += output.tokens
+            running.add(output.row)
+            if output.finish is not None:
+                running.discard(output.row)
+        assert len(running) <= case["batch_size"]
+    assert not waiting
+    assert tokens == [outcome.tokens for outcome in expected]
+    assert all(session.closed for session in target.sessions)
+
+
+def test_rows_are_taken_as_others_finish() -> None:
+    target = FakeTarget(VOCAB)
+    lengths = [3, 30, 4, 5, 6, 7, 8]
+    taken = []
+
+    def coming() -> Iterator[Request]:
+        for length in lengths:
+            taken.append(length)
+            yield Request([1, 2], length, SamplingOptions())
+
+    steps = finished = 0
+    for step in decode(target, coming(), DecodeSettings(batch_size=2)):
+        steps += 1
+        finished += sum(output.finish is not None for output in step)
+        assert len(taken) <= finished + 2  # no request is taken before there is room for it
+    # The long row runs beside all the others, which take their first step by themselves.
+    assert steps <= sum(lengths) - 30 + len(lengths)
 
 
 def test_a_failing_processor_frees_the_caches() -> None:

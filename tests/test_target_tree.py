@@ -18,6 +18,7 @@ torch.set_num_threads(1)
 
 TOLERANCE = 1e-5
 PROMPT_LENGTHS = (11, 4, 17)
+JOINING = (20, 3)  # rows that join: one prompt is longer than those before it, one shorter
 STEPS = 4
 
 
@@ -89,6 +90,13 @@ class Rows:
         self.sequences = [self.sequences[row] for row in rows]
         self.cached = [self.cached[row] for row in rows]
 
+    def join(self, other: Rows) -> None:
+        self.session.join(other.session)
+        assert list(other.session.lengths) == []
+        self.prompts += other.prompts
+        self.sequences += other.sequences
+        self.cached += other.cached
+
 
 def fingerprint(model: PreTrainedModel) -> list[object]:
     """Everything that a session might change: configuration, modules, their attributes and hooks."""
@@ -111,6 +119,9 @@ def test_nodes_equal_paths_alone(name: str) -> None:
         assert rows.step() < TOLERANCE, f"step {step}"
         if step == STEPS - 2:
             rows.select([2, 0])
+            newcomers = Rows(model, target, JOINING, seed=7)
+            assert newcomers.step() < TOLERANCE
+            rows.join(newcomers)
     rows.session.close()
     rows.session.close()
     assert fingerprint(model) == before

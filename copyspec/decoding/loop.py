@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -16,6 +16,9 @@ from copyspec.targets.base import Session, Target
 from copyspec.tree import EMPTY, DraftTree
 from copyspec.verification.picking import Picks, ScoredPicks
 
+REFILL_SHARE = 0.25
+"""Rows join a running batch when this share of it is free: joining copies the caches of all rows."""
+
 
 @dataclass(frozen=True, slots=True)
 class DecodeSettings:
@@ -28,52 +31,111 @@ class DecodeSettings:
 
 def decode(
     target: Target,
-    requests: Sequence[Request],
+    requests: Iterable[Request | None],
     settings: DecodeSettings | None = None,
     cost_model: CostModel | None = None,
 ) -> Generator[list[StepOutput], None, None]:
     """Decodes every request; yields what each step added, row by row, until all have finished.
 
-    `cost_model`: what the target's calls cost, learned further here; give the same one to every run on a
-    target. Closing the iterator ends decoding within one step and frees the target's caches.
+    `requests` are taken as rows become free, so that an endless iterable needs no more memory than a batch. A None
+    among them says that there is nothing to add at this moment; while no row runs either, an empty step is yielded,
+    so that the caller may wait.
+    `cost_model`: what the target's calls cost, learned further here; give the same one to every run on a target.
+    Closing the iterator ends decoding within one step and frees the target's caches.
     """
     settings = settings or DecodeSettings()
-    cost_model = cost_model or CostModel()
-    for start in range(0, len(requests), settings.batch_size):
-        rows = [
-            Row(index, requests[index], target, adaptive=settings.draft.adaptive, keep_margins=settings.keep_margins)
-            for index in range(start, min(start + settings.batch_size, len(requests)))
-        ]
-        yield from _Batch(target, rows, settings, cost_model).run()
+    intake = _Intake(requests)
+    batch = _Batch(target, settings.draft, cost_model or CostModel())
+    refill = max(1, int(REFILL_SHARE * settings.batch_size))
+    try:
+        while True:
+            room = settings.batch_size - len(batch)
+            if not intake.is_empty and (room >= refill or not batch):
+                fresh = [
+                    Row(index, request, target, adaptive=settings.draft.adaptive, keep_margins=settings.keep_margins)
+                    for index, request in intake.take(room)
+                ]
+                if fresh:
+                    yield batch.admit(fresh)
+                    continue
+            if not batch and intake.is_empty:
+                return
+            yield batch.step() if batch else []
+    finally:
+        batch.close()
+
+
+class _Intake:
+    """Requests in their order, numbered."""
+
+    def __init__(self, requests: Iterable[Request | None]) -> None:
+        self._requests = iter(requests)
+        self._count = 0
+        self.is_empty = False
+
+    def take(self, most: int) -> list[tuple[int, Request]]:
+        """Up to `most` requests, those that are there now."""
+        taken: list[tuple[int, Request]] = []
+        while len(taken) < most:
+            try:
+                request = next(self._requests)
+            except StopIteration:
+                self.is_empty = True
+                break
+            if request is None:
+                break
+            taken.append((self._count, request))
+            self._count += 1
+        return taken
 
 
 class _Batch:
-    """Rows that share the target's calls. Finished rows leave."""
+    """Rows that share the target's calls. Finished rows leave, and others take their place."""
 
-    def __init__(self, target: Target, rows: list[Row], settings: DecodeSettings, cost_model: CostModel) -> None:
+    def __init__(self, target: Target, draft: DraftOptions, cost_model: CostModel) -> None:
         self._target = target
-        self._rows = rows
-        self._draft = settings.draft
+        self._draft = draft
         self._cost_model = cost_model
+        self._rows: list[Row] = []
+        self._session: Session | None = None
 
-    def run(self) -> Generator[list[StepOutput], None, None]:
-        session = self._target.open([row.request.prompt for row in self._rows])
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def close(self) -> None:
+        """Frees the target's caches."""
+        if self._session is not None:
+            self._session.close()
+        self._rows, self._session = [], None
+
+    def admit(self, rows: list[Row]) -> list[StepOutput]:
+        """New rows make their first step by themselves, prompt and first tree in one call, and then join."""
+        newcomers = _Batch(self._target, self._draft, self._cost_model)
+        newcomers._rows, newcomers._session = rows, self._target.open([row.request.prompt for row in rows])
         try:
-            while self._rows:
-                yield self._step(session)
-        finally:
-            session.close()
+            outputs = newcomers.step()
+        except BaseException:
+            newcomers.close()
+            raise
+        if self._session is None:
+            self._rows, self._session = newcomers._rows, newcomers._session
+        elif newcomers._session is not None:
+            self._session.join(newcomers._session)
+            self._rows += newcomers._rows
+        return outputs
 
-    def _step(self, session: Session) -> list[StepOutput]:
+    def step(self) -> list[StepOutput]:
+        """Propose, verify, commit: one target call."""
+        assert self._session is not None
         started = perf_counter()
         trees = self._propose()
         proposed = perf_counter()
-        picks = _score(session, self._rows, trees)
+        picks = _score(self._session, self._rows, trees)
         scored = perf_counter()
         paths = [row.verify(tree, pick) for row, tree, pick in zip(self._rows, trees, picks, strict=True)]
         verified = perf_counter()
-        self._commit(session, paths)
-        return self._account(trees, (started, proposed, scored, verified))
+        self._commit(self._session, paths)
+        return self._account(trees, paths, (started, proposed, scored, verified))
 
     def _propose(self) -> list[DraftTree]:
         """A tree per row, within the budget that the cost of a call allows."""
@@ -88,12 +150,18 @@ class _Batch:
         going = [index for index, row in enumerate(self._rows) if row.finish is None]
         if not going:
             session.close()
+            self._session = None
             return
         session.keep(paths)
         if len(going) < len(self._rows):
             session.select(going)
 
-    def _account(self, trees: Sequence[DraftTree], times: tuple[float, float, float, float]) -> list[StepOutput]:
+    def _account(
+        self,
+        trees: Sequence[DraftTree],
+        paths: Sequence[Sequence[int]],
+        times: tuple[float, float, float, float],
+    ) -> list[StepOutput]:
         """Books the step's times, and takes what each row has to report."""
         started, proposed, scored, verified = times
         nodes, rows = max(map(len, trees)), len(self._rows)
@@ -102,7 +170,7 @@ class _Batch:
             self._cost_model.observe(rows, nodes, scored - proposed)
         finished = perf_counter()
         outputs = []
-        for row, tree in zip(self._rows, trees, strict=True):
+        for row, tree, path in zip(self._rows, trees, paths, strict=True):
             stats = row.stats
             stats.calls += 1
             stats.draft_seconds += proposed - started
@@ -112,7 +180,8 @@ class _Batch:
                 stats.target_seconds += scored - proposed
             stats.verify_seconds += verified - scored
             stats.other_seconds += finished - verified
-            outputs.append(row.report(tree, self._cost_model.relative(rows, len(tree), (proposed - started) / rows)))
+            cost = self._cost_model.relative(rows, len(tree), (proposed - started) / rows)
+            outputs.append(row.report(tree, path, cost))
         self._rows = [row for row in self._rows if row.finish is None]
         return outputs
 

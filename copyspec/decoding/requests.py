@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -45,8 +45,8 @@ class Request:
     eos_token_ids: frozenset[int] = frozenset()
     sources: Sequence[Source] = ()
     """`Origin.source` in the step outputs is an index into these; the drafter was made with the same list."""
-    drafter: Drafter | None = None
-    """None: plain decoding, the same loop with empty trees."""
+    drafter: Callable[[], Drafter] | None = None
+    """Makes the row's drafter when the row starts. None: plain decoding, the same loop with empty trees."""
     stops: Sequence[StopCondition] = ()
     processors: Sequence[LogitsProcessor] = ()
     """`transformers` logits processors, called with (ids [1, L], scores [1, V]) of this row alone, along the

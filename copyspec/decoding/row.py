@@ -37,22 +37,21 @@ class Row:
         self._margins: list[Margin] = []
         self._keep_margins = keep_margins
         self._reported = 0
-        self._accepted = 0
+        self._drafter = request.drafter() if request.drafter is not None else None
         self._proposed = False
         self._pacer = Pacer() if adaptive else None
 
     def propose(self, budget: Budget) -> DraftTree:
         """The row's draft: empty without a drafter, and while drafting does not pay."""
         self._proposed = False
-        drafter = self.request.drafter
         # The last token of the output comes from the target: drafts beyond it are wasted, and may have no position.
         room = self._limit - len(self._output) - 1
-        if drafter is None or budget.max_nodes == 0 or room <= 0:
+        if self._drafter is None or budget.max_nodes == 0 or room <= 0:
             return EMPTY
         if self._pacer is not None and not self._pacer.wants_draft():
             return EMPTY
         self._proposed = True
-        tree = drafter.propose(budget)
+        tree = self._drafter.propose(budget)
         return tree if len(tree) <= room else tree.up_to_depth(room)
 
     @torch.inference_mode()
@@ -69,20 +68,22 @@ class Row:
 
         before = len(self._output)
         path = walk(tree, picks, emit)
-        self._accepted = len(path)
         self._origins.extend(tree.origins[node] for node in path)
         if len(self._origins) < len(self._output):
             self._origins.append(self._continued())
         self.chain = self._output[-1:]
-        if self.request.drafter is not None and self.finish is None:
-            self.request.drafter.accept(self._output[before:])
+        if self._drafter is not None and self.finish is None:
+            self._drafter.accept(self._output[before:])
         return path
 
-    def report(self, tree: DraftTree, cost: float) -> StepOutput:
-        """What the step added; counts it. `cost`: of the step, in units of a call without draft nodes."""
-        self._count(tree)
+    def report(self, tree: DraftTree, path: Sequence[int], cost: float) -> StepOutput:
+        """What the step added, of which `verify` accepted `path`; counts it.
+
+        `cost`: of the step, in units of a call without draft nodes.
+        """
+        self._count(tree, len(path))
         if self._pacer is not None and self._proposed:
-            self._pacer.observe(len(tree), self._accepted, cost)
+            self._pacer.observe(len(tree), len(path), cost)
         since, self._reported = self._reported, len(self._output)
         return StepOutput(
             row=self.index,
@@ -111,20 +112,20 @@ class Row:
         after = Origin(last.source, last.offset + 1)
         return after if after.offset < len(tokens) and tokens[after.offset] == self._output[-1] else None
 
-    def _count(self, tree: DraftTree) -> None:
+    def _count(self, tree: DraftTree, accepted: int) -> None:
         stats = self.stats
         stats.output_tokens = len(self._output)
         if not len(tree):
             return
         stats.drafts += 1
         stats.drafted_tokens += len(tree)
-        stats.accepted_tokens += self._accepted
-        stats.accepted_per_position.extend([0] * (self._accepted - len(stats.accepted_per_position)))
-        for position in range(self._accepted):
+        stats.accepted_tokens += accepted
+        stats.accepted_per_position.extend([0] * (accepted - len(stats.accepted_per_position)))
+        for position in range(accepted):
             stats.accepted_per_position[position] += 1
         self._book(stats.drafted_by_source, tree.tokens, tree.origins)
-        accepted = slice(self._reported, self._reported + self._accepted)
-        self._book(stats.accepted_by_source, self._output[accepted], self._origins[accepted])
+        new = slice(self._reported, self._reported + accepted)
+        self._book(stats.accepted_by_source, self._output[new], self._origins[new])
 
     def _book(self, counts: dict[str, int], tokens: Sequence[int], origins: Sequence[Origin | None]) -> None:
         """Counts draft tokens by the kind of source they come from."""

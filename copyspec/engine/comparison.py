@@ -81,7 +81,7 @@ def _timed(engine: Engine, job: Job, options: CallOptions) -> tuple[Result, floa
 
 
 def _run(engine: Engine, job: Job, options: CallOptions, *, keep_margins: bool = False) -> Result:
-    for outputs in engine.steps([job], options, keep_margins=keep_margins):
+    for outputs in engine.steps([job.request], options, keep_margins=keep_margins):
         for output in outputs:
             job.add(output)
     assert job.result is not None
@@ -92,5 +92,5 @@ def _warm_up(engine: Engine, prompt: object, references: object, options: tuple[
     for each in options:
         short = replace(each, max_new_tokens=min(each.max_new_tokens or WARM_UP_TOKENS, WARM_UP_TOKENS))
         jobs, _ = engine.jobs(prompt, references, short)
-        for _ in engine.steps(jobs[:1], short):
+        for _ in engine.steps([jobs[0].request], short):
             pass

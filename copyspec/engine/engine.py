@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, overload
 from weakref import WeakKeyDictionary
 
 from copyspec.budget import CostModel
 from copyspec.decoding.loop import DecodeSettings, decode
-from copyspec.decoding.requests import StepOutput
+from copyspec.decoding.requests import Request, StepOutput
 from copyspec.engine.call_options import CallOptions, check_flag, check_options
+from copyspec.engine.feed import Input, generate_each
 from copyspec.engine.generation_config import note_ignored
 from copyspec.engine.jobs import Job, JobMaker, encoder_limit, gather
 from copyspec.engine.prompts import parse_prompts
@@ -101,7 +102,7 @@ class Engine:
             return self.stream(prompt, references, **options)
         checked = check_options(options)
         jobs, single = self.jobs(prompt, references, checked)
-        results = finish(jobs, self.steps(jobs, checked), checked.n)
+        results = finish(jobs, self.steps([job.request for job in jobs], checked), checked.n)
         return results[0] if single else results
 
     def stream(self, prompt: object, references: object = None, **options: Unpack[GenerateOptions]) -> Iterator[Chunk]:
@@ -113,7 +114,24 @@ class Engine:
         if checked.n > 1:
             raise ValueError(f"n={checked.n} cannot be streamed; leave stream out, or stream once per seed")
         jobs, _ = self.jobs(prompt, references, checked)
-        return chunks(jobs, self.steps(jobs, checked))
+        return chunks(jobs, self.steps([job.request for job in jobs], checked))
+
+    def generate_each(
+        self,
+        inputs: Iterable[Input | None],
+        *,
+        ordered: bool = True,
+        skip_too_long: bool = False,
+        **options: Unpack[GenerateOptions],
+    ) -> Iterator[tuple[int, Result | None]]:
+        """(index of the input, its result) for any number of inputs, in the memory of a batch.
+
+        Inputs are taken as rows become free, and what is wrong with one raises when it is taken. Results come in the
+        order of the inputs; with `ordered=False` as they finish. `skip_too_long`: the result of a prompt that does
+        not fit into the model's context is None, instead of PromptTooLongError. A None among the inputs says that
+        there is nothing to add at this moment. Closing the iterator ends the generation.
+        """
+        return generate_each(self, inputs, check_options(options), ordered=ordered, skip_too_long=skip_too_long)
 
     def jobs(self, prompt: object, references: object, options: CallOptions) -> tuple[list[Job], bool]:
         """One job per prompt and sample, and whether there was one prompt alone."""
@@ -125,12 +143,14 @@ class Engine:
         return self._jobs.make(gather(prompts, edits, own, shared), options), single
 
     def steps(
-        self, jobs: Sequence[Job], options: CallOptions, *, keep_margins: bool = False
+        self, requests: Iterable[Request | None], options: CallOptions, *, keep_margins: bool = False
     ) -> Generator[list[StepOutput], None, None]:
-        """Decodes the jobs step by step, taking turns with other threads. Closing it frees the caches."""
+        """Decodes step by step, taking turns with other threads: as `decode`. Closing it frees the caches.
+
+        `requests` is asked for more while this thread has the model.
+        """
         settings = DecodeSettings(draft=options.draft, batch_size=options.batch_size, keep_margins=keep_margins)
         self._check_loaded()
-        requests = [job.request for job in jobs]
         steps = decode(self._target, requests, settings, self._costs)
         try:
             while True:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -172,13 +172,13 @@ class JobMaker:
         )
         return Job(index, request, named, self._codec, options, strings)
 
-    def _drafter(self, sources: Sequence[Source], eos: frozenset[int]) -> Drafter | None:
+    def _drafter(self, sources: Sequence[Source], eos: frozenset[int]) -> Callable[[], Drafter] | None:
         if not self._target.supports_drafts:
             return None
         from copyspec import drafters
 
         known = [token for token in eos if token < self._target.vocab_size]
-        return drafters.create(sources, known, continues_prompt=not self._target.is_encoder_decoder)
+        return partial(drafters.create, sources, known, continues_prompt=not self._target.is_encoder_decoder)
 
     def _encode_prompt(self, index: int, prompt: Prompt, options: CallOptions) -> Encoded:
         if prompt.ids is not None:

@@ -42,6 +42,11 @@ class Session(Protocol):
         """Keeps these rows only, in this order: finished rows leave the batch."""
         ...
 
+    def join(self, other: Session) -> None:
+        """The rows of `other`, a session of the same target, come behind the rows of this one; `other` is closed.
+        Both have committed what they scored last."""
+        ...
+
     def close(self) -> None:
         """Frees the caches and leaves the user's model as it was. Safe to call twice."""
         ...

@@ -108,6 +108,13 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         else:
             self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
 
+    def join(self, other: TreeLayer) -> None:
+        """The rows of `other` come behind the rows of this layer."""
+        capacity = max(self._capacity, other._capacity)
+        self.keys = _stacked(self.keys, other.keys, capacity)
+        self.values = _stacked(self.values, other.values, capacity)
+        self._capacity = capacity
+
     def get_seq_length(self) -> int:
         return self._cache.write.start if self._cache.write.plain else 0
 
@@ -174,6 +181,12 @@ class TreeCache(Cache):
             layer.select(len(rows) if first else torch.tensor(rows, device=layer.device))
         self.rows = len(rows)
 
+    def join(self, other: TreeCache) -> None:
+        """The rows of `other` come behind the rows of this cache. Both have been written to by the same layers."""
+        for layer, more in zip(self._filled(), other._filled(), strict=True):
+            layer.join(more)
+        self.rows += other.rows
+
     def _filled(self) -> list[TreeLayer]:
         return [layer for layer in self._tree_layers if layer.is_initialized]
 
@@ -198,3 +211,11 @@ def _padded(buffer: torch.Tensor | None, capacity: int) -> torch.Tensor:
     grown = buffer.new_zeros((*buffer.shape[:2], capacity, buffer.shape[3]))
     grown.narrow(2, 0, buffer.shape[2]).copy_(buffer)
     return grown
+
+
+def _stacked(first: torch.Tensor | None, second: torch.Tensor | None, capacity: int) -> torch.Tensor:
+    assert first is not None and second is not None
+    both = first.new_zeros((len(first) + len(second), first.shape[1], capacity, first.shape[3]))
+    both[: len(first)].narrow(2, 0, first.shape[2]).copy_(first)
+    both[len(first) :].narrow(2, 0, second.shape[2]).copy_(second)
+    return both

@@ -79,6 +79,9 @@ class PlainSession:
         if list(rows) != [0]:
             raise ValueError(f"a session of one row keeps row 0, got {list(rows)!r}")
 
+    def join(self, other: Session) -> None:
+        raise NotImplementedError("a session of one row is joined by others inside RowSessions")
+
     def close(self) -> None:
         self._state, self._inner = {}, {}
 

@@ -41,6 +41,11 @@ class RowSessions:
                 session.close()
         self._sessions = [self._sessions[row] for row in rows]
 
+    def join(self, other: Session) -> None:
+        assert isinstance(other, RowSessions)
+        self._sessions += other._sessions
+        other._sessions = []
+
     def close(self) -> None:
         for session in self._sessions:
             session.close()

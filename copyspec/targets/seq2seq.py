@@ -74,6 +74,27 @@ class Seq2SeqSession(TreeSession):
         if self._visible is not None:
             self._visible = self._visible.index_select(0, index.to(self._visible.device))
 
+    @torch.inference_mode()
+    def join(self, other: Session) -> None:
+        assert isinstance(other, Seq2SeqSession)
+        visible, more = self._mask(), other._mask()
+        states, added = self._encoded.last_hidden_state, other._encoded.last_hidden_state
+        assert states is not None and added is not None
+        width = max(states.shape[1], added.shape[1])
+        self._encoded.last_hidden_state = torch.cat([_widened(states, width), _widened(added, width)])
+        self._visible = torch.cat([_widened(visible, width), _widened(more, width)])
+        for layer, extra in zip(self._cross.layers, other._cross.layers, strict=True):
+            assert isinstance(layer, DynamicLayer) and isinstance(extra, DynamicLayer)
+            layer.keys = torch.cat([_widened(layer.keys, width, 2), _widened(extra.keys, width, 2)])
+            layer.values = torch.cat([_widened(layer.values, width, 2), _widened(extra.values, width, 2)])
+        super().join(other)
+
+    def _mask(self) -> torch.Tensor:
+        """Which of the encoder's states are no pads. [B, S]"""
+        states = self._encoded.last_hidden_state
+        assert states is not None
+        return states.new_ones(states.shape[:2], dtype=torch.long) if self._visible is None else self._visible
+
     def close(self) -> None:
         super().close()
         self._cross = DynamicCache()
@@ -126,3 +147,13 @@ class Seq2SeqSession(TreeSession):
             use_cache=True,
         ).logits
         return logits if logits.shape[1] == kept else logits[:, -kept:]
+
+
+def _widened(values: torch.Tensor | None, width: int, dim: int = 1) -> torch.Tensor:
+    """`values` with zeros behind them along `dim`, up to `width`."""
+    assert values is not None
+    missing = width - values.shape[dim]
+    if not missing:
+        return values
+    shape = [*values.shape[:dim], missing, *values.shape[dim + 1 :]]
+    return torch.cat([values, values.new_zeros(shape)], dim)

@@ -13,6 +13,7 @@ from copyspec.targets.cache import Move, TreeCache, Write
 from copyspec.targets.columns import Columns, lay_out
 
 if TYPE_CHECKING:
+    from copyspec.targets.base import Session
     from copyspec.tree import DraftTree
 
 PREFILL_CHUNK = 2048
@@ -84,6 +85,14 @@ class TreeSession(ABC):
         self._cache.select(rows)
         self._lengths = [self._lengths[row] for row in rows]
         self._chains = None
+
+    @torch.inference_mode()
+    def join(self, other: Session) -> None:
+        assert isinstance(other, TreeSession)
+        self._cache.join(other._cache)
+        self._lengths = [*self._lengths, *other._lengths]
+        self._chains = None
+        other.close()
 
     def close(self) -> None:
         self._cache = TreeCache(0)

@@ -1,0 +1,119 @@
+"""Any number of inputs through one batch: they are taken as rows become free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from copyspec.decoding.requests import Request
+from copyspec.engine.jobs import Job, PromptTooLongError
+
+if TYPE_CHECKING:
+    from copyspec.engine.call_options import CallOptions
+    from copyspec.engine.engine import Engine
+    from copyspec.engine.prompts import OnePrompt
+    from copyspec.engine.results import Result
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One prompt of a stream, with what it brings itself."""
+
+    prompt: OnePrompt
+    references: object = None
+    """As in `generate`, for this prompt."""
+    edit_source: str | None = None
+    max_new_tokens: int | None = None
+    """Instead of the limit given for all."""
+
+
+def generate_each(
+    engine: Engine,
+    inputs: Iterable[Input | None],
+    options: CallOptions,
+    *,
+    ordered: bool,
+    skip_too_long: bool,
+) -> Iterator[tuple[int, Result | None]]:
+    """`Engine.generate_each` with checked options. Wrong options raise here, not with the first result."""
+    if options.n > 1:
+        raise ValueError(f"n={options.n} is not offered for a stream of inputs; put each prompt into it n times")
+    if options.edit_source is not None:
+        raise ValueError("edit_source belongs to each input of a stream: Input(prompt, edit_source=...)")
+    feed = _Feed(engine, inputs, options, skip_too_long)
+    return _in_order(feed.run()) if ordered else feed.run()
+
+
+class _Feed:
+    """Turns inputs into requests as decoding takes them, and steps into results."""
+
+    def __init__(
+        self, engine: Engine, inputs: Iterable[Input | None], options: CallOptions, skip_too_long: bool
+    ) -> None:
+        self._engine = engine
+        self._inputs = inputs
+        self._options = options
+        self._skip_too_long = skip_too_long
+        self._running: dict[int, tuple[int, Job]] = {}  # decoding's row -> (index of the input, its job)
+        self._skipped: list[int] = []
+
+    def run(self) -> Iterator[tuple[int, Result | None]]:
+        steps = self._engine.steps(self._requests(), self._options)
+        try:
+            for outputs in steps:
+                yield from self._take_skipped()
+                for output in outputs:
+                    index, job = self._running[output.row]
+                    job.add(output)
+                    if job.result is not None:
+                        del self._running[output.row]
+                        yield index, job.result
+            yield from self._take_skipped()
+        finally:
+            steps.close()
+
+    def _requests(self) -> Iterator[Request | None]:
+        row = 0
+        index = -1
+        for each in self._inputs:
+            if each is None:
+                yield None
+                continue
+            index += 1
+            try:
+                job = self._job(each)
+            except (TypeError, ValueError) as error:
+                if not (self._skip_too_long and isinstance(error, PromptTooLongError)):
+                    raise type(error)(f"input {index}: {error}") from error
+                self._skipped.append(index)
+                continue
+            self._running[row] = index, job
+            row += 1
+            yield job.request
+
+    def _job(self, each: Input) -> Job:
+        options = replace(
+            self._options,
+            edit_source=each.edit_source,
+            max_new_tokens=each.max_new_tokens or self._options.max_new_tokens,
+        )
+        jobs, single = self._engine.jobs(each.prompt, each.references, options)
+        if not single:
+            raise TypeError(f"an Input holds one prompt, got {len(jobs)}: give an Input for each of them")
+        return jobs[0]
+
+    def _take_skipped(self) -> Iterator[tuple[int, Result | None]]:
+        while self._skipped:
+            yield self._skipped.pop(0), None
+
+
+def _in_order(finished: Iterator[tuple[int, Result | None]]) -> Iterator[tuple[int, Result | None]]:
+    """Holds results back until all before them have come: never more than an unordered stream has passed over."""
+    waiting: dict[int, Result | None] = {}
+    wanted = 0
+    for index, result in finished:
+        waiting[index] = result
+        while wanted in waiting:
+            yield wanted, waiting.pop(wanted)
+            wanted += 1
