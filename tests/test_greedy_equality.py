@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -86,9 +87,10 @@ def make_request(model: PreTrainedModel, case: dict[str, Any], row: int) -> tupl
     sources = [Source(wrong, rng.choice(["edit", "reference"])), Source(phrase, "reference"), Source(prompt, "prompt")]
     request = Request(prompt, length, SamplingOptions(), eos_token_ids=frozenset(eos), sources=sources)
     if case["drafter"] == "copy":
-        request.drafter = create(sources, request.eos_token_ids, continues_prompt=not model.config.is_encoder_decoder)
+        continues = not model.config.is_encoder_decoder
+        request.drafter = partial(create, sources, request.eos_token_ids, continues_prompt=continues)
     else:
-        request.drafter = ScriptedDrafter(script, VOCAB_SIZE, case["accuracy"], seed=case["seed"])
+        request.drafter = partial(ScriptedDrafter, script, VOCAB_SIZE, case["accuracy"], seed=case["seed"])
     return request, expected
 
 
