@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-_WORD = re.compile(r"\w+?(?=n't\b)|n't\b|'(?:s|re|ve|ll|d|m)\b|\.{2,}|\w+|[^\w\s]")
+_CJK = "\u3040-\u30ff\u3400-\u9fff"  # written without spaces: each character is a word
+_WORD = re.compile(rf"\w+?(?=n't\b)|n't\b|'(?:s|re|ve|ll|d|m)\b|\.{{2,}}|\d+(?:[.,]\d+)+|[{_CJK}]|[^\W{_CJK}]+|[^\w\s]")
 """Contractions are two words, as in tokenised text, so that "do n't" and "don't" are the same words."""
 
 _QUOTES = str.maketrans(dict.fromkeys("‘’‚‛ʼ", "'") | dict.fromkeys("“”„‟«»", '"') | dict.fromkeys("‐‑‒–—―−", "-"))

@@ -1,0 +1,168 @@
+"""Guards: which of a model's changes are let through, and why the others are not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .documents import Edit, Refusal, Segment, shown
+from .edits import apply, segment_edits
+from .words import Tolerance, words
+from .wrappers import unwrapped
+
+_EXACT = Tolerance(forms=False, quotes=False)
+_FREE_WORDS = 3
+"""So many changed words are never too many: in a heading of two words, one is half of it."""
+
+_LINKS = r"(?:(?:https?|ftp|file)://|www\.|mailto:)[^\s<>\"]*[^\s<>\".,;:!?)'\]]|[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
+_FILES = (
+    r"py|js|ts|json|ya?ml|toml|md|txt|csv|html?|css|sh|cpp|java|rs|exe|zip|pdf|docx?|xlsx?|png|jpe?g|com|org|net|io"
+)
+_GUARDED = {
+    "links": re.compile(_LINKS, re.IGNORECASE),
+    "numbers": re.compile(r"\d+(?:[.,:/]\d+)*%?"),
+    "code": re.compile(
+        r"`[^`\n]+`"
+        r"|\$?\{\{?[\w.]+\}?\}|%\(?\w*\)?[sdif]\b|</?\w[^<>\n]*>"  # placeholders, tags
+        r"|\b\w+_\w+\b|\b[a-z]{2,}[A-Z]\w*|\b[\w.]+\(\)|\b\w+::\w+"  # names in programs
+        rf"|(?<!\w)--?[a-z][\w-]+|[@#]\w+|\b[\w-]+\.(?:{_FILES})\b"
+        r"|(?<!\w)~?/[\w./-]+|\b[A-Za-z]:\\\S+|\\[a-z]+\b"  # paths, TeX
+    ),
+}
+_CAPITALS = re.compile(r"\b[A-Z]{2}[A-Z0-9]*s?\b")
+_NAME = re.compile(r"(?<=[a-z,;] )[A-Z]\w+")
+_CAPITALISED = re.compile(r"\b[A-Z]\w+")
+
+
+@dataclass(frozen=True, slots=True)
+class GuardOptions:
+    """What a correction may not touch. An edit that does is left out, and the others of its segment are made."""
+
+    allow_numbers: bool = False
+    allow_links: bool = False  # URLs, e-mail addresses
+    allow_code: bool = False  # `code`, snake_case, camelCase, call(), --options, paths, {placeholders}, <tags>
+    allow_names: bool = False  # capitals inside a sentence, ALLCAPS; their case may change anyway
+    max_edit_ratio: float = 0.4  # changed words per word of the segment; above, the whole segment stays
+    protect: tuple[str, ...] = ()  # regular expressions of more that must stay
+    strip_wrappers: bool = True  # chat models put talk, labels, quotes and fences around a text
+    all_or_nothing: bool = False  # one edit that is left out leaves out all of its segment
+
+    def __post_init__(self) -> None:
+        if not self.max_edit_ratio >= 0:
+            raise ValueError(f"max_edit_ratio={self.max_edit_ratio!r} must be a share of the words, at least 0")
+        if isinstance(self.protect, str):
+            raise TypeError(f"protect={self.protect!r} must be a sequence of regular expressions: put it into a tuple")
+        for pattern in self.protect:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"protect: {pattern!r} is no regular expression: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What becomes of a segment."""
+
+    edits: Sequence[Edit]  # offsets in the part's text, ascending
+    refusal: Refusal | None = None  # why the segment stays as it was, though the model changed it
+    dropped: Sequence[Refusal] = ()  # one for each edit that was left out
+
+
+def check(
+    text: str,
+    segment: Segment,
+    output: str,
+    *,
+    options: GuardOptions | None = None,
+    tolerance: Tolerance | None = None,
+) -> Checked:
+    """The edits that a model's `output` for a segment of `text` makes and that the guards let through."""
+    options = options or GuardOptions()
+    if options.strip_wrappers:
+        output = unwrapped(output, shown(text, segment))
+    if not output.strip():
+        return Checked((), Refusal("empty", "the model wrote nothing"))
+    edits = segment_edits(text, segment, output, tolerance=tolerance)
+    if refusal := _too_many(text, segment, edits, options):
+        return Checked((), refusal)
+    guards = _Guards(text, segment, options)
+    kept, dropped = [], []
+    for edit in edits:
+        if refusal := guards.refusal(edit):
+            dropped.append(refusal)
+        else:
+            kept.append(edit)
+    if dropped and (options.all_or_nothing or not kept):
+        return Checked((), dropped[0], dropped)
+    return Checked(kept, None, dropped)
+
+
+def _too_many(text: str, segment: Segment, edits: Sequence[Edit], options: GuardOptions) -> Refusal | None:
+    size = _count(text[segment.start : segment.end])
+    changed = sum(max(_count(text[edit.start : edit.end]), _count(edit.replacement)) for edit in edits)
+    if changed <= max(_FREE_WORDS, options.max_edit_ratio * size):
+        return None
+    return Refusal("ratio", f"{changed} of {size} words changed; max_edit_ratio is {options.max_edit_ratio}")
+
+
+def _count(text: str) -> int:
+    return sum(word.key[0].isalnum() for word in words(text, _EXACT))
+
+
+class _Guards:
+    """The guarded stretches of one segment."""
+
+    def __init__(self, text: str, segment: Segment, options: GuardOptions) -> None:
+        self.text, self.segment = text, segment
+        self.patterns = {
+            reason: pattern for reason, pattern in _GUARDED.items() if not getattr(options, f"allow_{reason}")
+        }
+        for number, pattern in enumerate(options.protect):
+            self.patterns[f"protect[{number}]"] = re.compile(pattern)
+        piece = text[segment.start : segment.end]
+        self.places = {
+            reason: [(found.start() + segment.start, found.end() + segment.start) for found in pattern.finditer(piece)]
+            for reason, pattern in self.patterns.items()
+        }
+        self.names = [] if options.allow_names else _names(piece, segment.start)
+
+    def refusal(self, edit: Edit) -> Refusal | None:
+        was = self.text[edit.start : edit.end]
+        for start, end in self.segment.protected:
+            if (edit.start < end and edit.end > start) or start < edit.start == edit.end < end:
+                return Refusal("protected", f"{self.text[start:end]!r} may not change")
+        for reason, pattern in self.patterns.items():
+            before, after = self._windows(edit, self.places[reason])
+            had, has = ([found[0] for found in pattern.finditer(window)] for window in (before, after))
+            if had != has:
+                return Refusal(reason.partition("[")[0], f"{was!r} would become {edit.replacement!r}")
+        for start, end in self.names:
+            name = self.text[start:end]
+            if edit.start < end and edit.end > start and name.casefold() not in edit.replacement.casefold():
+                return Refusal("names", f"{name!r} would become {edit.replacement!r}")
+        return None
+
+    def _windows(self, edit: Edit, places: Sequence[tuple[int, int]]) -> tuple[str, str]:
+        """The words and guarded stretches that an edit touches, before and after it."""
+        start, end = edit.start, edit.end
+        while start > self.segment.start and not self.text[start - 1].isspace():
+            start -= 1
+        while end < self.segment.end and not self.text[end].isspace():
+            end += 1
+        for place_start, place_end in places:
+            if place_start < end and place_end > start:
+                start, end = min(start, place_start), max(end, place_end)
+        before = self.text[start:end]
+        return before, apply(before, [Edit(edit.start - start, edit.end - start, edit.replacement)])
+
+
+def _names(piece: str, offset: int) -> list[tuple[int, int]]:
+    """Capitals that tell something; in a heading or a shouted text they tell nothing."""
+    letters = [word for word in piece.split() if word[:1].isalpha()]
+    patterns = []
+    if sum(word.isupper() and len(word) > 1 for word in letters) * 2 <= len(letters):
+        patterns.append(_CAPITALS)
+    if len(_CAPITALISED.findall(piece)) * 2 <= len(letters):
+        patterns.append(_NAME)
+    return [(found.start() + offset, found.end() + offset) for pattern in patterns for found in pattern.finditer(piece)]
