@@ -28,6 +28,8 @@ Guarantee = Literal["tokens", "distribution"]
 
 # Halvings of an interval of at most [1, k]: below float32's resolution for every k that a tree has room for.
 _BISECTIONS = 40
+# From this overlap on P and Q are equal up to float32's sums, and the equation is too flat to be solved: rho is 1.
+_EQUAL = 1 - 1e-6
 
 
 class Turn(NamedTuple):
@@ -161,8 +163,10 @@ def k_sequential(
 
 def solve_rho(p: torch.Tensor, q: torch.Tensor, k: int) -> float:
     """rho in [1, k] with 1 - (1 - beta)^k = rho beta and beta = sum min(Q, P/rho), from above, by bisection."""
+    if k == 1 or float(q.minimum(p).sum()) >= _EQUAL:
+        return 1.0
     low, high = 1.0, float(k)
-    for _ in range(_BISECTIONS if k > 1 else 0):
+    for _ in range(_BISECTIONS):
         rho = (low + high) / 2
         beta = float(q.minimum(p / rho).sum())
         if 1.0 - (1.0 - min(beta, 1.0)) ** k > rho * beta:
