@@ -38,7 +38,8 @@ _PAIRS = ('""', "''", "“”", "‘’", "«»", "„“", "``", "[]", "()", "*
 _NOTHING = re.compile(
     r"\W*(?:no (?:corrections?|changes?|errors?|edits?|mistakes?)|(?:the|your|this) (?:\w+ )?(?:text|sentence|"
     r"paragraph|passage) (?:is|looks|appears|seems|does(?:n't| not))|(?:it|this|everything) (?:is|looks) "
-    r"(?:already |all )?(?:correct|good|fine)|already correct|there are no|looks good|n/?a\b|none\b|correct\W*\Z|unchanged)",
+    r"(?:already |all )?(?:correct|good|fine)|already correct|there are no|looks good|n/?a\b|none\b|"
+    r"correct\W*\Z|unchanged)",
     re.IGNORECASE,
 )
 _ROUNDS = 6  # wrappers in wrappers: talk, fence, label, quotes, a note behind
