@@ -1,0 +1,167 @@
+"""Dense retrieval: texts by the nearness of their vectors to the query's."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from . import files
+from .base import DEFAULT_K, Folder, Hit, check_texts
+from .faiss_index import FaissIndex, FaissOptions
+from .vectors import ExactIndex, Metric, VectorIndex, Vectors, checked, exact_scores
+
+KIND = "dense"
+
+Encode = Callable[[list[str]], ArrayLike]
+"""Makes vectors of texts: [n, dimension]."""
+
+_KEPT_QUERIES = 256  # vectors of the last queries: a cache asks first and the base verifies the same ones later
+_PROBE = "The quick brown fox jumps over the lazy dog."  # its vector is the encoder's fingerprint
+_SAME = 0.02  # of its length the probe's vector may move: other devices and precisions round otherwise
+
+
+class DenseRetriever:
+    """Finds the texts whose vectors have the highest scores with the query's: inner products, or with
+    `metric="l2"` squared distances with a minus sign. Cosine: use an encoder that normalises.
+
+    `encode` makes the vectors, all texts at once, each query by itself: encoders round differently in batches,
+    and a query must find the same in any. `encode_query`, where queries are encoded in another way. `index`
+    makes what holds the vectors from their dimension; by default an ExactIndex (NumPy).
+    """
+
+    def __init__(
+        self,
+        texts: Sequence[str],
+        encode: Encode,
+        *,
+        encode_query: Encode | None = None,
+        metric: Metric = "ip",
+        index: Callable[[int], VectorIndex] | None = None,
+    ) -> None:
+        self._texts = check_texts(texts)
+        if not self._texts:
+            raise ValueError("texts is empty: give at least one, more can be added later")
+        vectors = checked(encode(list(self._texts)))
+        self._check_count(vectors, self._texts)
+        dimension = vectors.shape[1]
+        self._set_up(encode, encode_query, index(dimension) if index else ExactIndex(dimension, metric=metric))
+        self._index.add(vectors)
+
+    def _set_up(self, encode: Encode, encode_query: Encode | None, index: VectorIndex) -> None:
+        self._encode, self._encode_query, self._index = encode, encode_query or encode, index
+        self._queries: OrderedDict[str, Vectors] = OrderedDict()
+        self._lock = threading.Lock()  # of the queries: a verifying thread asks while another one drafts
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """The texts; a hit's id is an index into them."""
+        return self._texts
+
+    @property
+    def index(self) -> VectorIndex:
+        """The vectors."""
+        return self._index
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def search(self, query: str, k: int = DEFAULT_K) -> list[Hit]:
+        """At most `k` hits, best first; equal scores in the order of the texts. Raises ValueError for k < 1."""
+        return self.search_batch([query], k)[0]
+
+    def search_batch(self, queries: Sequence[str], k: int = DEFAULT_K) -> list[list[Hit]]:
+        """`search` for each query, in one search of the index."""
+        vectors = [self.query_vector(query) for query in check_texts(queries, "queries")]
+        if not vectors:
+            return []
+        found = self._index.search(np.stack(vectors), k)
+        return [
+            [Hit(int(i), float(score), self._texts[i]) for i, score in zip(ids, scores, strict=True)]
+            for ids, scores in found
+        ]
+
+    def score(self, query: str, ids: Sequence[int]) -> NDArray[np.float64]:
+        """The scores of these texts. [len(ids)]"""
+        return exact_scores(self.query_vector(query), self._index.vectors(ids), self._index.metric)
+
+    def query_vector(self, query: str) -> Vectors:
+        """The query's vector; the last few are remembered. [dimension]"""
+        with self._lock:
+            vector = self._queries.get(query)
+            if vector is not None:
+                self._queries.move_to_end(query)
+                return vector
+        made: Vectors = checked(self._encode_query([query]), self._index.dimension)[0]
+        with self._lock:
+            self._queries[query] = made
+            if len(self._queries) > _KEPT_QUERIES:
+                self._queries.popitem(last=False)
+        return made
+
+    def add(self, texts: Sequence[str]) -> None:
+        """More texts; their ids go on from the last one."""
+        more = check_texts(texts)
+        if more:
+            vectors = checked(self._encode(list(more)), self._index.dimension)
+            self._check_count(vectors, more)
+            self._index.add(vectors)
+            self._texts = [*self._texts, *more]
+
+    def save(self, folder: Folder) -> None:
+        """Writes texts and vectors into `folder` (made where it is missing)."""
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        entries, facts = self._index.write(path)
+        entries |= {
+            "texts": files.write_json(path, "texts", self._texts),
+            "probe": files.write_arrays(path, "probe", {"probe": self.query_vector(_PROBE)}),
+        }
+        files.write_manifest(path, files.Manifest(KIND, "", {**facts, "texts": len(self)}, entries))
+
+    @classmethod
+    def load(cls, folder: Folder, encode: Encode, *, encode_query: Encode | None = None) -> DenseRetriever:
+        """The retriever that `save` wrote, with the same encoder. Raises files.IndexFileError for damaged files or
+        an encoder that makes other vectors."""
+        path = Path(folder)
+        manifest = files.read_manifest(path, KIND)
+        retriever = cls.__new__(cls)
+        index: VectorIndex = (
+            FaissIndex.read(path, manifest) if manifest.facts["index"] == "faiss" else ExactIndex.read(path, manifest)
+        )
+        retriever._set_up(encode, encode_query, index)
+        retriever._texts = files.read_strings(path, manifest.files["texts"])
+        written = np.asarray(files.read_arrays(path, manifest.files["probe"])["probe"], np.float32)
+        probe = checked(retriever._encode_query([_PROBE]))[0]
+        if probe.shape != written.shape or np.linalg.norm(probe - written) > _SAME * np.linalg.norm(written):
+            raise files.IndexFileError(
+                f"the index in {str(folder)!r} was made with another encoder ({len(written)} dimensions, this one "
+                f"makes {len(probe)}): load it with that one or build it again"
+            )
+        return retriever
+
+    def _check_count(self, vectors: Vectors, texts: Sequence[str]) -> None:
+        if len(vectors) != len(texts):
+            raise ValueError(f"encode made {len(vectors)} vectors of {len(texts)} texts; it must make one of each")
+
+
+class FaissRetriever(DenseRetriever):
+    """Dense retrieval through FAISS (the extra copyspec[gpu] or copyspec[cpu])."""
+
+    def __init__(
+        self,
+        texts: Sequence[str],
+        encode: Encode,
+        *,
+        encode_query: Encode | None = None,
+        metric: Metric = "ip",
+        options: FaissOptions | None = None,
+    ) -> None:
+        def index(dimension: int) -> FaissIndex:
+            return FaissIndex(dimension, metric=metric, options=options)
+
+        super().__init__(texts, encode, encode_query=encode_query, index=index)

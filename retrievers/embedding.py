@@ -1,0 +1,84 @@
+"""Vectors of texts from an encoder of the Hugging Face hub."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .base import check_texts
+
+if TYPE_CHECKING:
+    import torch
+
+MAX_TOKENS = 512  # of a text, where neither the tokenizer nor the model says: what encoders are trained on
+
+
+class HuggingFaceEmbedder:
+    """Mean-pooled, normalised vectors of texts: call it with a list of strings.
+
+    `model`: hub id or folder (HF_HUB_OFFLINE keeps it from the network). `prefix` stands before every text, where
+    an encoder was trained so ("query: ", "passage: "). Longer texts than the model reads are cut at its limit.
+    Batches hold texts of similar length.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        *,
+        device: str | torch.device | None = None,
+        batch_size: int = 32,
+        prefix: str = "",
+        normalize: bool = True,
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size!r}")
+        import torch
+        from transformers import AutoModel, AutoTokenizer
+
+        name = os.fspath(model)
+        try:
+            self._tokenizer = AutoTokenizer.from_pretrained(name)
+            self._model = AutoModel.from_pretrained(name)
+        except (OSError, ValueError) as error:
+            raise OSError(f"encoder {name!r} cannot be loaded, give a folder or a hub id: {error}") from error
+        if self._tokenizer.pad_token is None:
+            self._tokenizer.pad_token = self._tokenizer.eos_token
+        self._tokenizer.padding_side = "right"
+        self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self._model.to(self._device).eval()
+        self._batch_size, self._prefix, self._normalize = batch_size, prefix, normalize
+        limits = (self._tokenizer.model_max_length, getattr(self._model.config, "max_position_embeddings", None))
+        self._max_tokens = min([limit for limit in limits if limit and limit < 1 << 20], default=MAX_TOKENS)
+
+    @property
+    def dimension(self) -> int:
+        """Of the vectors."""
+        return int(self._model.config.hidden_size)
+
+    def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """The texts' vectors. [len(texts), dimension]"""
+        given = check_texts(texts)
+        vectors = np.empty((len(given), self.dimension), np.float32)
+        order = sorted(range(len(given)), key=lambda index: len(given[index]))
+        for start in range(0, len(given), self._batch_size):
+            part = order[start : start + self._batch_size]
+            vectors[part] = self._encoded([self._prefix + given[index] for index in part])
+        return vectors
+
+    def _encoded(self, texts: list[str]) -> NDArray[np.float32]:
+        import torch
+
+        batch = self._tokenizer(texts, padding=True, truncation=True, max_length=self._max_tokens, return_tensors="pt")
+        ids, mask = batch["input_ids"].to(self._device), batch["attention_mask"].to(self._device)
+        with torch.inference_mode():
+            states = self._model(input_ids=ids, attention_mask=mask).last_hidden_state.float()
+            held = mask.unsqueeze(-1).float()
+            mean = (states * held).sum(dim=1) / held.sum(dim=1).clamp(min=1)
+            if self._normalize:
+                mean = torch.nn.functional.normalize(mean, dim=-1)
+        vectors: NDArray[np.float32] = mean.cpu().numpy()
+        return vectors

@@ -1,0 +1,197 @@
+"""Vectors searched by FAISS: flat, HNSW graphs, inverted lists; on a GPU where the installed build finds one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Literal, Protocol, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from . import files
+from .base import best, check_ids, check_k
+from .vectors import Found, Metric, Vectors, check_metric, checked, exact_scores, longest_of, tolerance
+
+_EXTRA = 8  # neighbours asked for beyond k: float32 may have put the last ones in the wrong order
+_SERIAL = 16  # queries at once for inverted lists: from 20 on FAISS chooses lists by a product that rounds otherwise
+_PER_LIST = 39  # vectors that FAISS wants for each list when it learns the lists
+_SEED = 1234
+
+
+@dataclass(frozen=True, slots=True)
+class FaissOptions:
+    """How FAISS searches."""
+
+    kind: Literal["flat", "hnsw", "ivf"] = "flat"
+    gpu: bool | None = None  # None: where there is one; HNSW is searched on the CPU always
+    neighbours: int = 32  # HNSW: links of a vector
+    ef_construction: int = 200  # HNSW: candidates kept while building
+    ef_search: int = 64  # HNSW: candidates kept while searching; more find more and take longer
+    lists: int | None = None  # IVF; None: four times the root of the number of vectors first added
+    probes: int = 16  # IVF: lists searched
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("flat", "hnsw", "ivf"):
+            raise ValueError(f"kind must be 'flat', 'hnsw' or 'ivf', got {self.kind!r}")
+        for name in ("neighbours", "ef_construction", "ef_search", "probes", "lists"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value!r}")
+
+
+class _Index(Protocol):
+    """What is used of FAISS's indexes."""
+
+    ntotal: int
+    is_trained: bool
+    nprobe: int
+
+    def train(self, vectors: Vectors) -> None: ...
+    def add(self, vectors: Vectors) -> None: ...
+    def search(self, queries: Vectors, k: int) -> tuple[Vectors, NDArray[np.int64]]: ...
+    def reconstruct_batch(self, ids: NDArray[np.int64]) -> Vectors: ...
+
+
+def load_faiss() -> object:
+    """The module. Raises ImportError that names the extras which bring it."""
+    try:
+        return import_module("faiss")
+    except ImportError as error:
+        raise ImportError(
+            "this index needs FAISS: pip install 'copyspec[gpu]' (NVIDIA, Linux x86-64) or 'copyspec[cpu]', "
+            "never both; DenseRetriever searches without it"
+        ) from error
+
+
+class FaissIndex:
+    """An index of FAISS that gives every vector its exact score, and orders by it.
+
+    FAISS finds the candidates; their scores are computed again in float64, so flat results are those of
+    `ExactIndex`, and scores of all kinds are comparable. Results do not depend on the batch.
+    """
+
+    def __init__(self, dimension: int, *, metric: Metric = "ip", options: FaissOptions | None = None) -> None:
+        self.metric: Metric = check_metric(metric)
+        self.options = options or FaissOptions()
+        self._dimension = dimension
+        self._longest = 0.0
+        self._index: _Index | None = None  # made when the first vectors come: lists are learned from them
+        self._searcher: _Index | None = None  # the same, or its copy on a GPU
+        self._faiss = load_faiss()
+
+    @property
+    def dimension(self) -> int:
+        """Of the vectors."""
+        return self._dimension
+
+    def __len__(self) -> int:
+        return self._index.ntotal if self._index is not None else 0
+
+    def add(self, vectors: ArrayLike) -> None:
+        """More vectors, numbered from the last one on. [n, dimension]. The lists of IVF are learned from the first."""
+        more = checked(vectors, self._dimension)
+        if not len(more):
+            return
+        if self._index is None:
+            self._index = self._made(len(more))
+            if not self._index.is_trained:
+                self._index.train(more)
+        self._index.add(more)
+        self._longest = max(self._longest, longest_of(more))
+        self._searcher = self._placed(self._index)
+
+    def search(self, queries: ArrayLike, k: int) -> list[Found]:
+        """The `k` best of each query that the index finds. `queries`: [s, dimension]"""
+        check_k(k)
+        rows = checked(queries, self._dimension)
+        if self._searcher is None:
+            return [(np.empty(0, np.int64), np.empty(0, np.float64)) for _ in rows]
+        step = _SERIAL if self.options.kind == "ivf" else max(1, len(rows))
+        wanted = min(k + _EXTRA, len(self))
+        found: list[Found] = []
+        for start in range(0, len(rows), step):
+            part = rows[start : start + step]
+            _, ids = self._searcher.search(part, wanted)
+            found += [self._ordered(row, held, k) for row, held in zip(part, ids, strict=True)]
+        return found
+
+    def vectors(self, ids: Sequence[int]) -> Vectors:
+        """The vectors of these numbers. [len(ids), dimension]"""
+        array = check_ids(ids, len(self))
+        if self._index is None or not len(array):
+            return np.empty((0, self._dimension), np.float32)
+        return self._index.reconstruct_batch(array)
+
+    def write(self, folder: Path) -> tuple[dict[str, files.Entry], Mapping[str, object]]:
+        """Writes FAISS's own format."""
+        if self._index is None:
+            raise ValueError("an index without vectors cannot be saved: add some first")
+        content: NDArray[np.uint8] = self._call("serialize_index", self._index)
+        facts = {"index": "faiss", "metric": self.metric, "longest": self._longest, "options": asdict(self.options)}
+        return {"faiss": files.write_array(folder, "faiss", content)}, facts
+
+    @classmethod
+    def read(cls, folder: Path, manifest: files.Manifest) -> FaissIndex:
+        """The index whose files and facts stand in the manifest."""
+        content = np.fromfile(files.check_file(folder, manifest.files["faiss"]), np.uint8)
+        facts = cast("Mapping[str, float]", manifest.facts)
+        options = FaissOptions(**cast("Mapping[str, dict[str, int]]", manifest.facts)["options"])  # type: ignore[arg-type]
+        inner = load_faiss().deserialize_index(content)  # type: ignore[attr-defined]
+        index = cls(inner.d, metric="l2" if manifest.facts["metric"] == "l2" else "ip", options=options)
+        index._index = inner
+        index._longest = facts["longest"]
+        index._searcher = index._placed(inner)
+        return index
+
+    def _ordered(self, query: Vectors, ids: NDArray[np.int64], k: int) -> Found:
+        """The best of the candidates. For flat indexes, more candidates until no other can be among the best."""
+        assert self._index is not None and self._searcher is not None
+        tolerated = tolerance(query, self._longest, self.metric)
+        while True:
+            held = np.sort(ids[ids >= 0])  # -1: HNSW and IVF may find less than asked for
+            scores = exact_scores(query, self._index.reconstruct_batch(held), self.metric)
+            order = best(scores, k)
+            beyond = len(scores) and scores.min() < scores[order[-1]] - tolerated
+            if self.options.kind != "flat" or len(held) == len(self) or beyond:
+                return held[order], scores[order]
+            ids = self._searcher.search(query[None], min(2 * len(ids), len(self)))[1][0]
+
+    def _made(self, count: int) -> _Index:
+        options = self.options
+        metric = getattr(self._faiss, "METRIC_L2" if self.metric == "l2" else "METRIC_INNER_PRODUCT")
+        if options.kind == "hnsw":
+            graph = self._call("IndexHNSWFlat", self._dimension, options.neighbours, metric)
+            graph.hnsw.efConstruction, graph.hnsw.efSearch = options.ef_construction, options.ef_search
+            return cast(_Index, graph)
+        flat = self._call("IndexFlat", self._dimension, metric)
+        if options.kind == "flat":
+            return cast(_Index, flat)
+        lists = min(options.lists or 4 * math.isqrt(count), max(1, count // _PER_LIST))
+        inverted = self._call("IndexIVFFlat", flat, self._dimension, lists, metric)
+        inverted.own_fields = True
+        flat.this.disown()
+        inverted.cp.seed = _SEED
+        inverted.set_direct_map_type(self._faiss.DirectMap.Array)  # type: ignore[attr-defined]
+        inverted.nprobe = min(options.probes, lists)
+        return cast(_Index, inverted)
+
+    def _placed(self, index: _Index) -> _Index:
+        """The index, or its copy on a GPU."""
+        wanted = self.options.gpu
+        count: int = self._call("get_num_gpus")
+        if wanted and not count:
+            raise ValueError("gpu=True, but FAISS finds no GPU: install copyspec[gpu] on a machine that has one")
+        if wanted is False or not count or self.options.kind == "hnsw":
+            return index
+        copy = self._call("index_cpu_to_gpu", self._call("StandardGpuResources"), 0, index)
+        if self.options.kind == "ivf":
+            copy.nprobe = index.nprobe
+        return cast(_Index, copy)
+
+    def _call(self, name: str, *arguments: object):  # type: ignore[no-untyped-def]
+        """One of FAISS's functions or classes, which have types in some builds and none in others."""
+        return getattr(self._faiss, name)(*arguments)
