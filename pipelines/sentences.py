@@ -11,18 +11,21 @@ _LIST_NUMBER = re.compile(r"(?:\d{1,3}|[a-zA-Z])\.\Z")
 _DOTTED = re.compile(r"(?:[^\W\d_]{1,2}\.)+[^\W\d_]{1,2}\Z")
 _WINDOW = 40  # characters before a full stop that can hold an abbreviation
 
-_NEVER_LAST = frozenset(
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+_NEVER_LAST = _set(
     "mr mrs ms dr prof st gen col rev hon sen rep gov capt lt sgt maj messrs mme mlle fig figs eq eqs sec ch vol pp "
-    "cf vs e.g i.e approx ca viz al z.b d.h bzw nr str".split()
+    "cf vs e.g i.e approx ca viz al z.b d.h bzw nr str"
 )
 """Abbreviations that something always follows."""
-_BEFORE_NUMBERS = frozenset("no nos art p par jan feb mar apr jun jul aug sep sept oct nov dec".split())
-_MAYBE_LAST = frozenset(
-    "etc inc ltd co corp jr sr bros dept est ave blvd a.m p.m u.s u.k u.n e.u ph.d m.d b.a m.a".split()
-)
-_STARTERS = frozenset(
+_BEFORE_NUMBERS = _set("no nos art p par jan feb mar apr jun jul aug sep sept oct nov dec")
+_MAYBE_LAST = _set("etc inc ltd co corp jr sr bros dept est ave blvd a.m p.m u.s u.k u.n e.u ph.d m.d b.a m.a")
+_STARTERS = _set(
     "a an and as at but by for he her his how however i if in it its many meanwhile my no on one our she so some that "
-    "the their then there these they this those thus today we what when where while who why with yet you your".split()
+    "the their then there these they this those thus today we what when where while who why with yet you your"
 )
 """Words that begin a sentence more often than they are part of a name."""
 

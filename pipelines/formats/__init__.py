@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePath
 
 from ..documents import Format, FormatError
+from .delimited import DelimitedFormat
+from .jsonl import JSONLinesFormat
+from .m2 import M2Format
 from .text import TextFormat
 
-__all__ = ["FormatOptions", "TextFormat", "format_of"]
-
-_SUFFIXES = {
-    "": "txt",
-    ".txt": "txt",
-    ".text": "txt",
-}
-NAMES = ("txt", "lines", "parallel")
+__all__ = [
+    "NAMES",
+    "DelimitedFormat",
+    "FormatOptions",
+    "JSONLinesFormat",
+    "M2Format",
+    "TextFormat",
+    "format_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,36 @@ class FormatOptions:
 
     encoding: str = "utf-8"
     by_line: bool = False  # txt: one segment a line
+    field: str = "text"  # jsonl: where the text is
+    in_place: bool = False  # jsonl: replace the field instead of adding `corrected` and `edits`
+    every_record: bool = False  # jsonl: add them to records without a change too
+    column: str | int | None = None  # csv, tsv: name in the first row, or number from 1
+
+
+_SUFFIXES = {
+    "": "txt",
+    ".txt": "txt",
+    ".text": "txt",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".m2": "m2",
+}
+_MAKERS: dict[str, Callable[[FormatOptions], Format]] = {
+    "txt": lambda told: TextFormat(by_line=told.by_line, encoding=told.encoding),
+    "lines": lambda told: TextFormat(by_line=True, encoding=told.encoding),
+    "parallel": lambda told: TextFormat(by_line=True, is_tokenized=True, encoding=told.encoding),
+    "jsonl": lambda told: JSONLinesFormat(
+        told.field, in_place=told.in_place, every_record=told.every_record, encoding=told.encoding
+    ),
+    "csv": lambda told: DelimitedFormat(told.column, encoding=told.encoding),
+    "tsv": lambda told: DelimitedFormat(told.column, delimiter="\t", encoding=told.encoding),
+    "m2": lambda told: M2Format(encoding=told.encoding),
+}
+NAMES = tuple(_MAKERS)
+"""What `format_of` knows; `lines` is a segment a line, `parallel` the same with punctuation set apart by spaces."""
 
 
 def format_of(path: str | os.PathLike[str], name: str | None = None, *, options: FormatOptions | None = None) -> Format:
@@ -35,17 +70,11 @@ def format_of(path: str | os.PathLike[str], name: str | None = None, *, options:
     if name is None:
         suffix = PurePath(path).suffix.lower()
         if suffix not in _SUFFIXES:
-            known = ", ".join(sorted(filter(None, _SUFFIXES)))
+            known = ", ".join(filter(None, _SUFFIXES))
             raise FormatError(
-                f"{os.fspath(path)!r}: no format for {suffix!r}; known are {known}, or name one of {NAMES}"
+                f"{os.fspath(path)!r}: no format for {suffix!r}; known are {known}. Name the format: {', '.join(NAMES)}"
             )
         name = _SUFFIXES[suffix]
-    return _made(name, options or FormatOptions())
-
-
-def _made(name: str, options: FormatOptions) -> Format:
-    if name == "txt":
-        return TextFormat(by_line=options.by_line, encoding=options.encoding)
-    if name in ("lines", "parallel"):
-        return TextFormat(by_line=True, is_tokenized=name == "parallel", encoding=options.encoding)
-    raise ValueError(f"unknown format {name!r}: name one of {NAMES}")
+    if name not in _MAKERS:
+        raise ValueError(f"unknown format {name!r}: name one of {', '.join(NAMES)}")
+    return _MAKERS[name](options or FormatOptions())

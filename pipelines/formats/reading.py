@@ -71,6 +71,16 @@ def encode(text: str, encoding: str = "utf-8") -> bytes:
         raise FormatError(f"{char!r} of a correction cannot be written in {encoding!r}: convert the file") from error
 
 
+def lines_of(text: str) -> Iterator[str]:
+    """The lines of a text with their ends; `read_lines` for what is in memory."""
+    at = 0
+    for found in _LINE_END.finditer(text):
+        yield text[at : found.end()]
+        at = found.end()
+    if at < len(text):
+        yield text[at:]
+
+
 def is_blank(line: str) -> bool:
     return not line.strip()
 
@@ -82,7 +92,8 @@ def segment_of(text: str, start: int, end: int, *, is_tokenized: bool = False) -
         return None
     if found := _UNREADABLE.search(piece):
         byte = ord(found[0]) - 0xDC00
-        return Refusal("encoding", f"holds the byte 0x{byte:02x}, which is no text: convert the file to UTF-8")
+        what = f"the byte 0x{byte:02x}" if 0x80 <= byte <= 0xFF else f"half of a character ({found[0]!r})"
+        return Refusal("encoding", f"holds {what}, which is no text: convert the file to UTF-8")
     if "\0" in piece:
         return Refusal("binary", "holds NUL characters")
     if start == 0 and piece.startswith(_MARK):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
-from ..documents import Edit, Part, Refusal
+from ..documents import Edit, Part, Refusal, Segment
 from ..edits import apply
-from .reading import check_encoding, encode, is_blank, read_lines, segment_of
+from .reading import check_encoding, encode, is_blank, lines_of, read_lines, segment_of
 
 PARAGRAPH_LIMIT = 64 << 10
 """Characters. What is longer without a blank line is no paragraph, but a list or a log: cut between lines."""
@@ -34,6 +34,16 @@ class TextFormat:
 
     def write(self, part: Part, edits: Sequence[Edit]) -> bytes:
         return encode(apply(part.text, edits), self.encoding)
+
+
+def segments_of(text: str) -> tuple[tuple[Segment, ...], tuple[Refusal, ...]]:
+    """The paragraphs of a text that stands inside something else: a field, a cell."""
+    found, at = [], 0
+    for paragraph in _paragraphs(lines_of(text)):
+        found.append(segment_of(text, at, at + len(paragraph)))
+        at += len(paragraph)
+    segments = tuple(each for each in found if isinstance(each, Segment))
+    return segments, tuple(each for each in found if isinstance(each, Refusal))
 
 
 def _paragraphs(lines: Iterator[str]) -> Iterator[str]:

@@ -1,0 +1,136 @@
+"""CSV and TSV: the text is one column; quoting, delimiters and all other bytes stay."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from ..documents import Edit, FormatError, Part
+from ..edits import apply
+from .reading import check_encoding, encode, is_blank, read_lines
+from .text import segments_of
+
+_DELIMITERS = ",;\t|"
+_RECORD_LIMIT = 1 << 20
+"""Characters. A quoted cell that is longer is a quote that nobody closed."""
+_MARK = "\ufeff"
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """A record's characters, and where the cell with the text stands in them, quotes included."""
+
+    record: str
+    start: int = 0
+    end: int = 0
+    delimiter: str = ""
+
+
+class DelimitedFormat:
+    """A part is a record, its text the value of one cell, whose paragraphs are the segments."""
+
+    def __init__(self, column: str | int | None, *, delimiter: str | None = None, encoding: str = "utf-8") -> None:
+        """`column`: a name of the first row, or a number from 1, and then every row is data. `delimiter`: None is the
+        commonest of comma, semicolon, tab and bar in the first row."""
+        self.column = column
+        self.delimiter = delimiter
+        self.encoding = check_encoding(encoding)
+
+    def read(self, stream: BinaryIO) -> Iterator[Part]:
+        lines = read_lines(stream, self.encoding)
+        first = next(lines, None)
+        if first is None:
+            return
+        delimiter = self.delimiter or max(_DELIMITERS, key=first.count)
+        reader = _Reader(delimiter)
+        index: int | None = None
+        for record in reader.records(first, lines):
+            cells = reader.cells(record)
+            if index is None:
+                index, is_header = self._index([_value(record[start:end]) for start, end in cells])
+                if is_header:
+                    yield Part("", carried=_Cell(record))
+                    continue
+            if is_blank(record) or index >= len(cells):
+                yield Part("", carried=_Cell(record))
+                continue
+            start, end = cells[index]
+            text = _value(record[start:end])
+            segments, refused = segments_of(text)
+            yield Part(text, segments, refused, _Cell(record, start, end, delimiter))
+
+    def write(self, part: Part, edits: Sequence[Edit]) -> bytes:
+        cell = part.carried
+        if not isinstance(cell, _Cell):
+            raise TypeError(f"a part of another format: {part!r}")
+        if not edits:
+            return encode(cell.record, self.encoding)
+        text = apply(part.text, edits)
+        was_quoted = cell.record[cell.start : cell.end].startswith('"')
+        if was_quoted or text.startswith('"') or any(char in text for char in (cell.delimiter, "\r", "\n")):
+            text = '"' + text.replace('"', '""') + '"'
+        return encode(apply(cell.record, [Edit(cell.start, cell.end, text)]), self.encoding)
+
+    def _index(self, names: list[str]) -> tuple[int, bool]:
+        """Which cell the column is, and whether the first row names it."""
+        if isinstance(self.column, str) and self.column in names:
+            return names.index(self.column), True
+        if isinstance(self.column, int) or (self.column and self.column.isdecimal()):
+            if int(self.column) < 1:
+                raise FormatError(f"column={self.column!r}: columns are counted from 1")
+            return int(self.column) - 1, False
+        listed = ", ".join(map(repr, names))
+        if self.column is None:
+            raise FormatError(f"name the column that holds the text: one of {listed}, or a number from 1")
+        raise FormatError(f"no column {self.column!r}: the first row has {listed}")
+
+
+class _Reader:
+    def __init__(self, delimiter: str) -> None:
+        self.delimiter = delimiter
+        mark = re.escape(delimiter)
+        # A quote that does not open the cell, or is not closed before a delimiter, is a character like others.
+        self.cell = re.compile(rf'("[^"]*(?:""[^"]*)*"(?=[{mark}\r\n]|\Z)|[^{mark}\r\n]*)({mark})?')
+        self.opens = re.compile(rf'(?:\A{_MARK}?|{mark})"')
+
+    def records(self, first: str, lines: Iterator[str]) -> Iterator[str]:
+        """Lines, joined while a quoted cell goes on."""
+        record, quotes = first, first.count('"')
+        while True:
+            joined: list[str] = []
+            size = len(record)
+            may_go_on = bool(self.opens.search(record))
+            while quotes % 2 and may_go_on and size < _RECORD_LIMIT:
+                line = next(lines, None)
+                if line is None:
+                    break
+                joined.append(line)
+                quotes += line.count('"')
+                size += len(line)
+            if quotes % 2 and joined:
+                # Nobody closed it: it was no quoted cell.
+                yield record
+                yield from joined
+            else:
+                yield "".join([record, *joined])
+            following = next(lines, None)
+            if following is None:
+                return
+            record, quotes = following, following.count('"')
+
+    def cells(self, record: str) -> list[tuple[int, int]]:
+        found, at = [], 1 if record.startswith(_MARK) else 0
+        while True:
+            match = self.cell.match(record, at)
+            if not match:
+                return found
+            found.append(match.span(1))
+            at = match.end()
+            if not match[2]:
+                return found
+
+
+def _value(cell: str) -> str:
+    return cell[1:-1].replace('""', '"') if len(cell) > 1 and cell[0] == cell[-1] == '"' else cell

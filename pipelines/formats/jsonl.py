@@ -1,0 +1,141 @@
+"""JSON lines: the text is one field of each record; the correction and its edits become two more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from json.decoder import JSONDecodeError, JSONDecoder
+from typing import BinaryIO
+
+from ..documents import Edit, FormatError, Part, Refusal
+from ..edits import apply
+from .reading import check_encoding, encode, is_blank, read_lines
+from .text import segments_of
+
+_DECODER = JSONDecoder()
+_SPACE = " \t\r\n"
+_MARK = "\ufeff"
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    line: str
+    field: str | None = None  # None: nothing to write
+    values: tuple[tuple[str, int, int], ...] = ()  # key, start and end of its value in the line
+    end: int = 0  # of the closing brace
+
+
+class JSONLinesFormat:
+    """A part is a record, its text the value of one field, whose paragraphs are the segments.
+
+    A corrected record gets the fields `corrected` (the whole text) and `edits` (a list of `start`, `end`, `orig`,
+    `corr`; characters of the value) behind its own; all other characters of the line stay. Records without a change
+    stay as they are, unless `every_record`. With `in_place` the field itself is replaced and nothing is added.
+    """
+
+    def __init__(
+        self, field: str = "text", *, in_place: bool = False, every_record: bool = False, encoding: str = "utf-8"
+    ) -> None:
+        self.field = field
+        self.in_place = in_place
+        self.every_record = every_record
+        self.encoding = check_encoding(encoding)
+
+    def read(self, stream: BinaryIO) -> Iterator[Part]:
+        is_first = True
+        for line in read_lines(stream, self.encoding):
+            if is_blank(line.lstrip(_MARK)):
+                yield Part("", carried=_Record(line))
+                continue
+            yield self._part(line, is_first=is_first)
+            is_first = False
+
+    def write(self, part: Part, edits: Sequence[Edit]) -> bytes:
+        record = part.carried
+        if not isinstance(record, _Record):
+            raise TypeError(f"a part of another format: {part!r}")
+        if record.field is None or not (edits or (self.every_record and not self.in_place)):
+            return encode(record.line, self.encoding)
+        corrected = apply(part.text, edits)
+        if self.in_place:
+            fields: dict[str, object] = {record.field: corrected}
+        else:
+            fields = {"corrected": corrected, "edits": [_edit_fields(part.text, edit) for edit in edits]}
+        try:
+            return encode(_with_fields(record, fields, escape=_escapes(record.line)), self.encoding)
+        except FormatError:
+            return encode(_with_fields(record, fields, escape=True), self.encoding)
+
+    def _part(self, line: str, *, is_first: bool) -> Part:
+        try:
+            record, text = _scan(line, self.field)
+        except (JSONDecodeError, IndexError, RecursionError) as error:
+            if is_first:
+                raise FormatError(f"the first record is no JSON object ({error}): {line[:80]!r}") from None
+            return Part("", refused=(Refusal("json", f"no JSON object: {line[:80]!r}"),), carried=_Record(line))
+        if not isinstance(text, str):
+            keys = ", ".join(repr(key) for key, _, _ in record.values) or "no fields"
+            what = f"has no text in field {self.field!r}; it has {keys}"
+            if is_first:
+                raise FormatError(f"the first record {what}: name the field")
+            return Part("", refused=(Refusal("field", what),), carried=_Record(line))
+        segments, refused = segments_of(text)
+        return Part(text, segments, refused, record)
+
+
+def _scan(line: str, field: str) -> tuple[_Record, object]:
+    """Where the values of a line's object stand, and the value of `field`: the last one where a key is there twice."""
+    at = _after_space(line, 1 if line.startswith(_MARK) else 0)
+    if line[at] != "{":
+        raise JSONDecodeError("no object", line, at)
+    values: list[tuple[str, int, int]] = []
+    text: object = None
+    at = _after_space(line, at + 1)
+    while line[at] != "}":
+        if values:
+            at = _after_space(line, _after(line, at, ","))
+        key, at = _DECODER.raw_decode(line, at)
+        if not isinstance(key, str):
+            raise JSONDecodeError("no key", line, at)
+        start = _after_space(line, _after(line, _after_space(line, at), ":"))
+        value, end = _DECODER.raw_decode(line, start)
+        values.append((key, start, end))
+        text = value if key == field else text
+        at = _after_space(line, end)
+    if line[at + 1 :].strip():
+        raise JSONDecodeError("more behind the object", line, at + 1)
+    return _Record(line, field, tuple(values), at), text
+
+
+def _after_space(line: str, at: int) -> int:
+    while line[at] in _SPACE:
+        at += 1
+    return at
+
+
+def _after(line: str, at: int, char: str) -> int:
+    if line[at] != char:
+        raise JSONDecodeError(f"no {char!r}", line, at)
+    return at + 1
+
+
+def _with_fields(record: _Record, fields: dict[str, object], *, escape: bool) -> str:
+    """The line with values replaced where their keys are there, and new ones behind the others."""
+    places = {key: (start, end) for key, start, end in record.values}
+    added = "".join(
+        f"{', ' if places or i else ''}{json.dumps(key)}: {json.dumps(value, ensure_ascii=escape)}"
+        for i, (key, value) in enumerate((key, value) for key, value in fields.items() if key not in places)
+    )
+    last = max((end for _, end in places.values()), default=record.end)
+    splices = [(*places[key], json.dumps(value, ensure_ascii=escape)) for key, value in fields.items() if key in places]
+    return apply(record.line, [*(Edit(*splice) for splice in sorted(splices)), Edit(last, last, added)])
+
+
+def _escapes(line: str) -> bool:
+    """Whether the writer of `line` escapes what is not ASCII."""
+    return line.isascii() and "\\u" in line
+
+
+def _edit_fields(text: str, edit: Edit) -> dict[str, object]:
+    return {"start": edit.start, "end": edit.end, "orig": text[edit.start : edit.end], "corr": edit.replacement}

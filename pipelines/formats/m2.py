@@ -1,0 +1,97 @@
+"""M2, the format of annotated learner texts (Dahlmeier and Ng 2012): `S` lines in, untyped annotations out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO
+
+from ..documents import Edit, FormatError, Part, Refusal, Segment
+from ..edits import apply
+from ..words import Word, align
+from .reading import check_encoding, encode, is_blank, read_lines, segment_of
+
+NOOP = "A -1 -1|||noop|||-NONE-|||REQUIRED|||-NONE-|||0"
+_MARK = "\ufeff"
+
+
+class M2Format:
+    """A part is a block, its text the tokenised sentence.
+
+    Annotations that were there are dropped: what is written are the edits of the correction, as annotator 0 with the
+    type UNK, and a noop where there are none. A block without annotations or with a noop alone stays as it is where
+    nothing changed.
+    """
+
+    def __init__(self, *, encoding: str = "utf-8") -> None:
+        self.encoding = check_encoding(encoding)
+
+    def read(self, stream: BinaryIO) -> Iterator[Part]:
+        block: list[str] = []
+        for line in read_lines(stream, self.encoding):
+            if block and line.startswith("S ") and any(before.startswith(("S ", _MARK)) for before in block):
+                yield _part(block)
+                block = []
+            block.append(line)
+        if block:
+            yield _part(block)
+
+    def write(self, part: Part, edits: Sequence[Edit]) -> bytes:
+        block = part.carried
+        if not isinstance(block, tuple):
+            raise TypeError(f"a part of another format: {part!r}")
+        annotations = [line.rstrip("\r\n") for line in block if line.startswith("A ")]
+        if not part.text or (not edits and set(annotations) <= {NOOP}):
+            return encode("".join(block), self.encoding)
+        end = next((line[len(line.rstrip("\r\n")) :] for line in block if line.startswith(("S ", _MARK))), "") or "\n"
+        written = [line + end for line in annotated(part.text, apply(part.text, edits))]
+        kept: list[str] = []
+        for line in block:
+            if line.lstrip(_MARK).startswith("S "):
+                kept += [line.rstrip("\r\n") + end, *written]
+            elif not line.startswith("A "):
+                kept.append(line)
+        return encode("".join(kept), self.encoding)
+
+
+def annotated(source: str, hypothesis: str) -> list[str]:
+    """The `A` lines that turn the tokens of `source` into those of `hypothesis` exactly; a noop where they are equal."""
+    left, right = source.split(), hypothesis.split()
+    pairs = align([Word(0, 0, token) for token in left], [Word(0, 0, token) for token in right])
+    lines, i, j = [], 0, 0
+    for i_next, j_next in [*pairs, (len(left), len(right))]:
+        if i < i_next or j < j_next:
+            lines.append(f"A {i} {i_next}|||UNK|||{' '.join(right[j:j_next])}|||REQUIRED|||-NONE-|||0")
+        i, j = i_next + 1, j_next + 1
+    return lines or [NOOP]
+
+
+def applied(source: str, lines: Sequence[str], *, annotator: int = 0) -> str:
+    """The sentence that the `A` lines of one annotator make of `source`. Raises FormatError for lines that are none."""
+    tokens = source.split()
+    offset = 0
+    for line in lines:
+        fields = line.rstrip("\r\n").split("|||")
+        try:
+            start, end = map(int, fields[0].split()[1:3])
+            replacement, who = fields[2], int(fields[5])
+        except (IndexError, ValueError):
+            raise FormatError(f"no annotation: {line!r}") from None
+        if who != annotator or start < 0:
+            continue
+        new = [] if replacement == "-NONE-" else replacement.split()
+        tokens[start + offset : end + offset] = new
+        offset += len(new) - (end - start)
+    return " ".join(tokens)
+
+
+def _part(block: list[str]) -> Part:
+    sentence = next((line.lstrip(_MARK) for line in block if line.lstrip(_MARK).startswith("S ")), None)
+    if sentence is None:
+        stray = next((line for line in block if not is_blank(line.lstrip(_MARK))), None)
+        refused = (Refusal("m2", f"no sentence: {stray[:80]!r}"),) if stray else ()
+        return Part("", refused=refused, carried=tuple(block))
+    text = sentence[2:].rstrip("\r\n")
+    found = segment_of(text, 0, len(text), is_tokenized=True)
+    if isinstance(found, Refusal):
+        return Part(text, refused=(found,), carried=tuple(block))
+    return Part(text, (found,) if isinstance(found, Segment) else (), carried=tuple(block))
