@@ -15,6 +15,7 @@ from copyspec.options import DraftOptions
 from copyspec.targets.base import Session, Target
 from copyspec.tree import EMPTY, DraftTree
 from copyspec.verification.picking import Picks, ScoredPicks
+from copyspec.verification.sampled import RulePicks
 
 REFILL_SHARE = 0.25
 """Rows join a running batch when this share of it is free: joining copies the caches of all rows."""
@@ -190,21 +191,25 @@ class _Batch:
 def _score(session: Session, rows: Sequence[Row], trees: Sequence[DraftTree]) -> list[Picks]:
     """One target call, and each row's picks. What does not depend on the walk is read back as one small tensor."""
     logits = session.score([row.chain for row in rows], trees)
-    if all(row.picker.is_argmax for row in rows):
+    if all(row.picker.is_argmax and row.request.rule is None for row in rows):
         tokens: list[list[int]] = logits.argmax(-1).tolist()
         return [ScoredPicks(logits[index], tokens[index]) for index in range(len(rows))]
     best = torch.zeros(logits.shape[:2], dtype=torch.long, device=logits.device)
     scores: list[torch.Tensor | None] = []
     for index, (row, tree) in enumerate(zip(rows, trees, strict=True)):
         size = 1 + len(tree)
-        scores.append(None if row.picker.depends_on_history else row.picker.scores(logits[index, :size], tree))
+        along = row.picker.depends_on_history or row.request.rule is not None
+        scores.append(None if along else row.picker.scores(logits[index, :size], tree))
         if (of_row := scores[-1]) is not None:
             best[index, :size] = of_row.argmax(-1)
     tokens = best.tolist()  # also waits for the call, whose time is measured
     picks: list[Picks] = []
     for index, (row, tree, of_row) in enumerate(zip(rows, trees, scores, strict=True)):
+        of_tree = logits[index, : 1 + len(tree)]
         if of_row is not None:
             picks.append(ScoredPicks(of_row, tokens[index]))
+        elif row.request.rule is not None:
+            picks.append(RulePicks(row.request.rule, row.picker, of_tree, tree))
         else:
-            picks.append(row.picker.walk_picks(logits[index, : 1 + len(tree)], tree))
+            picks.append(row.picker.walk_picks(of_tree, tree))
     return picks

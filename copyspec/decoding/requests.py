@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from transformers import LogitsProcessor
 
     from copyspec.drafters.base import Drafter
+    from copyspec.verification.rules import Rule
 
 FinishReason = Literal["stop", "length"]
 
@@ -51,6 +52,8 @@ class Request:
     processors: Sequence[LogitsProcessor] = ()
     """`transformers` logits processors, called with (ids [1, L], scores [1, V]) of this row alone, along the
     accepted walk, before temperature and the other sampling options."""
+    rule: Rule | None = None
+    """How drafts are accepted; None: the default, the target's own tokens (`verification.walk`)."""
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 
 from copyspec.engine.prompts import plain_list, shown
 from copyspec.options import DraftOptions, SamplingOptions, check_strings, plain_number
+from copyspec.verification.registry import DEFAULT_RULE, VerificationOptions, decides_apart
 
 if TYPE_CHECKING:
     from transformers import LogitsProcessor, StoppingCriteria
@@ -78,6 +79,12 @@ class GenerateOptions(TypedDict, total=False):
     """"none" decodes plainly. The output is the same."""
     max_draft_nodes: int
     """Draft tokens that one pass of the model may verify; 0 decodes plainly."""
+    rule: str
+    """How drafts are accepted: "coupled", the default, or another of `verification.registry.RULES`."""
+    rule_settings: Mapping[str, float]
+    """Of a rule that has any: {"lenience": 0.5}, say."""
+    lossy: bool
+    """True: the rule may be one that changes what the model would write."""
     batch_size: int
     """Prompts in the model at once."""
 
@@ -101,6 +108,7 @@ class CallOptions:
     chat: bool | str = "auto"
     n: int = 1
     draft: DraftOptions = field(default_factory=DraftOptions)
+    verification: VerificationOptions = field(default_factory=VerificationOptions)
     batch_size: int = DEFAULT_BATCH_SIZE
 
     @property
@@ -119,7 +127,10 @@ def check_options(given: Mapping[str, object]) -> CallOptions:
     sampling.verify()
     stop = given.get("stop")
     _check(stop is None or isinstance(stop, (str, list, tuple)), "stop", stop, "a str or a list of them")
-    draft = _draft_options(given)
+    draft, verification = _draft_options(given), _verification(given)
+    if decides_apart(verification.make(sampling), sampling):
+        # The output depends on the drafts: they must not depend on measured times, or no run would repeat.
+        draft = replace(draft, adaptive=False)
     n = _whole("n", given.get("n", 1))
     if n > 1 and sampling.is_greedy:
         raise ValueError(f"n={n} needs a temperature above 0: greedy samples would all be the same")
@@ -144,6 +155,7 @@ def check_options(given: Mapping[str, object]) -> CallOptions:
         chat=chat,  # type: ignore[arg-type]
         n=n,
         draft=draft,
+        verification=verification,
         batch_size=_whole("batch_size", given.get("batch_size", DEFAULT_BATCH_SIZE)),
     )
 
@@ -189,6 +201,17 @@ def _draft_options(given: Mapping[str, object]) -> DraftOptions:
     draft = DraftOptions() if nodes is None else DraftOptions(max_nodes=nodes)  # type: ignore[arg-type]
     draft.verify()
     return DraftOptions(max_nodes=0) if drafter == "none" else draft
+
+
+def _verification(given: Mapping[str, object]) -> VerificationOptions:
+    chosen = given.get("rule", DEFAULT_RULE)
+    _check(isinstance(chosen, str), "rule", chosen, "the name of a rule, 'coupled' for example")
+    values = given.get("rule_settings", {})
+    named = isinstance(values, Mapping) and all(isinstance(name, str) for name in values)
+    _check(named, "rule_settings", values, "a mapping of the rule's settings to numbers")
+    assert isinstance(chosen, str) and isinstance(values, Mapping)
+    numbers = {name: plain_number(value) for name, value in values.items()}
+    return VerificationOptions(chosen, _flag("lossy", given), numbers)  # type: ignore[arg-type]
 
 
 def _token_ids(value: object) -> frozenset[int]:

@@ -19,6 +19,7 @@ from copyspec.engine.spans import CopiedOutput, NamedSource
 from copyspec.engine.stops import CriterionStop, StopStrings, text_of
 from copyspec.engine.text import Codec, Encoded, Lead
 from copyspec.sources import Source, SourceKind
+from copyspec.verification.registry import decides_apart
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
@@ -82,6 +83,8 @@ class Job:
             prompt_tokens=len(self.request.prompt),
             stats=Stats.of_row(stats),
             seed=self.options.sampling.seed,
+            rule=self.options.verification.rule,
+            lossy=self.options.verification.is_lossy,
             margins=tuple(self._margins),
             _spans=partial(copied.find_spans, self.codec.decode),
         )
@@ -157,10 +160,12 @@ class JobMaker:
         ]
         sources = [Source(source.tokens, _kind(source)) for source in named]
         penalise = options.repetition_penalty is None
+        sampling = replace(options.sampling, sample=sample)
+        rule = options.verification.make(sampling)
         request = Request(
             prompt=output.prompt,
             max_new_tokens=output.max_new_tokens,
-            sampling=replace(options.sampling, sample=sample),
+            sampling=sampling,
             eos_token_ids=eos,
             sources=sources,
             drafter=self._drafter(sources, eos) if options.drafts else None,
@@ -169,6 +174,7 @@ class JobMaker:
                 *generation_config.processors(self._config, output, penalise=penalise),
                 *options.logits_processor,
             ],
+            rule=rule if decides_apart(rule, sampling) else None,
         )
         return Job(index, request, named, self._codec, options, strings)
 

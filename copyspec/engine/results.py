@@ -122,6 +122,10 @@ class Result:
     prompt_tokens: int
     stats: Stats
     seed: int = 0
+    rule: str = "coupled"
+    """How drafts were accepted."""
+    lossy: bool = False
+    """True: the rule may have written what the model would not have; it was asked for with `lossy=True`."""
     samples: tuple[Result, ...] = ()
     """With `n` above 1: all samples in order; this result is the first of them."""
     margins: tuple[Margin, ...] = ()
@@ -147,6 +151,8 @@ class Result:
             "stop_reason": self.stop_reason,
             "prompt_tokens": self.prompt_tokens,
             "seed": self.seed,
+            "rule": self.rule,
+            "lossy": self.lossy,
             "stats": self.stats.to_dict(),
             "spans": [asdict(span) for span in self.spans],
         }

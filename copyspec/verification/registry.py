@@ -14,15 +14,20 @@ _LOSSY: tuple[type[Rule], ...] = (Lenience, TopKGap, BiLD, Typical)
 
 RULES: Mapping[str, type[Rule]] = {kind.name: kind for kind in (*_EXACT, *_LOSSY)}
 """Every rule by its name, the default first."""
+DEFAULT_RULE = Coupled.name
 
 
 @dataclass(frozen=True, slots=True)
 class VerificationOptions:
     """Which rule accepts drafts. Every rule but the lossy ones keeps the target's distribution."""
 
-    rule: str = Coupled.name  # a name in RULES
+    rule: str = DEFAULT_RULE  # a name in RULES
     lossy: bool = False  # True: a rule that changes the output's distribution may be used
     settings: Mapping[str, float] = field(default_factory=dict)  # of the rule: lenience's "lenience", and so on
+
+    @property
+    def is_lossy(self) -> bool:
+        return RULES[self.rule].preserves is None
 
     def make(self, sampling: SamplingOptions) -> Rule:
         """The rule; raises ValueError that names the option, its value and the way out."""
@@ -37,6 +42,12 @@ class VerificationOptions:
             )
         chosen.check(sampling)
         return chosen
+
+
+def decides_apart(chosen: Rule, sampling: SamplingOptions) -> bool:
+    """True where the rule's tokens are not those of the default, at these options: greedy P leaves the exact rules
+    nothing to choose."""
+    return chosen.preserves is None or (chosen.preserves == "distribution" and not sampling.is_greedy)
 
 
 def rule(name: str, /, **settings: float) -> Rule:
