@@ -87,11 +87,10 @@ class TopKGap:
         return _longest_path(tree, nodes, self._passes)
 
     def _passes(self, p: torch.Tensor, tokens: torch.Tensor, node: int) -> torch.Tensor:
-        mine = p[tokens].unsqueeze(1)
         # Equal tokens rank by id, as argmax takes them: with beta 1 only the argmax passes.
-        earlier = tokens.new_tensor(range(len(p))) < tokens.unsqueeze(1)
-        rank = ((p > mine) | ((p == mine) & earlier)).sum(1) + 1
-        return (rank <= self.beta) & (p.max().log() - p[tokens].log() <= self.tau)
+        best = p.sort(descending=True, stable=True).indices[: self.beta]
+        ranked = (tokens.unsqueeze(1) == best).any(1)
+        return ranked & (p.max().log() - p[tokens].log() <= self.tau)
 
 
 @dataclass(frozen=True, slots=True)
