@@ -1,0 +1,142 @@
+"""The output cache: earlier outputs as sources of later drafts, for one namespace and only where it is asked for."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import threading
+from collections import Counter, OrderedDict
+from pathlib import Path
+
+from copyspec.engine.reference_texts import Reference
+
+MAX_ENTRIES = 1024
+MAX_CHARACTERS = 4_000_000
+MOST = 4
+"""Earlier outputs that one request copies from: an unhelpful source costs draft time, not output."""
+
+_FORMAT = "copyspec output cache 1"
+_WORD = re.compile(r"\w+")
+
+
+class OutputCache:
+    """Remembers what was generated, and offers the outputs whose prompts are most like a new prompt as references.
+
+    Useful where requests repeat: several turns about one text, a document that is corrected again after small changes,
+    answers to questions asked before. What is offered is copied only where the model would write it anyway. One
+    object is one namespace: texts given with it never reach requests given with another, so use one per user, or per
+    whoever may see each other's outputs. Bounded; the least recently used entries leave first. Safe to share between
+    threads.
+    """
+
+    def __init__(
+        self, namespace: str, *, max_entries: int = MAX_ENTRIES, max_characters: int = MAX_CHARACTERS, most: int = MOST
+    ) -> None:
+        """`most`: outputs offered to one request. Raises ValueError for an empty namespace or a bound below 1."""
+        if not isinstance(namespace, str) or not namespace:
+            raise ValueError(f"namespace must be a name such as 'user-17', got {namespace!r}: caches are never shared")
+        for name, bound in (("max_entries", max_entries), ("max_characters", max_characters), ("most", most)):
+            if isinstance(bound, bool) or not isinstance(bound, int) or bound < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, got {bound!r}")
+        self.namespace = namespace
+        self.max_entries, self.max_characters, self.most = max_entries, max_characters, most
+        self._entries: OrderedDict[str, tuple[str, frozenset[str]]] = OrderedDict()  # output -> prompt, its words
+        self._holders: Counter[str] = Counter()  # word -> entries whose prompts hold it
+        self._characters = 0
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def characters(self) -> int:
+        """Characters of all prompts and outputs kept."""
+        return self._characters
+
+    def add(self, prompt: str, output: str) -> None:
+        """Remembers an output and forgets the oldest ones beyond the bounds. One that is longer is left out."""
+        if not output.strip() or len(prompt) + len(output) > self.max_characters:
+            return
+        with self._lock:
+            self._forget(output)
+            words = frozenset(_WORD.findall(prompt.lower()))
+            self._entries[output] = prompt, words
+            self._holders.update(words)
+            self._characters += len(prompt) + len(output)
+            while len(self._entries) > self.max_entries or self._characters > self.max_characters:
+                self._forget(next(iter(self._entries)))
+
+    def references(self, prompt: str) -> list[Reference]:
+        """Outputs for drafts of a new prompt, the likeliest first: by the rare words that the prompts share."""
+        asked = set(_WORD.findall(prompt.lower()))
+        with self._lock:
+            total = len(self._entries)
+            scored = [
+                (sum(math.log(1 + total / self._holders[word]) for word in words & asked), age, output)
+                for age, (output, (_, words)) in enumerate(self._entries.items())
+            ]
+            chosen = [output for score, _, output in sorted(scored, reverse=True)[: self.most] if score > 0]
+            for output in reversed(chosen):
+                self._entries.move_to_end(output)
+        return [Reference(f"cache {self.namespace}", None, text=output) for output in chosen]
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        with self._lock:
+            self._entries.clear()
+            self._holders.clear()
+            self._characters = 0
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the cache as JSON; a file that is there is replaced as a whole, or not at all."""
+        path = Path(path)
+        with self._lock:
+            entries = [[prompt, output] for output, (prompt, _) in self._entries.items()]
+        content = {"format": _FORMAT, "namespace": self.namespace, "entries": entries}
+        scratch = path.with_name(f"{path.name}.{os.getpid()}.new")
+        try:
+            with scratch.open("w", encoding="utf-8") as file:
+                json.dump(content, file, ensure_ascii=False)
+                file.flush()
+                os.fsync(file.fileno())
+            scratch.replace(path)
+        finally:
+            scratch.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], namespace: str, **bounds: int) -> OutputCache:
+        """The cache saved at `path`. Raises ValueError for a damaged file, and for one of another namespace."""
+        path = Path(path)
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if content["format"] != _FORMAT:
+                raise ValueError(f"its format is {content['format']!r}, not {_FORMAT!r}")
+            entries = [(str(prompt), str(output)) for prompt, output in content["entries"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"{str(path)!r} is no output cache: {error}; delete it to begin with an empty one"
+            ) from error
+        if content["namespace"] != namespace:
+            raise ValueError(
+                f"{str(path)!r} holds the namespace {content['namespace']!r}, not {namespace!r}; "
+                "outputs are never handed from one namespace to another"
+            )
+        cache = cls(namespace, **bounds)
+        for prompt, output in entries:
+            cache.add(prompt, output)
+        return cache
+
+    def _forget(self, output: str) -> None:
+        found = self._entries.pop(output, None)
+        if found is not None:
+            prompt, words = found
+            self._characters -= len(prompt) + len(output)
+            self._holders.subtract(words)
+            for word in words:
+                if not self._holders[word]:
+                    del self._holders[word]
+
+    def __repr__(self) -> str:
+        return f"OutputCache({self.namespace!r}, {len(self)} outputs, {self._characters} characters)"
