@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from .base import Hit, Retriever
 from .bm25 import BM25Retriever, words
+from .corpora import Corpora, Corpus, load_retriever, tokenizer_fingerprint
 from .datastore import Continuation, Datastore, Match
 from .dense import DenseRetriever, FaissRetriever
 from .embedding import HuggingFaceEmbedder
 from .faiss_index import FaissIndex, FaissOptions
 from .files import IndexFileError
+from .passages import Document, Passage, load_passages, read_documents, split_passages
 from .vectors import ExactIndex, VectorIndex
 
 __all__ = [
     "BM25Retriever",
     "Continuation",
+    "Corpora",
+    "Corpus",
     "Datastore",
     "DenseRetriever",
+    "Document",
     "ExactIndex",
     "FaissIndex",
     "FaissOptions",
@@ -24,7 +29,13 @@ __all__ = [
     "HuggingFaceEmbedder",
     "IndexFileError",
     "Match",
+    "Passage",
     "Retriever",
     "VectorIndex",
+    "load_passages",
+    "load_retriever",
+    "read_documents",
+    "split_passages",
+    "tokenizer_fingerprint",
     "words",
 ]

@@ -121,7 +121,7 @@ class DenseRetriever:
             "texts": files.write_json(path, "texts", self._texts),
             "probe": files.write_arrays(path, "probe", {"probe": self.query_vector(_PROBE)}),
         }
-        files.write_manifest(path, files.Manifest(KIND, "", {**facts, "texts": len(self)}, entries))
+        files.write_manifest(path, files.Manifest(KIND, "", {**facts, **self._facts()}, entries))
 
     @classmethod
     def load(cls, folder: Folder, encode: Encode, *, encode_query: Encode | None = None) -> DenseRetriever:
@@ -143,6 +143,11 @@ class DenseRetriever:
                 f"makes {len(probe)}): load it with that one or build it again"
             )
         return retriever
+
+    def _facts(self) -> dict[str, object]:
+        """What the index is opened by: the encoder, where it has a name."""
+        made_by = {name: getattr(self._encode, name, None) for name in ("name", "prefix")}
+        return {"texts": len(self), "encoder": made_by if made_by["name"] else None}
 
     def _check_count(self, vectors: Vectors, texts: Sequence[str]) -> None:
         if len(vectors) != len(texts):

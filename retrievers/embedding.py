@@ -39,18 +39,18 @@ class HuggingFaceEmbedder:
         import torch
         from transformers import AutoModel, AutoTokenizer
 
-        name = os.fspath(model)
+        self.name, self.prefix = os.fspath(model), prefix
         try:
-            self._tokenizer = AutoTokenizer.from_pretrained(name)
-            self._model = AutoModel.from_pretrained(name)
+            self._tokenizer = AutoTokenizer.from_pretrained(self.name)
+            self._model = AutoModel.from_pretrained(self.name)
         except (OSError, ValueError) as error:
-            raise OSError(f"encoder {name!r} cannot be loaded, give a folder or a hub id: {error}") from error
+            raise OSError(f"encoder {self.name!r} cannot be loaded, give a folder or a hub id: {error}") from error
         if self._tokenizer.pad_token is None:
             self._tokenizer.pad_token = self._tokenizer.eos_token
         self._tokenizer.padding_side = "right"
         self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self._model.to(self._device).eval()
-        self._batch_size, self._prefix, self._normalize = batch_size, prefix, normalize
+        self._batch_size, self._normalize = batch_size, normalize
         limits = (self._tokenizer.model_max_length, getattr(self._model.config, "max_position_embeddings", None))
         self._max_tokens = min([limit for limit in limits if limit and limit < 1 << 20], default=MAX_TOKENS)
 
@@ -66,7 +66,7 @@ class HuggingFaceEmbedder:
         order = sorted(range(len(given)), key=lambda index: len(given[index]))
         for start in range(0, len(given), self._batch_size):
             part = order[start : start + self._batch_size]
-            vectors[part] = self._encoded([self._prefix + given[index] for index in part])
+            vectors[part] = self._encoded([self.prefix + given[index] for index in part])
         return vectors
 
     def _encoded(self, texts: list[str]) -> NDArray[np.float32]:

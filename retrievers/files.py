@@ -28,7 +28,7 @@ MANIFEST = "manifest.json"
 _BLOCK = 1 << 20  # bytes hashed at once: large enough for full speed, small enough to stay in the cache
 
 
-class IndexFileError(ValueError):
+class IndexFileError(OSError):
     """An index on disk is missing, damaged, of another format, or made with something else."""
 
 

@@ -18,6 +18,7 @@ import typer
 import copyspec
 from copyspec.cli.doctor import doctor
 from copyspec.cli.generate import generate
+from copyspec.cli.index import index
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 app.command()(generate)
 app.command()(doctor)
+app.add_typer(index, name="index")
 
 
 def _print_version(wanted: bool) -> None:

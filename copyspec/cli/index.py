@@ -1,0 +1,190 @@
+"""`copyspec index`: corpora to search and to copy from, built from files and folders."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from copyspec.cli.common import UsageError, as_json, quiet_libraries
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from copyspec.retrievers import Corpora, Corpus, Document, HuggingFaceEmbedder, Passage
+
+FOLDER_VARIABLE = "COPYSPEC_CORPORA"
+DEFAULT_FOLDER = Path("~/.copyspec/corpora")
+KINDS, SEARCHES = ("bm25", "dense", "tokens"), ("exact", "flat", "hnsw", "ivf")
+
+_BATCH = 256  # texts encoded between two steps of the progress bar
+
+_T = TypeVar("_T")
+
+index = typer.Typer(
+    help="Corpora by name, to search for passages or to draft from: add, list, remove.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_Folder = Annotated[
+    Path, typer.Option("--dir", "-d", envvar=FOLDER_VARIABLE, help="The folder that holds the corpora.")
+]
+_Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
+
+
+@index.command()
+def add(
+    name: Annotated[str, typer.Argument(help="The corpus; one of this name that is there is added to.")],
+    paths: Annotated[list[Path], typer.Argument(help="Files (text, .md, .jsonl), and folders of .txt, .md, .jsonl.")],
+    kind: Annotated[str, typer.Option("--kind", "-k", help="bm25, dense, or tokens (a datastore).")] = "bm25",
+    field: Annotated[str, typer.Option(help="Where lines of .jsonl hold their text.")] = "text",
+    max_chars: Annotated[int, typer.Option(help="Of a passage (bm25, dense).")] = 1000,
+    encoder: Annotated[str | None, typer.Option(help="Hub id or folder of the encoder (dense).")] = None,
+    prefix: Annotated[str, typer.Option(help='Before every text for the encoder, as "query: " (dense).')] = "",
+    search: Annotated[str, typer.Option(help="exact, or with FAISS: flat, hnsw, ivf (dense).")] = "exact",
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Whose tokenizer (tokens). Default as in generate.")
+    ] = None,
+    folder: _Folder = DEFAULT_FOLDER,
+    json_output: _Json = False,
+) -> None:
+    """Build a corpus from files and folders, or add to it."""
+    if kind not in KINDS:
+        raise UsageError(f"--kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    if search not in SEARCHES:
+        raise UsageError(f"--search must be one of {', '.join(SEARCHES)}, got {search!r}")
+    if kind == "dense" and encoder is None:
+        raise UsageError("--kind dense needs --encoder, the hub id or folder of the model that makes the vectors")
+    from copyspec.retrievers import Corpora, read_documents
+
+    quiet_libraries()
+    corpora = Corpora(folder.expanduser())
+    corpora.path(name)
+    documents = read_documents(paths, field=field)
+    if kind == "tokens":
+        corpus = _add_tokens(corpora, name, documents, model)
+    elif kind == "bm25":
+        corpus = corpora.add_bm25(name, _passages(documents, max_chars))
+    else:
+        corpus = _add_dense(corpora, name, documents, max_chars, encoder=str(encoder), prefix=prefix, search=search)
+    typer.echo(as_json(asdict(corpus)) if json_output else _line(corpus))
+
+
+@index.command(name="list")
+def list_(folder: _Folder = DEFAULT_FOLDER, json_output: _Json = False) -> None:
+    """Show the corpora of the folder."""
+    from copyspec.retrievers import Corpora
+
+    found = Corpora(folder.expanduser()).all()
+    if json_output:
+        typer.echo(as_json([asdict(corpus) for corpus in found]))
+        return
+    for corpus in found:
+        typer.echo(_line(corpus))
+
+
+@index.command()
+def remove(
+    name: Annotated[str, typer.Argument(help="The corpus.")],
+    folder: _Folder = DEFAULT_FOLDER,
+) -> None:
+    """Delete a corpus."""
+    from copyspec.retrievers import Corpora
+
+    Corpora(folder.expanduser()).remove(name)
+    typer.echo(f"removed {name}")
+
+
+def _passages(documents: Iterable[Document], max_chars: int) -> list[Passage]:
+    from copyspec.retrievers import split_passages
+
+    with _progress("reading", None) as step:
+        return [
+            passage for document in _each(documents, step) for passage in split_passages(document, max_chars=max_chars)
+        ]
+
+
+def _add_dense(
+    corpora: Corpora,
+    name: str,
+    documents: Iterable[Document],
+    max_chars: int,
+    *,
+    encoder: str,
+    prefix: str,
+    search: str,
+) -> Corpus:
+    from copyspec.retrievers import FaissOptions, HuggingFaceEmbedder
+
+    embed = HuggingFaceEmbedder(encoder, prefix=prefix)
+    found = _passages(documents, max_chars)
+    options = None if search == "exact" else FaissOptions(kind=search)  # type: ignore[arg-type]
+    with _progress("encoding", len(found)) as step:
+        return corpora.add_dense(name, found, _Encoding(embed, step), options=options)
+
+
+class _Encoding:
+    """An encoder that says how far it is."""
+
+    def __init__(self, embed: HuggingFaceEmbedder, step: Callable[[int], None]) -> None:
+        self.name, self.prefix = embed.name, embed.prefix
+        self._embed, self._step = embed, step
+
+    def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        import numpy as np
+
+        parts = [np.empty((0, self._embed.dimension), np.float32)]
+        for start in range(0, len(texts), _BATCH):
+            parts.append(self._embed(texts[start : start + _BATCH]))
+            self._step(len(parts[-1]))
+        return np.concatenate(parts)
+
+
+def _add_tokens(corpora: Corpora, name: str, documents: Iterable[Document], model: str | None) -> Corpus:
+    from transformers import AutoTokenizer
+
+    from copyspec.loading import LoadError, choose_default
+
+    chosen = model or choose_default()
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(chosen)
+    except (OSError, ValueError) as error:
+        raise LoadError(f"no tokenizer for --model {chosen!r}: {error}") from error
+    with _progress("tokenising", None) as step:
+        return corpora.add_tokens(name, _each(documents, step), tokenizer)
+
+
+def _each(items: Iterable[_T], step: Callable[[int], None]) -> Iterator[_T]:
+    for item in items:
+        yield item
+        step(1)
+
+
+@contextmanager
+def _progress(task: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr where that is a terminal; gives a function that counts on."""
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        number = bar.add_task(task, total=total)
+        yield lambda count: bar.advance(number, count)
+
+
+def _line(corpus: Corpus) -> str:
+    unit = "tokens" if corpus.kind == "tokens" else "passages"
+    return (
+        f"{corpus.name:<20} {corpus.kind:<7} {corpus.documents:>9,} documents {corpus.size:>12,} {unit:<9}"
+        f"{corpus.bytes / 1e6:>10,.1f} MB"
+    )

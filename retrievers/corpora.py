@@ -1,0 +1,180 @@
+"""Corpora by name: indexes in the sub-folders of one folder, added to, removed and listed."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import bm25, datastore, dense, files, passages
+from .base import Folder, Retriever
+from .bm25 import BM25Retriever
+from .datastore import Datastore
+from .dense import DenseRetriever, Encode, FaissRetriever
+from .embedding import HuggingFaceEmbedder
+from .faiss_index import FaissOptions
+from .passages import Document, Passage
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+KINDS = (bm25.KIND, dense.KIND, datastore.KIND)
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_PROBE = "def f(x):\n\treturn x + 1  # The quick brown fox, naïve 東京 🙂 1234567"
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """What a folder of corpora says about one of them."""
+
+    name: str
+    kind: str  # one of KINDS
+    documents: int
+    size: int  # passages, or tokens of a datastore
+    bytes: int  # on disk
+
+
+class Corpora:
+    """The corpora of one folder. Adding to a name that is there goes on with it."""
+
+    def __init__(self, folder: Folder) -> None:
+        self.folder = Path(folder)
+
+    def path(self, name: str) -> Path:
+        """The folder of a corpus. Raises ValueError for what cannot be a name."""
+        if not _NAME.fullmatch(name):
+            raise ValueError(
+                f"{name!r} cannot name a corpus: letters, digits, '.', '_' and '-', a letter or digit first"
+            )
+        return self.folder / name
+
+    def names(self) -> list[str]:
+        """The corpora there are, sorted."""
+        if not self.folder.is_dir():
+            return []
+        return sorted(path.parent.name for path in self.folder.glob(f"*/{files.MANIFEST}"))
+
+    def all(self) -> list[Corpus]:
+        """What is known of each corpus, sorted by name. Raises files.IndexFileError for a damaged one."""
+        return [self._corpus(name) for name in self.names()]
+
+    def remove(self, name: str) -> None:
+        """Deletes a corpus. Raises ValueError where there is none of this name."""
+        path = self._existing(name)
+        (path / files.MANIFEST).unlink()  # first: what is left of a removal that stops here is no index
+        shutil.rmtree(path)
+
+    def open(self, name: str, *, encode: Encode | None = None) -> tuple[Retriever, list[Passage]]:
+        """A corpus of passages, and where they stand; `encode`: see `load_retriever`."""
+        path = self._existing(name)
+        retriever = load_retriever(path, encode=encode)
+        return retriever, passages.load_passages(path, retriever.texts)
+
+    def add_bm25(self, name: str, more: Sequence[Passage]) -> Corpus:
+        """Adds passages to a corpus that is searched by words."""
+
+        def made(texts: list[str]) -> Retriever:
+            return BM25Retriever(texts)
+
+        return self._add(name, bm25.KIND, more, made, BM25Retriever.load)
+
+    def add_dense(
+        self, name: str, more: Sequence[Passage], encode: Encode, *, options: FaissOptions | None = None
+    ) -> Corpus:
+        """Adds passages to a corpus that is searched by vectors, through FAISS where `options` are given."""
+
+        def made(texts: list[str]) -> Retriever:
+            return DenseRetriever(texts, encode) if options is None else FaissRetriever(texts, encode, options=options)
+
+        return self._add(name, dense.KIND, more, made, lambda path: DenseRetriever.load(path, encode))
+
+    def add_tokens(self, name: str, documents: Iterable[Document], tokenizer: PreTrainedTokenizerBase) -> Corpus:
+        """Adds documents to a datastore of tokens."""
+        path, fingerprint = self.path(name), tokenizer_fingerprint(tokenizer)
+        there = name in self.names()
+        if there:
+            store, places = Datastore(path, fingerprint=fingerprint), passages.load_places(path)
+        else:
+            store, places = Datastore.create(path, fingerprint=fingerprint), []
+        named = [Passage(document, start, "") for document, start in places]
+
+        def tokens() -> Iterator[list[int]]:
+            for document in documents:
+                named.append(Passage(document.name, 0, ""))
+                yield tokenizer(document.text, add_special_tokens=False)["input_ids"]
+
+        try:
+            store.append(tokens())
+        except BaseException:
+            if not there:
+                self.remove(name)
+            raise
+        passages.save_passages(path, named)
+        return self._corpus(name)
+
+    def _add(
+        self,
+        name: str,
+        kind: str,
+        more: Sequence[Passage],
+        made: Callable[[list[str]], Retriever],
+        load: Callable[[Path], Retriever],
+    ) -> Corpus:
+        path = self.path(name)
+        texts, before = [passage.text for passage in more], list[Passage]()
+        if name in self.names():
+            files.read_manifest(path, kind)  # another kind is an error that names both
+            retriever = load(path)
+            before = passages.load_passages(path, retriever.texts)
+            retriever.add(texts)
+        else:
+            retriever = made(texts)
+        retriever.save(path)
+        passages.save_passages(path, [*before, *more])
+        return self._corpus(name)
+
+    def _existing(self, name: str) -> Path:
+        path = self.path(name)
+        if not (path / files.MANIFEST).exists():
+            held = ", ".join(map(repr, self.names())) or "none"
+            raise ValueError(f"there is no corpus {name!r} in {str(self.folder)!r}; it holds {held}")
+        return path
+
+    def _corpus(self, name: str) -> Corpus:
+        path = self._existing(name)
+        manifest = files.read_manifest(path)
+        places = passages.load_places(path)
+        tokens = manifest.kind == datastore.KIND
+        size = Datastore(path, verify=False).num_tokens if tokens else len(places)
+        documents = len(places) if tokens else len({document for document, _ in places})
+        used = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        return Corpus(name, manifest.kind, documents, size, used)
+
+
+def load_retriever(folder: Folder, *, encode: Encode | None = None) -> Retriever:
+    """The retriever that was saved in a folder, whichever it is. `encode`: the encoder of a dense one, if not the
+    HuggingFaceEmbedder whose name stands in the index."""
+    manifest = files.read_manifest(folder)
+    if manifest.kind == bm25.KIND:
+        return BM25Retriever.load(folder)
+    if manifest.kind != dense.KIND:
+        raise files.IndexFileError(
+            f"{str(folder)!r} holds an index of kind {manifest.kind!r}, which finds no passages; open it as Datastore"
+        )
+    if encode is None:
+        encoder = manifest.facts["encoder"]
+        if not isinstance(encoder, dict):
+            raise ValueError(f"the index in {str(folder)!r} names no encoder: give encode=, the one it was made with")
+        encode = HuggingFaceEmbedder(encoder["name"], prefix=encoder["prefix"])
+    return DenseRetriever.load(folder, encode)
+
+
+def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Equal for tokenizers with the same vocabulary that make the same tokens of a probe."""
+    return files.fingerprint(
+        sorted(tokenizer.get_vocab().items()), list(tokenizer(_PROBE, add_special_tokens=False)["input_ids"])
+    )

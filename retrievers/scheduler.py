@@ -1,0 +1,171 @@
+"""OS3, the optimal speculation stride: how many retrievals to guess before one batch verifies them.
+
+Zhang et al. 2024 (RaLMSpec, arXiv:2401.14021), section 4. One speculation step takes `a` seconds (a stride is
+generated, its query made and answered from the cache), a batch of s queries takes `b0 + b1 * s`, and a guess is
+right with probability `gamma`. The costs and gamma are learned from the rounds that are run anyway.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+
+MOST = 64
+"""The longest round that is considered: beyond it the gain is below two percent at any gamma up to 0.95."""
+
+WORTH = 1.02
+"""Speculation must promise this much over plain retrieval: estimates are no better than that."""
+
+RECENT_STEPS = 64  # speculation steps whose mean is `a`
+RECENT_ROUNDS = 64  # rounds that gamma is estimated from
+DECAY = 0.95  # of the weight of a measured batch with each later one
+FIXED_SHARE = 0.5  # of a batch of one query, taken as b0 until batches of different sizes were measured
+PRIOR_WEIGHT = 0.5  # how many measured batches that guess is worth
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds."""
+
+    step: float  # `a`: one speculation step
+    batch: float  # `b0`: a batched search, whatever its size
+    query: float  # `b1`: each query of it
+
+    def search(self, s: int) -> float:
+        """A batched search of `s` queries: b(s)."""
+        return self.batch + self.query * s
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the next round does."""
+
+    stride: int = 1  # guesses of one round: s
+    speculates: bool = False  # False: each retrieval is waited for, as without a cache
+
+
+def expected_steps(gamma: float, s: int) -> float:
+    """Steps that survive a round of `s`: E(s) = (1 - gamma^s) / (1 - gamma), the first one is always right."""
+    return float(s) if gamma >= 1.0 else (1.0 - gamma**s) / (1.0 - gamma)
+
+
+def round_seconds(gamma: float, s: int, costs: Costs, *, ahead: int = 0) -> float:
+    """Expected seconds of a round of `s` steps.
+
+    `ahead`: steps of the next round that are made while the batch is verified. None of them: s*a + b. One: the
+    paper's asynchronous form. They are lost where a guess was wrong, and cost nothing where all were right.
+    """
+    overlapped = min(ahead, s) * costs.step
+    right = gamma**s
+    searched = costs.search(s)
+    hidden = (s - min(ahead, s)) * costs.step + max(overlapped, searched)
+    return right * hidden + (1.0 - right) * (s * costs.step + searched)
+
+
+def best_plan(gamma: float, costs: Costs, *, overlaps: bool, most: int = MOST) -> Plan:
+    """The round with the most steps per second, by direct search over 1..`most`.
+
+    `overlaps`: the next round is begun while this one is verified, up to its own length.
+    """
+    plain = 1.0 / max(costs.step + costs.search(1), 1e-12)
+    best, chosen = plain * WORTH, Plan()
+    for s in range(1, most + 1):
+        seconds = round_seconds(gamma, s, costs, ahead=s if overlaps else 0)
+        rate = expected_steps(gamma, s) / max(seconds, 1e-12)
+        if rate > best:
+            best, chosen = rate, Plan(s, True)
+    return chosen
+
+
+class Scheduler:
+    """Learns costs and gamma while rounds run, and plans the next one. Thread-safe: requests share what they learn.
+
+    `stride` fixes the round's length, and always speculates; None chooses it.
+    """
+
+    def __init__(self, *, overlaps: bool = True, stride: int | None = None, most: int = MOST) -> None:
+        if stride is not None and not 1 <= stride <= most:
+            raise ValueError(f"stride must be None or from 1 to {most}, got {stride!r}")
+        self.overlaps = overlaps
+        self._stride, self._most = stride, most
+        self._steps: deque[float] = deque(maxlen=RECENT_STEPS)
+        self._rounds: deque[tuple[int, int]] = deque(maxlen=RECENT_ROUNDS)  # (guesses that were right, guesses)
+        self._searches = _Line()
+        self._lock = threading.Lock()
+
+    def observe_step(self, seconds: float) -> None:
+        """One speculation step took so long."""
+        with self._lock:
+            self._steps.append(seconds)
+
+    def observe_search(self, s: int, seconds: float) -> None:
+        """A batched search of `s` queries took so long."""
+        with self._lock:
+            self._searches.add(s, seconds)
+
+    def observe_round(self, right: int, s: int) -> None:
+        """Of `s` guesses in their order the first `right` were right, and the next, where there is one, was not."""
+        with self._lock:
+            self._rounds.append((right, s))
+
+    @property
+    def gamma(self) -> float:
+        """Posterior mean that a guess is right, from a uniform prior. No upper bound: the paper's bound of 0.6
+        loses half of the gain where guesses are mostly right."""
+        with self._lock:
+            return self._gamma()
+
+    @property
+    def costs(self) -> Costs | None:
+        """What was learned; None before a step and a search were measured."""
+        with self._lock:
+            return self._costs()
+
+    def plan(self) -> Plan:
+        """The next round. Without speculation until there is something to go by."""
+        if self._stride is not None:
+            return Plan(self._stride, True)
+        with self._lock:
+            gamma, costs = self._gamma(), self._costs()
+        return Plan() if costs is None else best_plan(gamma, costs, overlaps=self.overlaps, most=self._most)
+
+    def _gamma(self) -> float:
+        right = sum(matched for matched, _ in self._rounds)
+        broken = sum(matched < s for matched, s in self._rounds)
+        return (1.0 + right) / (2.0 + right + broken)
+
+    def _costs(self) -> Costs | None:
+        if not self._steps or not self._searches.weight:
+            return None
+        batch, query = self._searches.fit()
+        return Costs(sum(self._steps) / len(self._steps), batch, query)
+
+
+class _Line:
+    """Seconds of a batch by its size: decayed least squares, with neither part below zero."""
+
+    def __init__(self) -> None:
+        self.weight = self._n = self._nn = self._t = self._nt = 0.0
+
+    def add(self, n: int, seconds: float) -> None:
+        self.weight = self.weight * DECAY + 1.0
+        self._n = self._n * DECAY + n
+        self._nn = self._nn * DECAY + n * n
+        self._t = self._t * DECAY + seconds
+        self._nt = self._nt * DECAY + n * seconds
+
+    def fit(self) -> tuple[float, float]:
+        """(b0, b1). The prior counts as batches of 1 and MOST queries on a line through the mean."""
+        mean_n, mean_t = self._n / self.weight, self._t / self.weight
+        one = mean_t / (FIXED_SHARE + (1.0 - FIXED_SHARE) * mean_n)  # seconds of one query
+        weight, n, nn, t, nt = self.weight, self._n, self._nn, self._t, self._nt
+        for size in (1, MOST):
+            # Their weight falls with the distance, else a far guess would outweigh what was measured near by.
+            share = PRIOR_WEIGHT / size**2
+            seconds = one * (FIXED_SHARE + (1.0 - FIXED_SHARE) * size)
+            weight, n, nn = weight + share, n + share * size, nn + share * size * size
+            t, nt = t + share * seconds, nt + share * size * seconds
+        slope = (weight * nt - n * t) / (weight * nn - n * n)
+        slope = min(max(slope, 0.0), t / n)
+        return max((t - slope * n) / weight, 0.0), slope
