@@ -44,6 +44,7 @@ class Segment:
     end: int
     protected: Sequence[tuple[int, int]] = ()
     hidden: Sequence[tuple[int, int]] = ()
+    forbidden: str = ""  # characters that a correction may not bring: markup
     is_tokenized: bool = False  # words and punctuation are set apart by spaces, and corrections must be too
 
 

@@ -132,6 +132,9 @@ class _Guards:
         for start, end in self.segment.protected:
             if (edit.start < end and edit.end > start) or start < edit.start == edit.end < end:
                 return Refusal("protected", f"{self.text[start:end]!r} may not change")
+        new = next((char for char in edit.replacement if char in self.segment.forbidden and char not in was), None)
+        if new:
+            return Refusal("markup", f"{edit.replacement!r} brings {new!r}")
         for reason, pattern in self.patterns.items():
             before, after = self._windows(edit, self.places[reason])
             had, has = ([found[0] for found in pattern.finditer(window)] for window in (before, after))

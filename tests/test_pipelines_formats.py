@@ -63,7 +63,8 @@ def joined(form: Format, data: bytes) -> bytes:
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize("form", ["txt", "lines", "parallel"])
 def test_text_without_edits_is_the_file(form: str, name: str) -> None:
-    assert joined(format_of("-", form), TEXTS[name]) == TEXTS[name]
+    data = TEXTS[name] if form == "txt" else TEXTS[name][:200_000]
+    assert joined(format_of("-", form), data) == data
 
 
 def test_parts_of_text_are_paragraphs() -> None:

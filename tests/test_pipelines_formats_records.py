@@ -40,7 +40,7 @@ JSONL = {
     "escapes": b'{"text": "caf\\u00e9 \\"teh\\" \\ud83d\\ude00 \\/", "n": 1e5}\n',
     "raw unicode": '{"text": "café teh “x”", "ключ": null}\n'.encode(),
     "duplicate keys": b'{"text": "a go", "text": "teh b", "corrected": 1}\n',
-    "broken lines": b'{"text": "He go"}\n{"text": oops}\n[1, 2]\n"text"\n{"text": 5}\n{}\n{"text": "a"} {}\n{"text": "a',
+    "broken lines": b'{"text": "He go"}\n{"text": oops}\n[1, 2]\n"text"\n{"text": 5}\n{}\n{"text": "a"} {}\n{"t',
     "lone surrogate": b'{"text": "a \\ud800 b"}\n',
     "bad bytes": b'{"text": "He go"}\n{"text": "caf\xe9", "x": 1}\n',
     "byte order mark": b'\xef\xbb\xbf{"text": "He go"}\n',
@@ -180,8 +180,9 @@ def test_m2_writes_the_edits_of_the_hypothesis() -> None:
     written, refused = run(format_of("x.m2"), M2)
     assert not refused
     assert written == (
-        b"S He go to teh school .\nA 1 2|||UNK|||goes|||REQUIRED|||-NONE-|||0\nA 3 4|||UNK|||the|||REQUIRED|||-NONE-|||0"
-        b"\n\nS This are fine .\n\nS All is well .\nA -1 -1|||noop|||-NONE-|||REQUIRED|||-NONE-|||0\n"
+        b"S He go to teh school .\nA 1 2|||UNK|||goes|||REQUIRED|||-NONE-|||0\nA 3 4|||UNK|||the|||"
+        b"REQUIRED|||-NONE-|||0\n\nS This are fine .\n\n"
+        b"S All is well .\nA -1 -1|||noop|||-NONE-|||REQUIRED|||-NONE-|||0\n"
     )
 
 

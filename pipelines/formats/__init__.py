@@ -11,6 +11,7 @@ from ..documents import Format, FormatError
 from .delimited import DelimitedFormat
 from .jsonl import JSONLinesFormat
 from .m2 import M2Format
+from .markdown import MarkdownFormat
 from .text import TextFormat
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "FormatOptions",
     "JSONLinesFormat",
     "M2Format",
+    "MarkdownFormat",
     "TextFormat",
     "format_of",
 ]
@@ -40,6 +42,10 @@ _SUFFIXES = {
     "": "txt",
     ".txt": "txt",
     ".text": "txt",
+    ".md": "md",
+    ".markdown": "md",
+    ".mdx": "md",
+    ".qmd": "md",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".csv": "csv",
@@ -51,6 +57,7 @@ _MAKERS: dict[str, Callable[[FormatOptions], Format]] = {
     "txt": lambda told: TextFormat(by_line=told.by_line, encoding=told.encoding),
     "lines": lambda told: TextFormat(by_line=True, encoding=told.encoding),
     "parallel": lambda told: TextFormat(by_line=True, is_tokenized=True, encoding=told.encoding),
+    "md": lambda told: MarkdownFormat(encoding=told.encoding),
     "jsonl": lambda told: JSONLinesFormat(
         told.field, in_place=told.in_place, every_record=told.every_record, encoding=told.encoding
     ),

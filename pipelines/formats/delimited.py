@@ -121,7 +121,8 @@ class _Reader:
             record, quotes = following, following.count('"')
 
     def cells(self, record: str) -> list[tuple[int, int]]:
-        found, at = [], 1 if record.startswith(_MARK) else 0
+        found: list[tuple[int, int]] = []
+        at = 1 if record.startswith(_MARK) else 0
         while True:
             match = self.cell.match(record, at)
             if not match:

@@ -54,7 +54,7 @@ class M2Format:
 
 
 def annotated(source: str, hypothesis: str) -> list[str]:
-    """The `A` lines that turn the tokens of `source` into those of `hypothesis` exactly; a noop where they are equal."""
+    """The `A` lines that turn the tokens of `source` into those of `hypothesis` exactly; else a noop."""
     left, right = source.split(), hypothesis.split()
     pairs = align([Word(0, 0, token) for token in left], [Word(0, 0, token) for token in right])
     lines, i, j = [], 0, 0

@@ -1,0 +1,265 @@
+"""Markdown: the prose of paragraphs, headings, list items and table cells; code, HTML, math and markup stay.
+
+Blocks are told apart line by line (CommonMark 0.31, tables of GFM, front matter), so that a file streams through.
+Nothing is rendered: a line that is not understood is a line without segments.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import BinaryIO
+
+from ..documents import Edit, Part, Refusal, Segment
+from ..edits import apply
+from .markdown_inline import ACTIVE, cells, markup
+from .reading import check_encoding, encode, read_lines, segment_of
+from .text import PARAGRAPH_LIMIT
+
+_QUOTES = re.compile(r"(?: {0,3}>[ \t]?)*")
+_ITEM = re.compile(r"(?:[-*+]|\d{1,9}[.)])(?=[ \t]|$)")
+_TASK = re.compile(r"\[[ xX]\][ \t]+")
+_FENCE = re.compile(r"(`{3,})[^`]*$|(~{3,})")
+_RULE = re.compile(r"([-*_])[ \t]*(?:\1[ \t]*){2,}$")
+_UNDERLINE = re.compile(r"(?:=+|-+)[ \t]*$")
+_HEADING = re.compile(r"#{1,6}(?:[ \t]+|$)")
+_HEADING_END = re.compile(r"(?:[ \t]+#+)?(?:[ \t]*\{[^{}]*\})?[ \t]*$")
+_DEFINITION = re.compile(r"\[(?!\^)[^\]]+\]:|\*\[[^\]]+\]:")
+_FOOTNOTE = re.compile(r"\[\^[^\]\s]+\]:[ \t]*")
+_ROW_OF_DASHES = re.compile(r"(?=.*\|)\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$")
+_DIRECTIVE = re.compile(r":{3,}|\{%.*%\}[ \t]*$|import .* from ['\"]|export (?:default|const|function) ")
+_KEY = re.compile(r"[\"']?[\w .-]+[\"']?[ \t]*[:=]|#|\{|- ")
+
+_HTML_NAMES = (
+    "address article aside base blockquote body caption center col colgroup dd details dialog dir div dl dt fieldset "
+    "figcaption figure footer form frame frameset h1 h2 h3 h4 h5 h6 head header hr html iframe legend li link main "
+    "menu menuitem nav noframes ol optgroup option p param search section summary table tbody td tfoot th thead title tr "
+    "track ul"
+)
+_RAW = "script|pre|style|textarea"
+_OPENINGS = (  # how a block begins, and how its last line ends it; None: before a blank line
+    (
+        re.compile(r"<(?:script|pre|style|textarea)(?:[\s>]|$)", re.I),
+        re.compile(r"</(?:script|pre|style|textarea)>", re.I),
+    ),
+    (re.compile(r"<!--"), re.compile(r"-->")),
+    (re.compile(r"<\?"), re.compile(r"\?>")),
+    (re.compile(r"<!\[CDATA\["), re.compile(r"\]\]>")),
+    (re.compile(r"<![A-Za-z]"), re.compile(r">")),
+    (re.compile(rf"</?(?:{_HTML_NAMES.replace(' ', '|')})(?:[\s/>]|$)", re.I), None),
+    (re.compile(r"</?[A-Za-z][\w.:-]*(?:\s[^<>]*)?/?>\s*$"), None),
+    (re.compile(r"\$\$(?!.*\$\$\s*\S)"), re.compile(r"\$\$\s*$")),
+    (re.compile(r"\\\[(?!.*\\\]\s*\S)"), re.compile(r"\\\]")),
+    (re.compile(r"\\begin\{"), re.compile(r"\\end\{")),
+)
+_ALONE = 6  # index of the opening that cannot interrupt a paragraph
+
+
+class MarkdownFormat:
+    """A part is a block: a paragraph, an item, a row of a table, a line of code."""
+
+    def __init__(self, *, encoding: str = "utf-8") -> None:
+        self.encoding = check_encoding(encoding)
+
+    def read(self, stream: BinaryIO) -> Iterator[Part]:
+        reader = _Reader()
+        for line in read_lines(stream, self.encoding):
+            yield from reader.feed(line)
+        yield from reader.flush()
+
+    def write(self, part: Part, edits: Sequence[Edit]) -> bytes:
+        return encode(apply(part.text, edits), self.encoding)
+
+
+class _Reader:
+    """Gathers the lines of a paragraph; gives out every other line at once."""
+
+    def __init__(self) -> None:
+        self.text = ""  # of the open paragraph
+        self.lines: list[tuple[int, int, int]] = []  # its lines: where they begin, their prose begins, they end
+        self.depth = 0  # block quotes around it
+        self.indents: list[int] = []  # where the contents of the open list items begin
+        self.closes: re.Pattern[str] | None = None  # the last line of an open block without prose
+        self.until_blank = False
+        self.fence_depth = 0
+        self.in_table = False
+        self.front: str | None = None  # the line that ends the front matter
+        self.number = 0
+
+    def feed(self, line: str) -> Iterator[Part]:
+        self.number += 1
+        body = line.rstrip("\r\n")
+        if self._is_front_matter(body.lstrip("\ufeff") if self.number == 1 else body):
+            yield Part(line)
+            return
+        at = 1 if self.number == 1 and body.startswith("\ufeff") else 0
+        quotes = _QUOTES.match(body, at)
+        at = quotes.end() if quotes else at
+        depth = body[:at].count(">")
+        if self._is_inside(body[at:], depth):
+            yield from self.flush()
+            yield Part(line)
+            return
+        yield from self._block(line, body, at, depth)
+
+    def flush(self) -> Iterator[Part]:
+        """The open paragraph."""
+        if self.lines:
+            text, lines = self.text, self.lines
+            self.text, self.lines = "", []
+            yield _paragraph(text, lines)
+
+    def _is_front_matter(self, body: str) -> bool:
+        if self.number == 1 and body.rstrip() in ("---", "+++"):
+            self.front = body.rstrip()
+            return True
+        if self.front is None:
+            return False
+        if self.number == 2 and not _KEY.match(body):
+            self.front = None  # a rule, not the beginning of front matter
+            return False
+        if body.rstrip() == self.front or (self.front == "---" and body.rstrip() == "..."):
+            self.front = None
+        return True
+
+    def _is_inside(self, rest: str, depth: int) -> bool:
+        """Whether a line belongs to an open block of code, HTML or math."""
+        if self.closes is not None:
+            if depth < self.fence_depth:
+                self.closes = None  # the quote that held it has ended
+                return False
+            if self.closes.search(rest):
+                self.closes = None
+            return True
+        if self.until_blank and rest.strip():
+            return True
+        self.until_blank = False
+        return False
+
+    def _block(self, line: str, body: str, at: int, depth: int) -> Iterator[Part]:
+        rest = body[at:].lstrip(" \t")
+        if not rest:
+            self.in_table = False
+            yield from self.flush()
+            yield Part(line)
+            return
+        if depth != self.depth:
+            yield from self.flush()
+            self.indents, self.depth, self.in_table = [], depth, False
+        indent = _columns(body[at : len(body) - len(rest)])
+        at = len(body) - len(rest)
+        in_list = bool(self.indents)
+        while self.indents and indent < self.indents[-1]:
+            self.indents.pop()
+        inner = indent - (self.indents[-1] if self.indents else 0)
+        if inner >= 4 and not self.lines:
+            yield Part(line)  # indented code
+            return
+        if self.lines and _UNDERLINE.match(rest) and not self.in_table and inner < 4:
+            yield from self.flush()
+            yield Part(line)
+            return
+        while inner < 4 and (item := _ITEM.match(rest)) and not _RULE.match(rest):
+            if self.lines and item[0][0].isdigit() and item[0][:-1] != "1" and not in_list:
+                break  # a number at the beginning of a line, inside a paragraph
+            yield from self.flush()
+            at, inner = self._enter(body, at, len(item[0]), indent)
+            indent, rest = self.indents[-1] + inner, body[at:]
+            if not rest or inner >= 4:
+                yield Part(line)
+                return
+        yield from self._leaf(line, body, at, depth)
+
+    def _enter(self, body: str, at: int, width: int, indent: int) -> tuple[int, int]:
+        """Opens a list item whose mark is `width` long: where its content begins, and how far that is indented."""
+        self.in_table = False
+        content = len(body) - len(body[at + width :].lstrip(" \t"))
+        space = content - at - width
+        step = width + (space if 0 < space < 5 else 1)
+        self.indents.append(indent + step)
+        return content, max(0, content - at - step)
+
+    def _leaf(self, line: str, body: str, at: int, depth: int) -> Iterator[Part]:
+        """A line after the marks of quotes and lists."""
+        rest = body[at:]
+        if self._opens(rest, depth) or _RULE.match(rest) or _DIRECTIVE.match(rest):
+            self.in_table = False
+            yield from self.flush()
+            yield Part(line)
+        elif heading := _HEADING.match(rest):
+            self.in_table = False
+            yield from self.flush()
+            ending = _HEADING_END.search(body, at + heading.end() - 1)
+            yield _prose(line, [(at + heading.end(), ending.start() if ending else len(body))])
+        elif _DEFINITION.match(rest) and not self.lines:
+            yield Part(line)
+        elif self.in_table:
+            yield _prose(line, cells(line, at, len(body)))
+        elif self.lines and _ROW_OF_DASHES.match(rest) and "|" in self.text[self.lines[-1][1] :]:
+            yield from self._table_head()
+            yield Part(line)
+        else:
+            mark = _FOOTNOTE.match(rest) or (None if self.lines else _TASK.match(rest))
+            if mark and mark.re is _FOOTNOTE:
+                yield from self.flush()
+            self.lines.append(
+                (len(self.text), len(self.text) + at + (mark.end() if mark else 0), len(self.text) + len(body))
+            )
+            self.text += line
+            if len(self.text) > PARAGRAPH_LIMIT:
+                yield from self.flush()
+
+    def _table_head(self) -> Iterator[Part]:
+        """The last line of the open paragraph becomes the first row of a table."""
+        start, prose, end = self.lines.pop()
+        head, self.text = self.text[start:], self.text[:start]
+        yield from self.flush()
+        self.text, self.in_table = "", True
+        yield _prose(head, cells(head, prose - start, end - start))
+
+    def _opens(self, rest: str, depth: int) -> bool:
+        """Whether a line begins a block without prose, which may end on the same line."""
+        if fence := _FENCE.match(rest):
+            mark = fence[1] or fence[2]
+            self.closes, self.fence_depth = re.compile(rf"^[ \t]*{mark[0]}{{{len(mark)},}}[ \t]*$"), depth
+            return True
+        for number, (opening, closing) in enumerate(_OPENINGS):
+            found = opening.match(rest)
+            if not found or (number == _ALONE and self.lines):
+                continue
+            if closing is None:
+                self.until_blank = True
+            elif not closing.search(rest, found.end()):
+                self.closes, self.fence_depth = closing, depth
+            return True
+        return False
+
+
+def _columns(space: str) -> int:
+    width = 0
+    for char in space:
+        width += 4 - width % 4 if char == "\t" else 1
+    return width
+
+
+def _prose(line: str, spans: Sequence[tuple[int, int]]) -> Part:
+    """A line with a segment in each span."""
+    found = [_segment(line, start, end) for start, end in spans if start < end]
+    refused = tuple(each for each in found if isinstance(each, Refusal))
+    return Part(line, tuple(each for each in found if isinstance(each, Segment)), refused)
+
+
+def _paragraph(text: str, lines: Sequence[tuple[int, int, int]]) -> Part:
+    found = _segment(text, lines[0][1], lines[-1][2])
+    if not isinstance(found, Segment):
+        return Part(text, refused=(found,) if found else ())
+    hidden = tuple((start, prose) for start, prose, _ in lines[1:] if text[start:prose].strip())
+    return Part(text, (replace(found, hidden=hidden),))
+
+
+def _segment(text: str, start: int, end: int) -> Segment | Refusal | None:
+    found = segment_of(text, start, end)
+    if not isinstance(found, Segment):
+        return found
+    return replace(found, protected=tuple(markup(text, found.start, found.end)), forbidden=ACTIVE)
