@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 
 MOST = 64
-"""The longest round that is considered: beyond it the gain is below two percent at any gamma up to 0.95."""
+"""The longest round that is considered: at gamma 0.98 and a search as long as 41 steps, 53 are best."""
 
 WORTH = 1.02
 """Speculation must promise this much over plain retrieval: estimates are no better than that."""
@@ -21,7 +21,7 @@ RECENT_STEPS = 64  # speculation steps whose mean is `a`
 RECENT_ROUNDS = 64  # rounds that gamma is estimated from
 DECAY = 0.95  # of the weight of a measured batch with each later one
 FIXED_SHARE = 0.5  # of a batch of one query, taken as b0 until batches of different sizes were measured
-PRIOR_WEIGHT = 0.5  # how many measured batches that guess is worth
+PRIOR_WEIGHT = 0.05  # how many measured batches that guess is worth: it decides only while all are of one size
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,299 @@
+"""Speculative retrieval: guesses are the base's best where the cache holds it, verification corrects the others, the
+scheduler finds the best round, and threads neither lose exceptions nor stay behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from copyspec.retrievers import BM25Retriever, Hit
+from copyspec.retrievers.scheduler import (
+    Costs,
+    Plan,
+    Scheduler,
+    best_plan,
+    expected_steps,
+    round_seconds,
+)
+from copyspec.retrievers.speculative import SpeculativeRetriever
+
+TEXTS = [
+    "The lamp of the lightship was lit at dusk.",
+    "Swifts sleep while they fly.",
+    "The harbour froze in the winter of that year.",
+    "A crew stayed on board for a month, then another came.",
+    "Bread was baked on board twice a week.",
+    "The lightship was towed to the harbour for repairs.",
+]
+QUERIES = ["lightship lamp", "who baked bread", "winter harbour", "swifts fly", "crew on board", "nothing of it"]
+
+
+class SlowRetriever(BM25Retriever):
+    """Searches wait until they are let go on; some queries fail."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        super().__init__(texts)
+        self.gate = threading.Event()
+        self.gate.set()
+        self.batches: list[list[str]] = []
+
+    def search_batch(self, queries: Sequence[str], k: int = 4) -> list[list[Hit]]:
+        self.batches.append(list(queries))
+        assert self.gate.wait(10)
+        if "fail" in queries:
+            raise ConnectionError("the knowledge base is away")
+        return super().search_batch(queries, k)
+
+
+@given(
+    texts=st.lists(st.text("ab ", min_size=1), min_size=1, max_size=12).filter(lambda ts: any(t.strip() for t in ts)),
+    queries=st.lists(st.text("ab ", max_size=6), min_size=1, max_size=8),
+    prefetch=st.integers(1, 6),
+)
+def test_a_guess_is_right_exactly_where_the_cache_holds_the_best_text(
+    texts: list[str], queries: list[str], prefetch: int
+) -> None:
+    base = BM25Retriever(texts)
+    retriever = SpeculativeRetriever(base, prefetch=prefetch)
+    for query in queries:
+        truth = base.search(query, 1)[0]
+        cached = set(retriever.cached)
+        guess = retriever.guess(query)
+        assert (guess is None) == (not cached)
+        if truth.id in cached:
+            assert guess == truth
+        assert retriever.search(query, 3) == base.search(query, 3)
+
+
+def test_answers_are_guessed_at_once_and_verified_in_one_search() -> None:
+    base = SlowRetriever(TEXTS)
+    with SpeculativeRetriever(base, prefetch=2) as retriever:
+        first = retriever.ask("lightship lamp")
+        assert first.is_verified and first.hit is not None and first.hit.id == 0
+        answers = [retriever.ask(query) for query in QUERIES]
+        assert base.batches == [["lightship lamp"]]
+        guessed = [answer.hit for answer in answers]
+        wrong = retriever.verify()
+        assert base.batches[1:] == [QUERIES]
+        for answer, guess, query in zip(answers, guessed, QUERIES, strict=True):
+            assert answer.is_verified and answer.hit == base.search(query, 1)[0]
+            assert answer.was_right == (guess == answer.hit) == (answer not in wrong)
+        assert wrong and retriever.verify() == []
+        stats = retriever.stats
+        assert (stats.guesses, stats.right, stats.searches, stats.queries) == (6, 6 - len(wrong), 2, 7)
+        assert stats.hit_rate == stats.right / 6 and stats.kept_per_round == stats.right
+
+
+def test_answers_stay_open_where_verification_fails() -> None:
+    base = SlowRetriever(TEXTS)
+    retriever = SpeculativeRetriever(base)
+    retriever.search("lamp")
+    open_answer = retriever.ask("swifts")
+    retriever.ask("fail")
+    with pytest.raises(ConnectionError, match="away"):
+        retriever.verify()
+    assert not open_answer.is_verified
+    with pytest.raises(ConnectionError, match="away"):
+        retriever.verify()
+
+
+def test_the_cache_forgets_what_was_found_longest_ago() -> None:
+    retriever = SpeculativeRetriever(BM25Retriever(TEXTS), prefetch=1, capacity=2)
+    for query in ("lightship lamp", "swifts fly", "winter froze"):
+        retriever.search(query)
+    assert list(retriever.cached) == [1, 2]
+    assert retriever.guess("swifts fly") == BM25Retriever(TEXTS).search("swifts fly", 1)[0]
+    retriever.search("bread")
+    assert list(retriever.cached) == [1, 4]  # a guess counts as use
+
+
+def test_searches_run_in_the_worker_and_their_exceptions_reach_the_caller() -> None:
+    base = SlowRetriever(TEXTS)
+    with SpeculativeRetriever(base) as retriever:
+        base.gate.clear()
+        search = retriever.submit(["swifts", "bread"])
+        assert not search.done()
+        base.gate.set()
+        assert [hits[0].id for hits in search.result()] == [1, 4]
+        assert search.done() and search.seconds >= 0
+        with pytest.raises(ConnectionError, match="away"):
+            retriever.submit(["fail"]).result()
+        assert retriever.submit(["swifts"]).result()[0][0].id == 1
+
+
+def test_close_frees_the_worker_and_cancels_what_waits() -> None:
+    base = SlowRetriever(TEXTS)
+    retriever = SpeculativeRetriever(base)
+    base.gate.clear()
+    running, waiting = retriever.submit(["swifts"]), retriever.submit(["bread"])
+    waiting.cancel()
+    base.gate.set()
+    retriever.close()
+    retriever.close()
+    assert running.result()[0][0].id == 1
+    assert base.batches == [["swifts"]]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("copyspec-search")]
+    with pytest.raises(RuntimeError, match="was closed"):
+        retriever.submit(["swifts"])
+
+
+def test_threads_get_the_answers_that_one_would_get() -> None:
+    base = BM25Retriever(TEXTS)
+    with SpeculativeRetriever(base, prefetch=2, capacity=3) as retriever, ThreadPoolExecutor(4) as threads:
+
+        def ask(query: str) -> tuple[list[Hit], list[list[Hit]], Hit | None]:
+            return retriever.search(query, 2), retriever.submit([query]).result(), retriever.guess(query)
+
+        for query, (found, submitted, guess) in zip(QUERIES * 20, threads.map(ask, QUERIES * 20), strict=True):
+            assert found == base.search(query, 2) == submitted[0]
+            assert guess is not None
+        assert len(retriever.cached) == 3
+
+
+def test_it_is_a_retriever_like_its_base(tmp_path: Path) -> None:
+    retriever = SpeculativeRetriever(BM25Retriever(TEXTS))
+    retriever.add(["The word zebra stands here only."])
+    assert len(retriever) == len(retriever.texts) == 7
+    assert retriever.search("zebra", 1)[0].id == 6
+    assert retriever.score("zebra", [6, 0]).tolist() == retriever.base.score("zebra", [6, 0]).tolist()
+    assert retriever.search_batch([]) == []
+    retriever.save(tmp_path)
+    assert BM25Retriever.load(tmp_path).search("zebra", 1)[0].id == 6
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), [({"prefetch": 0}, "got 0"), ({"prefetch": 20, "capacity": 5}, "20 hits.*got 5")]
+)
+def test_wrong_options_are_named(options: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SpeculativeRetriever(BM25Retriever(TEXTS), **options)
+
+
+def test_a_string_is_no_list_of_queries() -> None:
+    retriever = SpeculativeRetriever(BM25Retriever(TEXTS))
+    for call in (retriever.search_batch, retriever.submit):
+        with pytest.raises(TypeError, match="queries must be a list"):
+            call("swifts")  # type: ignore[operator]
+
+
+def simulated_round(gamma: float, s: int, costs: Costs, ahead: int) -> tuple[float, float]:
+    """Expected steps and seconds, summed over how many guesses are right: 0, 1, ..., s."""
+    steps = seconds = 0.0
+    for right in range(s + 1):
+        chance = gamma**right * ((1 - gamma) if right < s else 1.0)
+        made, searched = s * costs.step, costs.batch + s * costs.query
+        hidden = min(searched, min(ahead, s) * costs.step) if right == s else 0.0
+        steps += chance * min(right + 1, s)
+        seconds += chance * (made + searched - hidden)
+    return steps, seconds
+
+
+positive = st.floats(1e-4, 10.0)
+
+
+@given(gamma=st.floats(0.0, 1.0), s=st.integers(1, 64), a=positive, b0=positive, b1=positive, ahead=st.integers(0, 64))
+def test_formulas_equal_the_sum_over_all_outcomes(
+    gamma: float, s: int, a: float, b0: float, b1: float, ahead: int
+) -> None:
+    costs = Costs(a, b0, b1)
+    steps, seconds = simulated_round(gamma, s, costs, ahead)
+    assert expected_steps(gamma, s) == pytest.approx(steps)
+    assert round_seconds(gamma, s, costs, ahead=ahead) == pytest.approx(seconds)
+
+
+@given(gamma=st.floats(0.0, 1.0), a=positive, b0=positive, b1=positive, overlaps=st.booleans())
+def test_the_plan_is_the_best_of_all_rounds(gamma: float, a: float, b0: float, b1: float, overlaps: bool) -> None:
+    costs = Costs(a, b0, b1)
+    plan = best_plan(gamma, costs, overlaps=overlaps)
+
+    def rate(s: int) -> float:
+        steps, seconds = simulated_round(gamma, s, costs, s if overlaps else 0)
+        return steps / seconds
+
+    plain = 1.0 / (a + b0 + b1)
+    best = max(rate(s) for s in range(1, 65))
+    if plan.speculates:
+        assert rate(plan.stride) == pytest.approx(best)
+        assert best > plain
+    else:
+        assert best <= plain * 1.0201
+
+
+def test_published_figures() -> None:
+    """At 0.95 and b/a = 40 the published bound of gamma at 0.6 gives 4.7x, none gives 9.2x."""
+    costs = Costs(1.0, 40.0, 0.0)
+
+    def speedup(s: int) -> float:
+        return 41.0 * expected_steps(0.95, s) / round_seconds(0.95, s, costs)
+
+    assert speedup(best_plan(0.95, costs, overlaps=False).stride) == pytest.approx(9.2, abs=0.1)
+    assert speedup(best_plan(0.6, costs, overlaps=False).stride) == pytest.approx(4.7, abs=0.5)
+
+
+def test_cheap_searches_are_not_speculated_on_in_turn() -> None:
+    assert best_plan(0.9, Costs(1.0, 0.0, 0.15), overlaps=False) == Plan()
+    assert best_plan(0.9, Costs(1.0, 0.0, 0.0), overlaps=True) == Plan()
+    assert best_plan(0.9, Costs(1.0, 0.0, 0.5), overlaps=True).speculates
+
+
+def test_the_scheduler_learns_costs_and_gamma() -> None:
+    scheduler = Scheduler(overlaps=False)
+    assert scheduler.plan() == Plan() and scheduler.costs is None and scheduler.gamma == 0.5
+    for _ in range(40):
+        scheduler.observe_step(0.01)
+        for s in (1, 4, 9):
+            scheduler.observe_search(s, 0.2 + 0.003 * s)
+            scheduler.observe_round(s, s)
+    costs = scheduler.costs
+    assert costs is not None
+    assert (costs.step, costs.batch, costs.query) == pytest.approx((0.01, 0.2, 0.003), rel=0.1)
+    assert scheduler.gamma > 0.98
+    assert scheduler.plan() == best_plan(scheduler.gamma, costs, overlaps=False)
+    for _ in range(64):
+        scheduler.observe_round(0, 3)
+    assert scheduler.gamma == pytest.approx(1 / 66)
+
+
+@given(rounds=st.lists(st.integers(1, 20).flatmap(lambda s: st.tuples(st.integers(0, s), st.just(s))), max_size=64))
+def test_gamma_is_the_beta_posterior(rounds: list[tuple[int, int]]) -> None:
+    scheduler = Scheduler()
+    right = wrong = 0
+    for matched, s in rounds:
+        scheduler.observe_round(matched, s)
+        right += matched
+        wrong += matched < s
+    assert scheduler.gamma == pytest.approx((1 + right) / (2 + right + wrong))
+
+
+@given(st.lists(st.tuples(st.integers(1, 64), st.floats(1e-6, 10.0)), min_size=1, max_size=30))
+def test_fitted_costs_are_never_negative(measured: list[tuple[int, float]]) -> None:
+    scheduler = Scheduler()
+    scheduler.observe_step(0.01)
+    for s, seconds in measured:
+        scheduler.observe_search(s, seconds)
+    costs = scheduler.costs
+    assert costs is not None and costs.batch >= 0 and costs.query >= 0
+    assert np.isfinite(costs.search(64))
+
+
+def test_batches_of_one_size_are_half_fixed_cost() -> None:
+    scheduler = Scheduler()
+    scheduler.observe_step(0.01)
+    for _ in range(10):
+        scheduler.observe_search(1, 0.2)
+    costs = scheduler.costs
+    assert costs is not None
+    assert (costs.batch, costs.query) == pytest.approx((0.1, 0.1))
+
+
+def test_a_fixed_stride_is_kept() -> None:
+    assert Scheduler(stride=7).plan() == Plan(7, True)
+    with pytest.raises(ValueError, match="got 65"):
+        Scheduler(stride=65)
