@@ -132,6 +132,11 @@ def test_the_longest_path_wins_then_the_likeliest() -> None:
     assert emits({(): [1, 0]}) == (0, 1), "stored order does not matter"
     assert emits({(): [0, 1], (1,): [2]}) == (1, 2, 0), "the longer path goes before the likelier one"
     assert emits({(): [0, 1, 2], (0,): [2], (1,): [1], (2,): [0]}) == (1, 1, 1), "log 0.35 * 0.45 is the highest sum"
+    even = torch.full((VOCAB + 1, VOCAB), 1 / VOCAB)
+    for stored in ([2, 3], [3, 2]):
+        tree = tree_of({(): stored}, {})
+        tokens = walked(typical, tree, TableNodes(even, tree, Branching([]), greedy=True), 9)
+        assert tokens[0] == stored[0], "equal ones: the first stored, which commits without moving anything"
     assert emits({(): [4, 3], (4,): [0]}) == (0,), "nothing below a refused node counts"
 
 

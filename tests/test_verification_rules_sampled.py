@@ -133,6 +133,9 @@ def test_numbers_are_keyed_by_position_and_never_shared() -> None:
     drawn = [KeyedChance(sampling, at, drafting=True).accepts(0.5) for at in range(2000)]
     assert abs(sum(taken) - 1000) < 120 and abs(sum(drawn) - 1000) < 120
     assert abs(sum(a == b for a, b in zip(taken, drawn, strict=True)) - 1000) < 120
+    # Turns at one position have numbers of their own.
+    turns = [[chance.accepts(0.5) for _ in range(2)] for chance in (KeyedChance(sampling, at) for at in range(2000))]
+    assert abs(sum(first == second for first, second in turns) - 1000) < 120
     assert not any(KeyedChance(sampling, at).accepts(0.0) for at in range(50))
 
 
