@@ -203,6 +203,9 @@ class _ReplaySession:
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         self._session.keep(paths)
 
+    def trim(self, lengths: Sequence[int]) -> None:
+        self._session.trim(lengths)
+
     def select(self, rows: Sequence[int]) -> None:
         self._session.select(rows)
         if self._rows is not None:

@@ -32,6 +32,7 @@ class Budget:
 
     max_nodes: int
     costs: Sequence[float] = ()
+    seconds: float = 0.0  # one row's share of an empty call; 0: not measured
 
     def cut(self, scores: Sequence[float]) -> int:
         """Nodes to keep of a tree whose path probabilities are `scores`, in the order in which it was grown.
@@ -68,7 +69,10 @@ class CostModel:
 
     def budget(self, rows: int, max_nodes: int, *, adaptive: bool = True) -> Budget:
         """The budget of a row in a call of `rows` rows; `adaptive=False`: max_nodes, whatever they cost."""
-        return Budget(max_nodes, self._curve(rows).costs(max_nodes)) if adaptive else Budget(max_nodes)
+        if not adaptive:
+            return Budget(max_nodes)
+        curve = self._curve(rows)
+        return Budget(max_nodes, curve.costs(max_nodes), curve.empty / rows)
 
     def relative(self, rows: int, nodes: int, extra: float) -> float:
         """Cost of a call with `nodes` nodes and `extra` seconds of drafting, in units of an empty call."""

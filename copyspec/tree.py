@@ -50,6 +50,7 @@ class DraftTree:
     scores: Sequence[float] = ()  # [m], estimated probability that the whole path to the node is accepted
     origins: Sequence[Origin | None] = field(default=())  # [m], None: copied from nowhere (an end of sequence, say)
     sampled: Mapping[int, Sampled] | None = None  # by parent; every other child is certain (Q is one-hot)
+    makers: Sequence[str | None] | None = None  # [m], who drafted a token without an origin: "model" or "pool"
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -73,6 +74,7 @@ class DraftTree:
             [self.scores[node] for node in kept],
             [self.origins[node] for node in kept],
             self.sampled and {place[node]: drawn for node, drawn in self.sampled.items() if node in place},
+            self.makers and [self.makers[node] for node in kept],
         )
 
     def first_chain(self) -> DraftTree:
@@ -86,6 +88,7 @@ class DraftTree:
             self.scores[:length],
             self.origins[:length],
             self.sampled and {node: drawn for node, drawn in self.sampled.items() if node < length},
+            self.makers and self.makers[:length],
         )
 
 
@@ -95,8 +98,12 @@ EMPTY = DraftTree()
 def check_tree(tree: DraftTree) -> None:
     """Raises ValueError where `tree` breaks the contract above: for drafters from outside, and for tests."""
     sizes = {len(tree.tokens), len(tree.parents), len(tree.scores), len(tree.origins)}
+    if tree.makers is not None:
+        sizes.add(len(tree.makers))
     if len(sizes) != 1:
-        raise ValueError(f"tokens, parents, scores and origins of a draft tree differ in length: {sorted(sizes)}")
+        raise ValueError(
+            f"tokens, parents, scores, origins and makers of a draft tree differ in length: {sorted(sizes)}"
+        )
     seen: set[tuple[int, int]] = set()
     for node, (parent, token) in enumerate(zip(tree.parents, tree.tokens, strict=True)):
         if not ROOT <= parent < node:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -81,7 +81,7 @@ class Row:
 
         `cost`: of the step, in units of a call without draft nodes.
         """
-        self._count(tree, len(path))
+        self._count(tree, path)
         if self._pacer is not None and self._proposed:
             self._pacer.observe(len(tree), len(path), cost)
         since, self._reported = self._reported, len(self._output)
@@ -112,8 +112,8 @@ class Row:
         after = Origin(last.source, last.offset + 1)
         return after if after.offset < len(tokens) and tokens[after.offset] == self._output[-1] else None
 
-    def _count(self, tree: DraftTree, accepted: int) -> None:
-        stats = self.stats
+    def _count(self, tree: DraftTree, path: Sequence[int]) -> None:
+        stats, accepted = self.stats, len(path)
         stats.output_tokens = len(self._output)
         if not len(tree):
             return
@@ -123,18 +123,20 @@ class Row:
         stats.accepted_per_position.extend([0] * (accepted - len(stats.accepted_per_position)))
         for position in range(accepted):
             stats.accepted_per_position[position] += 1
-        self._book(stats.drafted_by_source, tree.tokens, tree.origins)
-        new = slice(self._reported, self._reported + accepted)
-        self._book(stats.accepted_by_source, self._output[new], self._origins[new])
+        self._book(stats.drafted_by_source, tree, range(len(tree)))
+        self._book(stats.accepted_by_source, tree, path)
 
-    def _book(self, counts: dict[str, int], tokens: Sequence[int], origins: Sequence[Origin | None]) -> None:
-        """Counts draft tokens by the kind of source they come from."""
-        for token, origin in zip(tokens, origins, strict=True):
+    def _book(self, counts: dict[str, int], tree: DraftTree, nodes: Iterable[int]) -> None:
+        """Counts `nodes` by the kind of source they come from, or by who drafted them."""
+        for node in nodes:
+            origin = tree.origins[node]
             kind: str
             if origin is not None:
                 kind = "output" if origin.source == OUTPUT else self.request.sources[origin.source].kind
+            elif tree.makers is not None and (maker := tree.makers[node]) is not None:
+                kind = maker
             else:
-                kind = "end" if token in self.request.eos_token_ids else "guess"
+                kind = "end" if tree.tokens[node] in self.request.eos_token_ids else "guess"
             counts[kind] = counts.get(kind, 0) + 1
 
 

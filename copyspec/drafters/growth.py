@@ -52,7 +52,7 @@ def grow(corpus: Corpus, cursors: list[Cursor], estimates: Estimates, budget: Bu
     grown, text, weights = Grown(), corpus.tokens, estimates.weights
     add_token, add_parent, add_score = grown.tokens.append, grown.parents.append, grown.scores.append
     add_position, add_cursors = grown.positions.append, grown.cursors.append
-    heap = _roots(corpus, cursors, estimates, grown)
+    heap = roots(corpus, cursors, estimates, grown)
     end, none, order = len(text), estimates.none_deeper, len(heap)
     max_nodes, costs = budget.max_nodes, budget.costs
     cheapest = min([after - before for before, after in pairwise(costs)], default=0.0)
@@ -61,7 +61,7 @@ def grow(corpus: Corpus, cursors: list[Cursor], estimates: Estimates, budget: Bu
     while heap and heap[0][0] <= -LEAST_SCORE:
         negative, _, token, parent, position, group = heappop(heap)
         if token == _CHILDREN:
-            for child in _children(corpus, group, estimates, grown, parent):
+            for child in children(corpus, group, estimates, grown, parent):
                 order += 1
                 heappush(heap, (child[0], order, *child[1:]))
             continue
@@ -110,7 +110,7 @@ def join(corpus: Corpus, token: int, group: list[Cursor]) -> None:
             group.append((position, FAR_BY_KIND[WRITTEN] * STRIDE + 1))
 
 
-def _roots(corpus: Corpus, cursors: list[Cursor], estimates: Estimates, grown: Grown) -> list[_Entry]:
+def roots(corpus: Corpus, cursors: list[Cursor], estimates: Estimates, grown: Grown) -> list[_Entry]:
     """The heap to grow from: what the cursors say comes next, and the tokens that come often."""
     votes = _vote(corpus, cursors, estimates, grown, ROOT)
     ranked = list(zip(estimates.common, corpus.common, strict=False))
@@ -127,7 +127,7 @@ def _roots(corpus: Corpus, cursors: list[Cursor], estimates: Estimates, grown: G
     return heap
 
 
-def _children(
+def children(
     corpus: Corpus, cursors: list[Cursor], estimates: Estimates, grown: Grown, node: int
 ) -> list[tuple[float, int, int, int, list[Cursor]]]:
     """The entries of the children of `node`, after which `cursors` stand, without their order."""

@@ -38,6 +38,10 @@ class Session(Protocol):
         `score` leaves the cache. Then `lengths[r]` has grown by len(chain) + len(path)."""
         ...
 
+    def trim(self, lengths: Sequence[int]) -> None:
+        """Forgets what row r holds beyond its first `lengths[r]` tokens; what the last `score` computed too."""
+        ...
+
     def select(self, rows: Sequence[int]) -> None:
         """Keeps these rows only, in this order: finished rows leave the batch."""
         ...

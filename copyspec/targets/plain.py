@@ -75,6 +75,9 @@ class PlainSession:
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         """Nothing to do: the chain is in the model's state already, and there are no drafts."""
 
+    def trim(self, lengths: Sequence[int]) -> None:
+        raise NotImplementedError(f"{type(self._model).__name__} cannot go back to an earlier token")
+
     def select(self, rows: Sequence[int]) -> None:
         if list(rows) != [0]:
             raise ValueError(f"a session of one row keeps row 0, got {list(rows)!r}")

@@ -34,6 +34,10 @@ class RowSessions:
         for session, path in zip(self._sessions, paths, strict=True):
             session.keep([path])
 
+    def trim(self, lengths: Sequence[int]) -> None:
+        for session, length in zip(self._sessions, lengths, strict=True):
+            session.trim([length])
+
     def select(self, rows: Sequence[int]) -> None:
         kept = set(rows)
         for row, session in enumerate(self._sessions):

@@ -80,6 +80,13 @@ class TreeSession(ABC):
         if moves:
             self._cache.move(moves)
 
+    def trim(self, lengths: Sequence[int]) -> None:
+        if len(lengths) != len(self._lengths) or any(map(int.__gt__, lengths, self._lengths)):
+            raise ValueError(f"rows of {list(self._lengths)} tokens cannot be cut to {list(lengths)}")
+        # What lies behind a row's length is never seen, and is written over by the next pass.
+        self._lengths = list(lengths)
+        self._chains = None
+
     @torch.inference_mode()
     def select(self, rows: Sequence[int]) -> None:
         self._cache.select(rows)

@@ -1,0 +1,278 @@
+"""Blending: copies and the words of models in one tree, under one budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+
+from copyspec.budget import Budget
+from copyspec.drafters import growth
+from copyspec.drafters.copying import CopyDrafter
+from copyspec.drafters.growth import LEAST_SCORE, NOWHERE, Cursor, Grown
+from copyspec.drafters.predictors import Path, Predictor, paths
+from copyspec.sources import Source
+from copyspec.tree import EMPTY, ROOT, DraftTree
+
+PASSES = 5
+"""Reads of a model for one draft, at most: as many as a chain of a small model is long."""
+
+WORTH = 0.1
+"""Expected tokens of one more read, below which none is made while costs are unknown."""
+
+SHOWN = 0.02
+"""A model reads nodes of at least this score: what it says after others is not worth their columns in its pass."""
+
+
+@dataclass(slots=True)
+class Mix:
+    """What copies say after one node, before models join in: the weights of their tokens, and of none being right."""
+
+    copies: dict[int, float]
+    none: float
+
+
+@dataclass(slots=True)
+class Blended:
+    """A tree of copies and words, with what is needed to learn from it."""
+
+    grown: Grown = field(default_factory=Grown)
+    paths: list[Path] = field(default_factory=list)  # by node
+    mixes: dict[Path, Mix] = field(default_factory=dict)  # of the nodes after which a model spoke too
+    makers: dict[Path, str] = field(default_factory=dict)  # of the nodes that no cursor stands at
+
+    def ask(self, most: int) -> DraftTree:
+        """The nodes that models read: the likely ones."""
+        scores = self.grown.scores
+        count = next((node for node, score in enumerate(scores) if score < SHOWN), len(scores))
+        count = min(count, most)
+        return DraftTree(self.grown.tokens[:count], self.grown.parents[:count], scores[:count], [None] * count)
+
+
+_Candidate = tuple[float, int, list[Cursor]]
+"""(probability, position of the heaviest cursor at the token or NOWHERE, cursors moved on), by token."""
+
+Copies = Callable[[Grown, int], tuple[dict[int, _Candidate], float]]
+"""What copies say after a node of the tree (ROOT: at its root), and the weight of none being right there."""
+
+
+def no_copies(grown: Grown, node: int) -> tuple[dict[int, _Candidate], float]:
+    """For models alone."""
+    return {}, 1.0
+
+
+def blend(copies: Copies, predictors: Sequence[Predictor], budget: Budget) -> Blended:
+    """The most likely nodes, best first.
+
+    Models are voices beside the cursors: P(token) = (weight of its cursors + sum of weight * P_model(token)) /
+    (weight of all). What the cursors leave open, their weight of none being right, is shared among the models, so
+    that a model alone is taken at its word.
+    """
+    blended = Blended()
+    grown = blended.grown
+    heap: list[tuple[float, int, int, int, int, list[Cursor]]] = []
+    order = 0
+
+    def push(node: int, path: Path, score: float) -> None:
+        nonlocal order
+        candidates, none = copies(grown, node)
+        candidates = _with_words(candidates, none, predictors, path, blended)
+        for token, (probability, position, group) in candidates.items():
+            order += 1
+            if score * probability >= LEAST_SCORE:
+                heappush(heap, (-score * probability, order, token, node, position, group))
+
+    push(ROOT, (), 1.0)
+    while heap and len(grown.tokens) < budget.max_nodes:
+        negative, _, token, parent, position, group = heappop(heap)
+        path = (token,) if parent == ROOT else (*blended.paths[parent], token)
+        grown.tokens.append(token)
+        grown.parents.append(parent)
+        grown.scores.append(-negative)
+        grown.positions.append(position)
+        grown.cursors.append(group)
+        blended.paths.append(path)
+        if len(grown.tokens) < budget.max_nodes:
+            push(len(grown.tokens) - 1, path, -negative)
+    return blended
+
+
+def _with_words(
+    candidates: dict[int, _Candidate], none: float, predictors: Sequence[Predictor], path: Path, blended: Blended
+) -> dict[int, _Candidate]:
+    """The candidates of the copies, with the words of the models that know the node."""
+    speaking = [(each, words) for each in predictors if (words := each.words(path))]
+    if not speaking:
+        return candidates
+    left = max(1.0 - sum(probability for probability, _, _ in candidates.values()), 1e-6)
+    total = none / left  # weight of all cursors and of none
+    blended.mixes[path] = Mix({token: each[0] * total for token, each in candidates.items()}, none)
+    weights = sum(predictor.weight for predictor, _ in speaking)
+    whole = total + weights
+    mixed = {token: (each[0] * total / whole, each[1], each[2]) for token, each in candidates.items()}
+    for predictor, words in speaking:
+        weight = predictor.weight * (1.0 + none / weights) / whole
+        for token, probability in words:
+            held, position, group = mixed.get(token, (0.0, NOWHERE, []))
+            mixed[token] = (held + weight * probability, position, group)
+            if position == NOWHERE:
+                blended.makers.setdefault((*path, token), predictor.kind)
+    return mixed
+
+
+def read_on(grow: Callable[[], Blended], predictors: Sequence[Predictor], budget: Budget) -> Blended:
+    """Grows a tree, asks the models about it, and grows it again with what they say, while that pays."""
+    blended, asked = grow(), list(predictors)
+    for _ in range(PASSES):
+        asked = [each for each in asked if _pays(blended, each, budget) and each.read(blended.ask(budget.max_nodes))]
+        if not asked:
+            break
+        blended = grow()
+    return blended
+
+
+def _pays(blended: Blended, predictor: Predictor, budget: Budget) -> bool:
+    """Whether what the model would add to the tree is worth its pass.
+
+    What it would add after a node is the probability that the path holds, no child drafted so far is right, and
+    the model's likeliest token is; in a full tree it takes the place of the least likely node. A pass pays if its
+    expected tokens take less time than tokens cost now.
+    """
+    grown = blended.grown
+    open_ = [1.0, *grown.scores]
+    for node, parent in enumerate(grown.parents):
+        open_[parent + 1] -= grown.scores[node]
+    least = grown.scores[-1] if len(grown.scores) >= budget.max_nodes else 0.0
+    nodes = zip([(), *blended.paths], open_, strict=True)
+    gain = sum(max(predictor.hits * chance - least, 0.0) for path, chance in nodes if predictor.words(path) is None)
+    if not (budget.seconds and predictor.seconds):
+        return gain >= WORTH
+    count = budget.cut(grown.scores)
+    cost = budget.costs[count] if budget.costs else 1.0
+    rate = (1.0 + sum(grown.scores[:count])) / cost
+    return gain > rate * predictor.seconds / budget.seconds
+
+
+def learn(blended: Blended, predictors: Sequence[Predictor], tokens: Sequence[int]) -> None:
+    """Tells the models how much their word should have counted beside the copies', along the output's `tokens`."""
+    for index, token in enumerate(tokens):
+        mix = blended.mixes.get(tuple(tokens[:index]))
+        if mix is None or not mix.copies:
+            continue
+        speaking = [(each, words) for each in predictors if (words := each.words(tuple(tokens[:index])))]
+        weights = sum(predictor.weight for predictor, _ in speaking)
+        whole = sum(mix.copies.values()) + mix.none + weights
+        shares = [each.weight * (1.0 + mix.none / weights) * dict(words).get(token, 0.0) for each, words in speaking]
+        right = mix.copies.get(token, 0.0) + sum(shares)
+        if right > 0:
+            for (predictor, _), share in zip(speaking, shares, strict=True):
+                predictor.learn(share / right - predictor.weight * (1.0 + mix.none / weights) / whole)
+
+
+class BlendDrafter(CopyDrafter):
+    """Staged drafting: the copies draft first, models read that draft, say what else may come after each of its
+    nodes and how likely the copies are, and copies go on behind what the models add.
+
+    Staged speculative decoding (Spector and Re 2023, arXiv 2308.04623) and cascades (Chen et al. 2023, arXiv
+    2312.11462) verify a copied draft by a small model before the large one; here the small model's word joins the
+    copies' instead of overruling them, and each weighs what it has been worth.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        predictors: Sequence[Predictor],
+        *,
+        eos: int | None,
+        continues_prompt: bool = True,
+    ) -> None:
+        super().__init__(sources, eos=eos, continues_prompt=continues_prompt)
+        self._predictors = list(predictors)
+        self._blended = Blended()
+
+    def propose(self, budget: Budget) -> DraftTree:
+        """A tree of what copies and models say. Models are asked while that pays."""
+        self._blended = Blended()
+        self._cursors, self._grown = [], Grown()
+        if budget.max_nodes <= 0:
+            return EMPTY
+        self._cursors = self._tracker.cursors()
+
+        def grow() -> Blended:
+            return blend(self._copies, self._predictors, budget)
+
+        self._blended = read_on(grow, self._predictors, budget)
+        self._grown = self._blended.grown
+        return _with_makers(self._tree(self._grown, budget.cut(self._grown.scores)), self._blended.makers)
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """Follows the output; copies and models learn from what became of the last tree."""
+        learn(self._blended, self._predictors, tokens)
+        for predictor in self._predictors:
+            predictor.follow(tokens)
+        super().accept(tokens)
+        self._blended = Blended()
+
+    def _copies(self, grown: Grown, node: int) -> tuple[dict[int, _Candidate], float]:
+        if node == ROOT:
+            entries = growth.roots(self._corpus, self._cursors, self._estimates, grown)
+            found = {token: (-negative, position, group) for negative, _, token, _, position, group in entries}
+            return found, self._estimates.none_at_root
+        group = list(grown.cursors[node])
+        score = grown.scores[node]
+        children = growth.children(self._corpus, group, self._estimates, grown, node)
+        found = {token: (-negative / score, position, moved) for negative, token, _, position, moved in children}
+        return found, self._estimates.none_deeper
+
+
+class PredictorDrafter:
+    """A tree of what models say, without copies: several models merge into one tree (SpecInfer, arXiv 2305.09781)."""
+
+    def __init__(self, predictors: Sequence[Predictor]) -> None:
+        self._predictors = list(predictors)
+        self._blended = Blended()
+
+    def propose(self, budget: Budget) -> DraftTree:
+        """The likeliest nodes, best first; the models are asked level by level while that pays."""
+        self._blended = Blended()
+        if budget.max_nodes <= 0:
+            return EMPTY
+
+        def grow() -> Blended:
+            return blend(no_copies, self._predictors, budget)
+
+        self._blended = read_on(grow, self._predictors, budget)
+        grown = self._blended.grown
+        return _with_makers(chain_first(grown, budget.cut(grown.scores)), self._blended.makers)
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """Follows the output."""
+        learn(self._blended, self._predictors, tokens)
+        for predictor in self._predictors:
+            predictor.follow(tokens)
+        self._blended = Blended()
+
+
+def chain_first(grown: Grown, count: int) -> DraftTree:
+    """The first `count` nodes as a tree whose most likely chain is stored first; it names no origins."""
+    chain, node = [], ROOT
+    for child in range(count):
+        if grown.parents[child] == node:
+            chain.append(child)
+            node = child
+    on_chain = set(chain)
+    order = chain + [node for node in range(count) if node not in on_chain]
+    place = {ROOT: ROOT, **{node: index for index, node in enumerate(order)}}
+    return DraftTree(
+        [grown.tokens[node] for node in order],
+        [place[grown.parents[node]] for node in order],
+        [grown.scores[node] for node in order],
+        [None] * count,
+    )
+
+
+def _with_makers(tree: DraftTree, makers: Mapping[Path, str]) -> DraftTree:
+    if not makers or not len(tree):
+        return tree
+    nodes = zip(paths(tree.tokens, tree.parents), tree.origins, strict=True)
+    return replace(tree, makers=[makers.get(path) if origin is None else None for path, origin in nodes])
