@@ -8,8 +8,9 @@ from typing import TypeVar
 import torch
 
 from copyspec.tree import ROOT, DraftTree, Sampled
-from copyspec.verification.rules import Chance, Rule
+from copyspec.verification.rules import Rule
 from copyspec.verification.sampled import draw
+from copyspec.verification.turns import Chance
 from copyspec.verification.walk import walk
 
 T = TypeVar("T")

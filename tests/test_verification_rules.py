@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from copyspec.tree import ROOT, DraftTree, Sampled, check_tree
 from copyspec.verification.registry import RULES, rule
-from copyspec.verification.rules import (
+from copyspec.verification.sampled import draw
+from copyspec.verification.turns import (
     Chance,
     Turn,
     acceptance,
@@ -19,7 +20,6 @@ from copyspec.verification.rules import (
     take_turns,
     turns_of,
 )
-from copyspec.verification.sampled import draw
 from tests.enumeration import (
     EXACT,
     VOCAB,

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from copyspec.options import SamplingOptions
 from copyspec.tree import ROOT, DraftTree, Sampled
 from copyspec.verification.registry import RULES, VerificationOptions, rule
-from copyspec.verification.rules import Chance, Rule, Turn, take_turns, turns_of
+from copyspec.verification.rules import Rule
 from copyspec.verification.sampled import draw
+from copyspec.verification.turns import Chance, Turn, take_turns, turns_of
 from tests.enumeration import VOCAB, Branching, P, Q, TableNodes, emitted, tree_of, variation, walked
 
 LOSSY = [name for name, kind in RULES.items() if kind.preserves is None]

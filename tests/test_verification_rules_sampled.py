@@ -186,7 +186,7 @@ def test_processors_see_the_path_to_each_node(name: str) -> None:
 # Draws of one token and of two, and the bias in total variation that each must find with the probability POWER. One
 # token: that of the traps' Q before processors. Two: coarser, for what the enumeration does not run, keys and steps.
 ONE, ONE_BIAS = 7_000, 0.05
-TWO, TWO_BIAS = 1_500, 0.15
+TWO, TWO_BIAS = 1_000, 0.2
 POWER = 0.99
 
 

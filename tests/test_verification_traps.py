@@ -12,8 +12,8 @@ import torch
 
 from copyspec.tree import DraftTree, Sampled
 from copyspec.verification.registry import rule
-from copyspec.verification.rules import Chance, Turn, take_turns
 from copyspec.verification.sampled import draw
+from copyspec.verification.turns import Chance, Turn, take_turns
 from tests.enumeration import EXACT, P, Q, TableNodes, emitted, tree_of, variation, walked
 
 SHARPENED = (Q.log() / 0.6).softmax(-1)  # Q after a processor: temperature 0.6

@@ -12,11 +12,12 @@ at least as often as in the other order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
-from copyspec.tree import DraftTree, Sampled
+from copyspec.tree import DraftTree
+from copyspec.verification.turns import Chance, Turn, k_sequential, take_turns, turns_of
 
 if TYPE_CHECKING:
     import torch
@@ -25,30 +26,6 @@ if TYPE_CHECKING:
 
 Guarantee = Literal["tokens", "distribution"]
 """What a rule preserves: the very tokens of plain decoding at that seed, or their distribution."""
-
-# Halvings of an interval of at most [1, k]: below float32's resolution for every k that a tree has room for.
-_BISECTIONS = 40
-# From this overlap on P and Q are equal up to float32's sums, and the equation is too flat to be solved: rho is 1.
-_EQUAL = 1 - 1e-6
-
-
-class Turn(NamedTuple):
-    """One draft token at a node, and what it was drawn from."""
-
-    token: int
-    q: torch.Tensor | None  # [V], renormalised where drawn without replacement; None: copied
-
-
-class Chance(Protocol):
-    """The randomness of one output position, independent of what the drafts were drawn with."""
-
-    def accepts(self, probability: float) -> bool:
-        """True with this probability: u < probability strictly, so that 0 is never accepted."""
-        ...
-
-    def token(self, probabilities: torch.Tensor) -> int:
-        """A draw from `probabilities` [V]; they need not sum to 1."""
-        ...
 
 
 class Nodes(Protocol):
@@ -90,106 +67,6 @@ class Rule(Protocol):
     def begin(self, tree: DraftTree, nodes: Nodes) -> NextToken:
         """Verification of one tree. Raises ValueError where the drafter's draws do not fit the rule."""
         ...
-
-
-def take_turns(
-    p: torch.Tensor, turns: Sequence[Turn], chance: Chance, *, lenience: float = 1.0
-) -> tuple[int | None, torch.Tensor]:
-    """The accepted token, if any, and what is left of P to draw from otherwise. [V]
-
-    Multi-step speculative sampling (SpecInfer, Miao et al. 2024, arXiv:2305.09781, algorithm 2): accept with
-    min(1, R/Q), else R = norm(max(0, R - Q)). One turn is the rule of Leviathan et al. 2023 (arXiv:2211.17192) and
-    Chen et al. 2023 (arXiv:2302.01318). `lenience` below 1 divides the ratio and loses the distribution.
-    """
-    rest = p
-    for token, q in turns:
-        if chance.accepts(acceptance(rest, q, token, lenience=lenience)):
-            return token, rest
-        rest = residual(rest, q, token)
-    return None, rest
-
-
-def acceptance(r: torch.Tensor, q: torch.Tensor | None, token: int, *, lenience: float = 1.0) -> float:
-    """min(1, R/(lenience Q)) at `token`. Raises ValueError where Q gives the token no probability."""
-    if q is None:
-        return min(1.0, float(r[token]) / lenience)
-    drawn_with = float(q[token])
-    if not drawn_with > 0.0:
-        raise ValueError(
-            f"token {token} was drawn from a distribution that gives it probability {drawn_with!r}: hand over the "
-            "one that it was drawn from, after temperature and truncation"
-        )
-    return min(1.0, float(r[token]) / (lenience * drawn_with))
-
-
-def residual(r: torch.Tensor, q: torch.Tensor | None, token: int) -> torch.Tensor:
-    """norm(max(0, R - Q)) after `token` was rejected. Without mass, by rounding only: R without the token."""
-    if q is not None:
-        rest = (r - q).clamp(min=0.0)
-        if float(mass := rest.sum()) > 0.0:
-            return rest / mass
-    rest = r.clone()
-    rest[token] = 0.0
-    mass = rest.sum()
-    return rest / mass if float(mass) > 0.0 else r
-
-
-def k_sequential(
-    p: torch.Tensor, q: torch.Tensor, tokens: Sequence[int], chance: Chance
-) -> tuple[int | None, torch.Tensor]:
-    """The accepted one of k independent draws from Q, if any, and what is left of P otherwise. [V]
-
-    SpecTr (Sun et al. 2023, arXiv:2310.15141, algorithm 3): accept with min(1, P/(rho Q)); what is left is
-    norm(P - min(Q, P/rho) Pacc/beta). Any rho not below the solution is exact.
-    """
-    if not tokens:
-        return None, p
-    rho = solve_rho(p, q, len(tokens))
-    for token in tokens:
-        if chance.accepts(acceptance(p, q, token, lenience=rho)):
-            return token, p
-    covered = q.minimum(p / rho)
-    beta = min(float(covered.sum()), 1.0)
-    accepted = (1.0 - (1.0 - beta) ** len(tokens)) / beta if beta > 0.0 else 0.0
-    rest = (p - covered * accepted).clamp(min=0.0)
-    mass = float(rest.sum())
-    if mass > 0.0:
-        return None, rest / mass
-    rest = p
-    for token in tokens:
-        rest = residual(rest, None, token)
-    return None, rest
-
-
-def solve_rho(p: torch.Tensor, q: torch.Tensor, k: int) -> float:
-    """rho in [1, k] with 1 - (1 - beta)^k = rho beta and beta = sum min(Q, P/rho), from above, by bisection."""
-    if k == 1 or float(q.minimum(p).sum()) >= _EQUAL:
-        return 1.0
-    low, high = 1.0, float(k)
-    for _ in range(_BISECTIONS):
-        rho = (low + high) / 2
-        beta = float(q.minimum(p / rho).sum())
-        if 1.0 - (1.0 - min(beta, 1.0)) ** k > rho * beta:
-            low = rho
-        else:
-            high = rho
-    return high
-
-
-def turns_of(drawn: Sampled, p: torch.Tensor) -> list[Turn]:
-    """The turns of the drawn children of a node. Raises ValueError where Q is not over P's vocabulary."""
-    q = drawn.probabilities.to(p)
-    if q.shape != p.shape:
-        raise ValueError(
-            f"the drafter drew from {list(q.shape)} tokens where the target has {list(p.shape)}: "
-            "hand over a distribution over the target's vocabulary"
-        )
-    turns: list[Turn] = []
-    for token in drawn.tokens:
-        turns.append(Turn(token, q))
-        if not drawn.replacement:
-            q = residual(q, None, token)
-    return turns
 
 
 class Children:

@@ -13,16 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from copyspec.tree import ROOT, DraftTree
-from copyspec.verification.rules import (
-    Chance,
-    Children,
-    Guarantee,
-    NextToken,
-    Nodes,
-    at_each_node,
-    require_greedy,
-    take_turns,
-)
+from copyspec.verification.rules import Children, Guarantee, NextToken, Nodes, at_each_node, require_greedy
+from copyspec.verification.turns import Chance, take_turns
 
 if TYPE_CHECKING:
     import torch

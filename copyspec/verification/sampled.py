@@ -11,7 +11,8 @@ from copyspec.options import SamplingOptions
 from copyspec.tree import ROOT, DraftTree, Sampled
 from copyspec.verification.noise import gumbel, uniform
 from copyspec.verification.picking import Picker, best_two
-from copyspec.verification.rules import Chance, NextToken, Rule, residual
+from copyspec.verification.rules import NextToken, Rule
+from copyspec.verification.turns import Chance, residual
 
 # Added to the seed by XOR, so that drafts, verification and the coupled walk never share a random number: hex digits
 # of pi, above the 32 bits that seeds usually have.
