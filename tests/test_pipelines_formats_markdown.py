@@ -197,8 +197,8 @@ def test_bad_bytes_leave_the_rest() -> None:
 
 
 pieces = st.sampled_from(
-    "> |>|- |  |    |\t|1. |# |```\n|~~~|$$|| |--|<div>|<!--|-->|</div>|---\n|===\n|teh |a b|*|_|`|[a](b)|[|]|(|)|\\|\r\n|"
-    "\n|\n|\n|[x]: y|[^1]: |<b|$|:::|{% x %}|é\u0301|\ufeff".replace("|| |", "|BAR|").split("|")
+    "> |>|- |  |    |\t|1. |# |```\n|~~~|$$|| |--|<div>|<!--|-->|</div>|---\n|===\n|teh |a b|*|_|`|[a](b)|[|]|(|)|\\|"
+    "\r\n|\n|\n|\n|[x]: y|[^1]: |<b|$|:::|{% x %}|é\u0301|\ufeff".replace("|| |", "|BAR|").split("|")
 ).map(lambda piece: piece.replace("BAR", "|"))
 
 

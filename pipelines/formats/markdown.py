@@ -34,8 +34,8 @@ _KEY = re.compile(r"[\"']?[\w .-]+[\"']?[ \t]*[:=]|#|\{|- ")
 _HTML_NAMES = (
     "address article aside base blockquote body caption center col colgroup dd details dialog dir div dl dt fieldset "
     "figcaption figure footer form frame frameset h1 h2 h3 h4 h5 h6 head header hr html iframe legend li link main "
-    "menu menuitem nav noframes ol optgroup option p param search section summary table tbody td tfoot th thead title tr "
-    "track ul"
+    "menu menuitem nav noframes ol optgroup option p param search section summary table tbody td tfoot th thead title "
+    "tr track ul"
 )
 _RAW = "script|pre|style|textarea"
 _OPENINGS = (  # how a block begins, and how its last line ends it; None: before a blank line
