@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import os
 from collections.abc import Iterator
 
@@ -34,6 +36,16 @@ def steady_drafts() -> Iterator[None]:
         patch.setattr(CostModel, "budget", budget)
         patch.setattr(Pacer, "wants_draft", lambda self: True)
         yield
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Coroutines run in a loop of their own: no plugin, and none of its settings, is needed for it."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = inspect.signature(pyfuncitem.obj).parameters
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in arguments}))
+    return True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

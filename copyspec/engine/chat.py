@@ -40,10 +40,13 @@ def with_system(messages: Sequence[Message], system: str | None) -> list[Message
     return [{"role": "system", "content": system}, *messages]
 
 
-def render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> str:
+def render(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], tools: Sequence[Mapping[str, object]] = ()
+) -> str:
     """The template's text. A last message of the assistant is continued; else the assistant's turn is opened.
 
-    Templates without a system role get it in front of the first message of the user.
+    Templates without a system role get it in front of the first message of the user. `tools`: what the model may
+    call, as JSON schemas; their texts are the program's own and go in as they are.
     """
     from jinja2.exceptions import TemplateError
 
@@ -53,12 +56,12 @@ def render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> s
             "or set tokenizer.chat_template"
         )
     try:
-        return _apply(tokenizer, messages)
+        return _apply(tokenizer, messages, tools)
     except TemplateError as error:
         folded = _fold_system(messages)
         if folded is not None:
             try:
-                return _apply(tokenizer, folded)
+                return _apply(tokenizer, folded, tools)
             except TemplateError:
                 pass
         roles = ", ".join(str(message["role"]) for message in messages)
@@ -100,10 +103,14 @@ def unused_mark(messages: Sequence[Message]) -> str:
     return mark
 
 
-def _apply(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> str:
-    continues = bool(messages) and messages[-1]["role"] == "assistant"
+def _apply(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], tools: Sequence[Mapping[str, object]]
+) -> str:
+    last = messages[-1] if messages else {}
+    continues = last.get("role") == "assistant" and bool(last.get("content"))
     text = tokenizer.apply_chat_template(
         [dict(message) for message in messages],  # type: ignore[arg-type]  # annotated for text contents only
+        tools=[dict(tool) for tool in tools] or None,
         tokenize=False,
         add_generation_prompt=not continues,
         continue_final_message=continues,

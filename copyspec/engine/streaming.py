@@ -16,16 +16,28 @@ def chunks(jobs: Sequence[Job], steps: Generator[list[StepOutput], None, None]) 
 
     The texts of a prompt's chunks join to the text of its result.
     """
-    texts = [_TextStream(job) for job in jobs]
+    maker = ChunkMaker(jobs)
     try:
         for outputs in steps:
-            for output in outputs:
-                job = jobs[output.row]
-                job.add(output)
-                text = texts[output.row].push(output.tokens)
-                yield Chunk(text, tuple(output.tokens), _first_source(job, output), job.index, job.result)
+            yield from maker.push(outputs)
     finally:
         steps.close()
+
+
+class ChunkMaker:
+    """Turns steps into chunks of text, wherever the steps come from."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self._jobs = jobs
+        self._texts = [_TextStream(job) for job in jobs]
+
+    def push(self, outputs: Sequence[StepOutput]) -> Iterator[Chunk]:
+        """A chunk per row of the step."""
+        for output in outputs:
+            job = self._jobs[output.row]
+            job.add(output)
+            text = self._texts[output.row].push(output.tokens)
+            yield Chunk(text, tuple(output.tokens), _first_source(job, output), job.index, job.result)
 
 
 class _TextStream:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -64,7 +64,7 @@ class Codec:
                 return encoded
         return self._encode_pieces(pieces, wrap=wrap)
 
-    def encode_chat(self, messages: Sequence[Message]) -> Encoded:
+    def encode_chat(self, messages: Sequence[Message], tools: Sequence[Mapping[str, object]] = ()) -> Encoded:
         """`messages` through the chat template, up to where the assistant's answer begins or goes on.
 
         Raises ChatError where there is no template or it rejects the messages.
@@ -75,7 +75,7 @@ class Codec:
             # Templates take "</think>" and its like out of the assistant's own turns: only those keep them.
             return mark.join(_cut(text, self._special if role == "assistant" else self._control))
 
-        text = render(self.tokenizer, map_texts(messages, guard))
+        text = render(self.tokenizer, map_texts(messages, guard), tools)
         return Encoded(self._encode_pieces(text.split(mark), wrap=False).ids)
 
     def lead(self, prompt: Sequence[int], *, starts_text: bool) -> Lead:

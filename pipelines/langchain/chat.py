@@ -1,0 +1,250 @@
+"""ChatCopySpec: a chat model for LangChain that copies what stands in the documents of its run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from langchain_core.language_models import BaseChatModel, LangSmithParams
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.messages.tool import tool_call_chunk
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.utils.function_calling import convert_to_openai_tool
+
+from copyspec import Chunk, Result
+from copyspec.engine.stops import held_back
+
+from . import tools as tool_calls
+from .calls import Call, usage
+from .capture import captured, captured_around
+from .documents import artifacts, explicit, gather
+from .fields import EngineFields, public
+from .messages import Tool as ToolSchema
+from .messages import prompt_ids
+
+if TYPE_CHECKING:
+    from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+    from langchain_core.language_models import LanguageModelInput
+    from langchain_core.language_models.model_profile import ModelProfile
+    from langchain_core.runnables import Runnable
+    from langchain_core.tools import BaseTool
+
+
+class ChatCopySpec(EngineFields, BaseChatModel):
+    """A local chat model whose answers are those of plain decoding, sooner where they repeat the run's documents.
+
+        llm = ChatCopySpec(model="a hub id or a folder", max_tokens=200)
+        chain = {"context": retriever, "question": RunnablePassthrough()} | prompt | llm
+
+    Nothing is wired up: documents come from the prompt itself, from the retrievers of the same run and from the
+    artifacts of tools. `bind(references=...)`, `with_references`, `copyspec.references` and `prediction=` hand over
+    others. Calls of many threads and tasks share one running batch.
+    """
+
+    @property
+    def _llm_type(self) -> str:
+        return "copyspec-chat"
+
+    @property
+    def _identifying_params(self) -> Mapping[str, object]:
+        return self.traced_params()
+
+    def _get_invocation_params(self, stop: list[str] | None = None, **kwargs: object) -> dict[str, object]:
+        return super()._get_invocation_params(stop=stop, **public(kwargs))
+
+    def _get_llm_string(self, stop: list[str] | None = None, **kwargs: object) -> str:
+        return super()._get_llm_string(stop=stop, **public(kwargs))
+
+    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: object) -> LangSmithParams:
+        params = super()._get_ls_params(stop=stop, **kwargs)
+        params["ls_provider"] = "copyspec"
+        if not isinstance(kwargs.get("model"), str):
+            params["ls_model_name"] = self.shown_name()
+        own = stop or self.stop
+        if own:
+            params["ls_stop"] = [own] if isinstance(own, str) else list(own)
+        return params
+
+    def _resolve_model_profile(self) -> ModelProfile | None:
+        engine = self._engine or (self.engine if not isinstance(self.model, (str, type(None))) else None)
+        if engine is None:
+            return None  # nothing is loaded for it
+        calls_tools = "tools" in str(engine.tokenizer.chat_template)
+        profile: ModelProfile = {
+            "text_inputs": True,
+            "image_inputs": False,
+            "text_outputs": True,
+            "tool_calling": calls_tools,
+            "structured_output": calls_tools,
+        }
+        limit = getattr(engine.model.config, "max_position_embeddings", None)
+        return {**profile, "max_input_tokens": limit} if isinstance(limit, int) else profile
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: object,
+    ) -> ChatResult:
+        asked = _Asked(self, messages, stop, run_manager, kwargs)
+        return asked.chat_result(asked.call.results()[0])
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: object,
+    ) -> ChatResult:
+        # Loading a model and encoding long documents take their time: the event loop goes on meanwhile.
+        asked = await asyncio.to_thread(_Asked, self, messages, stop, run_manager, kwargs)
+        return asked.chat_result((await asked.call.aresults())[0])
+
+    def _stream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: object,
+    ) -> Iterator[ChatGenerationChunk]:
+        asked = _Asked(self, messages, stop, run_manager, kwargs)
+        for chunk in asked.call.chunks():
+            yield from asked.messages_of(chunk)
+
+    async def _astream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: object,
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        asked = await asyncio.to_thread(_Asked, self, messages, stop, run_manager, kwargs)
+        async for chunk in asked.call.achunks():
+            for message in asked.messages_of(chunk):
+                yield message
+
+    def bind_tools(
+        self,
+        tools: Sequence[dict[str, object] | type | Callable[..., object] | BaseTool],
+        *,
+        tool_choice: str | bool | Mapping[str, object] | None = None,
+        **kwargs: object,
+    ) -> Runnable[LanguageModelInput, AIMessage]:
+        """Shows the model tools through its chat template; calls raise ValueError where the template has no place.
+
+        `tool_choice`: "any" (also "required" and True) or the name of a tool begins the answer with a call;
+        "none" hides the tools; None and "auto" leave it to the model.
+        """
+        schemas = [convert_to_openai_tool(tool) for tool in tools]
+        return self.bind(tools=schemas, tool_choice=tool_choice, **kwargs)
+
+    def get_token_ids(self, text: str) -> list[int]:
+        """The model's own token ids of a text."""
+        return self.engine.codec.encode(text).ids
+
+    def get_num_tokens_from_messages(
+        self,
+        messages: list[BaseMessage],
+        tools: Sequence[dict[str, object] | type | Callable[..., object] | BaseTool] | None = None,
+    ) -> int:
+        """Tokens of the whole prompt: the messages through the chat template."""
+        return len(prompt_ids(self.engine, messages, [convert_to_openai_tool(tool) for tool in tools or ()]))
+
+
+class _Asked:
+    """One call of the chat model, from LangChain's words to LangChain's words."""
+
+    def __init__(
+        self,
+        model: ChatCopySpec,
+        messages: Sequence[BaseMessage],
+        stop: object,
+        run_manager: CallbackManagerForLLMRun | AsyncCallbackManagerForLLMRun | None,
+        kwargs: Mapping[str, object],
+    ) -> None:
+        engine, name = model.engine_for(kwargs.get("model"))
+        self._tools = _tools(kwargs)
+        template = str(engine.tokenizer.chat_template or "")
+        self._begun = tool_calls.forced_beginning(kwargs.get("tool_choice"), self._tools, template)
+        ids = prompt_ids(engine, messages, self._tools)
+        if self._begun:
+            ids = [*ids, *engine.codec.encode(self._begun).ids]
+        found: list[object] = []
+        if model.auto_references:
+            around = captured() if run_manager is None else captured_around(run_manager.parent_run_id)
+            found = [*artifacts(messages), *around]
+        references = gather(explicit(kwargs.get("references")), found)
+        timeout = kwargs.get("timeout", model.timeout)
+        self.call = Call.of((engine, name), [ids], [references], model.call_options(stop, kwargs), timeout)
+        self._held = ""
+
+    def chat_result(self, result: Result) -> ChatResult:
+        generations = []
+        for index, sample in enumerate(result.samples or (result,)):
+            parsed = tool_calls.parse(self._begun + sample.text, self._tools) if self._tools else None
+            message = AIMessage(
+                content=parsed.text if parsed else sample.text,
+                tool_calls=list(parsed.calls) if parsed else [],
+                invalid_tool_calls=list(parsed.invalid) if parsed else [],
+                usage_metadata=usage(result) if index == 0 else None,
+                response_metadata=self.call.metadata(sample),
+            )
+            generations.append(ChatGeneration(message=message))
+        return ChatResult(generations=generations)
+
+    def messages_of(self, chunk: Chunk) -> Iterator[ChatGenerationChunk]:
+        """A piece of the answer as LangChain streams it: nothing while it may be a call, all that was held at the end.
+
+        Counters and metadata stand on the last one alone: merging would double them.
+        """
+        text = self._ready(chunk)
+        if chunk.result is None:
+            if text:
+                yield ChatGenerationChunk(message=AIMessageChunk(content=text))
+            return
+        parsed = tool_calls.parse(self._begun + text, self._tools) if self._tools else tool_calls.Parsed(text)
+        calls = [
+            tool_call_chunk(name=call["name"], args=_json(call["args"]), id=call["id"], index=index)
+            for index, call in enumerate(parsed.calls)
+        ]
+        broken = [
+            tool_call_chunk(name=call["name"], args=call["args"], id=call["id"], index=len(calls) + index)
+            for index, call in enumerate(parsed.invalid)
+        ]
+        message = AIMessageChunk(
+            content=parsed.text,
+            tool_call_chunks=[*calls, *broken],
+            usage_metadata=usage(chunk.result),
+            response_metadata=self.call.metadata(chunk.result),
+            chunk_position="last",
+        )
+        yield ChatGenerationChunk(message=message)
+
+    def _ready(self, chunk: Chunk) -> str:
+        """What may be shown of the text so far."""
+        if not self._tools:
+            return chunk.text
+        self._held += chunk.text
+        if chunk.result is not None:
+            return self._held
+        if self._begun or tool_calls.may_begin_call(self._held):
+            return ""
+        keep = held_back(self._held, (tool_calls.OPEN,))
+        text, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
+        return text
+
+
+def _tools(kwargs: Mapping[str, object]) -> list[ToolSchema]:
+    tools = kwargs.get("tools") or ()
+    if kwargs.get("tool_choice") == "none":
+        return []
+    assert isinstance(tools, Sequence)
+    return [convert_to_openai_tool(tool) for tool in tools]
+
+
+def _json(value: object) -> str:
+    import json
+
+    return json.dumps(value, ensure_ascii=False)

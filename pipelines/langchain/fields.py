@@ -1,0 +1,153 @@
+"""What both LangChain models are made with: which engine answers, and the options of every call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, model_validator
+
+import copyspec
+from copyspec.loading import BUNDLED, LoadError, choose_default
+
+from . import capture
+from .documents import Private
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from copyspec import Engine
+
+DEFAULT_NAME = "copyspec-default"
+"""The bundled model's name in traces and metadata, instead of a path on this machine."""
+
+PRIVATE = ("references", "prediction", "edit_source")
+"""Texts to copy from: they change no output, so they stay out of cache keys, and they are nobody's business."""
+
+_ELSEWHERE = {"max_new_tokens": "max_tokens", "stop_sequences": "stop", "model_name": "model", "model_id": "model"}
+
+
+class EngineFields(BaseModel):
+    """Fields of `ChatCopySpec` and `CopySpecLLM`. None of the draft options changes an answer."""
+
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
+
+    model: object = Field(default=None, repr=False)
+    """A hub id, a folder, a transformers model or an engine, as for `copyspec.generate`; loaded with the first call.
+    None: the model of `copyspec.configure`, of $COPYSPEC_MODEL, or the bundled one."""
+    tokenizer: object = Field(default=None, repr=False)
+    device: object = None
+    dtype: object = "auto"
+    temperature: float | None = 0.0
+    """0, the default, and None are greedy."""
+    max_tokens: int | None = None
+    """Of the answer; None: 512."""
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+    stop: list[str] | str | None = None
+    """Where an answer ends; a call's own `stop` replaces it. The stop string is not part of the answer."""
+    n: int = 1
+    batch_size: int | None = None
+    """Prompts in the model at once, of all callers of this engine together."""
+    timeout: float | None = None
+    """Seconds that a call may take; TimeoutError beyond it."""
+    streaming: bool = False
+    """Stream inside `invoke` too, for callback handlers that want tokens."""
+    model_kwargs: Mapping[str, object] = Field(default_factory=dict)
+    """Further options of `copyspec.generate`, such as `logit_bias` or `drafter`."""
+    auto_references: bool = True
+    """Copy from documents that retrievers of the same run found and from what tools returned as artifacts."""
+    max_retries: int | None = Field(default=None, repr=False)
+    """For interchangeability: nothing here fails now and then."""
+    api_key: SecretStr | None = Field(default=None, repr=False)
+    """For interchangeability: a local model asks for none."""
+
+    _engine: Engine | None = PrivateAttr(default=None)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rename(cls, given: object) -> object:
+        """Other libraries' names for the same."""
+        if not isinstance(given, dict):
+            return given
+        return {_ELSEWHERE.get(str(name), name): value for name, value in given.items()}
+
+    @model_validator(mode="after")
+    def _look_for_documents(self) -> Self:
+        if self.auto_references:
+            capture.install()
+        return self
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that answers, loaded when first asked for. Raises copyspec.LoadError where that fails."""
+        if self._engine is None or self._engine.is_unloaded:
+            self._engine = self._load(self.model)
+        return self._engine
+
+    def engine_for(self, model: object) -> tuple[Engine, str]:
+        """The engine of one call and its name: `model` is the call's own choice, None for none."""
+        if model is None or model == self.shown_name():
+            return self.engine, self.shown_name()
+        engine = self._load(model)
+        return engine, model if isinstance(model, str) else engine.name
+
+    def _load(self, model: object) -> Engine:
+        if isinstance(model, copyspec.Engine):
+            return model
+        given = {"tokenizer": self.tokenizer, "device": self.device, "dtype": self.dtype}
+        options = {name: value for name, value in given.items() if value not in (None, "auto")}
+        return copyspec.load(model, **options)  # type: ignore[arg-type]  # load says what is wrong with them
+
+    def shown_name(self) -> str:
+        """The model's name, without loading it."""
+        if self.model is None and self._engine is None:
+            try:
+                name = choose_default()
+            except LoadError:
+                return DEFAULT_NAME
+        elif isinstance(self.model, str):
+            name = self.model
+        else:
+            named = self._engine or self.model
+            name = str(getattr(named, "name", None) or getattr(named, "name_or_path", None) or type(named).__name__)
+        return DEFAULT_NAME if name == str(BUNDLED) else name
+
+    def call_options(self, stop: object, given: Mapping[str, object]) -> dict[str, object]:
+        """Options of one call for `Engine.jobs`: the model's own, and over them those of the call."""
+        names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed", "n", "batch_size")
+        options: dict[str, object] = {name: getattr(self, name) for name in names}
+        options |= {"max_new_tokens": self.max_tokens, "stop": self.stop, **self.model_kwargs}
+        own = {_CALL_NAMES.get(name, name): value for name, value in given.items() if name not in _NOT_OPTIONS}
+        options |= {name: value for name, value in own.items() if value is not None}
+        if stop is not None:
+            options["stop"] = stop
+        options |= {name: value.value for name, value in options.items() if isinstance(value, Private)}
+        return {name: value for name, value in options.items() if value is not None}
+
+    def traced_params(self) -> dict[str, object]:
+        """What a trace shows and a cache compares: everything that may change an answer."""
+        name = self.shown_name()
+        identity = name if isinstance(self.model, (str, type(None))) else f"{name} at {id(self.model):x}"
+        names = ("temperature", "max_tokens", "top_p", "top_k", "min_p", "repetition_penalty", "seed", "n")
+        shown = {each: getattr(self, each) for each in names if getattr(self, each) is not None}
+        # Not as "stop": LangChain writes the call's own there, and two models would share their cached answers.
+        return {
+            "model": identity,
+            "dtype": str(self.dtype),
+            "own_stop": self.stop,
+            **shown,
+            **public(self.model_kwargs),
+        }
+
+
+_CALL_NAMES = {"max_tokens": "max_new_tokens"}
+_NOT_OPTIONS = frozenset(("references", "model", "tools", "tool_choice", "timeout", "stream", "stop"))
+
+
+def public(params: Mapping[str, object]) -> dict[str, object]:
+    """`params` without the texts to copy from."""
+    return {name: value for name, value in params.items() if name not in PRIVATE}

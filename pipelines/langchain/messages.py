@@ -1,0 +1,152 @@
+"""LangChain's messages as the chat that a model's template reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    ChatMessage,
+    FunctionMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
+
+from copyspec.engine.chat import ChatError, Message
+
+if TYPE_CHECKING:
+    from copyspec import Engine
+
+_SILENT_BLOCKS = frozenset(
+    ("tool_use", "tool_call", "tool_call_chunk", "invalid_tool_call", "thinking", "redacted_thinking", "reasoning")
+)
+"""Blocks that hold no text of the message: calls are kept in `tool_calls`, and a model is not shown old thoughts."""
+
+Tool = Mapping[str, object]
+"""A tool in OpenAI's shape, as templates read it."""
+
+
+def prompt_ids(engine: Engine, messages: Sequence[BaseMessage], tools: Sequence[Tool] = ()) -> list[int]:
+    """The prompt's token ids, up to where the answer begins, or goes on if the last message is the assistant's.
+
+    A template that rejects the messages as they are is given them merged: neighbours of one role as one message, and
+    then tool results as the user's. Raises ChatError where that does not help either, and for tools that the
+    template has no place for.
+    """
+    if not messages:
+        raise ChatError("there are no messages: give at least one")
+    template = str(engine.tokenizer.chat_template or "")
+    if tools and "tools" not in template:
+        raise ChatError(
+            f"the chat template of {engine.name!r} has no place for tools: take a model that was trained to call them, "
+            "or call it without tools"
+        )
+    chat = to_chat(messages)
+    if "tool" not in template:  # it may leave such messages out without a word
+        chat = without_tool_roles(chat)
+    first: ChatError | None = None
+    attempts: list[Callable[[list[Message]], list[Message]]] = [
+        list,
+        merged,
+        lambda each: merged(without_tool_roles(each)),
+    ]
+    for change in attempts:
+        try:
+            return engine.codec.encode_chat(change(chat), tools=tools).ids
+        except ChatError as error:
+            first = first or error
+    assert first is not None
+    raise first
+
+
+def to_chat(messages: Sequence[BaseMessage]) -> list[Message]:
+    """Role and text of each message, with the calls and results of tools. Raises ValueError for what is no text."""
+    return [_to_message(message) for message in messages]
+
+
+def merged(chat: Sequence[Message]) -> list[Message]:
+    """Neighbours of one role as one message: many templates want user and assistant to take turns."""
+    result: list[Message] = []
+    for message in chat:
+        last = result[-1] if result else None
+        if last is None or last["role"] != message["role"] or message["role"] == "tool":
+            result.append(message)
+            continue
+        both = {**last, "content": "\n\n".join(filter(None, (str(last["content"]), str(message["content"]))))}
+        calls = [*_calls(last), *_calls(message)]
+        result[-1] = {**both, "tool_calls": calls} if calls else both
+    return result
+
+
+def without_tool_roles(chat: Sequence[Message]) -> list[Message]:
+    """Tool results as words of the user, and calls left out, for templates that know neither."""
+    result: list[Message] = []
+    for message in chat:
+        if message["role"] in ("tool", "function"):
+            result.append({"role": "user", "content": message["content"]})
+        elif message["content"] or not _calls(message):
+            result.append({key: value for key, value in message.items() if key != "tool_calls"})
+    return result
+
+
+def text_of(message: BaseMessage) -> str:
+    """The text of a message. Raises ValueError for images and the like."""
+    content = message.content
+    if isinstance(content, str):
+        return content
+    return "".join(_block_text(block, message) for block in content)
+
+
+def _block_text(block: object, message: BaseMessage) -> str:
+    if isinstance(block, str):
+        return block
+    kind = block.get("type") if isinstance(block, Mapping) else type(block).__name__
+    if isinstance(block, Mapping):
+        if isinstance(block.get("text"), str):
+            return str(block["text"])
+        if kind in _SILENT_BLOCKS:
+            return ""
+        if kind == "json":
+            return json.dumps(block.get("json"), ensure_ascii=False)
+    raise ValueError(f"the {message.type} message holds a block of type {kind!r}; the model reads text only")
+
+
+def _to_message(message: BaseMessage) -> Message:
+    chat: dict[str, object] = {"role": _role(message), "content": text_of(message)}
+    if isinstance(message, AIMessage) and message.tool_calls:
+        chat["tool_calls"] = [
+            {"type": "function", "id": call["id"], "function": {"name": call["name"], "arguments": call["args"]}}
+            for call in message.tool_calls
+        ]
+    if isinstance(message, ToolMessage):
+        chat["tool_call_id"] = message.tool_call_id
+    if message.name:
+        chat["name"] = message.name
+    return chat
+
+
+def _role(message: BaseMessage) -> str:
+    if isinstance(message, ChatMessage):
+        return message.role
+    for kind, role in _ROLES:
+        if isinstance(message, kind):
+            return role
+    raise ValueError(f"a {type(message).__name__} is no message that a model can be shown")
+
+
+_ROLES: tuple[tuple[type[BaseMessage], str], ...] = (
+    (SystemMessage, "system"),
+    (HumanMessage, "user"),
+    (AIMessage, "assistant"),
+    (ToolMessage, "tool"),
+    (FunctionMessage, "function"),
+)
+
+
+def _calls(message: Message) -> Sequence[object]:
+    calls = message.get("tool_calls")
+    return calls if isinstance(calls, list) else ()

@@ -1,0 +1,118 @@
+"""Tool calls: how a model is made to write one, and how they are read from what it wrote."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from uuid import uuid4
+
+from langchain_core.messages import InvalidToolCall, ToolCall
+from langchain_core.messages.tool import invalid_tool_call, tool_call
+
+from .messages import Tool
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+"""Around a call in Hermes' and Qwen's way, which most templates follow."""
+
+_CALL = re.compile(re.escape(OPEN) + r"\s*(.*?)\s*(?:" + re.escape(CLOSE) + r"|\Z)", re.DOTALL)
+_BARE_BEGINNINGS = ("{", "[")
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """An output, taken apart."""
+
+    text: str
+    calls: tuple[ToolCall, ...] = ()
+    invalid: tuple[InvalidToolCall, ...] = ()
+
+
+def names_of(tools: Sequence[Tool]) -> list[str]:
+    """The names of the tools."""
+    functions = [tool.get("function") for tool in tools]
+    return [str(function["name"]) for function in functions if isinstance(function, Mapping)]
+
+
+def forced_beginning(choice: object, tools: Sequence[Tool], template: str) -> str:
+    """How an answer begins that must be a call, "" where the model decides.
+
+    `choice` is what `bind_tools` takes: None or "auto", "any", "required" or True, the name of a tool, or
+    OpenAI's `{"type": "function", "function": {"name": ...}}`. Raises ValueError for a tool that is not there.
+    """
+    if choice in (None, "auto", "none", False):
+        return ""
+    names = names_of(tools)
+    if isinstance(choice, Mapping):
+        function = choice.get("function")
+        choice = function.get("name") if isinstance(function, Mapping) else choice
+    if choice in ("any", "required", True):
+        wanted = names[0] if len(names) == 1 else None
+    elif choice in names:
+        wanted = str(choice)
+    else:
+        raise ValueError(f"tool_choice={choice!r} is none of the tools: {', '.join(names) or 'there are none'}")
+    if not names:
+        raise ValueError(f"tool_choice={choice!r} needs tools")
+    beginning = f"{OPEN}\n" if OPEN in template else ""
+    arguments = "arguments" if OPEN in template or '"parameters": dictionary' not in template else "parameters"
+    return beginning + (f'{{"name": "{wanted}", "{arguments}": ' if wanted else '{"name": "')
+
+
+def may_begin_call(text: str) -> bool:
+    """Whether `text` is, or may become, the beginning of a call: a stream must wait to see."""
+    text = text.lstrip()
+    return not text or text.startswith(_BARE_BEGINNINGS) or OPEN in text or OPEN.startswith(text)
+
+
+def parse(text: str, tools: Sequence[Tool]) -> Parsed:
+    """The calls in an output, and the text around them.
+
+    Calls between tags are read wherever they stand; without tags the whole output must be a call of one of the
+    tools, or a list of them, to count as one.
+    """
+    if OPEN in text:
+        calls: list[ToolCall] = []
+        invalid: list[InvalidToolCall] = []
+        for body in _CALL.findall(text):
+            found = _read(body)
+            if found:
+                calls.extend(found)
+            else:
+                error = "no JSON object with a name and arguments"
+                invalid.append(invalid_tool_call(name=None, args=body, id=_new_id(), error=error))
+        return Parsed(_CALL.sub("", text).strip(), tuple(calls), tuple(invalid))
+    if text.lstrip().startswith(_BARE_BEGINNINGS):
+        found = _read(text.strip())
+        if found and all(call["name"] in names_of(tools) for call in found):
+            return Parsed("", tuple(found))
+    return Parsed(text)
+
+
+def _read(body: str) -> list[ToolCall]:
+    """The calls that `body` begins with; none where it is not made of calls alone."""
+    try:
+        value, _ = json.JSONDecoder().raw_decode(body)
+    except json.JSONDecodeError:
+        return []
+    calls = [_call(each) for each in (value if isinstance(value, list) else [value])]
+    return [call for call in calls if call is not None] if None not in calls else []
+
+
+def _call(value: object) -> ToolCall | None:
+    if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
+        return None
+    arguments = value.get("arguments", value.get("parameters", {}))
+    if isinstance(arguments, str):  # some models write the arguments as JSON inside a string
+        try:
+            arguments = json.loads(arguments)
+        except json.JSONDecodeError:
+            return None
+    if not isinstance(arguments, dict):
+        return None
+    return tool_call(name=value["name"], args=arguments, id=_new_id())
+
+
+def _new_id() -> str:
+    return f"call_{uuid4().hex[:24]}"
