@@ -11,13 +11,17 @@ from .embedding import HuggingFaceEmbedder
 from .faiss_index import FaissIndex, FaissOptions
 from .files import IndexFileError
 from .passages import Document, Passage, load_passages, read_documents, split_passages
+from .scheduler import Costs, Plan, Scheduler
+from .speculative import Answer, Search, SpeculationStats, SpeculativeRetriever
 from .vectors import ExactIndex, VectorIndex
 
 __all__ = [
+    "Answer",
     "BM25Retriever",
     "Continuation",
     "Corpora",
     "Corpus",
+    "Costs",
     "Datastore",
     "DenseRetriever",
     "Document",
@@ -30,7 +34,12 @@ __all__ = [
     "IndexFileError",
     "Match",
     "Passage",
+    "Plan",
     "Retriever",
+    "Scheduler",
+    "Search",
+    "SpeculationStats",
+    "SpeculativeRetriever",
     "VectorIndex",
     "load_passages",
     "load_retriever",

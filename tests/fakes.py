@@ -83,6 +83,9 @@ class FakeSession:
             )
             self.cached[row] += self._chains[row] + [self._trees[row].tokens[node] for node in path]
 
+    def trim(self, lengths: Sequence[int]) -> None:
+        self.cached = [tokens[:length] for tokens, length in zip(self.cached, lengths, strict=True)]
+
     def select(self, rows: Sequence[int]) -> None:
         self.cached = [self.cached[row] for row in rows]
 

@@ -131,7 +131,7 @@ class _Batch:
         started = perf_counter()
         trees = self._propose()
         proposed = perf_counter()
-        picks = _score(self._session, self._rows, trees)
+        picks = score(self._session, self._rows, trees)
         scored = perf_counter()
         paths = [row.verify(tree, pick) for row, tree, pick in zip(self._rows, trees, picks, strict=True)]
         verified = perf_counter()
@@ -188,7 +188,7 @@ class _Batch:
 
 
 @torch.inference_mode()
-def _score(session: Session, rows: Sequence[Row], trees: Sequence[DraftTree]) -> list[Picks]:
+def score(session: Session, rows: Sequence[Row], trees: Sequence[DraftTree]) -> list[Picks]:
     """One target call, and each row's picks. What does not depend on the walk is read back as one small tensor."""
     logits = session.score([row.chain for row in rows], trees)
     if all(row.picker.is_argmax and row.request.rule is None for row in rows):

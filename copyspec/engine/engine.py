@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, overload
 from weakref import WeakKeyDictionary
@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 from copyspec.budget import CostModel
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request, StepOutput
+from copyspec.decoding.resumable import Resumable
 from copyspec.engine.call_options import CallOptions, check_flag, check_options
 from copyspec.engine.feed import Input, generate_each
 from copyspec.engine.generation_config import note_ignored
@@ -162,6 +163,11 @@ class Engine:
         finally:
             with self._lock:
                 steps.close()
+
+    def resumable(self, make_request: Callable[[], Request], options: CallOptions) -> Resumable:
+        """One output that its caller decodes step by step and may take back, taking turns with other threads."""
+        self._check_loaded()
+        return Resumable(self._target, make_request, options.draft, self._costs, self._lock)
 
     def unload(self) -> None:
         """Lets go of the model, which is freed when running streams have ended. New calls raise RuntimeError."""

@@ -55,6 +55,7 @@ class Picker:
         self._processors = _history_dependent(sampling, processors)
         self._warpers = _warpers(sampling)
         self._length = len(start)
+        self._shift = 0  # from the position of a token to the one that keys its noise
         self._ids = torch.zeros(1, len(start) + capacity if self._processors else 0, dtype=torch.long, device=device)
         if self._processors:
             self._ids[0, : len(start)] = torch.tensor(list(start), dtype=torch.long)
@@ -84,6 +85,11 @@ class Picker:
             self._ids[0, self._length] = token
         self._length += 1
 
+    def key_noise_from(self, position: int) -> None:
+        """The next token gets the noise of `position`, those after it of the positions behind: a text that is
+        decoded behind prompts of several lengths keeps one sequence of noise."""
+        self._shift = position - self._length
+
     def scores(self, logits: torch.Tensor, tree: DraftTree) -> torch.Tensor:
         """What the argmax is taken of at the root and each node, [1 + m, V], given the logits there (row 0: the
         root). Only where `depends_on_history` is False."""
@@ -104,7 +110,8 @@ class Picker:
         """Noise by depth, [deepest + 1, V]; None when greedy."""
         if self._sampling.is_greedy:
             return None
-        positions = range(self._length, self._length + 1 + max(tree.depths(), default=0))
+        start = self._length + self._shift
+        positions = range(start, start + 1 + max(tree.depths(), default=0))
         return gumbel(self._sampling.seed, self._sampling.sample, positions, logits.shape[-1], logits.device)
 
     def process(self, scores: torch.Tensor) -> torch.Tensor:
