@@ -130,7 +130,7 @@ class EngineQueue:
                 finally:
                     steps.close()
             except BaseException as error:
-                lane.fail(error)  # of those that ran; who waited goes on in another batch
+                self._fail(lane, error)
 
     def _has_work(self, lane: _Lane, key: _LaneKey) -> bool:
         """Sleeps until something waits in the lane; False where nothing came, and the lane is gone."""
@@ -139,8 +139,15 @@ class EngineQueue:
             if lane.waiting and not self._closing:
                 return True
             self._lanes.pop(key, None)
-        lane.fail(RuntimeError("the queue was closed: the program is ending"))
+        self._fail(lane, RuntimeError("the queue was closed: the program is ending"))
         return False
+
+    def _fail(self, lane: _Lane, error: BaseException) -> None:
+        """Tells those whose rows ran: who waits goes on in another batch. Where none ran, no batch can start."""
+        with self._changed:
+            while lane.waiting and (self._closing or not lane.running):
+                lane.waiting.popleft().fail(error)
+        lane.fail(error)
 
     def _take(self, lane: _Lane) -> Iterator[Request | None]:
         """Requests for the batch, one from each caller in turn; None where nobody waits."""
@@ -182,7 +189,7 @@ class _Lane:
             parts.setdefault(ticket, []).append(replace(output, row=index))
         for ticket, part in parts.items():
             if not ticket.is_cancelled:
-                ticket.put(part if ticket.error is None else ticket.error)
+                ticket.put(part)
 
     def fail(self, error: BaseException) -> None:
         """Hands the error to everybody whose row was running, and counts the next batch's rows from 0."""
@@ -190,8 +197,7 @@ class _Lane:
         self.running.clear()
         self._rows = 0
         for ticket in failed:
-            ticket.is_cancelled = True  # what still waits of it
-            ticket.put(error)
+            ticket.fail(error)
 
 
 class _Ticket:
@@ -199,7 +205,6 @@ class _Ticket:
 
     def __init__(self, requests: Sequence[Request], put: Callable[[_Delivery], None]) -> None:
         self.put = put
-        self.error: BaseException | None = None
         self.is_cancelled = False  # set by whoever stops waiting, without a lock: the garbage collector may be it
         self.waiting = deque((index, self._guarded(request)) for index, request in enumerate(requests))
         self._left = len(requests)
@@ -216,11 +221,10 @@ class _Ticket:
         self._left -= sum(output.finish is not None for output in item)
         return item
 
-    def blame(self, error: BaseException) -> None:
-        """Keeps what this caller's own code raised: its rows end, those of others go on."""
-        self.error = self.error or error
+    def fail(self, error: BaseException) -> None:
+        """Ends all its rows with an error."""
         self.is_cancelled = True
-        self.put(self.error)
+        self.put(error)
 
     def _guarded(self, request: Request) -> Request:
         # The cancellation comes last: plain decoding is asked first why an output ends.
@@ -250,7 +254,7 @@ class _GuardedStop:
         try:
             return self._stop.push(token)
         except Exception as error:
-            self._ticket.blame(error)
+            self._ticket.fail(error)
             return CANCELLED
 
 
@@ -265,7 +269,7 @@ class _GuardedProcessor:
         try:
             return self._processor(input_ids, scores)  # type: ignore[no-any-return]
         except Exception as error:
-            self._ticket.blame(error)
+            self._ticket.fail(error)
             return scores
 
 
