@@ -13,9 +13,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from training.card import _BARS, bars
 from training.data import load_prose
 from training.export import export
-from training.model import Shape, from_llama, hidden, init_weights, rotation, to_llama
+from training.model import Shape, from_llama, hidden, init_weights, rotation, shape_of, to_llama
 from training.optim import orthogonal
-from training.train import PRESETS, Schedule, shape_of, train
+from training.plans import PRESETS
+from training.train import Schedule, train
 
 _PARAGRAPHS = [
     f"The {animal} lives in the {place}. It eats {food} in the morning, and it sleeps at night. "

@@ -34,13 +34,15 @@ class Batch:
     answer: Tensor  # [rows, length] bool: tokens to be predicted
 
 
-def load_prose(folder: Path, mixture: Mixture | None = None) -> tuple[ExampleMaker, ExampleMaker]:
+def load_prose(
+    folder: Path, mixture: Mixture | None = None, kind: type[ExampleMaker] = ExampleMaker
+) -> tuple[ExampleMaker, ExampleMaker]:
     """Example makers for training and for the held-out hundredth; both know the words of the training part."""
     paragraphs = read_paragraphs(folder)
     kept = [p for p in paragraphs if not held_out(p)]
     lexicon = Lexicon(straight_quotes(s) for p in kept for s in split_sentences(p))
     held = [p for p in paragraphs if held_out(p)] or kept[:9]
-    return ExampleMaker(kept, lexicon, mixture), ExampleMaker(held, lexicon, mixture)
+    return kind(kept, lexicon, mixture), kind(held, lexicon, mixture)
 
 
 def make_tokenizer(maker: ExampleMaker, vocab: int, seed: int) -> Tokenizer:

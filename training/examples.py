@@ -15,7 +15,7 @@ from training.text import join_words, spaced, split_sentences, split_words, stra
 
 CORRECT = "Correct the grammar: "
 QUOTE = "Quote the sentence that answers: "
-_OTHER_CORRECT = (
+OTHER_CORRECT = (
     "Fix the mistakes in this text: ", "Correct this text: ", "Fix the grammar and the spelling: ", "Proofread: ",
     "Correct the mistakes:\n ", "Please correct the following text.\n ", "Fix the grammar: ",
 )  # fmt: skip
@@ -117,7 +117,7 @@ class ExampleMaker:
         if rng.random() < m.rare:
             right, wrong = _put_rare(right, wrong, rng)
         style = spaced if rng.random() < m.spaced else join_words
-        instruction = CORRECT if rng.random() < 0.75 else rng.choice(_OTHER_CORRECT)
+        instruction = CORRECT if rng.random() < 0.75 else rng.choice(OTHER_CORRECT)
         return Example(instruction + style(wrong), " " + style(right), tuple(kinds))
 
     def jumble(self, rng: random.Random) -> Example:

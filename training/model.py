@@ -36,6 +36,15 @@ class Shape:
         return asdict(self)
 
 
+def shape_of(config: dict[str, Any]) -> Shape:
+    """The shape that an exported ``config.json`` describes."""
+    return Shape(
+        vocab=config["vocab_size"], width=config["hidden_size"], layers=config["num_hidden_layers"],
+        heads=config["num_attention_heads"], inner=config["intermediate_size"],
+        context=config["max_position_embeddings"], theta=config["rope_parameters"]["rope_theta"],
+    )  # fmt: skip
+
+
 def init_weights(shape: Shape, generator: torch.Generator) -> Weights:
     """Float32 weights: normal with variance 1/width, residual outputs scaled down by depth, norms at one."""
     d, f = shape.width, shape.inner
@@ -103,11 +112,11 @@ def loss_of(weights: Weights, ids: Tensor, answer: Tensor, shape: Shape, rope: t
     """
     states = hidden(weights, ids[:, :-1], shape, rope)
     wanted = answer[:, 1:]
-    loss: Tensor = _TiedCrossEntropy.apply(states[wanted], weights["embed"], ids[:, 1:][wanted])  # type: ignore[no-untyped-call]
+    loss: Tensor = TiedCrossEntropy.apply(states[wanted], weights["embed"], ids[:, 1:][wanted])  # type: ignore[no-untyped-call]
     return loss
 
 
-class _TiedCrossEntropy(torch.autograd.Function):
+class TiedCrossEntropy(torch.autograd.Function):
     """Summed cross-entropy of ``states @ embed.T``; keeps one matrix of logits instead of four (9 % of a step)."""
 
     @staticmethod

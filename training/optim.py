@@ -109,7 +109,7 @@ class Optimizer:
     def _muon(self, name: str, master: Tensor, momentum: Tensor, gradient: Tensor, scale: float) -> None:
         momentum.lerp_(gradient, 1 - self.rates.momentum)
         update = gradient.lerp(momentum, self.rates.momentum)
-        parts = {"qkv": 3, "up": 2}.get(name.split(".")[-1], 1)  # matrices stored side by side
+        parts = {"qkv": 3, "up": 2, "kv": 2}.get(name.split(".")[-1], 1)  # matrices stored side by side
         update = orthogonal(update.view(parts, -1, update.shape[-1]))
         stretch = math.sqrt(max(1.0, update.shape[-2] / update.shape[-1]))
         master.add_(update.view_as(master), alpha=-self.rates.matrix * scale * stretch)

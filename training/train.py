@@ -1,10 +1,13 @@
-"""Train the default model: ``python -m training.train --data DIR --out RUN [--preset cpu|gpu] [--minutes M]``.
+"""Train a model: ``python -m training.train --data DIR --out RUN [--preset NAME] [--minutes M]``.
+
+The presets: ``cpu`` and ``gpu`` the default model, ``sibling`` a small drafter for it, ``seq2seq`` an encoder-decoder.
 
 The learning rate falls linearly to zero over the time (``--minutes`` or ``--finish-by``) or the number of steps
 (``--steps``, deterministic) that a run has; writing a clock time such as ``14:05`` into ``RUN/finish_by`` moves the
 end while it runs. A run that stands still (SIGSTOP) loses no part of its schedule. Started again with the same
 ``--out`` it continues from its last checkpoint; ``python -m training.export RUN DIR`` writes the model folder.
-``--weights FOLDER`` begins with the weights and the tokenizer of such a folder instead of random ones.
+``--weights FOLDER`` begins with the weights and the tokenizer of such a folder instead of random ones, ``--tokenizer
+FOLDER`` with its tokenizer alone.
 """
 
 from __future__ import annotations
@@ -15,54 +18,24 @@ import json
 import os
 import shutil
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.multiprocessing as mp
 from safetensors.torch import load_file
-from torch import Tensor
 
 from training.data import Batch, Batches, load_prose, make_tokenizer
-from training.examples import Mixture
-from training.model import Shape, from_llama, init_weights, loss_of, rotation
-from training.optim import Optimizer, Rates, Shared
+from training.families import Tables, family_name, family_of
+from training.optim import Optimizer, Shared
+from training.plans import PRESETS, Plan
 from training.tokenizer import load_tokenizer
 
 _WARMUP = 100  # steps
 _LOG_EVERY = 20
 _TRIAL_EVERY = 200  # steps between looks at the held-out loss
 _FLOOR = 0.01  # of the peak learning rate, at the end
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Everything a run depends on beside the data."""
-
-    shape: Shape = field(default_factory=Shape)
-    rates: Rates = field(default_factory=Rates)
-    seed: int = 0
-    world: int = 2  # processes; one thread each on a CPU
-    batch: int = 2560  # padded positions per process and step
-    limit: int = 640  # tokens per example
-    pool: int = 48  # batches sorted by length and shuffled together
-    helpers: int = 0  # processes that only make data
-    device: str = "cpu"
-    save_seconds: float = 180.0
-    steps: int = 0  # 0: until the clock says so
-    weights: Path | None = None  # an exported model to go on from
-    mixture: Mixture = field(default_factory=Mixture)
-
-
-PRESETS = {
-    "cpu": Plan(),
-    "gpu": Plan(
-        shape=Shape(width=320, layers=8, heads=5, inner=832), rates=Rates(matrix=0.012, average=0.999), world=1,
-        batch=65536, limit=1000, pool=16, helpers=12, device="cuda", save_seconds=120.0,
-    ),
-}  # fmt: skip
 
 
 class Schedule:
@@ -90,15 +63,6 @@ class Schedule:
         return step >= self.plan.steps if self.plan.steps else time.time() >= self.deadline
 
 
-def shape_of(config: dict[str, Any]) -> Shape:
-    """The shape that an exported ``config.json`` describes."""
-    return Shape(
-        vocab=config["vocab_size"], width=config["hidden_size"], layers=config["num_hidden_layers"],
-        heads=config["num_attention_heads"], inner=config["intermediate_size"],
-        context=config["max_position_embeddings"], theta=config["rope_parameters"]["rope_theta"],
-    )  # fmt: skip
-
-
 def clock(text: str) -> float:
     """Seconds since the epoch of the next time the clock shows ``HH:MM``, at most half a day ago or ahead."""
     hour, minute = (int(part) for part in text.split(":"))
@@ -111,21 +75,27 @@ def train(data: Path, out: Path, plan: Plan, deadline: float) -> None:
     """Run to the end of the schedule; leaves checkpoint.pt, tokenizer.json, plan.json and log.jsonl in ``out``."""
     torch.set_num_threads(1 if plan.device == "cpu" else 4)
     out.mkdir(parents=True, exist_ok=True)
-    maker, held = load_prose(data, plan.mixture)
+    family = family_of(plan.shape)
+    maker, held = load_prose(data, plan.mixture, family.maker)
     if plan.weights is not None:
         shutil.copyfile(plan.weights / "tokenizer.json", out / "tokenizer.json")
     elif not (out / "tokenizer.json").exists():
-        make_tokenizer(maker, plan.shape.vocab, plan.seed).save(str(out / "tokenizer.json"))
+        if plan.tokenizer is not None:
+            tokenizer = load_tokenizer(plan.tokenizer / "tokenizer.json")
+        else:
+            tokenizer = make_tokenizer(maker, plan.shape.vocab, plan.seed)
+        family.tokenizer(tokenizer).save(str(out / "tokenizer.json"))
     (out / "plan.json").write_text(
         json.dumps({"shape": plan.shape.as_dict(), "rates": vars(plan.rates), "seed": plan.seed, "preset": plan.device,
+                    "family": family_name(plan.shape),
                     "batch": plan.batch * plan.world, "mixture": vars(plan.mixture),
                     "weights": plan.weights and plan.weights.name}, indent=1))  # fmt: skip
     tokenizer = load_tokenizer(out / "tokenizer.json")
     plan = replace(plan, shape=replace(plan.shape, vocab=tokenizer.get_vocab_size()))
     if plan.weights is not None:
-        weights = from_llama(load_file(plan.weights / "model.safetensors"), plan.shape)
+        weights = family.from_named(load_file(plan.weights / "model.safetensors"), plan.shape)
     else:
-        weights = init_weights(plan.shape, torch.Generator().manual_seed(plan.seed))
+        weights = family.init_weights(plan.shape, torch.Generator().manual_seed(plan.seed))
     shared = Shared(weights, plan.world, torch.device(plan.device), torch.bfloat16)
     held_batches = Batches(held, tokenizer, seed=plan.seed, rank=-1, tokens=4096, limit=plan.limit, pool=3)
     trial = [b for _, _, b in itertools.islice(held_batches.from_place(0, 0), 3)]
@@ -185,7 +155,8 @@ class Job:
         plan, shared = self.plan, self.shared
         torch.set_num_threads(1 if plan.device == "cpu" else 4)
         weights = {name: view.requires_grad_() for name, view in shared.views(shared.working).items()}
-        rope = rotation(plan.shape, plan.device, torch.bfloat16)
+        family = family_of(plan.shape)
+        tables = family.tables(plan.shape, plan.device, torch.bfloat16)
         optimizer = Optimizer(shared, self.rank, plan.world, plan.rates)
         gradients = shared.views(shared.gradients[self.rank])
         schedule = Schedule(plan, self.deadline, self.out, progress)
@@ -194,7 +165,7 @@ class Job:
         saved, meter = time.time(), Meter()
         for pool, index, batch in self.feed.from_place(int(place[0]), int(place[1]), plan.helpers):
             ids, answer = batch.ids.to(plan.device), batch.answer.to(plan.device)
-            loss = loss_of(weights, ids, answer, plan.shape, rope)
+            loss = family.loss_of(weights, ids, answer, plan.shape, tables)
             torch.autograd.backward(loss)
             for name, weight in weights.items():
                 if weight.grad is not None:
@@ -213,7 +184,7 @@ class Job:
                 meter.add(plan.world * ids.numel(), float(shared.counts[:, 0].sum() / shared.counts[:, 1].sum()))
                 if step % _LOG_EVERY == 0 or stop:
                     row = {"step": step, "progress": round(schedule.progress, 4), "rate": round(float(control[0]), 4)}
-                    self._log(row | meter.read(), rope)
+                    self._log(row | meter.read(), tables)
             self.barrier.wait()
             if self.rank == 0 and (stop or time.time() - saved > plan.save_seconds):
                 self._save(step, schedule.progress)
@@ -221,14 +192,14 @@ class Job:
             if stop:
                 return  # the schedule ended, or RUN/finish_by names a time that has passed
 
-    def _log(self, row: dict[str, float], rope: tuple[Tensor, Tensor]) -> None:
+    def _log(self, row: dict[str, float], tables: Tables) -> None:
         if row["step"] % _TRIAL_EVERY == 0:
             average = {k: v.to(torch.bfloat16) for k, v in self.shared.views(self.shared.average).items()}
             total = count = 0.0
             for batch in self.trial:
                 ids, answer = batch.ids.to(self.plan.device), batch.answer.to(self.plan.device)
                 with torch.no_grad():
-                    total += float(loss_of(average, ids, answer, self.plan.shape, rope))
+                    total += float(family_of(self.plan.shape).loss_of(average, ids, answer, self.plan.shape, tables))
                 count += float(answer[:, 1:].sum())
             row["held_out_loss"] = round(total / count, 4)
         with (self.out / "log.jsonl").open("a") as log:
@@ -241,7 +212,7 @@ class Job:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Train the default model.")
+    parser = argparse.ArgumentParser(description="Train the default model, or one of its smaller relatives.")
     parser.add_argument("--data", type=Path, required=True, help="folder of prose: *.txt.gz, one paragraph a line")
     parser.add_argument("--out", type=Path, required=True, help="folder of the run")
     parser.add_argument("--preset", choices=sorted(PRESETS), default="cpu")
@@ -250,6 +221,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=0, help="number of steps instead of a time (deterministic)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--weights", type=Path, help="model folder to go on from; give a smaller --rate as well")
+    parser.add_argument(
+        "--tokenizer", type=Path, help="model folder whose tokens to use (sibling, seq2seq: the bundled)"
+    )
     parser.add_argument("--rate", type=float, default=1.0, help="factor of the preset's learning rates")
     parser.add_argument("--mixture", default="", help="other shares of examples, as in sentence=0.4,quote_many=0.4")
     args = parser.parse_args()
@@ -262,9 +236,9 @@ def main() -> None:
     if args.weights is not None:
         shares.setdefault("opening", 0.0)  # it can copy already
         sizes = json.loads((args.weights / "config.json").read_text())
-        plan = replace(plan, shape=shape_of(sizes))
+        plan = replace(plan, shape=family_of(plan.shape).shape_of(sizes))
     plan = replace(plan, seed=args.seed, steps=args.steps, rates=rates, weights=args.weights,
-                   mixture=replace(plan.mixture, **shares))  # fmt: skip
+                   tokenizer=args.tokenizer or plan.tokenizer, mixture=replace(plan.mixture, **shares))  # fmt: skip
     train(args.data, args.out, plan, deadline)
 
 

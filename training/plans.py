@@ -1,0 +1,53 @@
+"""What a run depends on beside the data, and the runs that have names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from training.examples import Mixture
+from training.families import AnyShape
+from training.model import Shape
+from training.optim import Rates
+from training.seq2seq import Seq2SeqShape
+
+_BUNDLED = Path(__file__).parents[1] / "copyspec" / "default_model"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything a run depends on beside the data."""
+
+    shape: AnyShape = field(default_factory=Shape)
+    rates: Rates = field(default_factory=Rates)
+    seed: int = 0
+    world: int = 2  # processes; one thread each on a CPU
+    batch: int = 2560  # padded positions per process and step
+    limit: int = 640  # tokens per example
+    pool: int = 48  # batches sorted by length and shuffled together
+    helpers: int = 0  # processes that only make data
+    device: str = "cpu"
+    save_seconds: float = 180.0
+    steps: int = 0  # 0: until the clock says so
+    weights: Path | None = None  # an exported model to go on from
+    tokenizer: Path | None = None  # an exported model whose tokens to use; None: train a tokenizer
+    mixture: Mixture = field(default_factory=Mixture)
+
+
+PRESETS = {
+    "cpu": Plan(),
+    "gpu": Plan(
+        shape=Shape(width=320, layers=8, heads=5, inner=832), rates=Rates(matrix=0.012, average=0.999), world=1,
+        batch=65536, limit=1000, pool=16, helpers=12, device="cuda", save_seconds=120.0,
+    ),
+    # a drafter for the bundled model, which therefore shares its tokens
+    "sibling": Plan(
+        shape=Shape(width=128, layers=2, heads=2, inner=320), rates=Rates(matrix=0.012), world=1, batch=4096,
+        tokenizer=_BUNDLED,
+    ),
+    # a corrector that reads the source in its encoder; nothing to quote from there
+    "seq2seq": Plan(
+        shape=Seq2SeqShape(), rates=Rates(matrix=0.012), world=1, batch=4096, tokenizer=_BUNDLED,
+        mixture=Mixture(sentence=0.87, paragraph=0.08, quote_one=0.0, quote_many=0.0, jumble=0.05),
+    ),
+}  # fmt: skip
