@@ -1,0 +1,207 @@
+"""Rounds of speculation: whatever is guessed, however long searches take, the text is that of waiting for each."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from copyspec.pipelines.rounds import Rounds, plainly
+from copyspec.retrievers import Scheduler
+
+STRIDE, LIMIT, END = 3, 30, 0
+Query = tuple[int, ...]
+
+
+def truth(query: Query) -> int:
+    return hash(query) % 4
+
+
+class Text:
+    """Each token follows from the answer and the tokens before it. Guesses are right with `accuracy`."""
+
+    def __init__(self, seed: int, accuracy: float, fails: frozenset[int] = frozenset(), ending: int = 40) -> None:
+        self.tokens: list[int] = []
+        self.random, self.accuracy, self.ending = random.Random(seed), accuracy, ending
+        self.fails = fails
+        self.answer = -1
+        self.positions: set[int] = {0}
+
+    @property
+    def position(self) -> int:
+        return len(self.tokens)
+
+    def query(self) -> Query:
+        self.positions.add(self.position)
+        return tuple(self.tokens[-5:])
+
+    def guess(self, query: Query) -> int | None:
+        if self.random.random() < self.accuracy:
+            return truth(query)
+        return self.random.choice([None, 0, 1, 2, 3])
+
+    def same(self, guess: int, truth: int) -> bool:
+        return guess == truth
+
+    def take(self, answer: int) -> None:
+        assert answer is not None
+        self.answer = answer
+
+    def advance(self, abandon: Callable[[], bool]) -> bool:
+        for _ in range(STRIDE):
+            if abandon():
+                return False
+            token = hash((self.answer, *self.tokens[-4:])) % self.ending
+            if token in self.fails:
+                raise OverflowError(f"token {token}")
+            self.tokens.append(token)
+            if token == END or len(self.tokens) == LIMIT:
+                return True
+        return False
+
+    def back(self, position: int) -> None:
+        assert position in self.positions and position <= self.position
+        del self.tokens[position:]
+
+
+class Searches:
+    """Searches that are done after they were asked for `patience` times, or when they are waited for."""
+
+    def __init__(self, patience: Callable[[], int], failing: frozenset[int] = frozenset()) -> None:
+        self.patience, self.failing, self.count = patience, failing, 0
+        self.running: list[LateSearch] = []
+
+    def submit(self, queries: Sequence[Query]) -> LateSearch:
+        assert queries
+        self.running.append(LateSearch(queries, self.patience(), self.count in self.failing))
+        self.count += 1
+        return self.running[-1]
+
+
+class LateSearch:
+    def __init__(self, queries: Sequence[Query], patience: int, fails: bool) -> None:
+        self.queries, self.patience, self.fails = queries, patience, fails
+        self.cancelled = self.seen = False
+        self.seconds = 0.01
+
+    def done(self) -> bool:
+        self.patience -= 1
+        return self.patience < 0
+
+    def result(self) -> list[int]:
+        self.patience, self.seen = 0, True
+        if self.fails:
+            raise ConnectionError("away")
+        return [truth(query) for query in self.queries]
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+def plain_text(fails: frozenset[int] = frozenset(), ending: int = 40) -> tuple[list[int], bool]:
+    """The text, and whether it ends with an error."""
+    text = Text(0, 1.0, fails, ending)
+    try:
+        list(plainly(text, Searches(lambda: 0).submit))
+    except OverflowError:
+        return text.tokens, True
+    return text.tokens, False
+
+
+@given(
+    seed=st.integers(0, 1000),
+    accuracy=st.floats(0.0, 1.0),
+    overlaps=st.booleans(),
+    stride=st.none() | st.integers(1, 8),
+    fails=st.frozensets(st.integers(1, 39), max_size=2),
+    ending=st.integers(5, 200),
+)
+def test_the_text_is_that_of_waiting_for_each_answer(
+    seed: int, accuracy: float, overlaps: bool, stride: int | None, fails: frozenset[int], ending: int
+) -> None:
+    expected, raises = plain_text(fails, ending)
+    text = Text(seed, accuracy, fails, ending)
+    searches = Searches(lambda: text.random.randint(0, 9))
+    rounds = Rounds(text, searches.submit, Scheduler(overlaps=overlaps, stride=stride))
+    verified = 0
+    try:
+        for position in rounds.run():
+            assert position >= verified
+            verified = position
+            assert text.tokens[:verified] == expected[:verified]
+    except OverflowError:
+        assert raises
+    else:
+        assert not raises and text.tokens == expected and verified == len(expected)
+    stats = rounds.stats
+    assert stats.right <= stats.guesses and stats.kept >= stats.rounds
+    assert stats.queries >= stats.searches
+    if accuracy == 1.0:
+        assert stats.wasted == 0 and stats.hit_rate in (0.0, 1.0)
+
+
+@given(
+    seed=st.integers(0, 1000), failing=st.integers(0, 6), overlaps=st.booleans(), stride=st.none() | st.integers(1, 5)
+)
+def test_an_exception_of_a_search_arrives(seed: int, failing: int, overlaps: bool, stride: int | None) -> None:
+    text = Text(seed, 0.5, ending=200)
+    searches = Searches(lambda: text.random.randint(0, 9), frozenset([failing]))
+    rounds = Rounds(text, searches.submit, Scheduler(overlaps=overlaps, stride=stride))
+    try:
+        list(rounds.run())
+    except ConnectionError:
+        assert searches.count == failing + 1
+    else:
+        assert searches.count <= failing
+
+
+def test_nothing_is_searched_after_closing_and_interrupts_cancel() -> None:
+    text = Text(0, 1.0, ending=10**9)
+    searches = Searches(lambda: 10**9)
+    run = Rounds(text, searches.submit, Scheduler(stride=2)).run()
+    next(run)
+    run.close()
+    assert searches.count == 2
+
+    def interrupted(abandon: Callable[[], bool]) -> bool:
+        if searches.count > 3:
+            raise KeyboardInterrupt
+        return Text.advance(text, abandon)
+
+    text.advance = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        list(Rounds(text, searches.submit, Scheduler(stride=2)).run())
+    assert searches.running[-1].cancelled and not searches.running[-1].seen
+
+
+def test_steps_are_made_while_a_search_runs() -> None:
+    text = Text(0, 1.0, ending=10**9)
+    sent: list[int] = []
+    waited: list[int] = []
+
+    class Watched(LateSearch):
+        def result(self) -> list[int]:
+            waited.append(text.position)
+            return super().result()
+
+    def submit(queries: Sequence[Query]) -> LateSearch:
+        sent.append(text.position)
+        return Watched(queries, 10**9, False)
+
+    assert list(Rounds(text, submit, Scheduler(stride=2)).run())[-1] == LIMIT
+    assert sent == [0, 6, 12, 18, 24, 30]
+    assert sorted(set(waited)) == [0, 12, 18, 24, 30]
+
+
+@pytest.mark.parametrize("overlaps", [True, False])
+def test_a_wrong_guess_is_counted_and_taken_back(overlaps: bool) -> None:
+    text = Text(0, 0.0, ending=10**9)
+    text.guess = lambda query: (truth(query) + 1) % 4  # type: ignore[method-assign]
+    rounds = Rounds(text, Searches(lambda: 0).submit, Scheduler(overlaps=overlaps, stride=4))
+    list(rounds.run())
+    assert text.tokens == plain_text(ending=10**9)[0]
+    assert rounds.stats.right == 0 and rounds.stats.hit_rate == 0.0
+    assert rounds.stats.kept_per_round == 1.0 and rounds.stats.wasted > 0
