@@ -9,6 +9,7 @@ from pathlib import PurePath
 
 from ..documents import Format, FormatError
 from .delimited import DelimitedFormat
+from .docx import DocxFormat
 from .jsonl import JSONLinesFormat
 from .m2 import M2Format
 from .markdown import MarkdownFormat
@@ -17,6 +18,7 @@ from .text import TextFormat
 __all__ = [
     "NAMES",
     "DelimitedFormat",
+    "DocxFormat",
     "FormatOptions",
     "JSONLinesFormat",
     "M2Format",
@@ -33,9 +35,10 @@ class FormatOptions:
     encoding: str = "utf-8"
     by_line: bool = False  # txt: one segment a line
     field: str = "text"  # jsonl: where the text is
-    in_place: bool = False  # jsonl: replace the field instead of adding `corrected` and `edits`
+    in_place: bool = False  # jsonl: replace the field, add nothing; docx: make the changes, do not track them
     every_record: bool = False  # jsonl: add them to records without a change too
     column: str | int | None = None  # csv, tsv: name in the first row, or number from 1
+    author: str = "copyspec"  # docx: who made the changes
 
 
 _SUFFIXES = {
@@ -52,6 +55,7 @@ _SUFFIXES = {
     ".tsv": "tsv",
     ".tab": "tsv",
     ".m2": "m2",
+    ".docx": "docx",
 }
 _MAKERS: dict[str, Callable[[FormatOptions], Format]] = {
     "txt": lambda told: TextFormat(by_line=told.by_line, encoding=told.encoding),
@@ -63,6 +67,7 @@ _MAKERS: dict[str, Callable[[FormatOptions], Format]] = {
     ),
     "csv": lambda told: DelimitedFormat(told.column, encoding=told.encoding),
     "tsv": lambda told: DelimitedFormat(told.column, delimiter="\t", encoding=told.encoding),
+    "docx": lambda told: DocxFormat(is_tracked=not told.in_place, author=told.author),
     "m2": lambda told: M2Format(encoding=told.encoding),
 }
 NAMES = tuple(_MAKERS)

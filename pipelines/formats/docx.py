@@ -1,0 +1,144 @@
+"""Word documents: paragraphs, tables, headers, footers and notes; corrections come as tracked changes."""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import BinaryIO
+
+from ..documents import Edit, FormatError, Part, Refusal, Segment
+from .docx_revisions import Revision, spliced
+from .docx_xml import OBJECT, Paragraph, paragraphs
+from .reading import segment_of
+
+_STORIES = re.compile(r"word/(?:document|header|footer|footnotes|endnotes)\d*\.xml")
+_IDS = re.compile(rb"\bid=[\"'](\d{1,9})[\"']")
+_SIZE_LIMIT = 512 << 20
+"""Bytes of XML after unpacking. More is no document that a person wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A paragraph, and where its text begins in the part's."""
+
+    story: str
+    paragraph: Paragraph
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    data: bytes
+    placed: tuple[_Placed, ...]
+
+
+class DocxFormat:
+    """The whole document is one part, its text the paragraphs, a line each; it is held in memory."""
+
+    def __init__(self, *, is_tracked: bool = True, author: str = "copyspec") -> None:
+        """`is_tracked`: changes can be accepted or rejected in a word processor; else they are made outright."""
+        self.revision = Revision(author, is_tracked)
+
+    def read(self, stream: BinaryIO) -> Iterator[Part]:
+        data = stream.read()
+        text, at = [], 0
+        placed: list[_Placed] = []
+        segments: list[Segment] = []
+        refused: list[Refusal] = []
+        for story, xml in _stories(data).items():
+            for paragraph in paragraphs(xml):
+                placed.append(_Placed(story, paragraph, at))
+                found = _segment(paragraph, at)
+                if isinstance(found, Refusal):
+                    refused.append(found)
+                elif found:
+                    segments.append(found)
+                text.append(paragraph.text + "\n")
+                at += len(text[-1])
+        yield Part("".join(text), tuple(segments), tuple(refused), _Document(data, tuple(placed)))
+
+    def write(self, part: Part, edits: Sequence[Edit]) -> bytes:
+        document = part.carried
+        if not isinstance(document, _Document):
+            raise TypeError(f"a part of another format: {part!r}")
+        if not edits:
+            return document.data
+        changes = _by_story(document.placed, edits)
+        stories = _stories(document.data)
+        next_id = 1 + max((int(found[1]) for xml in stories.values() for found in _IDS.finditer(xml)), default=0)
+        new: dict[str, bytes] = {}
+        for story, changed in changes.items():
+            new[story], next_id = spliced(stories[story], changed, self.revision, next_id)
+        return _rezipped(document.data, new)
+
+
+def _stories(data: bytes) -> dict[str, bytes]:
+    """The XML of the parts that hold text, the main one first. Raises FormatError for what is no document."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            names = [name for name in archive.namelist() if _STORIES.fullmatch(name)]
+            if not any(name.startswith("word/document") for name in names):
+                raise FormatError("no Word document: the archive has no word/document.xml")
+            if sum(archive.getinfo(name).file_size for name in names) > _SIZE_LIMIT:
+                raise FormatError(f"the document's text is larger than {_SIZE_LIMIT >> 20} MB unpacked")
+            return {name: archive.read(name) for name in sorted(names, key=lambda name: (name[5] != "d", name))}
+    except (zipfile.BadZipFile, zipfile.LargeZipFile, RuntimeError, NotImplementedError, EOFError) as error:
+        raise FormatError(f"no Word document (.docx): {error}; encrypted and old .doc files cannot be read") from None
+
+
+def _segment(paragraph: Paragraph, offset: int) -> Segment | Refusal | None:
+    text = paragraph.text
+    found = segment_of(text, 0, len(text))
+    if not isinstance(found, Segment):
+        return found
+    if paragraph.is_revised:
+        return Refusal("tracked", f"{text[:40]!r} holds tracked changes: accept or reject them first")
+    protected: list[tuple[int, int]] = []
+    hidden: list[tuple[int, int]] = []
+    at = 0
+    for run in paragraph.runs:
+        for atom in run.atoms:
+            span = (max(at, found.start), min(at + len(atom.text), found.end))
+            at += len(atom.text)
+            if span[0] >= span[1]:
+                continue
+            if run.is_fixed or not atom.is_text:
+                protected.append((span[0] + offset, span[1] + offset))
+            if atom.text == OBJECT:
+                hidden.append((span[0] + offset, span[1] + offset))
+    return replace(
+        found,
+        start=found.start + offset,
+        end=found.end + offset,
+        protected=tuple(protected),
+        hidden=tuple(hidden),
+    )
+
+
+def _by_story(placed: Sequence[_Placed], edits: Sequence[Edit]) -> dict[str, list[tuple[Paragraph, list[Edit]]]]:
+    """Edits with offsets in their paragraphs. Raises ValueError for one that goes beyond its paragraph."""
+    found: dict[str, list[tuple[Paragraph, list[Edit]]]] = {}
+    waiting = list(reversed(edits))
+    for place in placed:
+        end = place.start + len(place.paragraph.text)
+        mine: list[Edit] = []
+        while waiting and waiting[-1].start <= end:
+            edit = waiting.pop()
+            if edit.start < place.start or edit.end > end:
+                raise ValueError(f"{edit!r} goes beyond its paragraph ({place.start} to {end})")
+            mine.append(Edit(edit.start - place.start, edit.end - place.start, edit.replacement))
+        if mine:
+            found.setdefault(place.story, []).append((place.paragraph, mine))
+    return found
+
+
+def _rezipped(data: bytes, new: dict[str, bytes]) -> bytes:
+    """The archive with some of its files replaced: names, order, dates and compression as they were."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as archive, zipfile.ZipFile(out, "w") as copy:
+        for info in archive.infolist():
+            copy.writestr(info, new.get(info.filename) or archive.read(info), compress_type=info.compress_type)
+    return out.getvalue()

@@ -1,0 +1,153 @@
+"""Changes to WordprocessingML as tracked ones (ECMA-376 part 1, 17.13.5), by splicing: all other bytes stay."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from xml.sax.saxutils import escape, quoteattr
+
+from ..documents import Edit
+from .docx_xml import Paragraph, Run
+
+_NO_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """How changes are written."""
+
+    author: str = "copyspec"
+    is_tracked: bool = True
+
+
+def spliced(
+    xml: bytes, changes: Sequence[tuple[Paragraph, Sequence[Edit]]], revision: Revision, first_id: int
+) -> tuple[bytes, int]:
+    """`xml` with the edits of its paragraphs (offsets in their texts), and the next free id of a revision."""
+    writer = _Writer(xml, revision, first_id)
+    splices = [splice for paragraph, edits in changes for splice in writer.splices(paragraph, edits)]
+    pieces, at = [], 0
+    for start, end, new in sorted(splices):
+        pieces += [xml[at:start], new]
+        at = end
+    return b"".join([*pieces, xml[at:]]), writer.next_id
+
+
+class _Writer:
+    def __init__(self, xml: bytes, revision: Revision, first_id: int) -> None:
+        self.xml, self.revision, self.next_id = xml, revision, first_id
+
+    def splices(self, paragraph: Paragraph, edits: Sequence[Edit]) -> list[tuple[int, int, bytes]]:
+        """The runs that edits touch, written anew: first and last byte, and what stands there then."""
+        found = []
+        inserted = _insertions(paragraph, edits)
+        at = 0
+        for number, run in enumerate(paragraph.runs):
+            size = run.size
+            removed = [
+                (max(edit.start - at, 0), min(edit.end - at, size))
+                for edit in edits
+                if edit.start < at + size and edit.end > at
+            ]
+            coming: dict[int, str] = {}
+            for edit in inserted.get(number, ()):
+                place = min(edit.end - at, size)  # behind what it replaces
+                coming[place] = coming.get(place, "") + edit.replacement
+            if run.is_opaque or not size:
+                found += [(edge, edge, self._new(run, text)) for edge, text in _beside(run, coming)]
+            elif removed or coming:
+                found.append((run.start, run.end, self._run(run, removed, coming)))
+            at += size
+        return found
+
+    def _run(self, run: Run, removed: Sequence[tuple[int, int]], coming: dict[int, str]) -> bytes:
+        """A run cut at the edges of what is removed and where something comes in."""
+        cuts = sorted({0, run.size, *(edge for span in removed for edge in span), *coming})
+        pieces = []
+        for start, end in zip_longest(cuts, cuts[1:], fillvalue=run.size):
+            if start in coming:
+                pieces.append(self._new(run, coming[start]))
+            if start < end:
+                is_removed = any(first <= start < last for first, last in removed)
+                pieces.append(self._old(run, start, end, is_removed=is_removed))
+        return b"".join(pieces)
+
+    def _old(self, run: Run, start: int, end: int, *, is_removed: bool) -> bytes:
+        """The characters from `start` to `end` of a run, as a run of their own."""
+        kept, gone = [], []
+        at = 0
+        for atom in run.atoms:
+            first, last = max(start - at, 0), min(end - at, len(atom.text))
+            at += len(atom.text)
+            if first >= last:
+                continue
+            if not atom.is_text:
+                kept.append(self.xml[atom.start : atom.end])
+            elif is_removed:
+                gone.append(self._text(run, "delText", atom.text[first:last]))
+            else:
+                kept.append(self._text(run, "t", atom.text[first:last]))
+        pieces = [self._element(run, kept)] if kept else []
+        if gone and self.revision.is_tracked:
+            pieces.append(self._tracked(run, "del", self._element(run, gone)))
+        return b"".join(pieces)
+
+    def _new(self, run: Run, text: str) -> bytes:
+        element = self._element(run, [self._text(run, "t", _NO_TEXT.sub("", text))])
+        return self._tracked(run, "ins", element) if self.revision.is_tracked else element
+
+    def _element(self, run: Run, children: Sequence[bytes]) -> bytes:
+        properties = b"" if run.is_opaque else run.properties
+        return run.head + properties + b"".join(children) + b"</" + _name(run, "r") + b">"
+
+    def _text(self, run: Run, kind: str, text: str) -> bytes:
+        name = _name(run, kind)
+        return b"<" + name + b' xml:space="preserve">' + escape(text).encode() + b"</" + name + b">"
+
+    def _tracked(self, run: Run, kind: str, element: bytes) -> bytes:
+        name, prefix = _name(run, kind), _name(run, "")
+        author = quoteattr(self.revision.author).encode()
+        head = b'<%b %bid="%d" %bauthor=%b>' % (name, prefix, self.next_id, prefix, author)
+        self.next_id += 1
+        return head + element + b"</" + name + b">"
+
+
+def _beside(run: Run, coming: dict[int, str]) -> list[tuple[int, str]]:
+    """Text beside a run that is left alone, with the byte where it goes."""
+    return [(run.end if place else run.start, text) for place, text in sorted(coming.items())]
+
+
+def _name(run: Run, kind: str) -> bytes:
+    """`kind` with the prefix that the document uses."""
+    prefix, colon, _ = run.head[1:].partition(b":")
+    return prefix + colon + kind.encode()
+
+
+def _insertions(paragraph: Paragraph, edits: Sequence[Edit]) -> dict[int, list[Edit]]:
+    """The edits that bring text, by the run that they go into: the one that is changed, or the one before."""
+    spans, at = [], 0
+    for run in paragraph.runs:
+        spans.append((at, at + run.size))
+        at += run.size
+    found: dict[int, list[Edit]] = {}
+    for edit in edits:
+        if not edit.replacement:
+            continue
+        best = min(
+            (number for number, (start, end) in enumerate(spans) if start <= edit.start <= end),
+            key=lambda number: _reluctance(paragraph.runs[number], spans[number], edit),
+            default=None,
+        )
+        if best is not None:
+            found.setdefault(best, []).append(edit)
+    return found
+
+
+def _reluctance(run: Run, span: tuple[int, int], edit: Edit) -> tuple[bool, ...]:
+    start, end = span
+    if edit.start < edit.end:
+        return (not start <= edit.start < end, run.is_opaque)
+    inside = start < edit.start < end
+    return (run.is_opaque or start == end, run.is_fixed, run.in_link and not inside, edit.start != end)

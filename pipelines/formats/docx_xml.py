@@ -1,0 +1,161 @@
+"""The text of WordprocessingML: paragraphs and runs (ECMA-376 part 1, 17.3), with the bytes where they stand."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from xml.parsers import expat
+
+from ..documents import FormatError
+
+OBJECT = "\ufffc"
+"""Stands for what is no text: pictures, references to notes, fields."""
+
+_SPACES = (
+    "http://schemas.openxmlformats.org/wordprocessingml/2006/main",
+    "http://purl.oclc.org/ooxml/wordprocessingml/main",
+)
+_SIGNS = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "\u2011", "softHyphen": "\u00ad"}
+_SILENT = frozenset({"lastRenderedPageBreak", "rPr"})
+_REVISIONS = frozenset({"ins", "del", "moveFrom", "moveTo", "rPrChange", "pPrChange"})
+_XML_SPACE = "http://www.w3.org/XML/1998/namespace space"
+_TAG = re.compile(rb"<[^\"'>]*(?:\"[^\"]*\"[^\"'>]*|'[^']*'[^\"'>]*)*>")
+
+
+@dataclass(slots=True)
+class Atom:
+    """A child of a run: its characters, or one that stands for it."""
+
+    start: int  # bytes
+    end: int
+    text: str
+    is_text: bool
+
+
+@dataclass(slots=True)
+class Run:
+    start: int  # bytes
+    end: int = 0
+    head: bytes = b""  # its start tag and its properties
+    properties: bytes = b""
+    atoms: list[Atom] = field(default_factory=list)
+    is_opaque: bool = False  # holds what cannot be taken apart
+    is_fixed: bool = False  # a field's result, hidden text, text marked as not to be proofread
+    in_link: bool = False
+
+    @property
+    def size(self) -> int:
+        return sum(len(atom.text) for atom in self.atoms)
+
+
+@dataclass(slots=True)
+class Paragraph:
+    runs: list[Run] = field(default_factory=list)
+    is_revised: bool = False  # holds tracked changes already
+
+    @property
+    def text(self) -> str:
+        return "".join(atom.text for run in self.runs for atom in run.atoms)
+
+
+def paragraphs(xml: bytes) -> list[Paragraph]:
+    """The paragraphs of a part of a document, those of tables and text boxes too, in the order of their ends.
+
+    Raises FormatError for XML that is malformed, not UTF-8 or has a document type.
+    """
+    if not re.match(rb"(?:\xef\xbb\xbf)?\s*(?:<\?xml(?![^>]*encoding\s*=\s*[\"'](?!utf-8|us-ascii))|<[^?])", xml, re.I):
+        raise FormatError("the document's XML is not UTF-8")
+    return _Parser(xml).found
+
+
+class _Parser:
+    def __init__(self, xml: bytes) -> None:
+        self.xml = xml
+        self.found: list[Paragraph] = []
+        self.paragraphs: list[Paragraph] = []  # open; text boxes nest them
+        self.runs: list[Run] = []
+        self.path: list[str] = []
+        self.starts: list[int] = []
+        self.fields = 0  # open ones; a table of contents is one over many paragraphs
+        self.keeps_space = [False]  # xml:space, inherited
+        self.chars: list[str] = []
+        self.head = b"<w:r>"
+        self.parser = expat.ParserCreate(namespace_separator=" ")
+        self.parser.StartElementHandler = self._start
+        self.parser.EndElementHandler = self._end
+        self.parser.CharacterDataHandler = self.chars.append
+        self.parser.StartDoctypeDeclHandler = self._doctype
+        try:
+            self.parser.Parse(xml, True)
+        except expat.ExpatError as error:
+            raise FormatError(f"the document's XML is malformed: {error}") from None
+
+    def _doctype(self, *_: object) -> None:
+        raise FormatError("the document's XML has a document type, which no word processor writes")
+
+    def _start(self, expanded: str, attributes: dict[str, str]) -> None:
+        space, _, name = expanded.rpartition(" ")
+        name = name if space in _SPACES else f"{space} {name}"
+        at = self.parser.CurrentByteIndex
+        if name == "p":
+            self.paragraphs.append(Paragraph())
+        elif name == "r" and self.paragraphs:
+            in_link = "hyperlink" in self.path
+            fixed = self.fields > 0 or "fldSimple" in self.path
+            self.head = self._tag(at)
+            self.runs.append(Run(at, head=_opened(self.head), is_fixed=fixed, in_link=in_link))
+        elif name == "fldChar":
+            kind = next((value for key, value in attributes.items() if key.endswith(" fldCharType")), "")
+            self.fields = max(0, self.fields + {"begin": 1, "end": -1}.get(kind, 0))
+        elif name in _REVISIONS and self.paragraphs:
+            self.paragraphs[-1].is_revised = True
+        space_kept = attributes.get(_XML_SPACE, "preserve" if self.keeps_space[-1] else "")
+        self.keeps_space.append(space_kept == "preserve")
+        self.chars.clear()
+        self.path.append(name)
+        self.starts.append(at)
+
+    def _end(self, _: str) -> None:
+        name, start, keeps = self.path.pop(), self.starts.pop(), self.keeps_space.pop()
+        parent = self.path[-1] if self.path else ""
+        at, opening = self.parser.CurrentByteIndex, self._tag(start)
+        # For an empty element expat points behind it, for others at the closing tag.
+        end = start + len(opening) if opening.endswith(b"/>") else at + len(self._tag(at))
+        if parent == "r" and self.runs:
+            self._child(self.runs[-1], name, start, end, keeps=keeps)
+        elif name == "r" and self.runs:
+            run = self.runs.pop()
+            run.end = end
+            self.paragraphs[-1].runs.append(_whole(run) if run.is_opaque else run)
+        elif name.endswith(" oMath") and self.paragraphs:
+            self.paragraphs[-1].runs.append(_whole(Run(start, end, head=self.head, is_opaque=True)))
+        elif name == "p" and self.paragraphs:
+            paragraph = self.paragraphs.pop()
+            if not any(name.endswith(" Fallback") for name in self.path):
+                self.found.append(paragraph)
+        self.chars.clear()
+
+    def _child(self, run: Run, name: str, start: int, end: int, *, keeps: bool) -> None:
+        if name == "rPr":
+            run.properties = self.xml[start:end]
+            run.is_fixed |= b"noProof" in run.properties or b"vanish" in run.properties
+        elif name == "t":
+            text = "".join(self.chars)
+            run.atoms.append(Atom(start, end, text if keeps else text.strip(" \t\r\n"), True))
+        elif name in _SIGNS:
+            run.atoms.append(Atom(start, end, _SIGNS[name], False))
+        elif name not in _SILENT:
+            run.is_opaque = True
+
+    def _tag(self, at: int) -> bytes:
+        found = _TAG.match(self.xml, at)
+        return found[0] if found else b""
+
+
+def _opened(tag: bytes) -> bytes:
+    return tag[:-2] + b">" if tag.endswith(b"/>") else tag
+
+
+def _whole(run: Run) -> Run:
+    run.atoms = [Atom(run.start, run.end, OBJECT, False)]
+    return run
