@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from copyspec.api import agenerate, compare, configure, generate, load, references, unload
     from copyspec.engine.engine import Engine
     from copyspec.engine.feed import Input
+    from copyspec.engine.output_cache import OutputCache
     from copyspec.engine.results import Chunk, Comparison, Difference, Place, Result, Span, Stats
     from copyspec.loading import LoadError
     from copyspec.targets.base import UnsupportedModelError
@@ -21,6 +22,7 @@ __all__ = [
     "Engine",
     "Input",
     "LoadError",
+    "OutputCache",
     "Place",
     "Result",
     "Span",
@@ -49,6 +51,7 @@ _EXPORTS = {
     "Engine": "copyspec.engine.engine",
     "Input": "copyspec.engine.feed",
     "LoadError": "copyspec.loading",
+    "OutputCache": "copyspec.engine.output_cache",
     "Chunk": "copyspec.engine.results",
     "Comparison": "copyspec.engine.results",
     "Difference": "copyspec.engine.results",

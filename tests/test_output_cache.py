@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from texts import engine
 
+from copyspec.engine.call_options import check_options
 from copyspec.engine.output_cache import OutputCache
 
 
@@ -94,6 +96,20 @@ def test_threads_share_it() -> None:
     for thread in threads:
         thread.join()
     assert len(cache) == 50
+
+
+def test_generation_copies_from_it_and_adds_to_it() -> None:
+    tiny, cache = engine(), OutputCache("a")
+    plain = tiny.generate("a prompt about cats", max_new_tokens=20, drafter="none")
+    first = tiny.generate("a prompt about cats", max_new_tokens=20, output_cache=cache)
+    again = tiny.generate("a prompt about cats", max_new_tokens=20, output_cache=cache)
+    assert plain.token_ids == first.token_ids == again.token_ids and len(cache) == 1
+    assert {span.source for span in again.spans} >= {"cache a"}
+    assert (
+        tiny.generate("a prompt about cats", max_new_tokens=20, drafter="none", output_cache=cache).text == plain.text
+    )
+    with pytest.raises(TypeError, match="output_cache"):
+        tiny.generate("x", output_cache="a")  # type: ignore[arg-type]
 
 
 def test_wrong_arguments_say_what_to_write() -> None:

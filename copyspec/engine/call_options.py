@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypedDict
 
+from copyspec.engine.output_cache import OutputCache
 from copyspec.engine.prompts import plain_list, shown
 from copyspec.options import DraftOptions, SamplingOptions, check_strings, plain_number
 from copyspec.verification.registry import DEFAULT_RULE, VerificationOptions, decides_apart
@@ -85,6 +86,8 @@ class GenerateOptions(TypedDict, total=False):
     """Of a rule that has any: {"lenience": 0.5}, say."""
     lossy: bool
     """True: the rule may be one that changes what the model would write."""
+    output_cache: OutputCache
+    """Earlier outputs of one namespace to copy from, to which this call's are added. Default: none."""
     batch_size: int
     """Prompts in the model at once."""
 
@@ -109,6 +112,7 @@ class CallOptions:
     n: int = 1
     draft: DraftOptions = field(default_factory=DraftOptions)
     verification: VerificationOptions = field(default_factory=VerificationOptions)
+    output_cache: OutputCache | None = None
     batch_size: int = DEFAULT_BATCH_SIZE
 
     @property
@@ -156,6 +160,7 @@ def check_options(given: Mapping[str, object]) -> CallOptions:
         n=n,
         draft=draft,
         verification=verification,
+        output_cache=_output_cache(given),
         batch_size=_whole("batch_size", given.get("batch_size", DEFAULT_BATCH_SIZE)),
     )
 
@@ -201,6 +206,13 @@ def _draft_options(given: Mapping[str, object]) -> DraftOptions:
     draft = DraftOptions() if nodes is None else DraftOptions(max_nodes=nodes)  # type: ignore[arg-type]
     draft.verify()
     return DraftOptions(max_nodes=0) if drafter == "none" else draft
+
+
+def _output_cache(given: Mapping[str, object]) -> OutputCache | None:
+    cache = given.get("output_cache")
+    wanted = "an OutputCache: copyspec.OutputCache('a namespace')"
+    _check(cache is None or isinstance(cache, OutputCache), "output_cache", cache, wanted)
+    return cache if isinstance(cache, OutputCache) else None
 
 
 def _verification(given: Mapping[str, object]) -> VerificationOptions:

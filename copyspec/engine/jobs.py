@@ -69,6 +69,8 @@ class Job:
         self._margins.extend(output.margins)
         if output.finish is not None:
             self.result = self._finish(output.finish, output.stats or RowStats())
+            if self.options.output_cache is not None:
+                self.options.output_cache.add(self.codec.decode(self.request.prompt), self.result.text)
 
     def _finish(self, finish: Finish, stats: RowStats) -> Result:
         text, detail = self._text(finish), finish.detail
@@ -130,7 +132,9 @@ class JobMaker:
         self._check_tokens(f"prompt {index}", prompt, "were the ids" if given else "was the model")
         start = self._target.start(prompt)
         self._check_length(index, prompt, start)
-        sources = self._sources(inputs, prompt, copies, with_references=options.drafts)
+        cache = options.output_cache if options.drafts else None
+        earlier = cache.references(self._codec.decode(prompt)) if cache is not None else []
+        sources = self._sources(inputs, prompt, copies, earlier, with_references=options.drafts)
         # Counted without drafts too: the limit is part of the output.
         edit_tokens = len(sources[0].tokens) if sources and sources[0].kind == "edit" else 0
         if options.drafts:
@@ -207,13 +211,18 @@ class JobMaker:
         inputs: Inputs,
         prompt: Sequence[int],
         copies: dict[tuple[str, Lead], Encoded],
+        earlier: Sequence[Reference],
         *,
         with_references: bool,
     ) -> list[NamedSource]:
-        """The edit source and the references, empty ones left out. `copies`: what was encoded for earlier prompts."""
+        """The edit source and the references, empty ones left out, those of the output cache last.
+
+        `copies`: what was encoded for earlier prompts.
+        """
         given = [(inputs.edit, "edit")] if inputs.edit is not None else []
         if with_references:
             given += [(reference, "reference") for reference in inputs.references]
+            given += [(reference, "reference") for reference in earlier]
         if not given:
             return []
         lead = self._codec.lead(prompt, starts_text=self._target.is_encoder_decoder)
