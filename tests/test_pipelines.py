@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
+from itertools import takewhile
 
 import pytest
 from tokenizers import processors
 
 import copyspec
+from copyspec import Input
 from copyspec.engine.results import Result, Stats
-from copyspec.pipelines import GECPipeline, answer
+from copyspec.pipelines import GECPipeline, GuardOptions, answer
 from pipelines.models import fill, wants_chat
 from tests.tiny import tiny_model, tiny_tokenizer
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
-
-Script = Callable[[str], str]
 
 
 @pytest.fixture(scope="module")
@@ -25,17 +25,21 @@ def engine() -> copyspec.Engine:
 
 @pytest.fixture
 def calls(engine: copyspec.Engine, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
-    """The engine answers each prompt with its text in upper case, and notes how it was asked."""
+    """The engine answers each prompt with its text in upper case, last ones first, and notes how it was asked."""
     seen: list[dict[str, object]] = []
 
-    def generate(prompt: object, references: object = None, **options: object) -> Result | list[Result]:
+    def generate(prompt: object, references: object = None, **options: object) -> Result:
         seen.append({"prompt": prompt, "references": references, **options})
-        if isinstance(prompt, str):
-            return _result(" The kettle is red.")
-        assert isinstance(prompt, list)
-        return [_result(" " + str(text).rpartition(": ")[2].upper()) for text in prompt]
+        return _result(" The kettle is red.")
+
+    def generate_each(inputs: Iterable[Input | None], **options: object) -> Iterator[tuple[int, Result]]:
+        taken = list(takewhile(lambda each: each is not None, inputs))
+        seen.extend({"prompt": each.prompt, "edit_source": each.edit_source, **options} for each in taken)
+        for index, each in reversed(list(enumerate(taken))):
+            yield index, _result(" " + str(each.prompt).rpartition(": ")[2].upper())
 
     monkeypatch.setattr(engine, "generate", generate)
+    monkeypatch.setattr(engine, "generate_each", generate_each)
     return seen
 
 
@@ -51,15 +55,14 @@ def test_corrections_come_in_order_and_keep_the_white_space(
     assert [c.text for c in corrections] == ["ONE", "  TWO\n", "", " \n\t", "THREE\u2028"]
     assert [c.changed for c in corrections] == [True, True, False, False, True]
     assert corrections[2].result is None and corrections[2].is_complete
-    (call,) = calls
-    assert call["prompt"] == ["Correct the grammar: " + text for text in ("one", "two", "three")]
-    assert call["edit_source"] == ["one", "two", "three"]
-    assert call["chat"] is True
+    assert sorted(str(call["edit_source"]) for call in calls) == ["one", "three", "two"]
+    assert all(call["prompt"] == f"Correct the grammar: {call['edit_source']}" for call in calls)
+    assert all(call["chat"] is True for call in calls)
 
 
 def test_one_text_gives_one_correction(engine: copyspec.Engine, calls: list[dict[str, object]]) -> None:
     assert GECPipeline(engine, instruction="Fix: {text}")("one").text == "ONE"
-    assert calls[0]["prompt"] == ["Fix: one"]
+    assert calls[0]["prompt"] == "Fix: one"
 
 
 def test_an_output_that_was_cut_keeps_the_source(engine: copyspec.Engine, calls: list[dict[str, object]]) -> None:
@@ -72,15 +75,21 @@ def test_a_list_with_something_else_in_it_names_it(engine: copyspec.Engine) -> N
         GECPipeline(engine)(["abc", 5])  # type: ignore[list-item]
 
 
-def test_a_text_longer_than_the_context_keeps_its_source(
+def test_a_text_longer_than_the_context_is_split(engine: copyspec.Engine, calls: list[dict[str, object]]) -> None:
+    corrected = GECPipeline(engine, guards=GuardOptions(max_edit_ratio=1))("He go. " * 400)
+    assert corrected.text == "HE GO. " * 400
+    assert all(len(str(call["edit_source"])) < 1000 for call in calls) and len(corrected.results) == len(calls)
+    assert corrected.is_complete and corrected.fits
+
+
+def test_a_text_without_a_place_to_split_keeps_its_source(
     engine: copyspec.Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    long = "He go. " * 200
+    long = "He" * 1500
     short, none, kept, last = GECPipeline(engine, max_new_tokens=5)(["He go.", "", long, "We was."])
     assert kept.text == long and not kept.fits and not kept.is_complete and kept.result is None
     assert none.is_complete and short.result is not None and last.result is not None
-    assert "1 of 3 texts are longer than the model's context" in caplog.text
-    assert not GECPipeline(engine)(long).is_complete
+    assert "parts of 4 texts stay as they are: 2 cut, 1 length" in caplog.text
 
 
 def test_what_the_tokenizer_wraps_by_itself_is_no_chat() -> None:

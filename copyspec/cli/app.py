@@ -1,6 +1,7 @@
 """The `copyspec` command: its subcommands, its exit codes and its errors.
 
-Exit codes: 0 done, 1 the run failed (or outputs that should be equal differ), 2 wrong usage, 130 interrupted.
+Exit codes: 0 done, 1 the run failed (or outputs that should be equal differ, or --check found changes), 2 wrong usage,
+3 some files failed, 130 interrupted.
 Results go to stdout and nothing else does; errors are one line on stderr unless -v is given.
 """
 
@@ -17,6 +18,7 @@ import typer
 
 import copyspec
 from copyspec.cli.doctor import doctor
+from copyspec.cli.gec import gec
 from copyspec.cli.generate import generate
 from copyspec.cli.index import index
 
@@ -29,6 +31,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(generate)
+app.command()(gec)
 app.command()(doctor)
 app.add_typer(index, name="index")
 

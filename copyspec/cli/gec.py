@@ -1,0 +1,124 @@
+"""`copyspec gec`: grammar correction of files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from copyspec.cli import correction_options as options
+from copyspec.cli.common import UsageError
+from copyspec.cli.correcting import Told, corrector_of, inputs_of, run_files
+from copyspec.cli.correction_options import GUARDS, INPUT, MODEL, OUTPUT, RUN
+
+if TYPE_CHECKING:
+    from copyspec.api import LoadOptions
+
+
+def gec(
+    paths: Annotated[list[str], typer.Argument(help="Files, folders, patterns; - is stdin.", show_default=False)],
+    format: Annotated[
+        str | None,
+        typer.Option(help="txt, md, jsonl, csv ... Default: by the suffix.", rich_help_panel=INPUT),
+    ] = None,
+    line_mode: Annotated[
+        bool, typer.Option("--line-mode", help="txt: each line by itself; their number stays.", rich_help_panel=INPUT)
+    ] = False,
+    field: Annotated[str, typer.Option(help="jsonl: the field with the text.", rich_help_panel=INPUT)] = "text",
+    replace_field: Annotated[
+        bool, typer.Option("--replace-field", help="jsonl: replace it, add no fields.", rich_help_panel=INPUT)
+    ] = False,
+    column: Annotated[
+        str | None, typer.Option(help="csv, tsv: the column, by name or number from 1.", rich_help_panel=INPUT)
+    ] = None,
+    encoding: Annotated[str, typer.Option(help="Of the files.", rich_help_panel=INPUT)] = "utf-8",
+    exclude: Annotated[
+        list[str] | None, typer.Option(help="Names or patterns to leave out. Repeatable.", rich_help_panel=INPUT)
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write one file here, not to stdout.", rich_help_panel=OUTPUT)
+    ] = None,
+    in_place: options.InPlace = False,
+    backup: options.Backup = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; exit code 1 if something would.", rich_help_panel=OUTPUT)
+    ] = False,
+    stats: Annotated[
+        str | None, typer.Option(help="Counters on stderr when done: text or json.", rich_help_panel=OUTPUT)
+    ] = None,
+    max_edit_ratio: Annotated[
+        float, typer.Option(help="Changed words per word; above, a segment stays.", rich_help_panel=GUARDS)
+    ] = 0.4,
+    allow_numbers: Annotated[
+        bool, typer.Option("--allow-numbers", help="Numbers may change.", rich_help_panel=GUARDS)
+    ] = False,
+    allow_links: Annotated[
+        bool, typer.Option("--allow-links", help="URLs and addresses may.", rich_help_panel=GUARDS)
+    ] = False,
+    allow_code: Annotated[
+        bool, typer.Option("--allow-code", help="Code, paths, placeholders may.", rich_help_panel=GUARDS)
+    ] = False,
+    allow_names: Annotated[
+        bool, typer.Option("--allow-names", help="Capitalised words may.", rich_help_panel=GUARDS)
+    ] = False,
+    protect: Annotated[
+        list[str] | None, typer.Option(help="A regular expression of more that stays.", rich_help_panel=GUARDS)
+    ] = None,
+    model: options.Model = None,
+    instruction: Annotated[
+        str | None, typer.Option(help="How to ask, with {text}: 'Fix: {text}'.", rich_help_panel=MODEL)
+    ] = None,
+    system: options.System = None,
+    device: options.Device = None,
+    dtype: options.Dtype = "auto",
+    max_new_tokens: options.MaxNewTokens = None,
+    batch_size: Annotated[int, typer.Option(help="Texts in the model at once.", rich_help_panel=RUN)] = 8,
+    segmenter: Annotated[str, typer.Option(help="Sentences: builtin, pysbd or none.", rich_help_panel=RUN)] = "builtin",
+    by_sentence: Annotated[
+        bool | None,
+        typer.Option(
+            "--by-sentence/--by-paragraph", help="What the model is given. Default: by its kind.", rich_help_panel=RUN
+        ),
+    ] = None,
+    segment_tokens: Annotated[
+        int | None, typer.Option(help="Split what is longer. Default: by the context.", rich_help_panel=RUN)
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where an interrupted run was.", rich_help_panel=RUN)
+    ] = False,
+    plain: options.Plain = False,
+    quiet: options.Quiet = False,
+) -> int:
+    """Correct the grammar of files: only mistakes change, every other byte stays.
+
+    Corrected text goes to stdout, to -o FILE or, with -i, into the files themselves. Exit code 1: --check found
+    something to correct; 3: a file could not be read or written, the others are done.
+    """
+    from copyspec.pipelines import (
+        FORMATS,
+        FileOptions,
+        FormatOptions,
+        GuardOptions,
+        ModelOptions,
+        RunOptions,
+        splitter,
+    )
+
+    if format is not None and format not in FORMATS:
+        raise UsageError(f"--format {format!r}: name one of {', '.join(FORMATS)}")
+    if stats not in (None, "text", "json"):
+        raise UsageError(f"--stats {stats!r}: text or json")
+    if check and (in_place or output is not None):
+        raise UsageError("--check writes nothing; leave -i and -o out")
+    form = FormatOptions(encoding, line_mode, field, replace_field, column=column)
+    files = FileOptions(format, form, in_place, backup, output, resume)
+    guards = GuardOptions(
+        allow_numbers, allow_links, allow_code, allow_names, max_edit_ratio, protect=tuple(protect or ())
+    )
+    asked = ModelOptions(instruction, system, max_new_tokens, batch_size, by_sentence, segment_tokens, not plain)
+    run = RunOptions(guards, splitter(segmenter))
+    loading: LoadOptions = {"device": device, "dtype": dtype}
+    told = Told(quiet=quiet, check=check, stats=stats, to_stdout=not (check or files.is_writing))
+    inputs = inputs_of(paths, format, exclude or ())
+    return run_files(inputs, files, run, told, lambda: corrector_of(model, loading, asked))

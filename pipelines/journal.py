@@ -1,0 +1,200 @@
+"""What a run has found out so far, on disk: a run that was killed goes on where it was."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+from array import array
+from collections.abc import Mapping
+from pathlib import Path
+from time import monotonic
+from typing import BinaryIO
+
+import numpy as np
+
+from .correctors import Outcome
+from .documents import Refusal
+
+SUFFIX = ".copyspec-journal"
+_VERSION = 1
+_SYNC_SECONDS = 1.0
+"""A record is with the system at once, which outlasts a killed process, and on the disk after this long, which
+outlasts a power cut."""
+
+_KEY_BYTES = 16
+_HEAD_BYTES = 8  # of a key: what the index in memory holds
+
+
+class JournalError(ValueError):
+    """A journal that does not belong to this run."""
+
+
+class Journal:
+    """Outcomes by text, appended to a file as they come: one JSON object a line, the first names the run.
+
+    In memory there are 16 bytes for each outcome that a former run left. A last line that was cut is forgotten.
+    `is_done`: a former run had finished the file, and what stands there now is its output.
+    """
+
+    def __init__(self, path: Path, identity: Mapping[str, object], *, resume: bool) -> None:
+        """`identity`: what the outcomes depend on, ready for JSON, with the fingerprint of the file as `input`.
+        `resume`: go on with the journal that is there, if there is one; without, it is begun anew.
+
+        Raises JournalError for a journal of another run or for a file that is none, BlockingIOError where another
+        process writes it.
+        """
+        self.path = path
+        self.identity = json.loads(json.dumps(identity))
+        self._file: BinaryIO = open(path, "ab+")  # noqa: SIM115  open as long as the journal is
+        self._heads = self._places = np.zeros(0, dtype=np.uint64)
+        self.is_done = False
+        try:
+            _lock(self._file, path)
+            has_header = resume and self._load()
+            if not has_header:
+                self._file.truncate(0)
+                self._append({"copyspec-journal": _VERSION, **self.identity})
+        except BaseException:
+            self._file.close()
+            raise
+        self._synced = monotonic()
+
+    def __len__(self) -> int:
+        """Outcomes that a former run left."""
+        return len(self._heads)
+
+    def get(self, text: str) -> Outcome | None:
+        """What a former run made of `text`."""
+        key = _key(text)
+        head = np.uint64(int.from_bytes(key[:_HEAD_BYTES], "big"))
+        at = int(np.searchsorted(self._heads, head))
+        while at < len(self._heads) and self._heads[at] == head:
+            self._file.seek(int(self._places[at]))
+            record = json.loads(self._file.readline())
+            if record["key"] == key.hex():
+                refusal = record.get("refusal")
+                return Outcome(record["text"], Refusal(*refusal) if refusal else None, lost=record.get("lost", ""))
+            at += 1
+        return None
+
+    def add(self, text: str, outcome: Outcome) -> None:
+        record: dict[str, object] = {"key": _key(text).hex(), "text": outcome.text}
+        if outcome.refusal is not None:
+            record["refusal"] = [outcome.refusal.reason, outcome.refusal.detail]
+        if outcome.lost:
+            record["lost"] = outcome.lost
+        self._append(record)
+        if monotonic() - self._synced > _SYNC_SECONDS:
+            self.sync()
+
+    def finish(self, output: str) -> None:
+        """Notes the fingerprint of the whole output, which is about to take the place of the file."""
+        self._append({"done": output})
+        self.sync()
+
+    def sync(self) -> None:
+        os.fsync(self._file.fileno())
+        self._synced = monotonic()
+
+    def close(self) -> None:
+        """Keeps the file: the run may be resumed."""
+        if not self._file.closed:
+            with contextlib.suppress(OSError):
+                self.sync()
+            self._file.close()
+
+    def remove(self) -> None:
+        """The run is done."""
+        self._file.close()
+        with contextlib.suppress(FileNotFoundError):
+            self.path.unlink()
+
+    def _append(self, record: Mapping[str, object]) -> None:
+        # One line in one write, at the end whatever was read before: the file is opened for appending.
+        self._file.write(json.dumps(record, ensure_ascii=True, separators=(",", ":")).encode() + b"\n")
+        self._file.flush()
+
+    def _load(self) -> bool:
+        """Reads what is there; False where there is nothing yet, not even a whole first line."""
+        self._file.seek(0)
+        first = self._file.readline()
+        if not first.endswith(b"\n"):
+            if first and not b'{"copyspec-journal":'.startswith(first[:20]):
+                raise self._no_journal()
+            return False
+        header = self._header(first)
+        heads, places = array("Q"), array("Q")
+        place = len(first)
+        done = None
+        for line in self._file:
+            try:
+                record = json.loads(line)
+                head = int(record["key"][: 2 * _HEAD_BYTES], 16) if "key" in record else None
+                done = record.get("done", done)
+            except (ValueError, KeyError, TypeError, AttributeError):
+                break  # cut by a crash; what follows, if anything, was never promised
+            if not line.endswith(b"\n"):
+                break
+            if head is not None:
+                heads.append(head)
+                places.append(place)
+            place += len(line)
+        self.is_done = done is not None and done == self.identity.get("input")
+        self._check(header)
+        self._file.seek(0, io.SEEK_END)
+        if self._file.tell() != place:
+            self._file.truncate(place)
+        found = np.frombuffer(heads, dtype=np.uint64) if heads else np.zeros(0, dtype=np.uint64)
+        order = np.argsort(found, kind="stable")
+        self._heads = found[order]
+        self._places = np.frombuffer(places, dtype=np.uint64)[order] if places else found
+        return True
+
+    def _header(self, first: bytes) -> dict[str, object]:
+        try:
+            header = dict(json.loads(first))
+            version = header.pop("copyspec-journal")
+        except (ValueError, KeyError, TypeError):
+            raise self._no_journal() from None
+        if version != _VERSION:
+            raise JournalError(f"{os.fspath(self.path)!r} was written by another version of copyspec: delete it")
+        return header
+
+    def _check(self, header: Mapping[str, object]) -> None:
+        for name in dict.fromkeys([*self.identity, *header]):
+            if header.get(name) != self.identity.get(name) and not (self.is_done and name == "input"):
+                raise JournalError(
+                    f"{os.fspath(self.path)!r} belongs to another run: {name} was {header.get(name)!r} and is now "
+                    f"{self.identity.get(name)!r}; run it as before, or leave --resume out to begin anew"
+                )
+
+    def _no_journal(self) -> JournalError:
+        return JournalError(f"{os.fspath(self.path)!r} is no journal: delete it, or leave --resume out")
+
+
+def fingerprint(path: Path) -> str:
+    """A hash of a file's bytes."""
+    digest = hashlib.blake2b(digest_size=16)
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _key(text: str) -> bytes:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_KEY_BYTES).digest()
+
+
+def _lock(file: BinaryIO, path: Path) -> None:
+    """One process at a time. The system lets go of the lock when a process ends, however it ends."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise BlockingIOError(f"another process is working on this file: it holds {os.fspath(path)!r}") from None
