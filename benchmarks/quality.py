@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from benchmarks.gleu import corpus_gleu, sentence_gleu
-from benchmarks.quality_model import GUARD, QualityModel, guarded
+from benchmarks.quality_model import CORRECT, GUARD, QualityModel, guarded
 from training.text import held_out, read_paragraphs, split_sentences, straight_quotes, well_formed
 
 _DEFAULT = Path(__file__).parents[1] / "copyspec" / "default_model"
@@ -161,9 +161,10 @@ def _whole(sentence: str) -> bool:
     return 20 <= len(sentence) <= 320 and well_formed(sentence)
 
 
-def evaluate(folder: Path, data: Path, rows: int | None, repairs: int, seed: int, whole: Sequence[str] = ()) -> Row:
+def evaluate(
+    model: QualityModel, data: Path, rows: int | None, repairs: int, seed: int, whole: Sequence[str] = ()
+) -> Row:
     """All measurements as one JSON object; the GEC sets in ``whole`` are taken whole whatever ``rows`` says."""
-    model = QualityModel(folder)
     held = [p for p in read_paragraphs(data / "text") if held_out(p)]
     sentences = [straight_quotes(s) for p in held for s in split_sentences(p) if _whole(s)]
     paragraphs = [
@@ -173,7 +174,7 @@ def evaluate(folder: Path, data: Path, rows: int | None, repairs: int, seed: int
     result: Row = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, bfloat16",
         "parameters": sum(p.numel() for p in model.model.parameters()),
-        "megabytes": round(sum(f.stat().st_size for f in folder.iterdir() if f.is_file()) / 1e6, 2),
+        "megabytes": round(sum(f.stat().st_size for f in model.folder.iterdir() if f.is_file()) / 1e6, 2),
         "guard": GUARD,
         "gec": {},
     }
@@ -188,7 +189,8 @@ def evaluate(folder: Path, data: Path, rows: int | None, repairs: int, seed: int
         "jfleg_references": measure_copies(model, references),
         "squad": measure_copies(model, sample([s for s in squad if _whole(s)], rows or 600, seed)),
     }
-    result["quotes"] = measure_quotes(model, data, rows or 600, seed)
+    if not model.is_encoder_decoder:  # those correct and nothing else
+        result["quotes"] = measure_quotes(model, data, rows or 600, seed)
     if repairs:
         result["repairs"] = measure_repairs(model, data / "text", repairs, seed)
     result["tokens_per_second"] = round(model.tokens_per_second(sample(sentences, 12, seed)), 1)
@@ -206,13 +208,13 @@ def show(result: Row) -> str:
             f"{name:<20}{row['n']:>6}{row['source']:>9.2f}{row['output']:>9.2f}{row['guarded']:>9.2f}{row['changed']:>9.3f}"
         )
     lines += [f"copied exactly: {name:<20}{row['n']:>6}{row['exact']:>9.3f}" for name, row in result["copies"].items()]
-    quotes = result["quotes"]
-    lines.append(f"quotes (n {quotes['n']}); holds the answer without a model:")
-    lines.append(f"  random {quotes['random_holds']}, word overlap {quotes['overlap_holds']}")
-    for name in ("passage", "one_sentence"):
-        lines.append(
-            f"  {name:<14}" + ", ".join(f"{key} {quotes[name][key]}" for key in ("verbatim", "whole_sentence", "holds"))
-        )
+    if "quotes" in result:
+        quotes = result["quotes"]
+        lines.append(f"quotes (n {quotes['n']}); holds the answer without a model:")
+        lines.append(f"  random {quotes['random_holds']}, word overlap {quotes['overlap_holds']}")
+        for name in ("passage", "one_sentence"):
+            shown = (f"{key} {quotes[name][key]}" for key in ("verbatim", "whole_sentence", "holds"))
+            lines.append(f"  {name:<14}" + ", ".join(shown))
     lines += [
         f"one mistake, {name:<18}n {row['n']:>4}  repaired {row['repaired']:.2f}  left {row['unchanged']:.2f}"
         for name, row in result.get("repairs", {}).items()
@@ -233,13 +235,16 @@ def main() -> None:
     )
     parser.add_argument("--whole", action="append", default=[], choices=_GEC_SETS, help="take this set whole")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--instruction", default=CORRECT, help="what stands before a text to be corrected")
     parser.add_argument("--threads", type=int, help="threads of torch")
     args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)
     logging.getLogger("transformers").setLevel(logging.ERROR)
     folder = _DEFAULT if args.model == "default" else Path(args.model)
-    result = evaluate(folder, args.data, args.rows, args.repairs, args.seed, args.whole)
+    result = evaluate(
+        QualityModel(folder, instruction=args.instruction), args.data, args.rows, args.repairs, args.seed, args.whole
+    )
     options = ["--repairs", args.repairs, "--seed", args.seed]
     options += ["--rows", args.rows] if args.rows else []
     result["options"] = " ".join(str(part) for part in [*options, *(f"--whole {name}" for name in args.whole)])

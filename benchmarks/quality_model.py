@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 CORRECT = "Correct the grammar: "
 QUOTE = "Quote the sentence that answers: "
@@ -18,12 +18,16 @@ _BATCH_POSITIONS = 6000  # padded prompt positions a batch
 
 
 class QualityModel:
-    """A causal model whose tokenizer wraps a plain string into its prompt."""
+    """A causal model whose tokenizer wraps a plain string into its prompt, or an encoder-decoder."""
 
-    def __init__(self, folder: Path | str, dtype: torch.dtype = torch.bfloat16) -> None:
+    def __init__(self, folder: Path | str, dtype: torch.dtype = torch.bfloat16, *, instruction: str = CORRECT) -> None:
+        self.folder = Path(folder)
+        self.instruction = instruction  # before a text to be corrected
+        self.is_encoder_decoder = bool(AutoConfig.from_pretrained(str(folder)).is_encoder_decoder)
+        kind = AutoModelForSeq2SeqLM if self.is_encoder_decoder else AutoModelForCausalLM
         self.tokenizer = AutoTokenizer.from_pretrained(str(folder))
         # Any: the type of `generate` in transformers fits no loaded model
-        self.model: Any = AutoModelForCausalLM.from_pretrained(str(folder), dtype=dtype)
+        self.model: Any = kind.from_pretrained(str(folder), dtype=dtype)
 
     def answers(self, prompts: Sequence[str]) -> list[str]:
         """Greedy answers in the order of the prompts, without the space they begin with."""
@@ -32,18 +36,21 @@ class QualityModel:
         while order:
             longest = len(self.tokenizer(prompts[order[-1]])["input_ids"])
             rows, order = order[-max(1, _BATCH_POSITIONS // longest) :], order[: -max(1, _BATCH_POSITIONS // longest)]
-            batch = self.tokenizer([prompts[i] for i in rows], return_tensors="pt", padding=True, padding_side="left")
+            side = "right" if self.is_encoder_decoder else "left"
+            batch = self.tokenizer([prompts[i] for i in rows], return_tensors="pt", padding=True, padding_side=side)
             width = batch["input_ids"].shape[1]
             with torch.inference_mode():
                 ids = self.model.generate(**batch, do_sample=False, max_new_tokens=min(width + 24, 1024 - width))
-            texts = self.tokenizer.batch_decode(ids[:, width:], skip_special_tokens=True)
+            texts = self.tokenizer.batch_decode(
+                ids[:, 1 if self.is_encoder_decoder else width :], skip_special_tokens=True
+            )
             for i, text in zip(rows, texts, strict=True):
                 found[i] = text.removeprefix(" ")
         return found
 
     def corrections(self, texts: Sequence[str]) -> list[str]:
         """Each text corrected."""
-        return self.answers([CORRECT + text for text in texts])
+        return self.answers([self.instruction + text for text in texts])
 
     def quotes(self, questions: Sequence[str], passages: Sequence[str]) -> list[str]:
         """A sentence of each passage for its question."""
@@ -53,12 +60,12 @@ class QualityModel:
         """Plain greedy decoding of one text at a time."""
         tokens, seconds = 0, 0.0
         for number, text in enumerate([texts[0], *texts]):  # the first one warms up
-            batch = self.tokenizer(CORRECT + text, return_tensors="pt")
+            batch = self.tokenizer(self.instruction + text, return_tensors="pt")
             started = time.perf_counter()
             with torch.inference_mode():
                 ids = self.model.generate(**batch, do_sample=False, max_new_tokens=128)
             if number:
-                tokens += ids.shape[1] - batch["input_ids"].shape[1]
+                tokens += ids.shape[1] - (1 if self.is_encoder_decoder else batch["input_ids"].shape[1])
                 seconds += time.perf_counter() - started
         return tokens / seconds if seconds else 0.0
 

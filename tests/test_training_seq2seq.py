@@ -12,6 +12,8 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, T5Config, T5ForConditionalGeneration
 from transformers.models.t5.modeling_t5 import T5Attention
 
+from benchmarks.quality_model import QualityModel
+from benchmarks.seq2seq import METHODS, Bench, measure, show
 from copyspec.engine.engine import Engine
 from training.correction import reading_tokenizer
 from training.data import encode as encode_rows
@@ -184,6 +186,13 @@ def test_a_run_trains_and_its_export_corrects(prose: Path, tmp_path: Path) -> No
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     read = FAMILIES["t5"].shape_of(config)
     assert replace(read, context=shape.context) == replace(shape, vocab=read.vocab)
+    report = measure(Bench(tmp_path / "model", torch.float32, instruction=""), ["The fox sleeps.", "It eats mice."])
+    assert list(report["methods"]) == list(METHODS)
+    for row in report["methods"].values():
+        assert row["equal_to_generate"] == row["batch_8_equal_to_serial"] == report["texts"] == 2
+    assert "calls_per_text" in show(report)
+    quality = QualityModel(tmp_path / "model", torch.float32, instruction="")
+    assert quality.corrections(["The fox sleeps."])[0] == quality.corrections(["The fox sleeps.", _TEXTS[0]])[0]
     further = replace(tiny, steps=1, shape=read, weights=tmp_path / "model")
     train(prose, tmp_path / "further", further, 0.0)
     before = (tmp_path / "model" / "tokenizer.json").read_text()

@@ -24,6 +24,7 @@ _EPS = 1e-6
 _BIAS_GAIN = 16.0
 """Position biases are stored divided by this: they must reach ten and more within some hundred steps."""
 
+_EMBED = 0.08  # deviation of the embeddings to begin with: what a token is outweighs what the layers add to it
 _NEIGHBOUR = 4.0  # a first bias that gives the neighbour about half of the attention
 
 
@@ -57,12 +58,13 @@ def init_weights(shape: Seq2SeqShape, generator: torch.Generator) -> Weights:
         found = {f"{name}.norm1": torch.ones(d), f"{name}.qkv": normal(3 * inner, d)}
         found[f"{name}.out"] = normal(d, inner, scale=depth)
         if cross:
-            found |= {f"{name}.norm2": torch.ones(d), f"{name}.query": normal(inner, d)}
-            found |= {f"{name}.kv": normal(2 * inner, d), f"{name}.read": normal(d, inner, scale=depth)}
+            key = normal(inner, d)
+            found |= {f"{name}.norm2": torch.ones(d), f"{name}.query": key.clone()}  # equal tokens find each other
+            found |= {f"{name}.kv": torch.cat((key, normal(inner, d))), f"{name}.read": normal(d, inner, scale=depth)}
         found |= {f"{name}.norm3": torch.ones(d), f"{name}.up": normal(2 * f, d)}
         return found | {f"{name}.down": normal(d, f, scale=depth)}
 
-    weights = {"embed": torch.randn(shape.vocab, d, generator=generator) * 0.02}
+    weights = {"embed": torch.randn(shape.vocab, d, generator=generator) * _EMBED}
     for side, layers, blocks in (("e", shape.encoder_layers, 2), ("d", shape.decoder_layers, 3)):
         weights[f"{side}.bias"] = _first_bias(shape, both_ways=side == "e").flatten()  # Muon is for matrices
         for i in range(layers):
