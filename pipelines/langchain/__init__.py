@@ -1,4 +1,7 @@
-"""LangChain: a chat model and a language model over the engine, retrievers, and answers that name their sources."""
+"""LangChain: a chat model and a language model over the engine, and answers that name their sources.
+
+The retrievers are in `copyspec.retrievers.langchain`.
+"""
 
 from __future__ import annotations
 
@@ -10,5 +13,8 @@ except ImportError as error:
     ) from error
 
 from .chat import ChatCopySpec
+from .citing import Citation, CitedAnswer, with_citations
+from .llm import CopySpecLLM
+from .wiring import with_references
 
-__all__ = ["ChatCopySpec"]
+__all__ = ["ChatCopySpec", "Citation", "CitedAnswer", "CopySpecLLM", "with_citations", "with_references"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
 from contextlib import aclosing
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -95,7 +95,7 @@ class Call:
                 self._note(chunk.index, chunk.result)
             yield chunk
 
-    async def achunks(self) -> AsyncIterator[Chunk]:
+    async def achunks(self) -> AsyncGenerator[Chunk, None]:
         """As `chunks`. Cancelling the task ends the decoding too."""
         self._check_stream()
         maker = ChunkMaker(self.jobs)

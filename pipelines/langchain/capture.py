@@ -1,8 +1,8 @@
 """Documents that a run's retrievers found, for the models of the same run: no wiring, and nothing is kept.
 
-LangChain tells its callback handlers when retrievers end and when models start. One handler, which every callback
-manager is given from the first model on, notes found documents with all runs around the retriever's; a model looks
-for the nearest run around itself that has any. A run's notes are gone when the run ends.
+LangChain tells its callback handlers when retrievers end. One handler, which every callback manager is given from the
+first model on, notes found documents with all runs around the retriever's; a model looks for the nearest run around
+itself that has any. A run's notes are gone when the run ends.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
-from langchain_core.messages import BaseMessage
+from langchain_core.runnables import RunnableConfig, ensure_config
 from langchain_core.tracers.context import register_configure_hook
 
 MAX_RUNS = 10_000
@@ -29,14 +29,20 @@ class _Run:
     documents: list[Document] = field(default_factory=list)
 
 
-# The run around the model that was started last in this context: core does not tell `_stream` its run.
+# The run around the model that streams in this context: core does not tell `_stream` its run.
 _AROUND: ContextVar[UUID | None] = ContextVar("copyspec_around", default=None)
 
 
 class ReferenceCapture(BaseCallbackHandler):
-    """Notes what retrievers find, run by run."""
+    """Notes what retrievers find, run by run.
 
-    run_inline = True  # in the model's own context, and in order
+    It is not `run_inline`: beside such a handler core does not tell others that a language model starts under asyncio
+    (langchain-core 1.8). It is told of every event before its run goes on all the same.
+    """
+
+    ignore_llm = True
+    ignore_chat_model = True
+    ignore_custom_event = True
 
     def __init__(self) -> None:
         self._runs: OrderedDict[UUID, _Run] = OrderedDict()
@@ -91,28 +97,6 @@ class ReferenceCapture(BaseCallbackHandler):
                 noted.documents.extend(found)
                 run = noted.parent
 
-    def on_chat_model_start(
-        self,
-        serialized: object,
-        messages: list[list[BaseMessage]],
-        *,
-        run_id: UUID,
-        parent_run_id: UUID | None = None,
-        **_: object,
-    ) -> None:
-        _AROUND.set(parent_run_id)
-
-    def on_llm_start(
-        self,
-        serialized: object,
-        prompts: list[str],
-        *,
-        run_id: UUID,
-        parent_run_id: UUID | None = None,
-        **_: object,
-    ) -> None:
-        _AROUND.set(parent_run_id)
-
     def _start(self, run_id: UUID, parent: UUID | None) -> None:
         with self._lock:
             self._runs[run_id] = _Run(parent)
@@ -139,11 +123,16 @@ def install() -> None:
             _installed = True
 
 
+def stream_begins(config: RunnableConfig | None) -> None:
+    """Notes the run around a model that is about to stream with this config."""
+    _AROUND.set(getattr(ensure_config(config).get("callbacks"), "parent_run_id", None))
+
+
 def captured_around(run: UUID | None) -> list[Document]:
     """Documents for a model that the run started."""
     return _CAPTURE.around(run)
 
 
 def captured() -> list[Document]:
-    """Documents for the model that was started last in this context."""
+    """Documents for the model that streams in this context."""
     return _CAPTURE.around(_AROUND.get())

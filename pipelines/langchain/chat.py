@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, cast
 
 from langchain_core.language_models import BaseChatModel, LangSmithParams
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
@@ -17,7 +18,7 @@ from copyspec.engine.stops import held_back
 
 from . import tools as tool_calls
 from .calls import Call, usage
-from .capture import captured, captured_around
+from .capture import captured, captured_around, stream_begins
 from .documents import artifacts, explicit, gather
 from .fields import EngineFields, public
 from .messages import Tool as ToolSchema
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
     from langchain_core.language_models import LanguageModelInput
     from langchain_core.language_models.model_profile import ModelProfile
-    from langchain_core.runnables import Runnable
+    from langchain_core.runnables import Runnable, RunnableConfig
     from langchain_core.tools import BaseTool
 
 
@@ -57,14 +58,7 @@ class ChatCopySpec(EngineFields, BaseChatModel):
         return super()._get_llm_string(stop=stop, **public(kwargs))
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: object) -> LangSmithParams:
-        params = super()._get_ls_params(stop=stop, **kwargs)
-        params["ls_provider"] = "copyspec"
-        if not isinstance(kwargs.get("model"), str):
-            params["ls_model_name"] = self.shown_name()
-        own = stop or self.stop
-        if own:
-            params["ls_stop"] = [own] if isinstance(own, str) else list(own)
-        return params
+        return self.named_params(super()._get_ls_params(stop=stop, **kwargs), stop, kwargs)
 
     def _resolve_model_profile(self) -> ModelProfile | None:
         engine = self._engine or (self.engine if not isinstance(self.model, (str, type(None))) else None)
@@ -121,9 +115,37 @@ class ChatCopySpec(EngineFields, BaseChatModel):
         **kwargs: object,
     ) -> AsyncIterator[ChatGenerationChunk]:
         asked = await asyncio.to_thread(_Asked, self, messages, stop, run_manager, kwargs)
-        async for chunk in asked.call.achunks():
-            for message in asked.messages_of(chunk):
-                yield message
+        async with aclosing(asked.call.achunks()) as chunks:
+            async for chunk in chunks:
+                for message in asked.messages_of(chunk):
+                    yield message
+
+    def stream(
+        self,
+        input: LanguageModelInput,
+        config: RunnableConfig | None = None,
+        *,
+        stop: list[str] | None = None,
+        **kwargs: object,
+    ) -> Iterator[AIMessageChunk]:
+        """The answer in pieces. Closing the iterator ends the decoding within one step."""
+        stream_begins(config)
+        yield from super().stream(input, config, stop=stop, **kwargs)
+
+    async def astream(
+        self,
+        input: LanguageModelInput,
+        config: RunnableConfig | None = None,
+        *,
+        stop: list[str] | None = None,
+        **kwargs: object,
+    ) -> AsyncIterator[AIMessageChunk]:
+        """As `stream`. Cancelling the task ends the decoding too."""
+        stream_begins(config)
+        streamed = super().astream(input, config, stop=stop, **kwargs)
+        async with aclosing(cast("AsyncGenerator[AIMessageChunk, None]", streamed)) as pieces:
+            async for piece in pieces:
+                yield piece
 
     def bind_tools(
         self,

@@ -14,6 +14,7 @@ from . import capture
 from .documents import Private
 
 if TYPE_CHECKING:
+    from langchain_core.language_models import LangSmithParams
     from typing_extensions import Self
 
     from copyspec import Engine
@@ -56,7 +57,7 @@ class EngineFields(BaseModel):
     """Seconds that a call may take; TimeoutError beyond it."""
     streaming: bool = False
     """Stream inside `invoke` too, for callback handlers that want tokens."""
-    model_kwargs: Mapping[str, object] = Field(default_factory=dict)
+    model_kwargs: Mapping[str, object] = Field(default_factory=dict, repr=False)
     """Further options of `copyspec.generate`, such as `logit_bias` or `drafter`."""
     auto_references: bool = True
     """Copy from documents that retrievers of the same run found and from what tools returned as artifacts."""
@@ -127,6 +128,16 @@ class EngineFields(BaseModel):
             options["stop"] = stop
         options |= {name: value.value for name, value in options.items() if isinstance(value, Private)}
         return {name: value for name, value in options.items() if value is not None}
+
+    def named_params(self, params: LangSmithParams, stop: object, given: Mapping[str, object]) -> LangSmithParams:
+        """What a trace shows first: provider, model and stop strings, with the call's own where it has some."""
+        params["ls_provider"] = "copyspec"
+        if not isinstance(given.get("model"), str):
+            params["ls_model_name"] = self.shown_name()
+        own = stop or self.stop
+        if own:
+            params["ls_stop"] = [own] if isinstance(own, str) else [str(each) for each in own]  # type: ignore[attr-defined]
+        return params
 
     def traced_params(self) -> dict[str, object]:
         """What a trace shows and a cache compares: everything that may change an answer."""

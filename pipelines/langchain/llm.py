@@ -1,0 +1,200 @@
+"""CopySpecLLM: a language model for LangChain, prompt in and continuation out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, cast
+from uuid import UUID
+
+from langchain_core.language_models import BaseLLM, LangSmithParams
+from langchain_core.outputs import Generation, GenerationChunk, LLMResult
+
+from copyspec import Result
+
+from .calls import Call, usage
+from .capture import captured, captured_around, stream_begins
+from .documents import Private, explicit, gather
+from .fields import PRIVATE, EngineFields
+
+if TYPE_CHECKING:
+    from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun, Callbacks
+    from langchain_core.language_models import LanguageModelInput
+    from langchain_core.runnables import RunnableConfig
+
+# The runs around the prompts of one `generate`: core tells `_generate` the first of them alone.
+_AROUND: ContextVar[Mapping[str, UUID | None] | None] = ContextVar("copyspec_llm_around", default=None)
+
+
+class CopySpecLLM(EngineFields, BaseLLM):
+    """A local model that goes on from a text. Prompts go through the tokenizer as they are, without a chat template;
+    `model_kwargs={"chat": True}` puts each through it as the user's message.
+
+    Documents to copy from, the queue and the options are those of `ChatCopySpec`.
+    """
+
+    @property
+    def _llm_type(self) -> str:
+        return "copyspec"
+
+    @property
+    def _identifying_params(self) -> Mapping[str, object]:
+        return self.traced_params()
+
+    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: object) -> LangSmithParams:
+        return self.named_params(super()._get_ls_params(stop=stop, **kwargs), stop, kwargs)
+
+    def stream(
+        self,
+        input: LanguageModelInput,
+        config: RunnableConfig | None = None,
+        *,
+        stop: list[str] | None = None,
+        **kwargs: object,
+    ) -> Iterator[str]:
+        """The continuation in pieces."""
+        stream_begins(config)
+        yield from super().stream(input, config, stop=stop, **_private(kwargs))
+
+    async def astream(
+        self,
+        input: LanguageModelInput,
+        config: RunnableConfig | None = None,
+        *,
+        stop: list[str] | None = None,
+        **kwargs: object,
+    ) -> AsyncIterator[str]:
+        """As `stream`. Cancelling the task ends the decoding within one step."""
+        stream_begins(config)
+        streamed = super().astream(input, config, stop=stop, **_private(kwargs))
+        async with aclosing(cast("AsyncGenerator[str, None]", streamed)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    def generate(
+        self,
+        prompts: list[str],
+        stop: list[str] | None = None,
+        callbacks: Callbacks | list[Callbacks] | None = None,
+        **kwargs: object,
+    ) -> LLMResult:
+        """All prompts as one batch."""
+        with _around(prompts, callbacks):
+            return super().generate(prompts, stop, callbacks, **_private(kwargs))  # type: ignore[arg-type]
+
+    async def agenerate(
+        self,
+        prompts: list[str],
+        stop: list[str] | None = None,
+        callbacks: Callbacks | list[Callbacks] | None = None,
+        **kwargs: object,
+    ) -> LLMResult:
+        """As `generate`. Cancelling the task ends the decoding within one step."""
+        with _around(prompts, callbacks):
+            return await super().agenerate(prompts, stop, callbacks, **_private(kwargs))  # type: ignore[arg-type]
+
+    def _generate(
+        self,
+        prompts: list[str],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: object,
+    ) -> LLMResult:
+        call = self._call(prompts, stop, kwargs)
+        return _llm_result(call, call.results())
+
+    async def _agenerate(
+        self,
+        prompts: list[str],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: object,
+    ) -> LLMResult:
+        call = await asyncio.to_thread(self._call, prompts, stop, kwargs)
+        return _llm_result(call, await call.aresults())
+
+    def _stream(
+        self,
+        prompt: str,
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: object,
+    ) -> Iterator[GenerationChunk]:
+        call = self._call([prompt], stop, kwargs)
+        for chunk in call.chunks():
+            piece = _chunk(call, chunk.text, chunk.result)
+            if run_manager is not None and chunk.text:
+                run_manager.on_llm_new_token(chunk.text, chunk=piece)
+            yield piece
+
+    async def _astream(
+        self,
+        prompt: str,
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: object,
+    ) -> AsyncIterator[GenerationChunk]:
+        call = await asyncio.to_thread(self._call, [prompt], stop, kwargs)
+        async with aclosing(call.achunks()) as chunks:
+            async for chunk in chunks:
+                piece = _chunk(call, chunk.text, chunk.result)
+                if run_manager is not None and chunk.text:
+                    await run_manager.on_llm_new_token(chunk.text, chunk=piece)
+                yield piece
+
+    def get_token_ids(self, text: str) -> list[int]:
+        """The model's own token ids of a text."""
+        return self.engine.codec.encode(text).ids
+
+    def _call(self, prompts: Sequence[str], stop: object, kwargs: Mapping[str, object]) -> Call:
+        handed_over = explicit(kwargs.get("references"))
+        around = _AROUND.get() or {}
+        references: list[list[object]] = []
+        for prompt in prompts:
+            found: list[object] = []
+            if self.auto_references:
+                found += captured_around(around[prompt]) if prompt in around else captured()
+            references.append(gather(handed_over, found))
+        options = self.call_options(stop, kwargs)
+        timeout = kwargs.get("timeout", self.timeout)
+        return Call.of(self.engine_for(kwargs.get("model")), list(prompts), references, options, timeout)
+
+
+@contextmanager
+def _around(prompts: Sequence[str], callbacks: object) -> Iterator[None]:
+    """Notes which run each prompt belongs to, as far as the callbacks tell."""
+    managers = (
+        callbacks if isinstance(callbacks, list) and len(callbacks) == len(prompts) else [callbacks] * len(prompts)
+    )
+    runs = {prompt: getattr(each, "parent_run_id", None) for prompt, each in zip(prompts, managers, strict=True)}
+    token = _AROUND.set(runs)
+    try:
+        yield
+    finally:
+        _AROUND.reset(token)
+
+
+def _private(kwargs: Mapping[str, object]) -> dict[str, object]:
+    """Keyword arguments as core may show them to tracers."""
+    return {name: Private(value) if name in PRIVATE else value for name, value in kwargs.items()}
+
+
+def _llm_result(call: Call, results: Sequence[Result]) -> LLMResult:
+    generations = [
+        [Generation(text=each.text, generation_info=_info(call, each, index)) for each in result.samples or (result,)]
+        for index, result in enumerate(results)
+    ]
+    counts = [usage(result) for result in results]
+    total = {name: sum(count[name] for count in counts) for name in ("input_tokens", "output_tokens", "total_tokens")}
+    return LLMResult(generations=generations, llm_output={"model_name": call.model_name, "token_usage": total})
+
+
+def _chunk(call: Call, text: str, result: Result | None) -> GenerationChunk:
+    """Metadata stand on the last piece alone: merging would double them."""
+    return GenerationChunk(text=text, generation_info=None if result is None else _info(call, result, 0))
+
+
+def _info(call: Call, result: Result, index: int) -> dict[str, object]:
+    return {**call.metadata(result, index), "usage_metadata": usage(result)}
