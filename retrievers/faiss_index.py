@@ -31,7 +31,7 @@ class FaissOptions:
     neighbours: int = 32  # HNSW: links of a vector
     ef_construction: int = 200  # HNSW: candidates kept while building
     ef_search: int = 64  # HNSW: candidates kept while searching; more find more and take longer
-    lists: int | None = None  # IVF; None: four times the root of the number of vectors first added
+    lists: int | None = None  # IVF; None: the root of the number of vectors first added
     probes: int = 16  # IVF: lists searched
 
     def __post_init__(self) -> None:
@@ -170,7 +170,7 @@ class FaissIndex:
         flat = self._call("IndexFlat", self._dimension, metric)
         if options.kind == "flat":
             return cast(_Index, flat)
-        lists = min(options.lists or 4 * math.isqrt(count), max(1, count // _PER_LIST))
+        lists = min(options.lists or math.isqrt(count), max(1, count // _PER_LIST))
         inverted = self._call("IndexIVFFlat", flat, self._dimension, lists, metric)
         inverted.own_fields = True
         flat.this.disown()
