@@ -17,8 +17,8 @@ from copyspec.tree import EMPTY, ROOT, DraftTree
 PASSES = 5
 """Reads of a model for one draft, at most: as many as a chain of a small model is long."""
 
-WORTH = 0.1
-"""Expected tokens of one more read, below which none is made while costs are unknown."""
+WORTH = 0.05
+"""Expected tokens of one more read, below which none follows the first while costs are unknown."""
 
 SHOWN = 0.02
 """A model reads nodes of at least this score: what it says after others is not worth their columns in its pass."""
@@ -107,11 +107,11 @@ def _with_words(
     left = max(1.0 - sum(probability for probability, _, _ in candidates.values()), 1e-6)
     total = none / left  # weight of all cursors and of none
     blended.mixes[path] = Mix({token: each[0] * total for token, each in candidates.items()}, none)
-    weights = sum(predictor.weight for predictor, _ in speaking)
+    weights = sum(predictor.weight(left) for predictor, _ in speaking)
     whole = total + weights
     mixed = {token: (each[0] * total / whole, each[1], each[2]) for token, each in candidates.items()}
     for predictor, words in speaking:
-        weight = predictor.weight * (1.0 + none / weights) / whole
+        weight = predictor.weight(left) * (1.0 + none / weights) / whole
         for token, probability in words:
             held, position, group = mixed.get(token, (0.0, NOWHERE, []))
             mixed[token] = (held + weight * probability, position, group)
@@ -123,15 +123,16 @@ def _with_words(
 def read_on(grow: Callable[[], Blended], predictors: Sequence[Predictor], budget: Budget) -> Blended:
     """Grows a tree, asks the models about it, and grows it again with what they say, while that pays."""
     blended, asked = grow(), list(predictors)
-    for _ in range(PASSES):
-        asked = [each for each in asked if _pays(blended, each, budget) and each.read(blended.ask(budget.max_nodes))]
+    for number in range(PASSES):
+        paying = [each for each in asked if _pays(blended, each, budget, is_first=number == 0)]
+        asked = [each for each in paying if each.read(blended.ask(budget.max_nodes))]
         if not asked:
             break
         blended = grow()
     return blended
 
 
-def _pays(blended: Blended, predictor: Predictor, budget: Budget) -> bool:
+def _pays(blended: Blended, predictor: Predictor, budget: Budget, *, is_first: bool) -> bool:
     """Whether what the model would add to the tree is worth its pass.
 
     What it would add after a node is the probability that the path holds, no child drafted so far is right, and
@@ -146,11 +147,14 @@ def _pays(blended: Blended, predictor: Predictor, budget: Budget) -> bool:
     nodes = zip([(), *blended.paths], open_, strict=True)
     gain = sum(max(predictor.hits * chance - least, 0.0) for path, chance in nodes if predictor.words(path) is None)
     if not (budget.seconds and predictor.seconds):
-        return gain >= WORTH
+        return is_first or gain >= WORTH
     count = budget.cut(grown.scores)
     cost = budget.costs[count] if budget.costs else 1.0
     rate = (1.0 + sum(grown.scores[:count])) / cost
-    return gain > rate * predictor.seconds / budget.seconds
+    pays = gain > rate * predictor.seconds / budget.seconds
+    if is_first and not pays:
+        predictor.rest()
+    return pays
 
 
 def learn(blended: Blended, predictors: Sequence[Predictor], tokens: Sequence[int]) -> None:
@@ -160,13 +164,16 @@ def learn(blended: Blended, predictors: Sequence[Predictor], tokens: Sequence[in
         if mix is None or not mix.copies:
             continue
         speaking = [(each, words) for each in predictors if (words := each.words(tuple(tokens[:index])))]
-        weights = sum(predictor.weight for predictor, _ in speaking)
-        whole = sum(mix.copies.values()) + mix.none + weights
-        shares = [each.weight * (1.0 + mix.none / weights) * dict(words).get(token, 0.0) for each, words in speaking]
+        whole = sum(mix.copies.values()) + mix.none
+        left = mix.none / whole
+        weights = [each.weight(left) for each, _ in speaking]
+        whole += sum(weights)
+        weights = [weight * (1.0 + mix.none / sum(weights)) for weight in weights]
+        shares = [weight * dict(words).get(token, 0.0) for weight, (_, words) in zip(weights, speaking, strict=True)]
         right = mix.copies.get(token, 0.0) + sum(shares)
         if right > 0:
-            for (predictor, _), share in zip(speaking, shares, strict=True):
-                predictor.learn(share / right - predictor.weight * (1.0 + mix.none / weights) / whole)
+            for (predictor, _), weight, share in zip(speaking, weights, shares, strict=True):
+                predictor.learn(left, share / right - weight / whole)
 
 
 class BlendDrafter(CopyDrafter):

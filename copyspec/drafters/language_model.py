@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from copyspec.drafters.predictors import Path, Reliability, Words, calibrated, paths
+from copyspec.drafters.predictors import Path, Reliability, Weights, Words, calibrated, paths
 from copyspec.options import SamplingOptions
 from copyspec.tree import EMPTY, ROOT, DraftTree
 from copyspec.verification.noise import gumbel
@@ -28,10 +27,6 @@ CONFIDENCE = 0.4
 WORDS = 8  # likeliest tokens looked at after a node
 MEMORY = 0.9  # weight of earlier passes in the time of one
 SHORT_PASS = 64  # tokens: longer passes read a prompt, and say nothing of what the next one takes
-PRIOR_WEIGHT, LEAST_WEIGHT, MOST_WEIGHT = 4.0, 0.25, 64.0
-"""A model counts at first as much as a match of four tokens does."""
-
-RATE = 0.3  # step of the weight's logarithm, by its gradient
 SUBSTITUTE = 0  # read in place of a token that the draft model does not have: it is a context a little wrong
 
 
@@ -62,7 +57,7 @@ class DraftModel:
             )
         self.target = target
         self.reliability = Reliability()
-        self.weight = PRIOR_WEIGHT
+        self.weights = Weights()
         self.seconds = 0.0
 
     def took(self, seconds: float, columns: int) -> None:
@@ -70,10 +65,6 @@ class DraftModel:
         if columns > SHORT_PASS:
             return
         self.seconds = MEMORY * self.seconds + (1 - MEMORY) * seconds if self.seconds else seconds
-
-    def learn(self, gradient: float) -> None:
-        """As `Predictor.learn`."""
-        self.weight = min(MOST_WEIGHT, max(LEAST_WEIGHT, self.weight * math.exp(RATE * gradient)))
 
 
 class Reader:
@@ -183,9 +174,8 @@ class ModelPredictor:
         self._reader = Reader(model.target, context)
         self._said: dict[Path, Words] = {}  # as the model put it, since the output last grew
 
-    @property
-    def weight(self) -> float:
-        return self._model.weight
+    def weight(self, left: float) -> float:
+        return self._model.weights(left)
 
     @property
     def hits(self) -> float:
@@ -215,8 +205,11 @@ class ModelPredictor:
         self._said.clear()
         self._reader.follow(tokens)
 
-    def learn(self, gradient: float) -> None:
-        self._model.learn(gradient)
+    def rest(self) -> None:
+        self._model.reliability.rest()
+
+    def learn(self, left: float, gradient: float) -> None:
+        self._model.weights.learn(left, gradient)
 
     def _read(self, path: Path, tree: DraftTree) -> bool:
         started = perf_counter()

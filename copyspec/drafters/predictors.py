@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -16,7 +17,14 @@ Words = Sequence[tuple[int, float]]
 BINS = 10  # of probabilities, each with a record of its own
 TRUST = 6.0  # words after which a bin's record counts as much as the model's own probability
 DECAY = 0.99  # of the record, per word
+PRIOR_HITS = 0.5
+FORGET = 0.01  # of a bad record, for each draft that the model was not asked for: it is asked again now and then
 SUREST = 0.99  # no record makes a word surer
+
+LEFT = (0.4, 0.15, 0.05)  # probabilities that copies leave to other tokens: a weight for each range, in this order
+PRIOR_WEIGHTS = (4.0, 3.0, 2.0, 1.0)
+LEAST_WEIGHT, MOST_WEIGHT = 0.05, 64.0
+RATE = 0.15  # step of a weight's logarithm, by its gradient
 
 
 class Predictor(Protocol):
@@ -27,9 +35,9 @@ class Predictor(Protocol):
         """What its tokens are called in the stats: "model" or "pool"."""
         ...
 
-    @property
-    def weight(self) -> float:
-        """How much its word counts beside copies, on the scale of `Estimates`."""
+    def weight(self, left: float) -> float:
+        """How much its word counts, on the scale of `Estimates`, beside copies that leave the probability `left`
+        to other tokens."""
         ...
 
     @property
@@ -54,8 +62,12 @@ class Predictor(Protocol):
         """The output grew by `tokens`; what was known of the paths after it is forgotten."""
         ...
 
-    def learn(self, gradient: float) -> None:
-        """Of the log-likelihood of the output by the logarithm of `weight`, at one token."""
+    def rest(self) -> None:
+        """It is not asked for this draft: it would not pay."""
+        ...
+
+    def learn(self, left: float, gradient: float) -> None:
+        """`gradient`: of the log-likelihood of one output token by the logarithm of `weight(left)`."""
         ...
 
 
@@ -69,7 +81,7 @@ class Reliability:
     def __init__(self) -> None:
         self._right = [0.0] * BINS
         self._expected = [0.0] * BINS
-        self.hits = 0.5
+        self.hits = PRIOR_HITS
         """How often the likeliest word was right of late."""
 
     def __call__(self, probability: float) -> float:
@@ -77,6 +89,10 @@ class Reliability:
         bin_ = _bin(probability)
         ratio = (self._right[bin_] + TRUST * (bin_ + 0.5) / BINS) / (self._expected[bin_] + TRUST * (bin_ + 0.5) / BINS)
         return min(probability * ratio, SUREST)
+
+    def rest(self) -> None:
+        """The model was not asked: what its words were worth is a little less certain now."""
+        self.hits += FORGET * (PRIOR_HITS - self.hits)
 
     def record(self, words: Words, token: int) -> None:
         """A model said `words` as it gave them, and `token` came."""
@@ -88,6 +104,22 @@ class Reliability:
         bin_ = _bin(probability)
         self._right[bin_] = self._right[bin_] * DECAY + right
         self._expected[bin_] = self._expected[bin_] * DECAY + probability
+
+
+class Weights:
+    """What a model's word counts beside copies, by how sure the copies are: learned from which of them was right."""
+
+    def __init__(self, prior: Sequence[float] = PRIOR_WEIGHTS) -> None:
+        self._weights = list(prior)
+
+    def __call__(self, left: float) -> float:
+        return self._weights[_bucket(left)]
+
+    def learn(self, left: float, gradient: float) -> None:
+        """As `Predictor.learn`."""
+        bucket = _bucket(left)
+        weight = self._weights[bucket] * math.exp(RATE * gradient)
+        self._weights[bucket] = min(MOST_WEIGHT, max(LEAST_WEIGHT, weight))
 
 
 def calibrated(words: Words, reliability: Reliability) -> Words:
@@ -103,6 +135,10 @@ def paths(tokens: Sequence[int], parents: Sequence[int]) -> list[Path]:
     for token, parent in zip(tokens, parents, strict=True):
         found.append((token,) if parent == ROOT else (*found[parent], token))
     return found
+
+
+def _bucket(left: float) -> int:
+    return sum(left < border for border in LEFT)
 
 
 def _bin(probability: float) -> int:
