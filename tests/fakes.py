@@ -86,9 +86,6 @@ class FakeSession:
     def trim(self, lengths: Sequence[int]) -> None:
         self.cached = [tokens[:length] for tokens, length in zip(self.cached, lengths, strict=True)]
 
-    def trim(self, lengths: Sequence[int]) -> None:
-        self.cached = [tokens[:length] for tokens, length in zip(self.cached, lengths, strict=True)]
-
     def select(self, rows: Sequence[int]) -> None:
         self.cached = [self.cached[row] for row in rows]
 
