@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+from .citing import Citation, citations
 from .correctors import Corrector, FunctionCorrector, ModelCorrector, ModelOptions, Outcome
 from .documents import Edit, Format, FormatError, Part, Refusal, Segment
+from .edits import apply, shift
 from .files import FileJob, FileOptions, FileReport, Listener, correct_files
 from .formats import NAMES as FORMATS
-from .formats import FormatOptions, format_of
+from .formats import DocxFormat, FormatOptions, format_of
+from .formats.m2 import annotated
 from .gec import Correction, GECPipeline, correction_prompt
 from .guards import GuardOptions
+from .iterative_rag import IterativeRAG, RAGAnswer, RAGStream, ShownDocument, Speculation
 from .journal import JournalError
+from .output import AtomicFile
 from .paths import expand, suffixes_of
 from .quoting import Quote, answer, quote_prompt
+from .redline import Redline
+from .redline import html as redline_html
+from .render import EditRows, unified_diff
 from .runner import Done, Runner, RunOptions, Work
 from .segmentation import splitter
 from .summary import Summary
 
 __all__ = [
     "FORMATS",
+    "AtomicFile",
+    "Citation",
     "Correction",
     "Corrector",
+    "DocxFormat",
     "Done",
     "Edit",
+    "EditRows",
     "FileJob",
     "FileOptions",
     "FileReport",
@@ -31,6 +43,7 @@ __all__ = [
     "FunctionCorrector",
     "GECPipeline",
     "GuardOptions",
+    "IterativeRAG",
     "JournalError",
     "Listener",
     "ModelCorrector",
@@ -38,18 +51,29 @@ __all__ = [
     "Outcome",
     "Part",
     "Quote",
+    "RAGAnswer",
+    "RAGStream",
+    "Redline",
     "Refusal",
     "RunOptions",
     "Runner",
     "Segment",
+    "ShownDocument",
+    "Speculation",
     "Summary",
     "Work",
+    "annotated",
     "answer",
+    "apply",
+    "citations",
     "correct_files",
     "correction_prompt",
     "expand",
     "format_of",
     "quote_prompt",
+    "redline_html",
+    "shift",
     "splitter",
     "suffixes_of",
+    "unified_diff",
 ]

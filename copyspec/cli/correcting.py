@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from copyspec.cli.common import STDIN, UsageError, as_json, quiet_libraries
@@ -14,11 +15,8 @@ if TYPE_CHECKING:
     from copyspec.api import LoadOptions
     from copyspec.pipelines import (
         Corrector,
-        Done,
-        FileJob,
         FileOptions,
         FileReport,
-        Format,
         Listener,
         ModelOptions,
         RunOptions,
@@ -35,7 +33,43 @@ class Told:
     quiet: bool = False
     check: bool = False  # changes are an exit code
     stats: str | None = None  # text or json, on stderr
-    to_stdout: bool = False  # the corrected text
+    diff: bool = False
+    edits: Path | None = None
+    html: Path | None = None
+    m2: Path | None = None
+    writes: bool = False  # the corrected text into files; what else is not asked for goes to stdout
+
+    def __post_init__(self) -> None:
+        if self.diff and self.check:
+            raise UsageError("--diff and --check both tell what would change; give one")
+        if (self.check or self.diff) and self.writes:
+            raise UsageError(f"{'--check' if self.check else '--diff'} writes nothing; leave -i and -o out")
+        shown = [name for name in ("edits", "html", "m2") if str(getattr(self, name)) == STDIN]
+        if len(shown) + self.diff > 1:
+            raise UsageError("one of --diff, --edits -, --html - and --m2 - can have stdout")
+
+    @property
+    def shows_text(self) -> bool:
+        """Whether corrected text goes to stdout: where nothing else was asked for."""
+        return not (self.check or self.diff or self.writes or self.edits or self.html or self.m2)
+
+    def listeners(self, inputs: Sequence[str], encoding: str, files: ExitStack) -> list[Listener]:
+        from copyspec.cli import reports
+
+        found: list[Listener] = []
+        if self.shows_text:
+            found.append(reports.Printed())
+        if self.diff:
+            found.append(reports.DiffPrinted(files))
+        if self.edits is not None:
+            found.append(reports.EditsWritten(self.edits, encoding, files))
+        if self.html is not None:
+            found.append(reports.PageWritten(self.html, inputs, files))
+        if self.m2 is not None:
+            found.append(reports.M2Written(self.m2, files))
+        if not self.quiet and sys.stderr.isatty() and STDIN not in inputs:
+            found.append(reports.Shown(inputs, files))
+        return found
 
 
 def inputs_of(paths: Sequence[str], format: str | None, exclude: Sequence[str]) -> list[str]:
@@ -71,10 +105,10 @@ def run_files(
         return 0
     runner = Runner(make(), run)
     total = Summary()
-    listeners: list[Listener] = [_Printed()] if told.to_stdout else []
-    reports = correct_files(runner, inputs, files, listeners=listeners)
     try:
-        with closing(reports):
+        with ExitStack() as stack:
+            listeners = told.listeners(inputs, files.format_options.encoding, stack)
+            reports = stack.enter_context(closing(correct_files(runner, inputs, files, listeners=listeners)))
             for report in reports:
                 total.add(report.summary)
                 _tell_report(report, told)
@@ -85,18 +119,7 @@ def run_files(
     _tell_summary(total.stop(), told)
     if total.files_failed:
         return FAILED
-    return CHANGED if told.check and total.files_changed else 0
-
-
-class _Printed:
-    """Corrected text on stdout, as it comes."""
-
-    def part(self, path: str, form: Format, done: Done[FileJob]) -> None:
-        assert done.part is not None
-        sys.stdout.buffer.write(form.write(done.part, done.edits))
-
-    def end(self, report: FileReport) -> None:
-        sys.stdout.buffer.flush()
+    return CHANGED if (told.check or told.diff) and total.files_changed else 0
 
 
 def _tell_report(report: FileReport, told: Told) -> None:

@@ -26,8 +26,11 @@ def gec(
         bool, typer.Option("--line-mode", help="txt: each line by itself; their number stays.", rich_help_panel=INPUT)
     ] = False,
     field: Annotated[str, typer.Option(help="jsonl: the field with the text.", rich_help_panel=INPUT)] = "text",
-    replace_field: Annotated[
-        bool, typer.Option("--replace-field", help="jsonl: replace it, add no fields.", rich_help_panel=INPUT)
+    untracked: Annotated[
+        bool,
+        typer.Option(
+            "--untracked", help="jsonl: replace the field, add none; docx: no tracked changes.", rich_help_panel=OUTPUT
+        ),
     ] = False,
     column: Annotated[
         str | None, typer.Option(help="csv, tsv: the column, by name or number from 1.", rich_help_panel=INPUT)
@@ -44,6 +47,16 @@ def gec(
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; exit code 1 if something would.", rich_help_panel=OUTPUT)
     ] = False,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="A unified diff instead; exit code 1 if not empty.", rich_help_panel=OUTPUT)
+    ] = False,
+    edits: Annotated[
+        Path | None, typer.Option(help="Every edit as a line of JSON, into this file.", rich_help_panel=OUTPUT)
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="A page with deletions and insertions.", rich_help_panel=OUTPUT)
+    ] = None,
+    m2: Annotated[Path | None, typer.Option(help="Every segment and its edits as M2.", rich_help_panel=OUTPUT)] = None,
     stats: Annotated[
         str | None, typer.Option(help="Counters on stderr when done: text or json.", rich_help_panel=OUTPUT)
     ] = None,
@@ -109,9 +122,7 @@ def gec(
         raise UsageError(f"--format {format!r}: name one of {', '.join(FORMATS)}")
     if stats not in (None, "text", "json"):
         raise UsageError(f"--stats {stats!r}: text or json")
-    if check and (in_place or output is not None):
-        raise UsageError("--check writes nothing; leave -i and -o out")
-    form = FormatOptions(encoding, line_mode, field, replace_field, column=column)
+    form = FormatOptions(encoding=encoding, by_line=line_mode, field=field, in_place=untracked, column=column)
     files = FileOptions(format, form, in_place, backup, output, resume)
     guards = GuardOptions(
         allow_numbers, allow_links, allow_code, allow_names, max_edit_ratio, protect=tuple(protect or ())
@@ -119,6 +130,6 @@ def gec(
     asked = ModelOptions(instruction, system, max_new_tokens, batch_size, by_sentence, segment_tokens, not plain)
     run = RunOptions(guards, splitter(segmenter))
     loading: LoadOptions = {"device": device, "dtype": dtype}
-    told = Told(quiet=quiet, check=check, stats=stats, to_stdout=not (check or files.is_writing))
+    told = Told(quiet, check, stats, diff, edits, html, m2, files.is_writing)
     inputs = inputs_of(paths, format, exclude or ())
     return run_files(inputs, files, run, told, lambda: corrector_of(model, loading, asked))

@@ -1,0 +1,190 @@
+"""What the command line makes of corrected parts beside the text: diffs, edits, pages, M2, progress."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from copyspec.cli.common import STDIN
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from copyspec.pipelines import Done, EditRows, FileJob, FileReport, Format
+
+_SPOOLED_BYTES = 16 << 20  # of a spool in memory
+
+
+class Printed:
+    """Corrected text on stdout, as it comes."""
+
+    def part(self, path: str, form: Format, done: Done[FileJob]) -> None:
+        assert done.part is not None
+        sys.stdout.buffer.write(form.write(done.part, done.edits))
+
+    def end(self, report: FileReport) -> None:
+        sys.stdout.buffer.flush()
+
+
+class DiffPrinted:
+    """A unified diff of every file on stdout."""
+
+    def __init__(self, files: ExitStack) -> None:
+        self._files = files
+        self._spool: _Spool | None = None
+
+    def part(self, path: str, form: Format, done: Done[FileJob]) -> None:
+        from copyspec.pipelines import DocxFormat, apply
+
+        assert done.part is not None
+        self._spool = self._spool or _Spool(self._files)
+        if isinstance(form, DocxFormat):
+            self._spool.add([done.part.text, apply(done.part.text, done.edits)])
+        else:
+            self._spool.add([_text(form.write(done.part, edits)) for edits in ((), done.edits)])
+
+    def end(self, report: FileReport) -> None:
+        from copyspec.pipelines import unified_diff
+
+        if self._spool is None:
+            return
+        if report.is_changed:
+            pairs = ((before, after) for before, after in self._spool.taken())
+            for line in unified_diff(pairs, report.path.lstrip("/")):
+                sys.stdout.buffer.write(line.encode("utf-8", "surrogateescape"))
+        sys.stdout.buffer.flush()
+        self._spool.clear()
+
+
+class EditsWritten:
+    """Every edit as a line of JSON, in `path`; `-` is stdout."""
+
+    def __init__(self, path: Path, encoding: str, files: ExitStack) -> None:
+        self._write = _writer(path, files)
+        self._encoding = encoding
+        self._rows: EditRows | None = None
+
+    def part(self, path: str, form: Format, done: Done[FileJob]) -> None:
+        from copyspec.pipelines import EditRows
+
+        assert done.part is not None
+        self._rows = self._rows or EditRows(path, encoding=self._encoding)
+        for row in self._rows.rows(done.part, done.edits):
+            self._write(json.dumps(row, ensure_ascii=True).encode() + b"\n")
+
+    def end(self, report: FileReport) -> None:
+        self._rows = None
+
+
+class PageWritten:
+    """A redline of all files as one HTML page, written when `files` is closed."""
+
+    def __init__(self, path: Path, names: Sequence[str], files: ExitStack) -> None:
+        self._names = names
+        self._spool = _Spool(files)
+        self._file: str | None = None
+        write = _writer(path, files)
+        files.callback(self._write_page, write)
+
+    def part(self, path: str, form: Format, done: Done[FileJob]) -> None:
+        assert done.part is not None
+        if path != self._file and len(self._names) > 1:
+            self._spool.add([f"\n{path}\n{'=' * len(path)}\n\n", []])
+        self._file = path
+        self._spool.add([done.part.text, [[edit.start, edit.end, edit.replacement] for edit in done.edits]])
+
+    def end(self, report: FileReport) -> None:
+        pass
+
+    def _write_page(self, write: Callable[[bytes], object]) -> None:
+        from copyspec.pipelines import Edit, Redline, redline_html
+
+        parts = (Redline(text, [Edit(*edit) for edit in edits]) for text, edits in self._spool.taken())
+        title = self._names[0] if len(self._names) == 1 else f"{len(self._names)} files"
+        for piece in redline_html(parts, title=title):
+            write(piece.encode("utf-8", "replace"))
+
+
+class M2Written:
+    """Every segment and its correction as a block of M2, tokens being what white space separates."""
+
+    def __init__(self, path: Path, files: ExitStack) -> None:
+        self._write = _writer(path, files)
+
+    def part(self, path: str, form: Format, done: Done[FileJob]) -> None:
+        from copyspec.pipelines import annotated, apply
+
+        assert done.part is not None
+        for piece in done.pieces:
+            start, end = piece.segment.start, piece.segment.end
+            inside = [
+                type(edit)(edit.start - start, edit.end - start, edit.replacement) for edit in piece.checked.edits
+            ]
+            source = done.part.text[start:end]
+            lines = ["S " + " ".join(source.split()), *annotated(source, apply(source, inside)), "", ""]
+            self._write("\n".join(lines).encode("utf-8", "replace"))
+
+    def end(self, report: FileReport) -> None:
+        pass
+
+
+class Shown:
+    """A progress bar on stderr, in bytes of the files."""
+
+    def __init__(self, paths: Sequence[str], files: ExitStack) -> None:
+        from rich.console import Console
+        from rich.progress import Progress
+
+        sizes = [Path(path).stat().st_size for path in paths if Path(path).is_file()]
+        self._done = 0  # bytes of the files that are done
+        self._here = 0
+        self._bar: Progress = files.enter_context(Progress(console=Console(stderr=True), transient=True))
+        self._task: TaskID = self._bar.add_task("correcting", total=sum(sizes) or None)
+
+    def part(self, path: str, form: Format, done: Done[FileJob]) -> None:
+        assert done.part is not None
+        self._here += len(done.part.text)
+        self._bar.update(self._task, description=Path(path).name, completed=self._done + self._here)
+
+    def end(self, report: FileReport) -> None:
+        path = Path(report.path)
+        self._done += path.stat().st_size if path.is_file() else self._here
+        self._here = 0
+        self._bar.update(self._task, completed=self._done)
+
+
+class _Spool:
+    """Values for JSON, kept until they are taken; many of them on disk."""
+
+    def __init__(self, files: ExitStack) -> None:
+        self._file = files.enter_context(tempfile.SpooledTemporaryFile(_SPOOLED_BYTES))  # noqa: SIM115
+
+    def add(self, value: list[Any]) -> None:
+        self._file.write(json.dumps(value, ensure_ascii=True).encode() + b"\n")
+
+    def taken(self) -> Iterator[list[Any]]:
+        self._file.seek(0)
+        for line in self._file:
+            yield json.loads(line)
+
+    def clear(self) -> None:
+        self._file.seek(0)
+        self._file.truncate()
+
+
+def _writer(path: Path, files: ExitStack) -> Callable[[bytes], object]:
+    """Writes to stdout, or to a file that is there when `files` is closed without an error."""
+    if str(path) == STDIN:
+        return sys.stdout.buffer.write
+    from copyspec.pipelines import AtomicFile
+
+    return files.enter_context(AtomicFile(path)).write
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
