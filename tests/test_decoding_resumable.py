@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from copyspec import drafters
 from copyspec.budget import Budget, CostModel
 from copyspec.decoding.requests import Request, RowStats
-from copyspec.decoding.resumable import Resumable, add_stats
+from copyspec.decoding.resumable import Resumable
 from copyspec.drafters.following import FollowingDrafter
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.sources import Source
@@ -132,7 +132,7 @@ def test_the_follower_drafts_until_it_was_wrong() -> None:
 def test_counters_add_up() -> None:
     first = RowStats(calls=2, accepted_per_position=[1], drafted_by_source={"prompt": 3}, draft_seconds=0.5)
     second = RowStats(calls=1, accepted_per_position=[2, 2], drafted_by_source={"edit": 1, "prompt": 1})
-    assert add_stats(first, second) == RowStats(
+    assert first + second == RowStats(
         calls=3, accepted_per_position=[3, 2], drafted_by_source={"prompt": 4, "edit": 1}, draft_seconds=0.5
     )
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from dataclasses import dataclass, field, fields
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from copyspec.options import SamplingOptions
 from copyspec.sources import Source
@@ -76,6 +77,12 @@ class RowStats:
     verify_seconds: float = 0.0
     other_seconds: float = 0.0
 
+    def __add__(self, other: RowStats) -> RowStats:
+        """The counters of two rows together."""
+        return RowStats(
+            **{each.name: _sum(getattr(self, each.name), getattr(other, each.name)) for each in fields(self)}
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Margin:
@@ -97,3 +104,13 @@ class StepOutput:
     finish: Finish | None = None
     stats: RowStats | None = None  # with `finish`
     margins: Sequence[Margin] = ()  # [len(tokens)] where decoding was asked to keep them
+
+
+def _sum(first: object, second: object) -> Any:
+    """Of numbers, of lists by position, of dictionaries by key."""
+    if isinstance(first, list) and isinstance(second, list):
+        return [_sum(a, b) for a, b in zip_longest(first, second, fillvalue=0)]
+    if isinstance(first, dict) and isinstance(second, dict):
+        return {key: _sum(first.get(key, 0), second.get(key, 0)) for key in {**first, **second}}
+    assert isinstance(first, (int, float)) and isinstance(second, (int, float))
+    return first + second

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import fields, replace
+from dataclasses import replace
 from time import perf_counter
 
 from copyspec.budget import CostModel
@@ -57,7 +57,7 @@ class Resumable:
     @property
     def stats(self) -> RowStats:
         """Counters of all that was decoded here; `output_tokens` counts what was taken back, too."""
-        return add_stats(self._before, self._row.stats) if self._row is not None else self._before
+        return self._before + self._row.stats if self._row is not None else self._before
 
     def go_to(self, output: Sequence[int], expected: Sequence[int] = ()) -> None:
         """Goes on from `output`; what was decoded behind it before stays known.
@@ -105,7 +105,7 @@ class Resumable:
         """A new row, and as much of the old one's cache as it can use."""
         held = self._held()
         if self._row is not None:
-            self._before = add_stats(self._before, self._row.stats)
+            self._before = self._before + self._row.stats
         request = self._make_request()
         inner = request.drafter
         self._follower = FollowingDrafter()
@@ -186,23 +186,6 @@ class _ResumableRow(Row):
         self.chain = [*self.chain, *tokens]
         if self._drafter is not None and tokens:
             self._drafter.accept(tokens)
-
-
-def add_stats(first: RowStats, second: RowStats) -> RowStats:
-    """The counters of two rows together."""
-    total = RowStats()
-    for each in fields(RowStats):
-        a, b = getattr(first, each.name), getattr(second, each.name)
-        if isinstance(a, dict):
-            added: object = {name: a.get(name, 0) + b.get(name, 0) for name in {**a, **b}}
-        elif isinstance(a, list):
-            longest = max(len(a), len(b))
-            padded = zip(a + [0] * (longest - len(a)), b + [0] * (longest - len(b)), strict=True)
-            added = [x + y for x, y in padded]
-        else:
-            added = a + b
-        setattr(total, each.name, added)
-    return total
 
 
 def _common(first: Sequence[int], second: Sequence[int]) -> int:

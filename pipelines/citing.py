@@ -1,0 +1,90 @@
+"""Citations: which parts of a text stand word for word in which documents. A fact about the texts, not a claim."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+MIN_WORDS = 3
+"""A shorter run is as likely chance as quotation, unless it is the whole text."""
+
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True, slots=True)
+class Citation:
+    """text[start:end] == documents[document][document_start:document_end]"""
+
+    start: int
+    end: int
+    document: int
+    document_start: int
+    document_end: int
+
+
+def citations(text: str, documents: Mapping[int, str], *, min_words: int = MIN_WORDS) -> tuple[Citation, ...]:
+    """The longest runs of whole words that stand in one of the documents, from the left, without overlap.
+
+    Of equal runs the one in the first document counts, there the first. A run has `min_words` words, or all those
+    of the text.
+    """
+    words = list(_WORD.finditer(text))
+    wanted = min(min_words, len(words))
+    found: list[Citation] = []
+    at = 0
+    while wanted and at + wanted <= len(words):
+        run = _longest(text, words, at, wanted, documents)
+        if run is None:
+            at += 1
+            continue
+        found.append(run)
+        while at < len(words) and words[at].start() < run.end:
+            at += 1
+    return tuple(found)
+
+
+def _longest(
+    text: str, words: list[re.Match[str]], at: int, wanted: int, documents: Mapping[int, str]
+) -> Citation | None:
+    """The longest run from word `at` on."""
+    start = words[at].start()
+    best: Citation | None = None
+    for name, document in documents.items():
+        for place in _places(text[start : words[at + wanted - 1].end()], document):
+            end = _end(text, words, at + wanted - 1, document, place - start)
+            if best is None or end > best.end:
+                best = Citation(start, end, name, place, place + end - start)
+    return best
+
+
+def _places(seed: str, document: str) -> Iterator[int]:
+    """Where `seed` stands in the document as whole words."""
+    place = document.find(seed)
+    while place >= 0:
+        if _is_border(document, place) and _is_border(document, place + len(seed)):
+            yield place
+        place = document.find(seed, place + 1)
+
+
+def _end(text: str, words: list[re.Match[str]], last: int, document: str, shift: int) -> int:
+    """Where the run that holds word `last` ends, when the text stands `shift` characters further in the document."""
+    end = words[last].end()
+    for word in words[last + 1 :]:
+        here, there = text[end : word.end()], document[end + shift : word.end() + shift]
+        if here != there or not _is_border(document, word.end() + shift):
+            break
+        end = word.end()
+    # A full stop or a closing bracket behind the last word belongs to the quotation.
+    while end < len(text) and text[end : end + 1] == document[end + shift : end + shift + 1] and _closes(text[end]):
+        end += 1
+    return end
+
+
+def _closes(character: str) -> bool:
+    return not character.isalnum() and not character.isspace() and character != "_"
+
+
+def _is_border(document: str, place: int) -> bool:
+    """Whether no word goes on across `place`."""
+    return not (_WORD.match(document[place - 1 : place]) and _WORD.match(document[place : place + 1]))
