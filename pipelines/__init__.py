@@ -12,11 +12,12 @@ from .formats import DocxFormat, FormatOptions, format_of
 from .formats.m2 import annotated
 from .gec import Correction, GECPipeline, correction_prompt
 from .guards import GuardOptions
-from .iterative_rag import IterativeRAG, RAGAnswer, RAGStream, ShownDocument, Speculation
+from .iterative_rag import IterativeRAG, RAGAnswer, RAGStream, ShownDocument
 from .journal import JournalError
 from .output import AtomicFile
 from .paths import expand, suffixes_of
 from .quoting import Quote, answer, quote_prompt
+from .rag_options import Speculation
 from .redline import Redline
 from .redline import html as redline_html
 from .render import EditRows, unified_diff
