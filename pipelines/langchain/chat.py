@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, cast
 from langchain_core.language_models import BaseChatModel, LangSmithParams
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.messages.tool import tool_call_chunk
-from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult, LLMResult
+from langchain_core.runnables.config import ContextThreadPoolExecutor
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from copyspec import Chunk, Result
@@ -20,16 +21,20 @@ from . import tools as tool_calls
 from .calls import Call, usage
 from .capture import captured, captured_around, stream_begins
 from .documents import artifacts, explicit, gather
-from .fields import EngineFields, public
+from .fields import CONFIG, EngineFields, public
 from .messages import Tool as ToolSchema
 from .messages import prompt_ids
 
 if TYPE_CHECKING:
-    from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+    from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun, Callbacks
     from langchain_core.language_models import LanguageModelInput
     from langchain_core.language_models.model_profile import ModelProfile
     from langchain_core.runnables import Runnable, RunnableConfig
     from langchain_core.tools import BaseTool
+
+
+MAX_THREADS = 64
+"""Of one `generate`: more than rows in any batch. They wait, and do no work."""
 
 
 class ChatCopySpec(EngineFields, BaseChatModel):
@@ -42,6 +47,8 @@ class ChatCopySpec(EngineFields, BaseChatModel):
     artifacts of tools. `bind(references=...)`, `with_references`, `copyspec.references` and `prediction=` hand over
     others. Calls of many threads and tasks share one running batch.
     """
+
+    model_config = CONFIG
 
     @property
     def _llm_type(self) -> str:
@@ -119,6 +126,28 @@ class ChatCopySpec(EngineFields, BaseChatModel):
             async for chunk in chunks:
                 for message in asked.messages_of(chunk):
                     yield message
+
+    def generate(
+        self,
+        messages: list[list[BaseMessage]],
+        stop: list[str] | None = None,
+        callbacks: Callbacks = None,
+        **kwargs: object,
+    ) -> LLMResult:
+        """An answer for each list of messages, all of them in one running batch."""
+        if len(messages) < 2:
+            return super().generate(messages, stop, callbacks, **kwargs)  # type: ignore[arg-type]
+
+        def one(each: list[BaseMessage]) -> LLMResult:
+            return super(ChatCopySpec, self).generate([each], stop, callbacks, **kwargs)  # type: ignore[arg-type]
+
+        with ContextThreadPoolExecutor(max_workers=min(len(messages), MAX_THREADS)) as pool:
+            results = list(pool.map(one, messages))
+        return LLMResult(
+            generations=[generations for result in results for generations in result.generations],
+            llm_output=results[0].llm_output,
+            run=[run for result in results for run in result.run or ()],
+        )
 
     def stream(
         self,

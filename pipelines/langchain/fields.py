@@ -28,10 +28,14 @@ PRIVATE = ("references", "prediction", "edit_source")
 _ELSEWHERE = {"max_new_tokens": "max_tokens", "stop_sequences": "stop", "model_name": "model", "model_id": "model"}
 
 
+CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
+"""Of each model: what is misspelt is an error. Pydantic takes it from the last base, so each class names it."""
+
+
 class EngineFields(BaseModel):
     """Fields of `ChatCopySpec` and `CopySpecLLM`. None of the draft options changes an answer."""
 
-    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
+    model_config = CONFIG
 
     model: object = Field(default=None, repr=False)
     """A hub id, a folder, a transformers model or an engine, as for `copyspec.generate`; loaded with the first call.

@@ -17,7 +17,7 @@ from copyspec import Result
 from .calls import Call, usage
 from .capture import captured, captured_around, stream_begins
 from .documents import Private, explicit, gather
-from .fields import PRIVATE, EngineFields
+from .fields import CONFIG, PRIVATE, EngineFields
 
 if TYPE_CHECKING:
     from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun, Callbacks
@@ -34,6 +34,8 @@ class CopySpecLLM(EngineFields, BaseLLM):
 
     Documents to copy from, the queue and the options are those of `ChatCopySpec`.
     """
+
+    model_config = CONFIG
 
     @property
     def _llm_type(self) -> str:
