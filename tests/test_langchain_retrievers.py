@@ -1,0 +1,137 @@
+"""LangChain's retrievers over those of the package: standard suites, scores, ids, files."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("langchain_tests")
+
+from langchain_core.documents import Document
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.retrievers import BaseRetriever
+from langchain_tests.integration_tests import RetrieversIntegrationTests
+from pydantic import ValidationError
+from rank_bm25 import BM25Okapi
+
+from copyspec.retrievers import BM25Retriever as BM25Search
+from copyspec.retrievers import DenseRetriever, IndexFileError, SpeculativeRetriever, words
+from copyspec.retrievers.langchain import BM25Retriever, DocumentRetriever, FAISSRetriever
+
+TEXTS = [
+    "The library is open from nine to six.",
+    "Swans nest in the reeds behind the mill.",
+    "The town repairs the bridge every spring.",
+    "On Sundays the library is closed.",
+    "The mill was built beside the bridge.",
+]
+DOCUMENTS = [Document(text, id=f"d{index}", metadata={"source": f"{index}.md"}) for index, text in enumerate(TEXTS)]
+
+
+def embed(texts: list[str]) -> np.ndarray:
+    return np.array([[len(text), text.count("e"), text.count("i"), 1.0] for text in texts], dtype=np.float32)
+
+
+class TestBM25(RetrieversIntegrationTests):
+    @property
+    def retriever_constructor(self) -> type[BaseRetriever]:
+        return BM25Retriever
+
+    @property
+    def retriever_constructor_params(self) -> dict[str, object]:
+        return {"documents": DOCUMENTS}
+
+    @property
+    def retriever_query_example(self) -> str:
+        return "When is the library open?"
+
+
+class TestFAISS(RetrieversIntegrationTests):
+    @pytest.fixture(autouse=True)
+    def faiss(self) -> None:
+        pytest.importorskip("faiss")
+
+    @property
+    def retriever_constructor(self) -> type[BaseRetriever]:
+        return FAISSRetriever
+
+    @property
+    def retriever_constructor_params(self) -> dict[str, object]:
+        return {"documents": DOCUMENTS, "encode": embed}
+
+    @property
+    def retriever_query_example(self) -> str:
+        return "When is the library open?"
+
+
+def test_documents_come_with_ids_metadata_and_rank_bm25s_scores() -> None:
+    query = "When is the library open?"
+    found = BM25Retriever(DOCUMENTS, k=2).invoke(query)
+    scores = BM25Okapi([words(text) for text in TEXTS]).get_scores(words(query))
+    assert [(each.id, each.metadata["source"]) for each in found] == [("d0", "0.md"), ("d3", "3.md")]
+    assert [each.metadata["score"] for each in found] == pytest.approx([scores[0], scores[3]], abs=1e-9)
+    assert "score" not in DOCUMENTS[0].metadata, "the caller's documents stay as they are"
+
+
+def test_texts_and_documents_make_the_same_retriever() -> None:
+    metadatas = [document.metadata for document in DOCUMENTS]
+    made = BM25Retriever.from_texts(TEXTS, metadatas, ids=[f"d{index}" for index in range(5)], k=2)
+    assert made.invoke("bridge") == BM25Retriever.from_documents(DOCUMENTS, k=2).invoke("bridge")
+    assert [each.id for each in BM25Retriever.from_texts(TEXTS).invoke("swans", k=1)] == ["1"]
+
+
+def test_calls_of_asyncio_and_wrong_numbers() -> None:
+    retriever = BM25Retriever(DOCUMENTS)
+    assert asyncio.run(retriever.ainvoke("bridge", k=1)) == retriever.invoke("bridge", k=1)
+    with pytest.raises(ValueError, match="k must be at least 1, got 0"):
+        retriever.invoke("bridge", k=0)
+    with pytest.raises(ValidationError, match="k"):
+        BM25Retriever(DOCUMENTS, k=0)
+    with pytest.raises(ValidationError, match="number"):
+        BM25Retriever(DOCUMENTS, number=3)
+    with pytest.raises(TypeError, match="texts must be a list of strings, got one string"):
+        BM25Retriever.from_texts("one")
+    with pytest.raises(ValueError, match="ids holds 1 entries for 5 texts"):
+        BM25Retriever.from_texts(TEXTS, ids=["a"])
+    with pytest.raises(ValueError, match="DocumentRetriever has nothing to search: make it with over"):
+        DocumentRetriever().invoke("x")
+
+
+@pytest.mark.parametrize("kind", ["bm25", "faiss", "embeddings"])
+def test_a_saved_retriever_finds_the_same(tmp_path: Path, kind: str) -> None:
+    if kind == "bm25":
+        retriever, encode = BM25Retriever(DOCUMENTS, k=3), None
+    else:
+        pytest.importorskip("faiss")
+        encode = embed if kind == "faiss" else DeterministicFakeEmbedding(size=8)
+        retriever = FAISSRetriever(DOCUMENTS, encode, k=3)
+    retriever.save(tmp_path)
+    assert not [file for file in tmp_path.rglob("*") if file.suffix in (".pkl", ".pickle")]
+    loaded = type(retriever).load(tmp_path, k=3, encode=encode)
+    assert loaded.invoke("the library") == retriever.invoke("the library")
+
+
+def test_files_of_other_indices(tmp_path: Path) -> None:
+    BM25Search(TEXTS).save(tmp_path / "plain")
+    assert BM25Retriever.load(tmp_path / "plain", k=1).invoke("swans")[0].page_content == TEXTS[1]
+    BM25Retriever(DOCUMENTS).save(tmp_path / "full")
+    BM25Search(TEXTS[::-1]).save(tmp_path / "full")
+    with pytest.raises(IndexFileError, match="was made with another index"):
+        BM25Retriever.load(tmp_path / "full")
+    with pytest.raises(TypeError, match="metadata must be strings, numbers, lists and dicts to be saved"):
+        BM25Retriever([Document("a word", metadata={"x": object()})]).save(tmp_path / "odd")
+
+
+def test_any_retriever_of_the_package_will_do() -> None:
+    base = BM25Search(TEXTS)
+    with SpeculativeRetriever(base) as speculative:
+        assert DocumentRetriever.over(speculative, DOCUMENTS).invoke("bridge") == BM25Retriever(DOCUMENTS).invoke(
+            "bridge"
+        )
+    dense = DocumentRetriever.over(DenseRetriever(TEXTS, embed), k=2)
+    assert [each.id for each in dense.invoke(TEXTS[2])] == [str(hit.id) for hit in dense.base.search(TEXTS[2], 2)]
+    with pytest.raises(ValueError, match="documents are not those of the index: 1 for its 5 texts"):
+        DocumentRetriever.over(base, DOCUMENTS[:1])
