@@ -106,6 +106,12 @@ class Journal:
                 self.sync()
             self._file.close()
 
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def remove(self) -> None:
         """The run is done."""
         self._file.close()
