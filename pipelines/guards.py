@@ -26,7 +26,7 @@ _GUARDED = {
         r"`[^`\n]+`"
         r"|\$?\{\{?[\w.]+\}?\}|%\(?\w*\)?[sdif]\b|</?\w[^<>\n]*>"  # placeholders, tags
         r"|\b\w+_\w+\b|\b[a-z]{2,}[A-Z]\w*|\b[\w.]+\(\)|\b\w+::\w+"  # names in programs
-        rf"|(?<!\w)--?[a-z][\w-]+|[@#]\w+|\b[\w-]+\.(?:{_FILES})\b"
+        rf"|(?<!\w)--[a-z][\w-]+|(?<!\S)-[A-Za-z](?=\s|\Z)|[@#]\w+|\b[\w-]+\.(?:{_FILES})\b"
         r"|(?<!\w)~?/[\w./-]+|\b[A-Za-z]:\\\S+|\\[a-z]+\b"  # paths, TeX
     ),
 }

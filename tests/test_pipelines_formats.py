@@ -61,7 +61,7 @@ def joined(form: Format, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("name", TEXTS)
-@pytest.mark.parametrize("form", ["txt", "lines", "parallel"])
+@pytest.mark.parametrize("form", ["txt", "md", "lines", "parallel"])
 def test_text_without_edits_is_the_file(form: str, name: str) -> None:
     data = TEXTS[name] if form == "txt" else TEXTS[name][:200_000]
     assert joined(format_of("-", form), data) == data

@@ -143,6 +143,7 @@ def test_guarded_edits_are_left_out_and_told(source: str, output: str, reason: s
 @pytest.mark.parametrize(
     ("source", "output"),
     [
+        ("a long -term plan for man -kind are it", "a long -term plan for mankind is it"),
         ("see https://ex.org it are good", "see https://ex.org, it is good."),
         ("we has 5 cat", "we have 5 cats."),
         ("in london and PARIS it rain", "in London and Paris it rains"),

@@ -53,6 +53,7 @@ _OPENINGS = (  # how a block begins, and how its last line ends it; None: before
     (re.compile(r"\\\[(?!.*\\\]\s*\S)"), re.compile(r"\\\]")),
     (re.compile(r"\\begin\{"), re.compile(r"\\end\{")),
 )
+_OPENING_CHARS = "`~<$\\"
 _ALONE = 6  # index of the opening that cannot interrupt a paragraph
 
 
@@ -220,6 +221,8 @@ class _Reader:
 
     def _opens(self, rest: str, depth: int) -> bool:
         """Whether a line begins a block without prose, which may end on the same line."""
+        if rest[0] not in _OPENING_CHARS:
+            return False
         if fence := _FENCE.match(rest):
             mark = fence[1] or fence[2]
             self.closes, self.fence_depth = re.compile(rf"^[ \t]*{mark[0]}{{{len(mark)},}}[ \t]*$"), depth

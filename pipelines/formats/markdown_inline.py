@@ -9,6 +9,7 @@ ACTIVE = "`*_<>[]|#$\\~{}"
 """Characters that may become markup wherever they stand: corrections bring none of them."""
 
 _MARKUP = re.compile(
+    r"(?=[\\`<$\[\]!&:{*~=_hfw])(?:"  # how all of these begin: most characters are passed over at once
     r"\\[!-/:-@\[-`{-~]|\\(?=\r?\n|\r)"  # escapes, hard line breaks
     r"|(?P<ticks>`+)(?!`).{1,4000}?(?<!`)(?P=ticks)(?!`)"
     r"|<!--.{0,4000}?-->|</?[A-Za-z][^<>]{0,2000}>|<[A-Za-z][\w+.-]*:[^\s<>]*>|<[^\s<>@]+@[^\s<>]+>"
@@ -21,7 +22,7 @@ _MARKUP = re.compile(
     r"|(?:https?|ftp)://[^\s<>]+|www\.[^\s<>]+"
     r"|&(?:[A-Za-z]\w*|#\w+);|:[a-z0-9_+-]+:(?=\W|\Z)"
     r"|\{[%{].{0,400}?[%}]\}|\{[#.:][^{}]*\}"  # templates, attributes
-    r"|\*+|~~|==|(?<![^\W_])_+|_+(?![^\W_])",
+    r"|\*+|~~|==|(?<![^\W_])_+|_+(?![^\W_]))",
     re.DOTALL,
 )
 

@@ -43,8 +43,12 @@ def read_lines(stream: BinaryIO, encoding: str = "utf-8") -> Iterator[str]:
         if is_first:
             _check_mark(raw)
             is_first = False
+        text = decoder.decode(raw, final=not raw)
+        if not pending and text.endswith("\n") and "\r" not in text:
+            yield text  # most lines are: `readline` has ended at this line feed
+            continue
         searched = max(0, len(pending) - 1)  # a carriage return may have waited for its line feed
-        pending += decoder.decode(raw, final=not raw)
+        pending += text
         at = 0
         for found in _LINE_END.finditer(pending, searched):
             if raw and found.end() == len(pending) and found[0] == "\r":
