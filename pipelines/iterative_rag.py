@@ -207,7 +207,7 @@ class RAGStream:
 class _BestHits:
     """The best hit of each query of a search."""
 
-    def __init__(self, search: Search) -> None:
+    def __init__(self, search: Search[list[list[Hit]]]) -> None:
         self._search = search
 
     def done(self) -> bool:

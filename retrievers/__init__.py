@@ -12,8 +12,9 @@ from .faiss_index import FaissIndex, FaissOptions
 from .files import IndexFileError
 from .passages import Document, Passage, load_passages, read_documents, split_passages
 from .scheduler import Costs, Plan, Scheduler
-from .speculative import Answer, Search, SpeculationStats, SpeculativeRetriever
+from .speculative import Answer, SpeculationStats, SpeculativeRetriever
 from .vectors import ExactIndex, VectorIndex
+from .worker import Search, Worker
 
 __all__ = [
     "Answer",
@@ -41,6 +42,7 @@ __all__ = [
     "SpeculationStats",
     "SpeculativeRetriever",
     "VectorIndex",
+    "Worker",
     "load_passages",
     "load_retriever",
     "read_documents",

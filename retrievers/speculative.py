@@ -9,14 +9,14 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .base import DEFAULT_K, Folder, Hit, Retriever, check_k, check_texts
+from .worker import Search, Worker
 
 PREFETCH = 20
 """Hits of each search of the base that enter the cache: the paper's number. Later queries of one text ask for near
@@ -61,30 +61,6 @@ class SpeculationStats:
         )
 
 
-class Search:
-    """A search of the knowledge base in the worker thread."""
-
-    def __init__(self, future: Future[tuple[list[list[Hit]], float]]) -> None:
-        self._future = future
-
-    def done(self) -> bool:
-        """Whether `result` returns, or raises, at once."""
-        return self._future.done()
-
-    def result(self) -> list[list[Hit]]:
-        """The hits of each query; waits for them. Raises what the knowledge base raised."""
-        return self._future.result()[0]
-
-    @property
-    def seconds(self) -> float:
-        """Of the search itself; only of one that is done."""
-        return self._future.result()[1]
-
-    def cancel(self) -> None:
-        """Nobody will ask for the result: a search that has not begun never does."""
-        self._future.cancel()
-
-
 @dataclass(slots=True)
 class Answer:
     """A guess of `SpeculativeRetriever.ask`, and what became of it."""
@@ -116,9 +92,8 @@ class SpeculativeRetriever:
         self._cache = _Cache(capacity)
         self._open: list[Answer] = []
         self._stats = SpeculationStats()
-        self._lock = threading.Lock()  # of the four above
-        self._worker: ThreadPoolExecutor | None = None
-        self._closed = False
+        self._lock = threading.Lock()  # of the three above
+        self._worker = Worker()
 
     @property
     def texts(self) -> Sequence[str]:
@@ -150,8 +125,9 @@ class SpeculativeRetriever:
         checked = check_texts(queries, "queries")
         if not checked:
             return []
-        found, seconds = self._search(checked, max(k, self.prefetch))
-        self.count(replace(SpeculationStats(), waited_seconds=seconds))
+        started = perf_counter()
+        found = self._search(checked, max(k, self.prefetch))
+        self.count(SpeculationStats(waited_seconds=perf_counter() - started))
         return [hits[:k] for hits in found]
 
     def score(self, query: str, ids: Sequence[int]) -> NDArray[np.float64]:
@@ -179,15 +155,10 @@ class SpeculativeRetriever:
             self._cache.touch(chosen)
         return Hit(chosen, float(scores[best]), self.base.texts[chosen])
 
-    def submit(self, queries: Sequence[str]) -> Search:
+    def submit(self, queries: Sequence[str]) -> Search[list[list[Hit]]]:
         """Starts `search_batch(queries, k=prefetch)` in the worker thread. Raises RuntimeError after `close`."""
         checked = check_texts(queries, "queries")
-        with self._lock:
-            if self._closed:
-                raise RuntimeError("this retriever was closed: make another one, or do not close it before its end")
-            if self._worker is None:
-                self._worker = ThreadPoolExecutor(1, thread_name_prefix="copyspec-search")
-            return Search(self._worker.submit(self._search, checked, self.prefetch))
+        return self._worker.submit(lambda: self._search(checked, self.prefetch))
 
     def ask(self, query: str) -> Answer:
         """The cache's answer, to be verified later; the base's own while the cache is empty."""
@@ -227,10 +198,7 @@ class SpeculativeRetriever:
 
     def close(self) -> None:
         """Ends the worker when its running search is done; those that wait are cancelled. Safe to call twice."""
-        with self._lock:
-            self._closed, worker, self._worker = True, self._worker, None
-        if worker is not None:
-            worker.shutdown(wait=True, cancel_futures=True)
+        self._worker.close()
 
     def __enter__(self) -> SpeculativeRetriever:
         return self
@@ -238,8 +206,8 @@ class SpeculativeRetriever:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _search(self, queries: list[str], k: int) -> tuple[list[list[Hit]], float]:
-        """One search of the base, and the seconds that it took."""
+    def _search(self, queries: list[str], k: int) -> list[list[Hit]]:
+        """One search of the base; its hits enter the cache."""
         started = perf_counter()
         found = self.base.search_batch(queries, k)
         seconds = perf_counter() - started
@@ -248,7 +216,7 @@ class SpeculativeRetriever:
                 # The best hit last: it is the one most recently found.
                 self._cache.add(hit.id for hit in reversed(hits[: self.prefetch]))
             self._stats += SpeculationStats(searches=1, queries=len(queries), search_seconds=seconds)
-        return found, seconds
+        return found
 
 
 class _Cache:

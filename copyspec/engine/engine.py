@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, overload
 from weakref import WeakKeyDictionary
@@ -72,6 +73,11 @@ class Engine:
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         return self.codec.tokenizer
+
+    @property
+    def turn(self) -> AbstractContextManager[object]:
+        """Entered around every pass of the model, by those who pass something through it themselves."""
+        return self._lock
 
     @overload
     def generate(
