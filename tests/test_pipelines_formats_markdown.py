@@ -191,6 +191,13 @@ def test_a_correction_brings_no_markup() -> None:
     assert {refusal.reason for refusal in found.dropped} == {"markup"}
 
 
+def test_headings_and_cells_take_on_no_full_stop() -> None:
+    fixes = {"teh": "the", "notes": "notes."}
+    assert corrected(b"# teh notes\n\nteh notes\n\n| teh notes |\n|--|\n", fixes) == (
+        b"# the notes\n\nthe notes.\n\n| the notes |\n|--|\n"
+    )
+
+
 def test_bad_bytes_leave_the_rest() -> None:
     data = b"Caf\xe9 teh\n\n| caf\xe9 teh | teh |\n|--|--|\n\nteh\n"
     assert corrected(data, FIXES) == b"Caf\xe9 teh\n\n| caf\xe9 teh | the |\n|--|--|\n\nthe\n"
