@@ -192,29 +192,33 @@ def _dense(texts: Sequence[str], questions: Sequence[Question], encoder: str | N
     embed = HuggingFaceEmbedder(encoder) if encoder else WordVectors(texts)
     vectors, queries = embed(texts), embed([question.text for question in questions])
     exact = ExactIndex(vectors.shape[1])
-    results = [_index("exact (NumPy)", exact, vectors, queries, questions, k, None)]
-    truth = [ids for ids, _ in exact.search(queries, k)]
+    exact.add(vectors)
+    trial = Trial(vectors, queries, questions, k, [ids for ids, _ in exact.search(queries, k)])
+    results = [_index("exact (NumPy)", ExactIndex(vectors.shape[1]), trial)]
     for name, options in INDEXES.items():
-        index = FaissIndex(vectors.shape[1], options=options)
-        results.append(_index(name, index, vectors, queries, questions, k, truth))
+        results.append(_index(name, FaissIndex(vectors.shape[1], options=options), trial))
     return results
 
 
-def _index(
-    name: str,
-    index: VectorIndex,
-    vectors: NDArray[np.float32],
-    queries: NDArray[np.float32],
-    questions: Sequence[Question],
-    k: int,
-    truth: list[NDArray[np.int64]] | None,
-) -> Dense:
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What every index is measured on."""
+
+    vectors: NDArray[np.float32]
+    queries: NDArray[np.float32]
+    questions: Sequence[Question]
+    k: int
+    truth: list[NDArray[np.int64]]  # the nearest of each query
+
+
+def _index(name: str, index: VectorIndex, trial: Trial) -> Dense:
+    k, queries = trial.k, trial.queries
     started = time.perf_counter()
-    index.add(vectors)
+    index.add(trial.vectors)
     built = time.perf_counter() - started
     found = [ids for ids, _ in index.search(queries, k)]
-    shared = [len(np.intersect1d(one, other)) / k for one, other in zip(found, truth or found, strict=True)]
-    hits = [question.passage in ids for question, ids in zip(questions, found, strict=True)]
+    shared = [len(np.intersect1d(one, other)) / k for one, other in zip(found, trial.truth, strict=True)]
+    hits = [question.passage in ids for question, ids in zip(trial.questions, found, strict=True)]
     single = statistics.median(_milliseconds(lambda row=row: index.search(row[None], k)) for row in queries)  # type: ignore[misc]
     batch = _milliseconds(lambda: index.search(queries, k)) / len(queries)
     figures = Dense(name, built, statistics.mean(shared), statistics.mean(hits), single, batch)

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from . import files
 from .base import Folder
 from .segment import Descent, Segment, write_segment
-from .suffix_array import BORDER, Tokens
+from .suffix_array import BORDER, Tokens, sorts_bytes
 
 KIND = "tokens"
 
-SEGMENT_TOKENS = 1 << 27
-"""Of one segment at most, unless a document is longer: sorting that many takes 3 GB, and fewer segments are
-searched faster."""
+SEGMENT_TOKENS, SEGMENT_TOKENS_NUMPY = 1 << 27, 1 << 25
+"""Of one segment at most, unless a document is longer: sorting that many takes 3 GB, by NumPy without the extra
+copyspec[fast] too. Fewer segments are searched faster."""
 
 MAX_MATCH = 32
 """Tokens of the context that are looked up: what agrees that far is one text, and longer matches change nothing."""
@@ -114,20 +114,21 @@ class Datastore:
                 return segment.following(segment.documents[index], len(segment.tokens))
         raise IndexError(f"document {number!r} is not in this datastore: it holds {self.num_documents}, from 0")
 
-    def append(self, documents: Iterable[TokenIds], *, segment_tokens: int = SEGMENT_TOKENS) -> range:
+    def append(self, documents: Iterable[TokenIds], *, segment_tokens: int | None = None) -> range:
         """Adds documents of token ids and returns their numbers.
 
         They are sorted by themselves, together with segments that are not larger than they are: appending often
-        costs the logarithm of the size, not the size. The folder changes when all is written. Memory is bounded
-        by `segment_tokens`, about 20 bytes each.
+        costs the logarithm of the size, not the size. The folder changes when all is written. `segment_tokens`
+        bounds the memory, at 23 bytes each (100 without copyspec[fast]); None: about 3 GB at most.
         """
+        limit = segment_tokens or (SEGMENT_TOKENS if sorts_bytes() else SEGMENT_TOKENS_NUMPY)
         first = self.num_documents
         kept = [segment.entries for segment in self._segments]
         new: list[dict[str, files.Entry]] = []
-        for tokens in _batches(documents, segment_tokens):
+        for tokens in _batches(documents, limit):
             while not new and kept and self._segments[len(kept) - 1].num_tokens <= len(tokens):
                 before = self._segments[len(kept) - 1].all_tokens()
-                if len(before) + len(tokens) > segment_tokens:
+                if len(before) + len(tokens) > limit:
                     break
                 kept.pop()
                 tokens = np.concatenate([before[:-1], tokens])

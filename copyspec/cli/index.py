@@ -73,7 +73,10 @@ def add(
     elif kind == "bm25":
         corpus = corpora.add_bm25(name, _passages(documents, max_chars))
     else:
-        corpus = _add_dense(corpora, name, documents, max_chars, encoder=str(encoder), prefix=prefix, search=search)
+        from copyspec.retrievers import HuggingFaceEmbedder
+
+        embed = HuggingFaceEmbedder(str(encoder), prefix=prefix)
+        corpus = _add_dense(corpora, name, _passages(documents, max_chars), embed, search)
     typer.echo(as_json(asdict(corpus)) if json_output else _line(corpus))
 
 
@@ -111,20 +114,9 @@ def _passages(documents: Iterable[Document], max_chars: int) -> list[Passage]:
         ]
 
 
-def _add_dense(
-    corpora: Corpora,
-    name: str,
-    documents: Iterable[Document],
-    max_chars: int,
-    *,
-    encoder: str,
-    prefix: str,
-    search: str,
-) -> Corpus:
-    from copyspec.retrievers import FaissOptions, HuggingFaceEmbedder
+def _add_dense(corpora: Corpora, name: str, found: list[Passage], embed: HuggingFaceEmbedder, search: str) -> Corpus:
+    from copyspec.retrievers import FaissOptions
 
-    embed = HuggingFaceEmbedder(encoder, prefix=prefix)
-    found = _passages(documents, max_chars)
     options = None if search == "exact" else FaissOptions(kind=search)  # type: ignore[arg-type]
     with _progress("encoding", len(found)) as step:
         return corpora.add_dense(name, found, _Encoding(embed, step), options=options)
