@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -85,10 +86,8 @@ class CountingModel(DraftModel):
         super().took(seconds, columns)
 
 
-def make(method: str, model: DraftModel, sources: Sequence[Source], eos: int, row: RowContext) -> Drafter | None:
-    """The drafter of one row."""
-    if method == "plain":
-        return None
+def make(method: str, model: DraftModel, sources: Sequence[Source], eos: int, row: RowContext) -> Drafter:
+    """The drafter of one row, by every method but "plain"."""
     if method == "copy":
         return create(sources, [eos])
     if method == "model chain":
@@ -118,14 +117,13 @@ def replayed(
         sources.append(Source(tokens.prompt, "prompt"))
         context = RowContext(tokens.prompt, SamplingOptions(), len(tokens.prompt), models[methods[0]].target.vocab_size)
         for method in methods:
-            drafter = make(method, models[method], sources, eos, context)
             tally = tallies.setdefault((row.task, method), Tally(row.task, method))
             counted, before = Replayed(), models[method].reads
             started = time.perf_counter()
-            if drafter is None:
+            if method == "plain":
                 counted.calls = counted.output_tokens = len(tokens.output)
             else:
-                replay(drafter, tokens.output, Budget(nodes), counted)
+                replay(make(method, models[method], sources, eos, context), tokens.output, Budget(nodes), counted)
             tally.seconds += time.perf_counter() - started
             tally.rows += 1
             tally.output_tokens += counted.output_tokens
@@ -154,7 +152,7 @@ def spoken(
             row = RowContext(prompt, sampling, len(prompt), target.vocab_size)
             request = Request(prompt, options.tokens, sampling, eos, sources)
             if method != "plain":
-                request.drafter = lambda s=sources, r=row, m=method, d=model: make(m, d, s, min(eos), r)
+                request.drafter = partial(make, method, model, sources, min(eos), row)
             tokens: list[int] = []
             started = time.perf_counter()
             draft = DraftOptions(max_nodes=options.nodes, adaptive=options.adaptive)
@@ -195,8 +193,9 @@ def load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32)
-    return cast("PreTrainedModel", model.eval()), AutoTokenizer.from_pretrained(name)
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32)
+    model.train(False)
+    return model, AutoTokenizer.from_pretrained(name)
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -228,7 +227,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         draft, tokenizer = load(options.draft)
         rows = choose_rows(read_transcripts(options.transcripts), options.rows)
         rows = [row for row in rows if not options.tasks or row.task in options.tasks.split(",")]
-        backend = cast("Tokenizer", tokenizer.backend_tokenizer)  # type: ignore[attr-defined]  # of fast tokenizers
+        backend = cast("Tokenizer", tokenizer.backend_tokenizer)
         tallies = replayed(rows, backend, draft, options.methods.split(","), options.nodes)
     else:
         model, tokenizer = load(options.model)

@@ -498,7 +498,7 @@ def test_the_first_difference_has_position_tokens_and_scores() -> None:
     tiny = engine()
     options = check_options({"max_new_tokens": 20})
     (job,), _ = tiny.jobs(PROMPT, None, options)
-    for outputs in tiny.steps([job], options, keep_margins=True):
+    for outputs in tiny.steps([job.request], options, keep_margins=True):
         job.add(outputs[0])
     plain = job.result
     assert plain is not None

@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from copyspec.drafters.base import Drafter
+from copyspec.drafters.blend import BlendDrafter, PredictorDrafter
 from copyspec.drafters.copying import CopyDrafter
+from copyspec.drafters.predictors import Predictor
 from copyspec.sources import Source
 
 __all__ = ["CopyDrafter", "Drafter", "create"]
 
 
-def create(sources: Sequence[Source], eos_token_ids: Collection[int], *, continues_prompt: bool = True) -> Drafter:
+def create(
+    sources: Sequence[Source],
+    eos_token_ids: Collection[int],
+    *,
+    continues_prompt: bool = True,
+    predictors: Sequence[Callable[[], Predictor]] = (),
+    copies: bool = True,
+) -> Drafter:
     """The drafter of one row.
 
     `sources` is the list that `Origin.source` counts in. Of several ends of sequence the one is drafted that the
     prompt used last (chat templates end every turn with it). `continues_prompt`: the last source of kind
     `prompt` stands directly before the output; False for encoder-decoder models, where that source is followed as
-    the text being edited if no other one is.
+    the text being edited if no other one is. `predictors` make the row's models, which draft beside the copies, or
+    alone without `copies`.
     """
-    return CopyDrafter(sources, eos=_end(sources, eos_token_ids), continues_prompt=continues_prompt)
+    models = [make() for make in predictors]
+    if models and not copies:
+        return PredictorDrafter(models)
+    eos = _end(sources, eos_token_ids)
+    if models:
+        return BlendDrafter(sources, models, eos=eos, continues_prompt=continues_prompt)
+    return CopyDrafter(sources, eos=eos, continues_prompt=continues_prompt)
 
 
 def _end(sources: Sequence[Source], eos_token_ids: Collection[int]) -> int | None:

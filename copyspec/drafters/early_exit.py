@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -34,7 +34,7 @@ def early_exit(model: PreTrainedModel, layers: int) -> PreTrainedModel:
         raise ValueError(f"layers must be a whole number from 1 to {len(stack) - 1}, got {layers!r}")
     config = _shortened(model.config, layers, len(stack))
     with torch.device("meta"):
-        shallow = cast("PreTrainedModel", type(model)(config))
+        shallow = type(model)(config)
     inner = shallow.base_model
     _share(model, shallow, leave_out=model.base_model_prefix)
     _share(decoder, inner, leave_out="layers")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,12 +17,16 @@ from copyspec.verification.registry import DEFAULT_RULE, VerificationOptions, de
 if TYPE_CHECKING:
     from transformers import LogitsProcessor, StoppingCriteria
 
+    from copyspec.engine.draft_models import DraftChoice
+
 # Enough for a page of text; a forgotten limit costs seconds, not hours.
 DEFAULT_MAX_NEW_TOKENS = 512
 # A corrected or edited text is seldom twice its source; twice is what it may always have.
 EDIT_GROWTH = 2
 
 DEFAULT_BATCH_SIZE = 8
+
+DRAFTERS = ("auto", "copy", "model", "none")
 
 # Names from other libraries, and what says the same here.
 ELSEWHERE = {
@@ -38,6 +43,9 @@ ELSEWHERE = {
     "documents": "references",
     "prompt_lookup_num_tokens": "max_draft_nodes",
     "num_speculative_tokens": "max_draft_nodes",
+    "assistant_model": "draft_model",
+    "assistant_early_exit": 'draft_model="layers:2"',
+    "speculative_model": "draft_model",
 }
 
 
@@ -76,8 +84,12 @@ class GenerateOptions(TypedDict, total=False):
     """True wraps a str prompt as a chat; "auto", the default, never does without `system`."""
     n: int
     """Samples per prompt (`Result.samples`); above 1 it needs a temperature."""
-    drafter: Literal["auto", "none"]
-    """"none" decodes plainly. The output is the same."""
+    drafter: Literal["auto", "copy", "model", "none"]
+    """"auto": copies, and `draft_model` beside them while it pays; "copy" or "model": only one of them; "none" decodes
+    plainly. The output is the same."""
+    draft_model: DraftChoice | Sequence[DraftChoice] | None
+    """A smaller model that drafts too, or several: a hub id, a folder, a loaded model of the same tokenizer, an engine
+    of any, or "layers:2" for the model's own first two layers. Not altered."""
     max_draft_nodes: int
     """Draft tokens that one pass of the model may verify; 0 decodes plainly."""
     rule: str
@@ -111,6 +123,8 @@ class CallOptions:
     chat: bool | str = "auto"
     n: int = 1
     draft: DraftOptions = field(default_factory=DraftOptions)
+    draft_models: tuple[object, ...] = ()
+    copies: bool = True  # False: only the draft models draft
     verification: VerificationOptions = field(default_factory=VerificationOptions)
     output_cache: OutputCache | None = None
     batch_size: int = DEFAULT_BATCH_SIZE
@@ -159,6 +173,8 @@ def check_options(given: Mapping[str, object]) -> CallOptions:
         chat=chat,  # type: ignore[arg-type]
         n=n,
         draft=draft,
+        draft_models=_draft_models(given),
+        copies=given.get("drafter") != "model",
         verification=verification,
         output_cache=_output_cache(given),
         batch_size=_whole("batch_size", given.get("batch_size", DEFAULT_BATCH_SIZE)),
@@ -201,11 +217,29 @@ def _max_new_tokens(given: Mapping[str, object]) -> int | None:
 
 def _draft_options(given: Mapping[str, object]) -> DraftOptions:
     drafter = given.get("drafter", "auto")
-    _check(drafter in ("auto", "none"), "drafter", drafter, "'auto' or 'none'")
+    _check(drafter in DRAFTERS, "drafter", drafter, "'auto', 'copy', 'model' or 'none'")
     nodes = given.get("max_draft_nodes")
     draft = DraftOptions() if nodes is None else DraftOptions(max_nodes=nodes)  # type: ignore[arg-type]
     draft.verify()
     return DraftOptions(max_nodes=0) if drafter == "none" else draft
+
+
+def _draft_models(given: Mapping[str, object]) -> tuple[object, ...]:
+    """Those that draft in this call."""
+    value, drafter = given.get("draft_model"), given.get("drafter", "auto")
+    models = tuple(value) if isinstance(value, (list, tuple)) else () if value is None else (value,)
+    if models:
+        from transformers import PreTrainedModel
+
+        from copyspec.engine.engine import Engine
+
+        for model in models:
+            named = isinstance(model, (str, os.PathLike)) and bool(os.fspath(model))
+            fits = named or isinstance(model, (Engine, PreTrainedModel))
+            _check(fits, "draft_model", model, "a hub id, a folder, a transformers model, an Engine or 'layers:2'")
+    if drafter == "model" and not models:
+        raise ValueError("drafter='model' needs a model to draft with: give draft_model='a hub id or a folder'")
+    return models if drafter in ("auto", "model") else ()
 
 
 def _output_cache(given: Mapping[str, object]) -> OutputCache | None:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, overload
-from weakref import WeakKeyDictionary
 
 from copyspec.budget import CostModel
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request, StepOutput
 from copyspec.decoding.resumable import Resumable
 from copyspec.engine.call_options import CallOptions, check_flag, check_options
+from copyspec.engine.draft_models import DraftModels
 from copyspec.engine.feed import Input, generate_each
 from copyspec.engine.generation_config import note_ignored
 from copyspec.engine.jobs import Job, JobMaker, encoder_limit, gather
@@ -23,6 +22,7 @@ from copyspec.engine.reference_texts import ambient_references, parse_edits, par
 from copyspec.engine.results import Chunk, Result
 from copyspec.engine.streaming import chunks
 from copyspec.engine.text import Codec
+from copyspec.engine.turns import Turn, lock_of
 from copyspec.targets import wrap
 
 if TYPE_CHECKING:
@@ -34,10 +34,6 @@ if TYPE_CHECKING:
     from copyspec.engine.reference_texts import Reference
 
 logger = logging.getLogger(__name__)
-
-# One lock per model, however many engines stand on it. Reentrant: the garbage collector may close an abandoned
-# stream in the middle of another one's step.
-_LOCKS: WeakKeyDictionary[PreTrainedModel, threading.RLock] = WeakKeyDictionary()
 
 
 class Engine:
@@ -60,7 +56,7 @@ class Engine:
         self.name = name or getattr(model, "name_or_path", "") or type(model).__name__
         self.model = model
         self.codec = Codec(tokenizer)
-        self._lock = _LOCKS.setdefault(model, threading.RLock())
+        self._lock = lock = lock_of(model)
         self.is_unloaded = False
         self._target = wrap(model, on_unsupported=on_unsupported)
         self._costs = CostModel()
@@ -68,7 +64,10 @@ class Engine:
         if config is None:
             raise ValueError(f"{type(model).__name__} cannot generate: it has no generation_config")
         note_ignored(config)
-        self._jobs = JobMaker(self._target, self.codec, config, encoder_limit(model.config.to_dict()))
+        self._drafting = drafting = DraftModels(model, self.codec)
+        self._turn = Turn(lambda: [lock, *drafting.locks])
+        limit = encoder_limit(model.config.to_dict())
+        self._jobs = JobMaker(self._target, self.codec, config, limit, drafting.predictors)
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -161,19 +160,19 @@ class Engine:
         steps = decode(self._target, requests, settings, self._costs)
         try:
             while True:
-                with self._lock:
+                with self._turn:
                     outputs = next(steps, None)
                 if outputs is None:
                     return
                 yield outputs
         finally:
-            with self._lock:
+            with self._turn:
                 steps.close()
 
     def resumable(self, make_request: Callable[[], Request], options: CallOptions) -> Resumable:
         """One output that its caller decodes step by step and may take back, taking turns with other threads."""
         self._check_loaded()
-        return Resumable(self._target, make_request, options.draft, self._costs, self._lock)
+        return Resumable(self._target, make_request, options.draft, self._costs, self._turn)
 
     def unload(self) -> None:
         """Lets go of the model, which is freed when running streams have ended. New calls raise RuntimeError."""
@@ -182,6 +181,7 @@ class Engine:
             self.__dict__.pop("model", None)
             self.__dict__.pop("_target", None)
             self.__dict__.pop("_jobs", None)
+            self._drafting.unload()
 
     def _check_loaded(self) -> None:
         if self.is_unloaded:

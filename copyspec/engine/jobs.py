@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from copyspec.decoding.requests import Finish, Margin, Request, RowStats, StepOutput
+from copyspec.drafters.language_model import RowContext
 from copyspec.engine import generation_config
 from copyspec.engine.call_options import DEFAULT_MAX_NEW_TOKENS, EDIT_GROWTH, CallOptions
 from copyspec.engine.chat import ChatError, Message, with_system
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from copyspec.decoding.requests import StopCondition
     from copyspec.drafters.base import Drafter
+    from copyspec.engine.draft_models import MakePredictor
     from copyspec.targets.base import Target
 
 logger = logging.getLogger(__name__)
@@ -104,8 +106,17 @@ class Job:
 class JobMaker:
     """Makes jobs for one model and tokenizer."""
 
-    def __init__(self, target: Target, codec: Codec, config: GenerationConfig, encoder_limit: int | None) -> None:
-        """`encoder_limit`: tokens that the encoder reads at most, None without an encoder or a limit."""
+    def __init__(
+        self,
+        target: Target,
+        codec: Codec,
+        config: GenerationConfig,
+        encoder_limit: int | None,
+        draft_models: Callable[[Sequence[object]], Sequence[MakePredictor]] = lambda chosen: (),
+    ) -> None:
+        """`encoder_limit`: tokens that the encoder reads at most, None without an encoder or a limit;
+        `draft_models`: what makes rows' predictors of what `draft_model` names."""
+        self._draft_models = draft_models
         self._target = target
         self._codec = codec
         self._config = config
@@ -166,13 +177,14 @@ class JobMaker:
         penalise = options.repetition_penalty is None
         sampling = replace(options.sampling, sample=sample)
         rule = options.verification.make(sampling)
+        row = RowContext(output.prompt, sampling, len(start), self._target.vocab_size)
         request = Request(
             prompt=output.prompt,
             max_new_tokens=output.max_new_tokens,
             sampling=sampling,
             eos_token_ids=eos,
             sources=sources,
-            drafter=self._drafter(sources, eos) if options.drafts else None,
+            drafter=self._drafter(sources, eos, row, options) if options.drafts else None,
             stops=stops,
             processors=[
                 *generation_config.processors(self._config, output, penalise=penalise),
@@ -182,13 +194,22 @@ class JobMaker:
         )
         return Job(index, request, named, self._codec, options, strings)
 
-    def _drafter(self, sources: Sequence[Source], eos: frozenset[int]) -> Callable[[], Drafter] | None:
+    def _drafter(
+        self, sources: Sequence[Source], eos: frozenset[int], row: RowContext, options: CallOptions
+    ) -> Callable[[], Drafter] | None:
         if not self._target.supports_drafts:
             return None
         from copyspec import drafters
 
         known = [token for token in eos if token < self._target.vocab_size]
-        return partial(drafters.create, sources, known, continues_prompt=not self._target.is_encoder_decoder)
+        return partial(
+            drafters.create,
+            sources,
+            known,
+            continues_prompt=not self._target.is_encoder_decoder,
+            predictors=[partial(make, row) for make in self._draft_models(options.draft_models)],
+            copies=options.copies,
+        )
 
     def _encode_prompt(self, index: int, prompt: Prompt, options: CallOptions) -> Encoded:
         if prompt.ids is not None:

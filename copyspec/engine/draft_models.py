@@ -1,0 +1,109 @@
+"""Draft models: what `draft_model` names, loaded once per engine and matched to its tokenizer."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Union
+
+from copyspec.drafters.early_exit import early_exit
+from copyspec.drafters.language_model import DraftModel, ModelPredictor, RowContext
+from copyspec.drafters.text_bridge import BridgedPredictor, Tokenizing
+from copyspec.engine.text import Codec
+from copyspec.engine.turns import lock_of
+from copyspec.targets import wrap
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from copyspec.drafters.predictors import Predictor
+    from copyspec.engine.engine import Engine
+
+logger = logging.getLogger(__name__)
+
+LAYERS = "layers:"
+"""`draft_model="layers:2"`: the target's own first two layers."""
+
+DraftChoice = Union[str, "os.PathLike[str]", "PreTrainedModel", "Engine"]
+
+MakePredictor = Callable[[RowContext], "Predictor"]
+
+
+class DraftModels:
+    """The draft models of one engine. They are used as they are; those named by a str are loaded onto the engine's
+    device, in its dtype, and kept as long as the engine."""
+
+    def __init__(self, model: PreTrainedModel, codec: Codec) -> None:
+        self._model, self._codec = model, codec
+        self._loaded: dict[object, tuple[object, MakePredictor]] = {}  # with what keeps its key from being used again
+        self._loading = threading.Lock()
+        self.locks: tuple[threading.RLock, ...] = ()
+        """Of the models that draft."""
+
+    def predictors(self, chosen: Sequence[object]) -> list[MakePredictor]:
+        """What makes each row's predictors. Raises ValueError, TypeError or LoadError for what cannot draft."""
+        return [self._find(each) for each in chosen]
+
+    def unload(self) -> None:
+        """Lets go of all models."""
+        self._loaded.clear()
+        self.__dict__.pop("_model", None)
+
+    def _find(self, chosen: object) -> MakePredictor:
+        key: object = os.fspath(chosen) if isinstance(chosen, (str, os.PathLike)) else id(chosen)
+        with self._loading:
+            if key not in self._loaded:
+                model, codec = self._load(chosen)
+                self._check(model)
+                self._loaded[key] = (chosen, self._make(DraftModel(wrap(model)), codec))
+                self.locks = tuple({*self.locks, lock_of(model)})
+            return self._loaded[key][1]
+
+    def _load(self, chosen: object) -> tuple[PreTrainedModel, Codec]:
+        """The model and the tokenizer that it reads with; a model object reads with the target's."""
+        if isinstance(chosen, str) and chosen.startswith(LAYERS):
+            number = chosen[len(LAYERS) :]
+            if not number.isdecimal():
+                raise ValueError(f"draft_model={chosen!r} must name a number of layers, as in 'layers:2'")
+            return early_exit(self._model, int(number)), self._codec
+        if isinstance(chosen, (str, os.PathLike)):
+            from copyspec.loading import ModelChoice, load_engine
+
+            name, device = os.fspath(chosen), self._model.device
+            loaded = load_engine(ModelChoice(name, device=device, dtype=self._model.dtype, on_unsupported="plain"))
+            return loaded.model, loaded.codec
+        from transformers import PreTrainedModel
+
+        if isinstance(chosen, PreTrainedModel):
+            return chosen, self._codec
+        model, codec = getattr(chosen, "model", None), getattr(chosen, "codec", None)
+        assert isinstance(model, PreTrainedModel) and isinstance(codec, Codec), "call options let nothing else pass"
+        return model, codec
+
+    def _check(self, model: PreTrainedModel) -> None:
+        if model is self._model:
+            raise ValueError(
+                "draft_model is the model itself, which would be read twice for each token; give a smaller one, or "
+                "'layers:2' for its first two layers"
+            )
+        if model.device != self._model.device:
+            raise ValueError(
+                f"draft_model is on {model.device}, the model on {self._model.device}; move it with "
+                f"draft_model.to({str(self._model.device)!r}), or give its name to have it loaded there"
+            )
+
+    def _make(self, model: DraftModel, codec: Codec) -> MakePredictor:
+        ours, theirs = self._codec, codec
+        if ours is theirs or ours.tokenizer.get_vocab() == theirs.tokenizer.get_vocab():
+            return partial(ModelPredictor, model)
+        if model.target.is_encoder_decoder:
+            raise ValueError("a draft model with a tokenizer of its own must be decoder-only")
+        logger.info("the draft model has a tokenizer of its own: what it drafts is tokenised anew")
+        return lambda row: BridgedPredictor(model, row, _tokenizing(ours), _tokenizing(theirs))
+
+
+def _tokenizing(codec: Codec) -> Tokenizing:
+    return Tokenizing(lambda text: codec.encode(text).ids, codec.decode)
