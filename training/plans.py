@@ -47,7 +47,7 @@ PRESETS = {
     ),
     # a corrector that reads the source in its encoder; nothing to quote from there
     "seq2seq": Plan(
-        shape=Seq2SeqShape(), rates=Rates(matrix=0.012), world=1, batch=4096, tokenizer=_BUNDLED,
+        shape=Seq2SeqShape(), rates=Rates(matrix=0.012), world=1, batch=4096, pool=32, tokenizer=_BUNDLED,
         mixture=Mixture(sentence=0.87, paragraph=0.08, quote_one=0.0, quote_many=0.0, jumble=0.05),
     ),
 }  # fmt: skip
