@@ -263,7 +263,7 @@ def _until_idle() -> None:
     [
         (
             STRICT,
-            "<|user|>\nOne.\n\nTwo.\n\nHi.\n\nThere?\n<|assistant|>\nYes.\n\nNo.\n<|user|>\nGo on.\n<|assistant|>\n",
+            "<|user|>\nOne.\nTwo.\n\nHi.\nThere?\n<|assistant|>\nYes.\nNo.\n<|user|>\nGo on.\n<|assistant|>\n",
         ),
         (None, "<|system|>\nOne.</s>\n<|system|>\nTwo.</s>\n<|user|>\nHi.</s>\n<|user|>\nThere?"),
     ],
@@ -300,6 +300,8 @@ def test_messages_become_chats() -> None:
         {"role": "critic", "content": "x"},
     ]
     assert [each["role"] for each in without_tool_roles(chat)] == ["user", "assistant", "user", "critic"]
+    answered = [chat[0], {**chat[1], "content": ""}, chat[2]]
+    assert without_tool_roles(answered) == [{"role": "user", "content": 'Hi\n{"a": 1}', "name": "ann"}]
     twice = merged([chat[1], chat[1], chat[2], chat[2]])
     assert [each["role"] for each in twice] == ["assistant", "tool", "tool"] and len(twice[0]["tool_calls"]) == 2  # type: ignore[arg-type]
 

@@ -69,14 +69,15 @@ def to_chat(messages: Sequence[BaseMessage]) -> list[Message]:
 
 
 def merged(chat: Sequence[Message]) -> list[Message]:
-    """Neighbours of one role as one message: many templates want user and assistant to take turns."""
+    """Neighbours of one role as one message, as LangChain's `merge_message_runs` joins them: many templates want
+    user and assistant to take turns."""
     result: list[Message] = []
     for message in chat:
         last = result[-1] if result else None
         if last is None or last["role"] != message["role"] or message["role"] == "tool":
             result.append(message)
             continue
-        both = {**last, "content": "\n\n".join(filter(None, (str(last["content"]), str(message["content"]))))}
+        both = {**last, "content": "\n".join(filter(None, (str(last["content"]), str(message["content"]))))}
         calls = [*_calls(last), *_calls(message)]
         result[-1] = {**both, "tool_calls": calls} if calls else both
     return result
@@ -87,7 +88,9 @@ def without_tool_roles(chat: Sequence[Message]) -> list[Message]:
     result: list[Message] = []
     for message in chat:
         if message["role"] in ("tool", "function"):
-            result.append({"role": "user", "content": message["content"]})
+            # With what the user said just before, where the call between them is left out.
+            said = [result.pop()] if result and result[-1]["role"] == "user" else []
+            result += merged([*said, {"role": "user", "content": message["content"]}])
         elif message["content"] or not _calls(message):
             result.append({key: value for key, value in message.items() if key != "tool_calls"})
     return result
