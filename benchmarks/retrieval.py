@@ -1,0 +1,294 @@
+"""Speculative retrieval against waiting for every retrieval: wall time of the same outputs.
+
+    python -m benchmarks.retrieval --passages PASSAGES.jsonl.gz --queries QUERIES.jsonl.gz --json OUT.json
+
+Real indexes on real passages: exact dense (NumPy), HNSW (FAISS) and BM25, dense vectors being sums of random vectors of
+a text's words. A small base answers too fast to be worth speculating on, so each call is made to last as long as the
+ratio b/a asks for, as a larger or a remote base would: it sleeps for what the real search did not take. `a` is the
+time of a stride, measured on a warm-up question; `--fixed` is the share of a call that does not grow with its queries.
+The default ratios are those of RaLMSpec's experiments (Zhang et al. 2024).
+
+Every method answers the same questions in turn, from caches that start empty and last for all questions. Outputs are
+compared with the plain form's, token by token. Columns: seconds, speedup over the plain form, E(s), share of right
+guesses, tokens taken back, seconds of search that were hidden.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import shlex
+import sys
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import median
+from time import perf_counter, sleep
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+import copyspec
+from benchmarks.speed_report import surroundings
+from benchmarks.transcripts import write_json
+from copyspec.pipelines import IterativeRAG, RAGAnswer, Speculation
+from copyspec.retrievers import BM25Retriever, DenseRetriever, FaissOptions, FaissRetriever, Hit, Retriever, words
+
+RATIOS = {"exact": (19.0, 41.0), "bm25": (0.7, 1.45), "hnsw": (0.12, 0.25)}
+"""b/a in RaLMSpec's experiments, from their logs."""
+
+FIXED = {"exact": 1.0, "bm25": 0.5, "hnsw": 0.5}
+"""Share of a call that does not grow with its queries: an exact search reads all vectors once for a whole batch."""
+
+DIMENSION = 768
+INSTRUCTION = "Quote the sentence that answers: {prompt}\n{document}"
+"""What the bundled model was trained on."""
+
+ON = Speculation()
+Drafter = Literal["auto", "none"]
+METHODS: dict[str, tuple[Speculation | None, Drafter]] = {
+    "plain": (None, "none"),
+    "plain + copying": (None, "auto"),
+    "speculative": (replace(ON, sources=0), "none"),
+    "without prefetch": (replace(ON, sources=0, prefetch=1), "none"),
+    "without OS3 (s = 3)": (replace(ON, sources=0, stride=3), "none"),
+    "without overlap": (replace(ON, sources=0, overlap=False), "none"),
+    "without reuse": (replace(ON, sources=0, reuse=False), "none"),
+    "speculative + copying": (ON, "auto"),
+    "the same, no cached sources": (replace(ON, sources=0), "auto"),
+}
+
+
+class Delayed:
+    """A retriever whose calls last at least `fixed + per_query * queries` seconds."""
+
+    def __init__(self, base: Retriever) -> None:
+        self.base = base
+        self.fixed = self.per_query = 0.0
+        self.searching = self.real = 0.0  # seconds of all calls, and without the sleep
+        self.calls = 0
+
+    @property
+    def texts(self) -> Sequence[str]:
+        return self.base.texts
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+    def search(self, query: str, k: int = 4) -> list[Hit]:
+        return self.search_batch([query], k)[0]
+
+    def search_batch(self, queries: Sequence[str], k: int = 4) -> list[list[Hit]]:
+        started = perf_counter()
+        found = self.base.search_batch(queries, k)
+        real = perf_counter() - started
+        sleep(max(0.0, self.fixed + self.per_query * len(queries) - real))
+        self.real += real
+        self.searching += perf_counter() - started
+        self.calls += 1
+        return found
+
+    def score(self, query: str, ids: Sequence[int]) -> NDArray[np.float64]:
+        return self.base.score(query, ids)
+
+    def add(self, texts: Sequence[str]) -> None:
+        self.base.add(texts)
+
+    def save(self, folder: object) -> None:
+        raise NotImplementedError("a delayed retriever is for measuring")
+
+
+@dataclass(slots=True)
+class Measured:
+    """One method at one ratio."""
+
+    method: str
+    seconds: float
+    speedup: float
+    equal: bool
+    model_calls: int
+    search_calls: int
+    search_seconds: float
+    real_search_seconds: float
+    kept_per_round: float
+    hit_rate: float
+    wasted_tokens: int
+    hidden_seconds: float
+    output_tokens: int
+
+
+def word_vectors(texts: Sequence[str]) -> NDArray[np.float32]:
+    """A vector per text: the sum of a random vector for each of its words, normalised."""
+    rows = np.zeros((len(texts), DIMENSION), np.float32)
+    for row, text in zip(rows, texts, strict=True):
+        for word in words(text):
+            row += _word_vector(word)
+    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9), np.float32)
+
+
+_VECTORS: dict[str, NDArray[np.float32]] = {}
+
+
+def _word_vector(word: str) -> NDArray[np.float32]:
+    if word not in _VECTORS:
+        random = np.random.default_rng(zlib.crc32(word.encode()))
+        # Short words are mostly function words: they say little about the topic.
+        _VECTORS[word] = random.standard_normal(DIMENSION, np.float32) * min(len(word), 8) ** 2
+    return _VECTORS[word]
+
+
+INDEXES: dict[str, Callable[[list[str]], Retriever]] = {
+    "exact": lambda texts: DenseRetriever(texts, word_vectors),
+    "bm25": BM25Retriever,
+    "hnsw": lambda texts: FaissRetriever(texts, word_vectors, options=FaissOptions(kind="hnsw")),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status 1 where an output differs from the plain form's."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options = _parser().parse_args(given)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    engine = copyspec.load(None if options.model == "default" else options.model, dtype=options.dtype)
+    texts = list(dict.fromkeys(row for path in options.passages for row in _rows(path, "text")))
+    questions = _rows(options.queries, "question")
+    chosen = questions[:: max(1, len(questions) // (options.questions + 1))][: options.questions + 1]
+    tables = []
+    for kind in options.kinds:
+        base = Delayed(INDEXES[kind](texts))
+        fixed = FIXED[kind] if options.fixed is None else options.fixed
+        for ratio in options.ratios or RATIOS[kind]:
+            step = _calibrate(engine, base, chosen[0], options)
+            base.fixed, base.per_query = ratio * step * fixed, ratio * step * (1 - fixed)
+            figures = _compare(engine, base, chosen, options)
+            print(_table(kind, ratio, step, figures), flush=True)
+            shares = {"index": kind, "ratio": ratio, "step_seconds": step, "fixed_share": fixed}
+            tables.append({**shares, "methods": [asdict(each) for each in figures]})
+    if options.json:
+        command = shlex.join(["python", "-m", "benchmarks.retrieval", *given])
+        report = {"command": command, **surroundings("cpu"), "passages": len(texts), "tables": tables}
+        write_json(report, options.json)
+    return 0 if all(each["equal"] for table in tables for each in table["methods"]) else 1
+
+
+def _calibrate(engine: copyspec.Engine, base: Delayed, question: str, options: argparse.Namespace) -> float:
+    """Seconds of a stride without its retrieval, in the plain form: the median of three answers, the first one not
+    counted."""
+    base.fixed = base.per_query = 0.0
+    seconds = []
+    for _ in range(4):
+        base.searching, base.calls = 0.0, 0
+        answer = _answer(engine, base, "plain", [question], options)[0]
+        seconds.append((answer.seconds - base.searching) / base.calls)
+    return median(seconds[1:])
+
+
+def _compare(
+    engine: copyspec.Engine, base: Delayed, questions: Sequence[str], options: argparse.Namespace
+) -> list[Measured]:
+    figures: list[Measured] = []
+    plain: list[RAGAnswer] = []
+    for method in options.methods or METHODS:
+        best: Measured | None = None
+        for _ in range(options.repeat):
+            base.searching = base.real = 0.0
+            base.calls = 0
+            # The first question warms up, model and cache; it is not counted.
+            answers = _answer(engine, base, method, questions, options)[1:]
+            plain = plain or answers
+            measured = _measured(method, answers, plain, base)
+            if best is None or measured.seconds < best.seconds:
+                best = replace(measured, equal=measured.equal and (best is None or best.equal))
+        assert best is not None
+        figures.append(best)
+        best.speedup = figures[0].seconds / best.seconds
+    return figures
+
+
+def _answer(
+    engine: copyspec.Engine, base: Delayed, method: str, questions: Sequence[str], options: argparse.Namespace
+) -> list[RAGAnswer]:
+    speculation, drafter = METHODS[method]
+    answers = []
+    with IterativeRAG(base, model=engine, speculation=speculation, instruction=options.instruction) as pipeline:
+        for question in questions:
+            answers.append(
+                pipeline(
+                    question,
+                    max_new_tokens=options.tokens,
+                    drafter=drafter,
+                    ignore_eos=options.ignore_eos,
+                    temperature=options.temperature,
+                    seed=0,
+                )
+            )
+    return answers
+
+
+def _measured(method: str, answers: Sequence[RAGAnswer], plain: Sequence[RAGAnswer], base: Delayed) -> Measured:
+    total = answers[0].speculation
+    for answer in answers[1:]:
+        total += answer.speculation
+    pairs = zip(answers, plain, strict=True)
+    return Measured(
+        method=method,
+        seconds=sum(answer.seconds for answer in answers),
+        speedup=1.0,
+        equal=all(answer.result.token_ids == other.result.token_ids for answer, other in pairs),
+        model_calls=sum(answer.result.stats.num_calls for answer in answers),
+        search_calls=base.calls,
+        search_seconds=base.searching,
+        real_search_seconds=base.real,
+        kept_per_round=total.kept_per_round,
+        hit_rate=total.hit_rate,
+        wasted_tokens=total.wasted,
+        hidden_seconds=total.hidden_seconds,
+        output_tokens=sum(len(answer.result.token_ids) for answer in answers),
+    )
+
+
+def _table(kind: str, ratio: float, step: float, figures: Sequence[Measured]) -> str:
+    head = f"{kind}, b/a = {ratio:g} (a = {1000 * step:.1f} ms), {figures[0].output_tokens} tokens"
+    lines = [head, f"{'method':<30}{'s':>8}{'x':>7}{'E(s)':>7}{'right':>7}{'back':>6}{'hidden':>8}{'calls':>7}  equal"]
+    for each in figures:
+        lines.append(
+            f"{each.method:<30}{each.seconds:>8.2f}{each.speedup:>7.2f}{each.kept_per_round:>7.2f}"
+            f"{each.hit_rate:>7.0%}{each.wasted_tokens:>6}{each.hidden_seconds:>8.2f}{each.model_calls:>7}"
+            f"  {'yes' if each.equal else 'NO'}"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _rows(path: str, field: str) -> list[str]:
+    opener = gzip.open if path.endswith(".gz") else open
+    with opener(path, "rt", encoding="utf-8") as file:
+        return [str(json.loads(line)[field]) for line in file]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--passages", nargs="+", required=True, help="JSON lines with `text`, gzipped or not")
+    parser.add_argument("--queries", required=True, help="JSON lines with `question`")
+    parser.add_argument("--kinds", nargs="+", choices=list(INDEXES), default=list(INDEXES))
+    parser.add_argument("--ratios", nargs="+", type=float, help="b/a; default: the published ones of each kind")
+    parser.add_argument("--fixed", type=float, help="share of a call that does not grow with its queries")
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), help="the first one is compared with")
+    parser.add_argument("--questions", type=int, default=20)
+    parser.add_argument("--tokens", type=int, default=64, help="of an output at most")
+    parser.add_argument("--ignore-eos", action="store_true", help="all outputs as long as that")
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--instruction", default=INSTRUCTION, help="with {document} and {prompt}")
+    parser.add_argument("--model", default="default", help="hub id or folder")
+    parser.add_argument("--dtype", default="float32", help="in which outputs are equal")
+    parser.add_argument("--threads", type=int, help="of torch")
+    parser.add_argument("--repeat", type=int, default=1, help="the fastest run of each method counts")
+    parser.add_argument("--json", help="where the figures go")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
