@@ -8,6 +8,7 @@ import torch
 
 from copyspec.budget import Budget, Pacer
 from copyspec.decoding.requests import Finish, Margin, Request, RowStats, StepOutput
+from copyspec.drafters.harvest import Harvester
 from copyspec.sources import OUTPUT
 from copyspec.targets.base import Target
 from copyspec.tree import EMPTY, DraftTree, Origin
@@ -38,6 +39,7 @@ class Row:
         self._keep_margins = keep_margins
         self._reported = 0
         self._drafter = request.drafter() if request.drafter is not None else None
+        self._harvester = self._drafter if isinstance(self._drafter, Harvester) else None
         self._proposed = False
         self._pacer = Pacer() if adaptive else None
 
@@ -53,6 +55,15 @@ class Row:
         self._proposed = True
         tree = self._drafter.propose(budget)
         return tree if len(tree) <= room else tree.up_to_depth(room)
+
+    @torch.inference_mode()
+    def harvest(self, tree: DraftTree, logits: torch.Tensor) -> None:
+        """Hands the likeliest tokens of `logits`, [1 + m, V], to a drafter that asks for them."""
+        if self._harvester is None or not (count := self._harvester.alternatives):
+            return
+        best = logits.float().softmax(-1).topk(min(count, logits.shape[-1]))
+        table = torch.stack([best.indices.double(), best.values.double()], -1).tolist()
+        self._harvester.harvest(tree, [[(int(token), chance) for token, chance in row] for row in table])
 
     @torch.inference_mode()
     def verify(self, tree: DraftTree, picks: Picks) -> list[int]:

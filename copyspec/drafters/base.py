@@ -12,7 +12,8 @@ from copyspec.tree import DraftTree
 class Drafter(Protocol):
     """Drafts for one row. Made with the row's prompt and sources, it follows the output token by token.
 
-    A drafter never sees the randomness that the target samples with: that is what keeps verification exact.
+    What it drafts never changes the output: the target's own token, noise included, decides at every node. A drafter
+    that copies knows nothing of that noise; a model may draw with it (`LanguageModelDrafter` says why that is exact).
     """
 
     def propose(self, budget: Budget) -> DraftTree:

@@ -10,7 +10,8 @@ from copyspec.budget import Budget
 from copyspec.drafters import growth
 from copyspec.drafters.copying import CopyDrafter
 from copyspec.drafters.growth import LEAST_SCORE, NOWHERE, Cursor, Grown
-from copyspec.drafters.predictors import Path, Predictor, paths
+from copyspec.drafters.harvest import ALTERNATIVES, PoolPredictor
+from copyspec.drafters.predictors import Path, Predictor, Words, paths
 from copyspec.sources import Source
 from copyspec.tree import EMPTY, ROOT, DraftTree
 
@@ -26,10 +27,11 @@ SHOWN = 0.02
 
 @dataclass(slots=True)
 class Mix:
-    """What copies say after one node, before models join in: the weights of their tokens, and of none being right."""
+    """What was said of one node: the weights of the copies' tokens, and of none being right, and the models' words."""
 
     copies: dict[int, float]
     none: float
+    speaking: list[tuple[Predictor, Words]]
 
 
 @dataclass(slots=True)
@@ -106,7 +108,7 @@ def _with_words(
         return candidates
     left = max(1.0 - sum(probability for probability, _, _ in candidates.values()), 1e-6)
     total = none / left  # weight of all cursors and of none
-    blended.mixes[path] = Mix({token: each[0] * total for token, each in candidates.items()}, none)
+    blended.mixes[path] = Mix({token: each[0] * total for token, each in candidates.items()}, none, speaking)
     weights = sum(predictor.weight(left) for predictor, _ in speaking)
     whole = total + weights
     mixed = {token: (each[0] * total / whole, each[1], each[2]) for token, each in candidates.items()}
@@ -157,13 +159,13 @@ def _pays(blended: Blended, predictor: Predictor, budget: Budget, *, is_first: b
     return pays
 
 
-def learn(blended: Blended, predictors: Sequence[Predictor], tokens: Sequence[int]) -> None:
+def learn(blended: Blended, tokens: Sequence[int]) -> None:
     """Tells the models how much their word should have counted beside the copies', along the output's `tokens`."""
     for index, token in enumerate(tokens):
         mix = blended.mixes.get(tuple(tokens[:index]))
         if mix is None or not mix.copies:
             continue
-        speaking = [(each, words) for each in predictors if (words := each.words(tuple(tokens[:index])))]
+        speaking = mix.speaking
         whole = sum(mix.copies.values()) + mix.none
         left = mix.none / whole
         weights = [each.weight(left) for each, _ in speaking]
@@ -176,7 +178,24 @@ def learn(blended: Blended, predictors: Sequence[Predictor], tokens: Sequence[in
                 predictor.learn(left, share / right - weight / whole)
 
 
-class BlendDrafter(CopyDrafter):
+class _Harvesting:
+    """Hands what the target found likely to those of the predictors that keep it."""
+
+    _predictors: list[Predictor]
+
+    @property
+    def alternatives(self) -> int:
+        """As `Harvester.alternatives`."""
+        return ALTERNATIVES if any(isinstance(each, PoolPredictor) for each in self._predictors) else 0
+
+    def harvest(self, tree: DraftTree, words: Sequence[Words]) -> None:
+        """As `Harvester.harvest`."""
+        for predictor in self._predictors:
+            if isinstance(predictor, PoolPredictor):
+                predictor.harvest(tree, words)
+
+
+class BlendDrafter(_Harvesting, CopyDrafter):
     """Staged drafting: the copies draft first, models read that draft, say what else may come after each of its
     nodes and how likely the copies are, and copies go on behind what the models add.
 
@@ -214,7 +233,7 @@ class BlendDrafter(CopyDrafter):
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Follows the output; copies and models learn from what became of the last tree."""
-        learn(self._blended, self._predictors, tokens)
+        learn(self._blended, tokens)
         for predictor in self._predictors:
             predictor.follow(tokens)
         super().accept(tokens)
@@ -232,7 +251,7 @@ class BlendDrafter(CopyDrafter):
         return found, self._estimates.none_deeper
 
 
-class PredictorDrafter:
+class PredictorDrafter(_Harvesting):
     """A tree of what models say, without copies: several models merge into one tree (SpecInfer, arXiv 2305.09781)."""
 
     def __init__(self, predictors: Sequence[Predictor]) -> None:
@@ -254,7 +273,7 @@ class PredictorDrafter:
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Follows the output."""
-        learn(self._blended, self._predictors, tokens)
+        learn(self._blended, tokens)
         for predictor in self._predictors:
             predictor.follow(tokens)
         self._blended = Blended()
