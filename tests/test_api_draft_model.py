@@ -58,6 +58,9 @@ def test_ways_to_name_a_draft_model(engine: Engine, near: LlamaForCausalLM, tmp_
         drafted = engine.generate(PROMPT, draft_model=choice, drafter="model", max_new_tokens=20)
         assert drafted.token_ids == plain.token_ids
         assert drafted.stats.num_draft_tokens > 0
+    pooled = engine.generate(PROMPT, draft_model="pool", max_new_tokens=20)
+    assert pooled.token_ids == plain.token_ids
+    assert pooled.stats.num_draft_tokens_per_source["pool"] > 0
     result = copyspec.generate(PROMPT, model=engine, draft_model=near, max_new_tokens=20)
     assert result.token_ids == plain.token_ids
 

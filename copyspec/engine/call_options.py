@@ -89,7 +89,7 @@ class GenerateOptions(TypedDict, total=False):
     plainly. The output is the same."""
     draft_model: DraftChoice | Sequence[DraftChoice] | None
     """A smaller model that drafts too, or several: a hub id, a folder, a loaded model of the same tokenizer, an engine
-    of any, or "layers:2" for the model's own first two layers. Not altered."""
+    of any, "layers:2" for the model's own first two layers, or "pool" for what it found likely before. Not altered."""
     max_draft_nodes: int
     """Draft tokens that one pass of the model may verify; 0 decodes plainly."""
     rule: str

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Union
 
 from copyspec.drafters.early_exit import early_exit
+from copyspec.drafters.harvest import PoolPredictor
 from copyspec.drafters.language_model import DraftModel, ModelPredictor, RowContext
 from copyspec.drafters.text_bridge import BridgedPredictor, Tokenizing
 from copyspec.engine.text import Codec
@@ -26,6 +27,9 @@ logger = logging.getLogger(__name__)
 
 LAYERS = "layers:"
 """`draft_model="layers:2"`: the target's own first two layers."""
+
+POOL = "pool"
+"""`draft_model="pool"`: no model, but what the target itself found likely before."""
 
 DraftChoice = Union[str, "os.PathLike[str]", "PreTrainedModel", "Engine"]
 
@@ -53,6 +57,8 @@ class DraftModels:
         self.__dict__.pop("_model", None)
 
     def _find(self, chosen: object) -> MakePredictor:
+        if isinstance(chosen, str) and chosen == POOL:
+            return lambda row: PoolPredictor(row.prompt)
         key: object = os.fspath(chosen) if isinstance(chosen, (str, os.PathLike)) else id(chosen)
         with self._loading:
             if key not in self._loaded:
