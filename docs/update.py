@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 
-COMMANDS = ("", "generate", "gec", "index", "index add", "index list", "index remove", "doctor")
+COMMANDS = ("", "generate", "gec", "rag", "edit", "index", "index add", "index list", "index remove", "doctor")
 METHOD = "copyspec"
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from .citing import Citation, citations
 from .correctors import Corrector, FunctionCorrector, ModelCorrector, ModelOptions, Outcome
 from .documents import Edit, Format, FormatError, Part, Refusal, Segment
+from .editing import Edited, EditOptions, EditPipeline
+from .editing import decoded as decoded_text
 from .edits import apply, shift
 from .files import FileJob, FileOptions, FileReport, Listener, correct_files
 from .formats import NAMES as FORMATS
@@ -34,7 +36,10 @@ __all__ = [
     "DocxFormat",
     "Done",
     "Edit",
+    "EditOptions",
+    "EditPipeline",
     "EditRows",
+    "Edited",
     "FileJob",
     "FileOptions",
     "FileReport",
@@ -69,6 +74,7 @@ __all__ = [
     "citations",
     "correct_files",
     "correction_prompt",
+    "decoded_text",
     "expand",
     "format_of",
     "quote_prompt",

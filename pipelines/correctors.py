@@ -163,7 +163,7 @@ class ModelCorrector:
     def _max_new_tokens(self, text: str) -> int:
         if self.options.max_new_tokens is not None:
             return self.options.max_new_tokens
-        return _output_limit(len(self.engine.codec.encode(text).ids), self.chat)
+        return output_limit(len(self.engine.codec.encode(text).ids), self.chat)
 
     def _outcome(self, text: str, result: Result | None) -> Outcome:
         if result is None:
@@ -224,7 +224,8 @@ def fingerprint(engine: Engine) -> str:
     return digest.hexdigest()
 
 
-def _output_limit(tokens: int, chat: bool) -> int:
+def output_limit(tokens: int, chat: bool) -> int:
+    """Tokens that the output for a text of `tokens` may have, with its end."""
     return int(OUTPUT_GROWTH * tokens) + (CHAT_ROOM if chat else OUTPUT_ROOM)
 
 

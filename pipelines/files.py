@@ -28,7 +28,7 @@ class FileOptions:
     format_options: FormatOptions = field(default_factory=FormatOptions)
     in_place: bool = False
     backup: str | None = None  # a suffix under which the old file is kept
-    output: Path | None = None  # instead of `in_place`, for one file
+    output: str | os.PathLike[str] | None = None  # instead of `in_place`, for one file
     resume: bool = False  # go on where an interrupted run was; its journals stand beside the outputs
 
     def __post_init__(self) -> None:
@@ -112,7 +112,7 @@ class FileJob:
     def target(self) -> Path | None:
         if self._options.in_place:
             return target_of(Path(self.path))
-        return target_of(self._options.output) if self._options.output is not None else None
+        return target_of(Path(self._options.output)) if self._options.output is not None else None
 
     def works(self) -> Iterator[Work[FileJob]]:
         """The parts of the file, and one work without a part behind them, whatever happens."""

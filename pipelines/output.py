@@ -101,7 +101,8 @@ def sync_folder(folder: Path) -> None:
 
 def _copy(source: Path, target: Path) -> None:
     """A copy that is whole whenever it is there."""
-    handle, name = tempfile.mkstemp(prefix=f".{target.name[:100]}{_MARK}", suffix=".tmp", dir=target.parent)
+    # Named after the source: what a killed run leaves is found by that name.
+    handle, name = tempfile.mkstemp(prefix=f".{source.name[:100]}{_MARK}", suffix=".tmp", dir=target.parent)
     os.close(handle)
     try:
         shutil.copy2(source, name)

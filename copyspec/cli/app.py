@@ -18,9 +18,11 @@ import typer
 
 import copyspec
 from copyspec.cli.doctor import doctor
+from copyspec.cli.edit import edit
 from copyspec.cli.gec import gec
 from copyspec.cli.generate import generate
 from copyspec.cli.index import index
+from copyspec.cli.rag import rag
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
@@ -32,6 +34,8 @@ app = typer.Typer(
 )
 app.command()(generate)
 app.command()(gec)
+app.command()(edit)
+app.command()(rag)
 app.command()(doctor)
 app.add_typer(index, name="index")
 

@@ -124,16 +124,16 @@ def run_files(
 
 def _tell_report(report: FileReport, told: Told) -> None:
     if report.error is not None:
-        print(f"copyspec: {_reason(report)}", file=sys.stderr)
+        print(f"copyspec: {reason(report.path, report.error)}", file=sys.stderr)
     elif told.check and report.is_changed:
         _tell(f"would change {report.path}: {report.summary.edits} edits", told)
 
 
-def _reason(report: FileReport) -> str:
-    error = report.error
+def reason(path: str, error: Exception) -> str:
+    """An error in one line that names the file."""
     said = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
     said = " ".join(said.split())
-    return said if report.path in said else f"{report.path}: {said}"
+    return said if path in said else f"{path}: {said}"
 
 
 def _tell_summary(total: Summary, told: Told) -> None:

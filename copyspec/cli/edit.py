@@ -1,0 +1,139 @@
+"""`copyspec edit`: files rewritten under an instruction."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from copyspec.cli import correction_options as options
+from copyspec.cli.common import STDIN, UsageError, quiet_libraries
+from copyspec.cli.correcting import CHANGED, FAILED, reason
+from copyspec.cli.correction_options import GUARDS, MODEL, OUTPUT
+
+if TYPE_CHECKING:
+    from copyspec.api import LoadOptions
+    from copyspec.pipelines import Edited, EditOptions, EditPipeline
+
+
+def edit(
+    paths: Annotated[list[str], typer.Argument(help="Text or code; - is stdin.", show_default=False)],
+    instruction: Annotated[
+        str, typer.Option(help="What to do. {text} is where the file goes, else behind it.", rich_help_panel=MODEL)
+    ],
+    in_place: options.InPlace = False,
+    backup: options.Backup = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the new version here.", rich_help_panel=OUTPUT)
+    ] = None,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="The new version on stdout, not a diff.", rich_help_panel=OUTPUT)
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit code 1 where something changes.", rich_help_panel=OUTPUT)
+    ] = False,
+    max_edit_ratio: Annotated[
+        float | None,
+        typer.Option(help="Changed lines per line; above, a file stays. Default: no limit.", rich_help_panel=GUARDS),
+    ] = None,
+    model: options.Model = None,
+    system: options.System = None,
+    device: options.Device = None,
+    dtype: options.Dtype = "auto",
+    max_new_tokens: options.MaxNewTokens = None,
+    plain: options.Plain = False,
+    quiet: options.Quiet = False,
+) -> int:
+    """Rewrite files under an instruction, and show a unified diff; -i writes them.
+
+    The model reads a file whole and writes it anew, copying what stays. Exit code 3: a file could not be read, does
+    not fit, or its new version did not come to an end; it stays as it was, and the others are done.
+    """
+    from copyspec.pipelines import EditOptions
+
+    if output is not None and (in_place or len(paths) != 1):
+        raise UsageError("--output is for one file, and stands without -i")
+    if STDIN in paths and (in_place or len(paths) != 1):
+        raise UsageError("- is stdin: it stands alone, and without -i")
+    if backup is not None and not in_place:
+        raise UsageError("--backup keeps what -i replaces; give -i too")
+    if not instruction.strip():
+        raise UsageError("--instruction is empty: say what to change")
+    asked = EditOptions(system, max_new_tokens, max_edit_ratio, drafts=not plain)
+    pipeline = pipeline_of(model, {"device": device, "dtype": dtype}, asked)
+    changed, failed = _edit_files(pipeline, paths, instruction, _Shown(in_place, backup, output, whole, quiet))
+    if failed:
+        return FAILED
+    return CHANGED if check and changed else 0
+
+
+def pipeline_of(model: str | None, loading: LoadOptions, asked: EditOptions) -> EditPipeline:
+    """Loads the model. Raises UsageError where it cannot be loaded or used."""
+    import copyspec
+    from copyspec.pipelines import EditPipeline
+
+    quiet_libraries()
+    try:
+        return EditPipeline(copyspec.load(model, **loading), asked)
+    except (copyspec.LoadError, copyspec.UnsupportedModelError) as error:
+        raise UsageError(str(error)) from error
+
+
+class _Shown:
+    """Where new versions go."""
+
+    def __init__(self, in_place: bool, backup: str | None, output: Path | None, whole: bool, quiet: bool) -> None:
+        self.target = output
+        self.in_place, self.backup, self.whole, self.quiet = in_place, backup, whole, quiet
+
+    def put(self, path: str, edited: Edited) -> None:
+        target = Path(path) if self.in_place else self.target
+        if target is not None:
+            self._write(target, edited)
+            return
+        lines = [edited.text] if self.whole else edited.diff(path.lstrip("/"))
+        for line in lines:
+            sys.stdout.buffer.write(line.encode("utf-8", "surrogateescape"))
+        sys.stdout.buffer.flush()
+
+    def _write(self, target: Path, edited: Edited) -> None:
+        from copyspec.pipelines import AtomicFile
+
+        if edited.changed or not self.in_place:
+            with AtomicFile(target, backup=self.backup) as file:
+                file.write(edited.text.encode("utf-8", "surrogateescape"))
+
+    def tell(self, line: str) -> None:
+        if not self.quiet:
+            print(line, file=sys.stderr)
+
+
+def _edit_files(pipeline: EditPipeline, paths: Sequence[str], instruction: str, shown: _Shown) -> tuple[int, int]:
+    """How many files changed, and how many failed."""
+    from copyspec.pipelines import decoded_text
+
+    changed = failed = 0
+    for path in paths:
+        try:
+            text = decoded_text(sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes())
+            edited = pipeline(text, instruction)
+            if edited.refusal is None:
+                shown.put(path, edited)
+        except (OSError, ValueError) as error:
+            print(f"copyspec: {reason(path, error)}", file=sys.stderr)
+            failed += 1
+            continue
+        if edited.refusal is not None:
+            print(f"copyspec: {path} stays as it was: {edited.refusal.detail}", file=sys.stderr)
+            failed += 1
+            continue
+        changed += edited.changed
+        stats = edited.result.stats if edited.result is not None else None
+        told = (
+            f"{stats.num_output_tokens} tokens in {stats.num_calls} passes of the model" if stats else "nothing to do"
+        )
+        shown.tell(f"{path}: {'changed' if edited.changed else 'unchanged'}, {told}")
+    return changed, failed
