@@ -171,7 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         command = shlex.join(["python", "-m", "benchmarks.retrieval", *given])
         report = {"command": command, **surroundings("cpu"), "passages": len(texts), "tables": tables}
-        write_json(report, options.json)
+        write_json(options.json, report)
     return 0 if all(each["equal"] for table in tables for each in table["methods"]) else 1
 
 

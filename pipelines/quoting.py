@@ -1,4 +1,4 @@
-"""Answers quoted from passages: BM25 chooses the passage, the model quotes from it, the quote is located."""
+"""Answers quoted from passages: a search chooses the passage, the model quotes from it, the quote is located."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from copyspec import Result
-from copyspec.retrievers import BM25Retriever, words
+from copyspec.retrievers import BM25Retriever, Hit, Retriever, words
 
+from .citing import Citation, citations
+from .iterative_rag import IterativeRAG
 from .models import check_template, engine_of, fill, wants_chat
 
 if TYPE_CHECKING:
@@ -31,12 +33,15 @@ class Quote:
     """An answer, and where it stands."""
 
     text: str
-    passage: int  # index among the passages given: the one that the model was shown
+    passage: int  # index among the passages given: the one that the model was shown, or shown first
     start: int | None  # characters of that passage; None where the answer is no verbatim quote
     end: int | None
     result: Result
     is_found: bool = True
     """False: the question shares no word with any passage, and the first was taken."""
+
+    citations: tuple[Citation, ...] = ()
+    """What of the text stands word for word in the passages that the model was shown."""
 
     @property
     def is_verbatim(self) -> bool:
@@ -45,32 +50,40 @@ class Quote:
 
 def answer(
     question: str,
-    passages: Sequence[str],
+    passages: Sequence[str] | Retriever,
     *,
     model: ModelLike = None,
     instruction: str = INSTRUCTION,
     max_new_tokens: int | None = None,
+    stride: int | None = None,
 ) -> Quote:
-    """Quotes the answer to `question` from the passage that shares most words with it.
+    """Quotes the answer to `question` from the passage that shares most words with it, or that a retriever finds.
 
     The quote is looked up in the passage: `start` and `end` are a fact about the text, not the model's claim.
+    `stride`: search again after so many tokens, for what was written last (`IterativeRAG`); None searches once.
     Raises TypeError for one string in place of passages, ValueError where none of them holds a word.
     """
-    hits = BM25Retriever(passages).search(question, k=max(1, len(passages)))
-    asked = set(words(question))
-    # Scores alone do not tell: those of words that most passages hold may be below zero.
-    best = next((hit for hit in hits if not asked.isdisjoint(words(hit.text))), None)
-    is_found = best is not None
-    if best is None:
-        best = hits[0]
+    check_template(instruction, "question", "passage")
+    if isinstance(passages, Sequence):
+        passages = BM25Retriever(passages)
+    best, is_found = _search(question, passages)
+    if not is_found:
         logger.warning("no passage shares a word with the question %r: the first is taken", question)
     engine = engine_of(model)
-    result = engine.generate(
-        quote_prompt(question, best.text, instruction),
-        references=[best.text],
-        chat=wants_chat(engine),
-        max_new_tokens=max_new_tokens,
-    )
+    shown = {best.id: best.text}
+    if stride is None:
+        result = engine.generate(
+            quote_prompt(question, best.text, instruction),
+            references=[best.text],
+            chat=wants_chat(engine),
+            max_new_tokens=max_new_tokens,
+        )
+    else:
+        layout = fill(instruction, question="{prompt}", passage="{document}")
+        with IterativeRAG(passages, model=engine, instruction=layout, stride=stride) as pipeline:
+            answered = pipeline(question, max_new_tokens=max_new_tokens)
+        result, best = answered.result, answered.documents[0].hit
+        shown = {each.hit.id: each.hit.text for each in answered.documents}
     text = result.text.strip()
     start = best.text.find(text) if text else -1
     return Quote(
@@ -80,4 +93,19 @@ def answer(
         end=start + len(text) if start >= 0 else None,
         result=result,
         is_found=is_found,
+        citations=citations(text, shown),
     )
+
+
+def _search(question: str, retriever: Retriever) -> tuple[Hit, bool]:
+    """The best passage, and whether it was found for a reason."""
+    by_words = isinstance(retriever, BM25Retriever)
+    hits = retriever.search(question, k=max(1, len(retriever)) if by_words else 1)
+    if not hits:
+        raise ValueError(f"the retriever found nothing for the question {question!r}: it holds no texts")
+    if not by_words:
+        return hits[0], True
+    asked = set(words(question))
+    # Scores alone do not tell: those of words that most passages hold may be below zero.
+    best = next((hit for hit in hits if not asked.isdisjoint(words(hit.text))), None)
+    return best or hits[0], best is not None

@@ -1,0 +1,133 @@
+"""`copyspec rag`: a question, the passages of an index, an answer with its sources."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from copyspec.cli.common import UsageError, as_json, quiet_libraries
+from copyspec.cli.index import DEFAULT_FOLDER, FOLDER_VARIABLE
+
+if TYPE_CHECKING:
+    from copyspec import Result
+    from copyspec.pipelines import Citation
+    from copyspec.retrievers import Passage
+
+_MODEL, _SEARCH, _OUTPUT = "Model", "Search", "Output"
+
+
+def rag(
+    question: Annotated[str, typer.Argument(help="What is asked.")],
+    index: Annotated[str, typer.Option("--index", "-i", help="A corpus of copyspec index, by name or as a folder.")],
+    folder: Annotated[
+        Path,
+        typer.Option(
+            "--dir", "-d", envvar=FOLDER_VARIABLE, help="The folder that holds the corpora.", rich_help_panel=_SEARCH
+        ),
+    ] = DEFAULT_FOLDER,
+    stride: Annotated[
+        int, typer.Option(help="Search again after so many tokens; 0 searches once.", rich_help_panel=_SEARCH)
+    ] = 0,
+    instruction: Annotated[
+        str | None, typer.Option(help="With {question} and {passage}.", rich_help_panel=_MODEL)
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Default as in generate.", rich_help_panel=_MODEL)
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="As in generate.", rich_help_panel=_MODEL)] = None,
+    dtype: Annotated[str, typer.Option(help="As in generate.", rich_help_panel=_MODEL)] = "auto",
+    max_new_tokens: Annotated[int | None, typer.Option(help="Default 512.", rich_help_panel=_MODEL)] = None,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Answer and sources as JSON.", rich_help_panel=_OUTPUT)
+    ] = False,
+) -> None:
+    """Answer a question from an index, and show which document and characters each quoted part stands in.
+
+    What is shown as quoted stands there word for word: it is looked up in the documents.
+    """
+    if stride < 0:
+        raise UsageError(f"--stride must be at least 0, got {stride}")
+    from copyspec.api import load
+    from copyspec.pipelines import answer
+    from copyspec.retrievers import load_passages, load_retriever
+
+    quiet_libraries()
+    path = _index_folder(index, folder.expanduser())
+    retriever = load_retriever(path)
+    passages = load_passages(path, retriever.texts)
+    engine = load(model, device=device, dtype=dtype)
+    options = {"instruction": instruction} if instruction is not None else {}
+    quote = answer(question, retriever, model=engine, max_new_tokens=max_new_tokens, stride=stride or None, **options)
+    sources = [_Source.of(each, quote.text, passages[each.document]) for each in quote.citations]
+    shown = _Shown(quote.text, quote.result, sources)
+    typer.echo(as_json(shown.to_dict()) if json_output else shown.text())
+    if not sources and not json_output:
+        print("nothing of this stands word for word in the passages", file=sys.stderr)
+
+
+def _index_folder(index: str, folder: Path) -> Path:
+    """The folder of an index that is given as one, or by its name in `folder`."""
+    from copyspec.retrievers import Corpora
+
+    if Path(index).is_dir():
+        return Path(index)
+    corpora = Corpora(folder)
+    if index in corpora.names():
+        return corpora.path(index)
+    held = ", ".join(map(repr, corpora.names())) or "none"
+    raise UsageError(f"--index {index!r} is neither a folder nor a corpus in {str(folder)!r}, which holds {held}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A quoted part and where it stands."""
+
+    quote: str
+    start: int  # characters of the answer
+    end: int
+    document: str
+    document_start: int
+    document_end: int
+
+    @classmethod
+    def of(cls, citation: Citation, answer: str, passage: Passage) -> _Source:
+        return cls(
+            answer[citation.start : citation.end],
+            citation.start,
+            citation.end,
+            passage.document,
+            passage.start + citation.document_start,
+            passage.start + citation.document_end,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """An answer with its sources."""
+
+    answer: str
+    result: Result
+    sources: list[_Source]
+
+    def text(self) -> str:
+        """The answer and a line for each quoted part."""
+        lines = [self.answer]
+        for each in self.sources:
+            place = f"{each.document}, characters {each.document_start} to {each.document_end}"
+            lines.append(f"{place}: {' '.join(each.quote.split())}")
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, object]:
+        """For JSON."""
+        from dataclasses import asdict
+
+        return {
+            "text": self.answer,
+            "finish_reason": self.result.finish_reason,
+            "sources": [asdict(each) for each in self.sources],
+            "stats": self.result.stats.to_dict(),
+        }
