@@ -22,9 +22,9 @@ FORGET = 0.01  # of a bad record, for each draft that the model was not asked fo
 SUREST = 0.99  # no record makes a word surer
 
 LEFT = (0.4, 0.15, 0.05)  # probabilities that copies leave to other tokens: a weight for each range, in this order
-PRIOR_WEIGHTS = (4.0, 3.0, 2.0, 1.0)
+PRIOR_WEIGHTS = (4.0, 2.0, 1.0, 0.5)
 LEAST_WEIGHT, MOST_WEIGHT = 0.05, 64.0
-RATE = 0.15  # step of a weight's logarithm, by its gradient
+RATE = 0.5  # step of a weight's logarithm, by its gradient
 
 
 class Predictor(Protocol):
