@@ -123,7 +123,7 @@ def test_answers_name_the_documents_that_were_copied_from() -> None:
         assert str(answer) == answer.text == "On Sundays it is closed, dear."
         (citation,) = answer.citations
         assert answer.text[citation.start : citation.end] == citation.text
-        assert "Sundays it is closed" in citation.text
+        assert citation.text == "On Sundays it is closed"
         assert citation.document is DOCUMENT and answer.documents == (DOCUMENT,)
         assert DOCUMENT.page_content[citation.document_start : citation.document_end] == citation.text
 

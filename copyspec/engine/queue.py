@@ -83,9 +83,11 @@ class EngineQueue:
         self._submit(engine, ticket, options)
         try:
             while ticket.is_expecting:
-                left = None if deadline is None else max(0.0, deadline - monotonic())
+                if deadline is None:
+                    yield ticket.received(await box.get())  # before Python 3.12 wait_for may swallow a cancellation
+                    continue
                 try:
-                    item = await asyncio.wait_for(box.get(), left)
+                    item = await asyncio.wait_for(box.get(), max(0.0, deadline - monotonic()))
                 except asyncio.TimeoutError:
                     raise _late(timeout) from None
                 yield ticket.received(item)

@@ -93,16 +93,18 @@ def _cited(output: object, answered: Sequence[Answered], min_characters: int) ->
     for part in copied_parts(last.result, last.references):
         if part.reference is None:
             continue
-        start, end = max(part.start - before, 0), min(part.end - before, len(text))
-        if end - start < min_characters:
+        copied = text[max(part.start - before, 0) : max(part.end - before, 0)]
+        quote = copied.strip()  # the first token may hold the space before its word
+        if len(quote) < min_characters:
             continue
-        place = _exact(text[start:end], part.reference, part.place.start_char)
-        citations.append(Citation(text[start:end], start, end, part.reference, *place))
+        start = text.index(quote, max(part.start - before, 0))
+        place = _exact(quote, part.reference, part.place.start_char)
+        citations.append(Citation(quote, start, start + len(quote), part.reference, *place))
     return CitedAnswer(text, tuple(citations))
 
 
 def _exact(quote: str, reference: object, near: int | None) -> tuple[int | None, int | None]:
-    """Where the quote stands in the reference: tokens may begin a space before their word."""
+    """Where the quote stands in the reference."""
     text = text_of(reference)
     if text is None or near is None:
         return None, None
