@@ -1,4 +1,4 @@
-"""Batched greedy answers of a bundled model, and the word-similarity guard."""
+"""Greedy answers of a bundled model, and the word-similarity guard."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
+from copyspec import Engine, Input
+
 CORRECT = "Correct the grammar: "
 QUOTE = "Quote the sentence that answers: "
 GUARD = 0.8  # word similarity below which the source is kept; chosen on JFLEG dev with an earlier model
-_BATCH_POSITIONS = 6000  # padded prompt positions a batch
+_BATCH_SIZE = 8
+_ROOM = 24  # tokens that an answer may be longer than the text that it is made from
 
 
 class QualityModel:
@@ -27,34 +30,31 @@ class QualityModel:
         kind = AutoModelForSeq2SeqLM if self.is_encoder_decoder else AutoModelForCausalLM
         self.tokenizer = AutoTokenizer.from_pretrained(str(folder))
         # Any: the type of `generate` in transformers fits no loaded model
-        self.model: Any = kind.from_pretrained(str(folder), dtype=dtype)
+        self.model: Any = kind.from_pretrained(str(folder), dtype=dtype).eval()
+        self.engine = Engine(self.model, self.tokenizer)
 
-    def answers(self, prompts: Sequence[str]) -> list[str]:
-        """Greedy answers in the order of the prompts, without the space they begin with."""
-        found = [""] * len(prompts)
-        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-        while order:
-            longest = len(self.tokenizer(prompts[order[-1]])["input_ids"])
-            rows, order = order[-max(1, _BATCH_POSITIONS // longest) :], order[: -max(1, _BATCH_POSITIONS // longest)]
-            side = "right" if self.is_encoder_decoder else "left"
-            batch = self.tokenizer([prompts[i] for i in rows], return_tensors="pt", padding=True, padding_side=side)
-            width = batch["input_ids"].shape[1]
-            with torch.inference_mode():
-                ids = self.model.generate(**batch, do_sample=False, max_new_tokens=min(width + 24, 1024 - width))
-            texts = self.tokenizer.batch_decode(
-                ids[:, 1 if self.is_encoder_decoder else width :], skip_special_tokens=True
-            )
-            for i, text in zip(rows, texts, strict=True):
-                found[i] = text.removeprefix(" ")
-        return found
+    def answers(self, inputs: Sequence[Input]) -> list[str]:
+        """Greedy answers, without the space they begin with. Copied where they can be: the texts are the same."""
+        results = self.engine.generate_each(inputs, batch_size=_BATCH_SIZE, skip_too_long=True)
+        return [result.text.removeprefix(" ") if result is not None else "" for _, result in results]
 
     def corrections(self, texts: Sequence[str]) -> list[str]:
         """Each text corrected."""
-        return self.answers([self.instruction + text for text in texts])
+        return self.answers(
+            [Input(self.instruction + text, edit_source=text, max_new_tokens=self._limit(text)) for text in texts]
+        )
 
     def quotes(self, questions: Sequence[str], passages: Sequence[str]) -> list[str]:
         """A sentence of each passage for its question."""
-        return self.answers([f"{QUOTE}{q}\n {p}" for q, p in zip(questions, passages, strict=True)])
+        return self.answers(
+            [
+                Input(f"{QUOTE}{question}\n {passage}", references=[passage], max_new_tokens=self._limit(passage))
+                for question, passage in zip(questions, passages, strict=True)
+            ]
+        )
+
+    def _limit(self, text: str) -> int:
+        return len(self.tokenizer(text)["input_ids"]) + _ROOM
 
     def tokens_per_second(self, texts: Sequence[str]) -> float:
         """Plain greedy decoding of one text at a time."""
