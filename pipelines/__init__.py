@@ -16,6 +16,8 @@ from .gec import Correction, GECPipeline, correction_prompt
 from .guards import GuardOptions
 from .iterative_rag import IterativeRAG, RAGAnswer, RAGStream, ShownDocument
 from .journal import JournalError
+from .knn_datastore import KNNDatastore
+from .knn_lm import KNNLM, KNNAnswer, KNNOptions
 from .output import AtomicFile
 from .paths import expand, suffixes_of
 from .quoting import Quote, answer, quote_prompt
@@ -29,6 +31,7 @@ from .summary import Summary
 
 __all__ = [
     "FORMATS",
+    "KNNLM",
     "AtomicFile",
     "Citation",
     "Correction",
@@ -51,6 +54,9 @@ __all__ = [
     "GuardOptions",
     "IterativeRAG",
     "JournalError",
+    "KNNAnswer",
+    "KNNDatastore",
+    "KNNOptions",
     "Listener",
     "ModelCorrector",
     "ModelOptions",
