@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,6 +26,7 @@ from tests.texts import byte_level, llama
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
 
+ROOT = Path(__file__).parent.parent
 PROMPTS = [f"The {word} sat on the mat" for word in ("cat", "dog", "star", "sea", "sky", "school", "day", "grammar")]
 
 
@@ -276,6 +280,20 @@ def test_closing_the_queue_tells_who_waits(callers: Callers) -> None:
         list(stream)
     with pytest.raises(RuntimeError, match="the queue is closed"):
         callers.texts(PROMPTS[0])
+
+
+def test_a_program_may_end_while_a_stream_is_open() -> None:
+    code = (
+        "from copyspec.engine.call_options import check_options\n"
+        "from copyspec.engine.queue import queue_of\n"
+        "from tests.texts import engine\n"
+        "options = check_options({'max_new_tokens': 200, 'ignore_eos': True})\n"
+        "jobs, _ = engine().jobs('The cat', None, options)\n"
+        "stream = queue_of(engine()).steps(engine(), [jobs[0].request], options)\n"
+        "print(len(next(stream)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
 
 
 def test_an_engine_has_one_queue_and_keeps_nothing_alive() -> None:

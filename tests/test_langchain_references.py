@@ -19,7 +19,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
+from langchain_core.runnables import ConfigurableField, Runnable, RunnableLambda, RunnablePassthrough
 from langchain_core.tools import create_retriever_tool
 from langchain_core.tracers import BaseTracer
 
@@ -318,6 +318,8 @@ class Tracer(BaseTracer):
 
     _on_chat_model_start = _on_llm_start
     _on_llm_end = _on_llm_start
+    _on_chain_start = _on_llm_start
+    _on_chain_end = _on_llm_start
 
 
 @pytest.mark.parametrize("kind", [ChatCopySpec, CopySpecLLM])
@@ -328,7 +330,7 @@ def test_traces_do_not_show_references(engine: Engine, kind: type[ChatCopySpec] 
     for given in ({"references": [Document(SECRET)]}, {"references": SECRET}, {"prediction": SECRET}):
         llm.invoke("hi", config, **given)  # type: ignore[arg-type]
         list(llm.stream("hi", config, **given))  # type: ignore[arg-type]
-        llm.bind(**given).invoke("hi", config)  # type: ignore[arg-type]
+        (PROMPT | llm.bind(**given)).invoke({"context": "", "question": "hi"}, config)  # type: ignore[arg-type]
         llm.batch(["hi", "ho"], config, **given)  # type: ignore[arg-type]
         asyncio.run(llm.ainvoke("hi", config, **given))  # type: ignore[arg-type]
         asyncio.run(_stream_with(llm, config, given))
@@ -364,6 +366,21 @@ def test_invocation_params_and_cache_keys_are_those_without_references(engine: E
     llm.invoke("hi", config, temperature=0.5, seed=1)  # type: ignore[arg-type]
     assert len(cache._cache) == 2
     assert len({ChatCopySpec(model=engine, stop=stop)._get_llm_string() for stop in ("a", "b")}) == 2
+
+
+def test_other_handlers_are_told_what_they_were_told_before(llm: ChatCopySpec) -> None:
+    from langchain_core.language_models import FakeListLLM
+
+    tracer = Tracer()
+    answered = asyncio.run(FakeListLLM(responses=["yes"]).ainvoke("hi", {"callbacks": [tracer]}))
+    assert answered == "yes" and len(tracer.told) == 2, "start and end"
+
+
+def test_fields_may_be_configured(llm: ChatCopySpec) -> None:
+    chosen = llm.configurable_fields(max_tokens=ConfigurableField(id="limit"))
+    answer = chosen.invoke("hi", {"configurable": {"limit": 2}})
+    assert isinstance(answer, AIMessage) and answer.usage_metadata is not None
+    assert answer.usage_metadata["output_tokens"] == 2
 
 
 def test_private_says_nothing() -> None:
