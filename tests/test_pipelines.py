@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import takewhile
+from pathlib import Path
 
 import pytest
 from tokenizers import processors
@@ -11,7 +12,8 @@ from tokenizers import processors
 import copyspec
 from copyspec import Input
 from copyspec.engine.results import Result, Stats
-from copyspec.pipelines import GECPipeline, GuardOptions, answer
+from copyspec.loading import BUNDLED
+from copyspec.pipelines import FileOptions, GECPipeline, GuardOptions, answer
 from pipelines.models import fill, wants_chat
 from tests.tiny import tiny_model, tiny_tokenizer
 
@@ -156,3 +158,20 @@ def test_instructions_need_their_fields(engine: copyspec.Engine) -> None:
 
 def test_filling_leaves_other_braces_alone() -> None:
     assert fill("{a} {x} {b}", a="{b}", b="{a}\\1") == "{b} {x} {a}\\1"
+
+
+@pytest.mark.skipif(not (BUNDLED / "config.json").exists(), reason="the bundled model is not in this checkout")
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_the_bundled_model_corrects_files_as_it_would_plainly(batch_size: int, tmp_path: Path) -> None:
+    engine = copyspec.load(str(BUNDLED), dtype="float32")
+    essay = (Path(__file__).parent.parent / "examples" / "texts" / "essay.txt").read_bytes()
+    texts = []
+    for drafts in (True, False):
+        file = tmp_path / "essay.txt"
+        file.write_bytes(essay.replace(b"\n", b"\r\n\r\n"))
+        pipeline = GECPipeline(engine, batch_size=batch_size, drafts=drafts)
+        (report,) = pipeline.files(file, FileOptions(in_place=True))
+        texts.append(file.read_bytes())
+        assert report.is_changed and report.summary.edits > 0 and report.error is None
+    assert texts[0] == texts[1] != essay.replace(b"\n", b"\r\n\r\n")
+    assert texts[0].count(b"\r\n\r\n") == essay.count(b"\n")
