@@ -154,8 +154,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.threads:
         torch.set_num_threads(options.threads)
     engine = copyspec.load(None if options.model == "default" else options.model, dtype=options.dtype)
-    texts = list(dict.fromkeys(row for path in options.passages for row in _rows(path, "text")))
-    questions = _rows(options.queries, "question")
+    texts = list(dict.fromkeys(row for path in options.passages for row in read_rows(path, "text")))
+    questions = read_rows(options.queries, "question")
     chosen = questions[:: max(1, len(questions) // (options.questions + 1))][: options.questions + 1]
     tables = []
     for kind in options.kinds:
@@ -263,7 +263,8 @@ def _table(kind: str, ratio: float, step: float, figures: Sequence[Measured]) ->
     return "\n".join(lines) + "\n"
 
 
-def _rows(path: str, field: str) -> list[str]:
+def read_rows(path: str, field: str) -> list[str]:
+    """One field of each line."""
     opener = gzip.open if path.endswith(".gz") else open
     with opener(path, "rt", encoding="utf-8") as file:
         return [str(json.loads(line)[field]) for line in file]

@@ -1,0 +1,149 @@
+"""Speculative kNN-LM against a search for every token: wall time of the same outputs.
+
+    python -m benchmarks.retrieval_knn --passages PASSAGES.jsonl.gz --json OUT.json
+
+The datastore holds the model's hidden states on the first passages; prompts are the beginnings of others. Each
+search is made to last `ratio` times as long as a token does without one, as on a larger datastore: it sleeps for what
+the real search did not take, whatever the number of its queries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from time import perf_counter, sleep
+
+import torch
+from numpy.typing import ArrayLike
+
+import copyspec
+from benchmarks.retrieval import read_rows
+from benchmarks.speed_report import surroundings
+from benchmarks.transcripts import write_json
+from copyspec.pipelines import KNNLM, KNNAnswer, KNNDatastore, KNNOptions
+from copyspec.retrievers import ExactIndex, FaissIndex, FaissOptions, Scheduler, SpeculationStats
+
+METHODS: dict[str, Callable[[], Scheduler] | None] = {
+    "plain": None,
+    "speculative": Scheduler,
+    "without overlap": lambda: Scheduler(overlaps=False),
+    "without OS3 (s = 3)": lambda: Scheduler(stride=3),
+}
+
+
+class DelayedExact(ExactIndex):
+    """Searches last `seconds` at least."""
+
+    seconds = 0.0
+
+    def search(self, queries: ArrayLike, k: int) -> list[tuple]:  # type: ignore[type-arg]
+        started = perf_counter()
+        found = super().search(queries, k)
+        sleep(max(0.0, self.seconds - (perf_counter() - started)))
+        return found
+
+
+class DelayedHNSW(FaissIndex):
+    """The same for an approximate index."""
+
+    seconds = 0.0
+
+    def search(self, queries: ArrayLike, k: int) -> list[tuple]:  # type: ignore[type-arg]
+        started = perf_counter()
+        found = super().search(queries, k)
+        sleep(max(0.0, self.seconds - (perf_counter() - started)))
+        return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status 1 where an output differs from the plain form's."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options = _parser().parse_args(given)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    engine = copyspec.load(None if options.model == "default" else options.model, dtype=options.dtype)
+    passages = list(dict.fromkeys(read_rows(options.passages, "text")))
+    texts, others = passages[: options.texts], passages[options.texts :]
+    chosen = others[:: max(1, len(others) // options.prompts)][: options.prompts]
+    prompts = [" ".join(text.split()[:8]) for text in chosen]
+    dimension = int(engine.model.config.get_text_config().hidden_size)
+    index = (
+        DelayedExact(dimension, metric="l2")
+        if options.kind == "exact"
+        else DelayedHNSW(dimension, metric="l2", options=FaissOptions(kind="hnsw"))
+    )
+    datastore = KNNDatastore.build(texts, model=engine, index=index)
+    knn = KNNOptions(neighbours=options.neighbours, weight=options.weight)
+    step = _token_seconds(engine, prompts[0], options.tokens)
+    tables = []
+    for ratio in options.ratios:
+        index.seconds = ratio * step
+        rows = _compare(engine, datastore, knn, prompts, options.tokens)
+        tables.append({"index": options.kind, "ratio": ratio, "token_seconds": step, "methods": rows})
+        print(f"{options.kind}, {len(datastore)} entries, b/a = {ratio:g} (a = {1000 * step:.1f} ms)")
+        for row in rows:
+            print("  ".join(f"{value:.2f}" if isinstance(value, float) else f"{value!s:<20}" for value in row.values()))
+    if options.json:
+        command = shlex.join(["python", "-m", "benchmarks.retrieval_knn", *given])
+        write_json(options.json, {"command": command, **surroundings("cpu"), "tables": tables})
+    return 0 if all(row["equal"] for table in tables for row in table["methods"]) else 1
+
+
+def _compare(
+    engine: copyspec.Engine, datastore: KNNDatastore, options: KNNOptions, prompts: Sequence[str], tokens: int
+) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    plain: list[KNNAnswer] = []
+    for method, made in METHODS.items():
+        speculates, scheduler = made is not None, made() if made else None
+        with KNNLM(datastore, model=engine, options=options, speculates=speculates, scheduler=scheduler) as pipeline:
+            answers = [pipeline(prompt, max_new_tokens=tokens) for prompt in prompts]
+        plain = plain or answers
+        total = SpeculationStats()
+        for answer in answers:
+            total += answer.speculation
+        seconds = sum(answer.seconds for answer in answers)
+        rows.append(
+            {
+                "method": method,
+                "seconds": seconds,
+                "speedup": sum(answer.seconds for answer in plain) / seconds,
+                "equal": all(a.token_ids == b.token_ids for a, b in zip(answers, plain, strict=True)),
+                "kept_per_round": total.kept_per_round,
+                "hit_rate": total.hit_rate,
+                "output_tokens": sum(len(answer.token_ids) for answer in answers),
+            }
+        )
+    return rows
+
+
+def _token_seconds(engine: copyspec.Engine, prompt: str, tokens: int) -> float:
+    """Of plain decoding, after a warm-up."""
+    for _ in range(2):
+        started = perf_counter()
+        result = engine.generate(prompt, max_new_tokens=tokens, drafter="none", ignore_eos=True)
+        seconds = perf_counter() - started
+    return seconds / len(result.token_ids)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--passages", required=True, help="JSON lines with `text`, gzipped or not")
+    parser.add_argument("--kind", choices=["exact", "hnsw"], default="exact")
+    parser.add_argument("--ratios", nargs="+", type=float, default=[20.0, 2.0], help="b/a")
+    parser.add_argument("--texts", type=int, default=300, help="passages in the datastore")
+    parser.add_argument("--prompts", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=64, help="of an output at most")
+    parser.add_argument("--neighbours", type=int, default=8)
+    parser.add_argument("--weight", type=float, default=0.25, help="of the neighbours' distribution")
+    parser.add_argument("--model", default="default", help="hub id or folder")
+    parser.add_argument("--dtype", default="float32", help="in which outputs are equal")
+    parser.add_argument("--threads", type=int, help="of torch")
+    parser.add_argument("--json", help="where the figures go")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
