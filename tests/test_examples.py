@@ -16,6 +16,7 @@ ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 RUNNABLE = [path for path in EXAMPLES if "def main(" in path.read_text(encoding="utf-8")]
 MAX_LINES = 40
+NEEDS = {"langgraph_node": "langgraph", "langchain_agent": "langchain"}  # beside the package's own requirements
 
 needs_default_model = pytest.mark.skipif(
     not (BUNDLED / "config.json").exists(), reason="the bundled model is not in this checkout"
@@ -42,6 +43,8 @@ def test_examples_are_short_and_say_what_they_show(path: Path) -> None:
 @needs_default_model
 @pytest.mark.parametrize("name", [path.stem for path in RUNNABLE if path.stem not in ("own_model", "demo")])
 def test_examples_run(name: str) -> None:
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name])
     done = _run(name)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
