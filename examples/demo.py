@@ -14,7 +14,7 @@ from copyspec.retrievers import BM25Retriever
 from examples.side_by_side import show
 
 TEXTS = Path(__file__).parent / "texts"
-QUESTION = "How long did the crew of a lightship stay on board?"
+QUESTION = "What was the last crewed lightship replaced by?"
 
 
 def main() -> int:

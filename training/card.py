@@ -13,6 +13,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from training.examples import Mixture
+from training.optim import Rates
+
 _TEMPLATE = Path(__file__).with_name("card_template.md")
 _DOCS = Path(__file__).parents[1] / "docs"
 # design bars for a build without a GPU: measured name -> (bar, text)
@@ -150,6 +153,11 @@ def render(facts: Row) -> str:
         "train_speed": f"{training['tokens_per_second']:,}",
         "seed": str(plan["seed"]),
         "notes": training["notes"],
+        "factor": f"{plan['rates']['matrix'] / Rates().matrix:g}",
+        "mixture": ",".join(f"{n}={v:g}" for n, v in plan["mixture"].items() if v != vars(Mixture()).get(n)),
+        "holds": f"{100 * quality['quotes']['passage']['holds']:.0f}",
+        "overlap": f"{100 * quality['quotes']['overlap_holds']:.0f}",
+        "paragraphs": f"{100 * (1 - quality['copies']['held_out_paragraphs']['exact']):.0f}",
         "options": quality["options"],
         **{name: f"{100 * plan['mixture'][name]:.0f} %" for name in ("clean", "rare", "spaced")},
     }

@@ -35,10 +35,10 @@ _GLUE = ("is", "was", "did", "does", "do", "were", "are", "the", "has", "can", "
 class Mixture:
     """Shares of the kinds of examples; by number of examples, not of tokens."""
 
-    sentence: float = 0.68  # one sentence to correct
+    sentence: float = 0.52  # one sentence to correct
     paragraph: float = 0.06  # two to six sentences to correct
-    quote_one: float = 0.10  # question and one sentence
-    quote_many: float = 0.13  # question and a passage of two to nine sentences
+    quote_one: float = 0.08  # question and one sentence
+    quote_many: float = 0.31  # question and a passage of two to nine sentences: hard, learned late
     jumble: float = 0.03  # frequent, rare and made-up words in random order, to be copied
     opening: float = 0.5  # share of jumbles at the start of training: where no word helps to guess the next one,
     # copying is learned at once; on prose alone the loss stays on a plateau of word statistics first
