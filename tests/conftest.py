@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import signal
 from collections.abc import Iterator
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -19,6 +20,10 @@ from copyspec.budget import Budget, CostModel, Pacer
 
 # Tiny models are slower on several threads, and the suite runs one worker per core.
 torch.set_num_threads(1)
+
+# A shell's background jobs ignore Ctrl-C, and so would every process that they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A machine that is busy with something else must not fail a property.
 settings.register_profile("copyspec", deadline=None, derandomize=True)

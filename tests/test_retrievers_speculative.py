@@ -129,6 +129,7 @@ def test_searches_run_in_the_worker_and_their_exceptions_reach_the_caller() -> N
 
 
 def test_close_frees_the_worker_and_cancels_what_waits() -> None:
+    before = set(threading.enumerate())
     base = SlowRetriever(TEXTS)
     retriever = SpeculativeRetriever(base)
     base.gate.clear()
@@ -139,7 +140,7 @@ def test_close_frees_the_worker_and_cancels_what_waits() -> None:
     retriever.close()
     assert running.result()[0][0].id == 1
     assert base.batches == [["swifts"]]
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("copyspec-search")]
+    assert not {thread for thread in threading.enumerate() if thread.name.startswith("copyspec-search")} - before
     with pytest.raises(RuntimeError, match="was closed"):
         retriever.submit(["swifts"])
 

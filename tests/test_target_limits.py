@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import models
@@ -53,7 +54,7 @@ def decoded(model: PreTrainedModel, prompts: Sequence[Sequence[int]], scripts: S
     for row, (prompt, script) in enumerate(zip(prompts, scripts, strict=True)):
         sources = [Source(script, "reference"), Source(prompt, "prompt")]
         request = Request(prompt, 64, SamplingOptions(), eos_token_ids=frozenset(), sources=sources)
-        request.drafter = ScriptedDrafter(script, models.VOCAB_SIZE, 0.8, seed=row)
+        request.drafter = partial(ScriptedDrafter, script, models.VOCAB_SIZE, 0.8, seed=row)
         requests.append(request)
     outputs: list[list[int]] = [[] for _ in requests]
     draft = DraftOptions(max_nodes=8, adaptive=False)
