@@ -211,6 +211,10 @@ def instruction_for(engine: Engine) -> str:
     if not config.is_encoder_decoder:
         return INSTRUCTION
     prefix = getattr(config, "prefix", None)
+    tasks = getattr(config, "task_specific_params", None)
+    if prefix is None and isinstance(tasks, dict) and len(tasks) == 1:  # of several tasks none is known to be this one
+        (task,) = tasks.values()
+        prefix = task.get("prefix") if isinstance(task, dict) else None
     return prefix + "{text}" if isinstance(prefix, str) else ENCODER_INSTRUCTION
 
 

@@ -55,6 +55,6 @@ def test_calls_of_each_method() -> None:
 
 def test_the_pipeline_takes_it(engine: Engine) -> None:
     for text in _SENTENCES[:3]:
-        correction = GECPipeline(engine, instruction=INSTRUCTION + "{text}")(text)
+        correction = GECPipeline(engine)(text)  # its prefix stands in its configuration
         plain = engine.generate(INSTRUCTION + text, drafter="none", max_new_tokens=60)
         assert correction.is_complete and correction.text == plain.text

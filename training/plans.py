@@ -37,7 +37,7 @@ class Plan:
 PRESETS = {
     "cpu": Plan(),
     "gpu": Plan(
-        shape=Shape(width=320, layers=8, heads=5, inner=832), rates=Rates(matrix=0.012, average=0.999), world=1,
+        shape=Shape(width=320, layers=7, heads=5, inner=832), rates=Rates(matrix=0.012, average=0.999), world=1,
         batch=65536, limit=1000, pool=16, helpers=12, device="cuda", save_seconds=120.0,
     ),
     # a drafter for the bundled model, which therefore shares its tokens
