@@ -78,6 +78,12 @@ def test_wrong_usage_is_one_line(
     assert re.search(message, capsys.readouterr().err)
 
 
+def test_an_empty_question_is_refused(corpora: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main(["rag", " ", "--index", "town", "--dir", str(corpora)]) == 2
+    assert "the question ' ' is empty; write what is asked" in capsys.readouterr().err
+
+
 @needs_default_model
 def test_answers_come_from_any_retriever(caplog: pytest.LogCaptureFixture) -> None:
     texts = [MEADOW.strip(), "The lighthouse on the pier was built in 1871 from grey granite."]

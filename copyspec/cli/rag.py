@@ -51,6 +51,8 @@ def rag(
     """
     if stride < 0:
         raise UsageError(f"--stride must be at least 0, got {stride}")
+    if not question.strip():
+        raise UsageError(f"the question {question!r} is empty; write what is asked")
     from copyspec.api import load
     from copyspec.pipelines import answer
     from copyspec.retrievers import load_passages, load_retriever
