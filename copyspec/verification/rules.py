@@ -114,6 +114,16 @@ class Greedy:
         return nodes.own_token
 
 
+def _in_turns(tree: DraftTree, nodes: Nodes, most: int | None = None) -> NextToken:
+    """The children of a node have their turns, drawn ones first, `most` of them."""
+    children = Children(tree)
+
+    def decide(p: torch.Tensor, node: int, chance: Chance) -> tuple[int | None, torch.Tensor]:
+        return take_turns(p, [*children.drawn(node, p), *children.copied(node)][:most], chance)
+
+    return at_each_node(decide, nodes)
+
+
 @dataclass(frozen=True, slots=True)
 class Rejection:
     """Leviathan's and Chen's rule, made for chains: of several children the first turn alone counts."""
@@ -125,12 +135,7 @@ class Rejection:
         pass
 
     def begin(self, tree: DraftTree, nodes: Nodes) -> NextToken:
-        children = Children(tree)
-
-        def decide(p: torch.Tensor, node: int, chance: Chance) -> tuple[int | None, torch.Tensor]:
-            return take_turns(p, [*children.drawn(node, p), *children.copied(node)][:1], chance)
-
-        return at_each_node(decide, nodes)
+        return _in_turns(tree, nodes, most=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +149,7 @@ class MultiStep:
         pass
 
     def begin(self, tree: DraftTree, nodes: Nodes) -> NextToken:
-        children = Children(tree)
-
-        def decide(p: torch.Tensor, node: int, chance: Chance) -> tuple[int | None, torch.Tensor]:
-            return take_turns(p, [*children.drawn(node, p), *children.copied(node)], chance)
-
-        return at_each_node(decide, nodes)
+        return _in_turns(tree, nodes)
 
 
 @dataclass(frozen=True, slots=True)
