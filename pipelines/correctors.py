@@ -100,6 +100,14 @@ class ModelOptions:
     segment_tokens: int | None = None  # longer texts are split; None: what fits into the model's context
     drafts: bool = True  # False decodes plainly; the output is the same
 
+    def __post_init__(self) -> None:
+        if self.instruction is not None:
+            check_template(self.instruction, "text")
+        for name in ("max_new_tokens", "batch_size", "segment_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value!r} must be at least 1")
+
 
 class ModelCorrector:
     """A model that corrects what an instruction gives it. The text is also what its output is expected to follow."""
@@ -112,8 +120,6 @@ class ModelCorrector:
         self.chat = not self.is_encoder_decoder and wants_chat(engine)
         if options.system is not None and not engine.tokenizer.chat_template:
             raise ValueError(f"system={options.system!r} needs a chat template, and {engine.name!r} has none")
-        if options.segment_tokens is not None and options.segment_tokens < 1:
-            raise ValueError(f"segment_tokens={options.segment_tokens!r} must be at least 1")
         self.by_sentence = self.is_encoder_decoder if options.by_sentence is None else options.by_sentence
         self._is_lossless = engine.codec.decode(engine.codec.encode(_PROBE).ids).strip() == _PROBE
         self.limit = self._limit()

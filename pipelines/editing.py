@@ -36,6 +36,12 @@ class EditOptions:
     strip_wrappers: bool = True  # chat models put talk and fences around a text
     drafts: bool = True  # False decodes plainly; the output is the same
 
+    def __post_init__(self) -> None:
+        if self.max_edit_ratio is not None and not self.max_edit_ratio >= 0:
+            raise ValueError(f"max_edit_ratio={self.max_edit_ratio!r} must be a share of the lines, at least 0")
+        if self.max_new_tokens is not None and self.max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens={self.max_new_tokens!r} must be at least 1")
+
 
 @dataclass(frozen=True, slots=True)
 class Edited:
@@ -66,8 +72,6 @@ class EditPipeline:
     def __init__(self, model: ModelLike = None, options: EditOptions | None = None) -> None:
         self.engine = engine_of(model)
         self.options = options = options or EditOptions()
-        if options.max_edit_ratio is not None and not options.max_edit_ratio >= 0:
-            raise ValueError(f"max_edit_ratio={options.max_edit_ratio!r} must be a share of the lines, at least 0")
         self.chat = not self.engine.model.config.is_encoder_decoder and wants_chat(self.engine)
         if options.system is not None and not self.engine.tokenizer.chat_template:
             raise ValueError(f"system={options.system!r} needs a chat template, and {self.engine.name!r} has none")

@@ -13,7 +13,7 @@ from typing import BinaryIO, Protocol
 from .documents import Format, Part
 from .formats import FormatOptions, format_of
 from .journal import SUFFIX, Journal, fingerprint
-from .output import AtomicFile, remove_leftovers, target_of
+from .output import AtomicFile, check_suffix, remove_leftovers, target_of
 from .runner import Done, Runner, Work
 from .summary import Summary
 
@@ -29,15 +29,22 @@ class FileOptions:
     in_place: bool = False
     backup: str | None = None  # a suffix under which the old file is kept
     output: str | os.PathLike[str] | None = None  # instead of `in_place`, for one file
-    resume: bool = False  # go on where an interrupted run was; its journals stand beside the outputs
+    resume: bool | None = None
+    """Go on where an interrupted run was: its journals stand beside the outputs. False begins anew; None refuses files
+    of which an interrupted run has left something."""
 
     def __post_init__(self) -> None:
         if self.in_place and self.output is not None:
-            raise ValueError(f"in_place and output={os.fspath(self.output)!r} say two places to write to; give one")
+            raise ValueError(
+                f"in_place=True and output={os.fspath(self.output)!r} are two places to write to; give one"
+            )
         if self.backup is not None and not self.in_place:
-            raise ValueError(f"backup={self.backup!r} keeps what in_place replaces; give in_place too")
+            raise ValueError(f"backup={self.backup!r} keeps what is replaced; give in_place=True too")
+        check_suffix(self.backup)
         if self.resume and not self.is_writing:
-            raise ValueError("resume goes on with an output; give in_place or output as in the run before")
+            raise ValueError(
+                "resume=True goes on with an output; give in_place=True or output=... as in the run before"
+            )
 
     @property
     def is_writing(self) -> bool:
@@ -84,9 +91,9 @@ def correct_files(
     if options.output is not None and len(listed) != 1:
         raise ValueError(f"output={os.fspath(options.output)!r} is for one file, got {len(listed)}")
     if options.in_place and STDIN in listed:
-        raise ValueError("in_place cannot write to standard input; leave '-' out")
+        raise ValueError("in_place=True cannot write to standard input; leave '-' out")
     if options.resume and STDIN in listed:
-        raise ValueError("resume needs a file that can be read again; '-' is standard input")
+        raise ValueError("resume=True needs a file that can be read again; '-' is standard input")
     return _FileRun(runner, listed, options, listeners).run()
 
 

@@ -39,12 +39,13 @@ class Journal:
     `is_done`: a former run had finished the file, and what stands there now is its output.
     """
 
-    def __init__(self, path: Path, identity: Mapping[str, object], *, resume: bool) -> None:
+    def __init__(self, path: Path, identity: Mapping[str, object], *, resume: bool | None) -> None:
         """`identity`: what the outcomes depend on, ready for JSON, with the fingerprint of the file as `input`.
-        `resume`: go on with the journal that is there, if there is one; without, it is begun anew.
+        `resume`: go on with the journal that is there, if there is one; False begins it anew, and None does so only
+        where nothing is lost by it.
 
-        Raises JournalError for a journal of another run or for a file that is none, BlockingIOError where another
-        process writes it.
+        Raises JournalError for a journal of another run, for one that `resume` says nothing about and for a file that
+        is none, BlockingIOError where another process writes it.
         """
         self.path = path
         self.identity = json.loads(json.dumps(identity))
@@ -53,8 +54,7 @@ class Journal:
         self.is_done = False
         try:
             _lock(self._file, path)
-            has_header = resume and self._load()
-            if not has_header:
+            if not self._goes_on(resume):
                 self._file.truncate(0)
                 self._append({"copyspec-journal": _VERSION, **self.identity})
         except BaseException:
@@ -123,17 +123,25 @@ class Journal:
         self._file.write(json.dumps(record, ensure_ascii=True, separators=(",", ":")).encode() + b"\n")
         self._file.flush()
 
-    def _load(self) -> bool:
-        """Reads what is there; False where there is nothing yet, not even a whole first line."""
-        self._file.seek(0)
-        first = self._file.readline()
-        if not first.endswith(b"\n"):
-            if first and not b'{"copyspec-journal":'.startswith(first[:20]):
-                raise self._no_journal()
+    def _goes_on(self, resume: bool | None) -> bool:
+        """Whether the journal that is there is this run's too; raises where it may neither be used nor be lost."""
+        header = self._header()
+        if header is None or resume is False:
             return False
-        header = self._header(first)
+        if resume:
+            self._load(header)
+            return True
+        if any(line.endswith(b"\n") for line in self._file):
+            raise JournalError(
+                f"{os.fspath(self.path)!r} is what an interrupted run left: resume=True goes on with it, "
+                "resume=False begins anew"
+            )
+        return False
+
+    def _load(self, header: Mapping[str, object]) -> None:
+        """Reads what is there behind the first line."""
         heads, places = array("Q"), array("Q")
-        place = len(first)
+        place = self._file.tell()
         done = None
         for line in self._file:
             try:
@@ -157,9 +165,15 @@ class Journal:
         order = np.argsort(found, kind="stable")
         self._heads = found[order]
         self._places = np.frombuffer(places, dtype=np.uint64)[order] if places else found
-        return True
 
-    def _header(self, first: bytes) -> dict[str, object]:
+    def _header(self) -> dict[str, object] | None:
+        """The first line; None where there is nothing yet, not even all of it."""
+        self._file.seek(0)
+        first = self._file.readline()
+        if not first.endswith(b"\n"):
+            if first and not b'{"copyspec-journal":'.startswith(first[:20]):
+                raise self._no_journal()
+            return None
         try:
             header = dict(json.loads(first))
             version = header.pop("copyspec-journal")
@@ -174,11 +188,11 @@ class Journal:
             if header.get(name) != self.identity.get(name) and not (self.is_done and name == "input"):
                 raise JournalError(
                     f"{os.fspath(self.path)!r} belongs to another run: {name} was {header.get(name)!r} and is now "
-                    f"{self.identity.get(name)!r}; run it as before, or leave --resume out to begin anew"
+                    f"{self.identity.get(name)!r}; run it as before, or begin anew with resume=False"
                 )
 
     def _no_journal(self) -> JournalError:
-        return JournalError(f"{os.fspath(self.path)!r} is no journal: delete it, or leave --resume out")
+        return JournalError(f"{os.fspath(self.path)!r} is no journal, and a journal must stand there: move it away")
 
 
 def fingerprint(path: Path) -> str:

@@ -25,6 +25,12 @@ def target_of(path: Path) -> Path:
     return real
 
 
+def check_suffix(backup: str | None) -> None:
+    """Raises ValueError for a suffix that would name another folder or the file itself."""
+    if backup is not None and (not backup or os.sep in backup or (os.altsep and os.altsep in backup)):
+        raise ValueError(f"backup={backup!r} must be a suffix, for example '.bak'")
+
+
 class AtomicFile:
     """Bytes go to a file beside `path`, which takes its place on `commit`. Without one, `path` stays as it was.
 
@@ -35,8 +41,7 @@ class AtomicFile:
     def __init__(self, path: Path, *, backup: str | None = None) -> None:
         """Raises ValueError for a suffix that would name another folder or the file itself, OSError where the folder
         cannot be written."""
-        if backup is not None and (not backup or os.sep in backup or (os.altsep and os.altsep in backup)):
-            raise ValueError(f"backup={backup!r} must be a suffix, for example '.bak'")
+        check_suffix(backup)
         self.path = target_of(path)
         self.backup = None if backup is None else self.path.with_name(self.path.name + backup)
         handle, name = tempfile.mkstemp(prefix=f".{self.path.name[:100]}{_MARK}", suffix=".tmp", dir=self.path.parent)

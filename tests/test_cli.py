@@ -127,10 +127,10 @@ def test_compare_fails_where_outputs_differ(
         (["generate", "a", "--dtype", "float9"], 2, "dtype must be one of auto, float32"),
         (["generate", ""], 2, "prompt is an empty string"),
         (["generate", "a" * 400], 2, "but the model's context is 256; shorten it"),
-        (["genrate"], 2, "generate"),
+        (["genrate"], 2, "Did you mean 'generate'? See copyspec --help"),
         (["generate", "a", "-v"], 2, "-v goes before the command: copyspec -v generate ..."),
         (["doctor", "--verbose"], 2, "--verbose goes before the command: copyspec --verbose doctor ..."),
-        (["generate", "a", "-m", "/no/such"], 1, "model '/no/such' is a path, but there is no such folder"),
+        (["generate", "a", "-m", "/no/such"], 2, "model '/no/such' is a path, but there is no such folder"),
     ],
 )
 def test_errors_are_one_line(arguments: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -110,7 +110,7 @@ def test_in_place_keeps_permissions_backup_and_links(tmp_path: Path, capfdbinary
     file.write_bytes(b"He goed home\n")
     file.chmod(0o640)
     link.symlink_to(file.name)
-    code, out, err = run(capfdbinary, "gec", "-i", "--backup", ".bak", link)
+    code, out, err = run(capfdbinary, "gec", "-i", "--backup", link)
     assert (code, out) == (0, b"") and "1 changed" in err
     assert link.is_symlink() and file.read_bytes() == b"He went home\n"
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
@@ -219,17 +219,30 @@ def test_guards_are_options(
     ("arguments", "said"),
     [
         (["gec"], "paths"),
-        (["gec", "a", "-i", "-o", "b"], "in_place and output='b'"),
+        (["gec", "a", "-i", "-o", "b"], "--in-place and --output 'b'"),
         (["gec", "a", "--check", "--diff"], "--diff and --check both"),
         (["gec", "a", "--check", "-i"], "--check writes nothing"),
-        (["gec", "a", "--resume"], "resume goes on with an output"),
-        (["gec", "a", "--backup", ".bak"], "backup='.bak' keeps what in_place replaces"),
-        (["gec", "a", "b", "-o", "c"], "output='c' is for one file, got 2"),
-        (["gec", "-", "-i"], "in_place cannot write to standard input"),
+        (["gec", "a", "--resume"], "--resume goes on with an output; give --in-place or --output"),
+        (["gec", "a", "--backup"], "--backup keeps what is replaced; give --in-place too"),
+        (
+            ["gec", "a", "-i", "--backup", ".bak"],
+            "--backup takes no suffix, and there is no file '.bak': give --backup-s",
+        ),
+        (["gec", "a", "-i", "--backup-suffix", "/b"], "--backup-suffix '/b' must be a suffix"),
+        (["gec", "a", "--instruction", "Fix it"], "the instruction 'Fix it' has no {text}"),
+        (["gec", "a", "--batch-size", "0"], "--batch-size 0 must be at least 1"),
+        (["gec", "a", "--segment-tokens", "0"], "--segment-tokens 0 must be at least 1"),
+        (["gec", "a", "--max-new-tokens", "0"], "--max-new-tokens 0 must be at least 1"),
+        (["gec", "a", "--encoding", "utf-9"], "unknown encoding 'utf-9'"),
+        (["edit", "a", "--instruction", "x", "--max-edit-ratio", "-1"], "--max-edit-ratio -1.0 must be a share"),
+        (["edit", "a", "--instruction", "x", "--check", "-i"], "--diff and --check each say what comes out"),
+        (["edit", "a", "--instruction", "x", "--max-new-tokens", "0"], "--max-new-tokens 0 must be at least 1"),
+        (["gec", "a", "b", "-o", "c"], "--output 'c' is for one file, got 2"),
+        (["gec", "-", "-i"], "--in-place cannot write to standard input"),
         (["gec", "-", "a"], "- is stdin and stands alone"),
         (["gec", "a", "--format", "word"], "--format 'word': name one of txt"),
         (["gec", "a", "--stats", "xml"], "--stats 'xml': text or json"),
-        (["gec", "a", "--max-edit-ratio", "-1"], "max_edit_ratio=-1.0"),
+        (["gec", "a", "--max-edit-ratio", "-1"], "--max-edit-ratio -1.0"),
         (["gec", "a", "--protect", "("], "'(' is no regular expression"),
         (["gec", "a", "--segmenter", "spacy"], "unknown segmenter 'spacy'"),
         (["gec", "a", "--edits", "-", "--html", "-"], "can have stdout"),
@@ -296,12 +309,29 @@ def test_a_journal_of_another_run_is_refused(
     monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: FunctionCorrector(fix, name="words"))
     for options, what in ((["--max-edit-ratio", "0.9"], "guards"), (["--line-mode"], "format_options")):
         code, _, err = run(capfdbinary, "gec", "-i", "--resume", file, *options)
-        assert code == 3 and f"belongs to another run: {what} was" in err and "run it as before" in err
+        assert code == 3 and f"belongs to another run: {what} was" in err and "begin anew with --no-resume" in err
     file.write_bytes(b"He goed away\n")
     code, _, err = run(capfdbinary, "gec", "-i", "--resume", file)
     assert code == 3 and "belongs to another run: input was" in err
     assert file.read_bytes() == b"He goed away\n"
-    assert run(capfdbinary, "gec", "-i", file)[0] == 0 and file.read_bytes() == b"He went away\n"
+    assert run(capfdbinary, "gec", "-i", "--no-resume", file)[0] == 0 and file.read_bytes() == b"He went away\n"
+
+
+def test_what_an_interrupted_run_left_is_refused_and_the_other_files_done(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    files = [tmp_path / name for name in ("a.txt", "b.txt")]
+    for file in files:
+        file.write_bytes(b"He goed home\n")
+    left = tmp_path / f"a.txt{SUFFIX}"
+    left.write_bytes(b'{"copyspec-journal":1,"input":"x"}\n{"key":"00","text":"y"}\n')
+    before = left.read_bytes()
+    code, _, err = run(capfdbinary, "gec", "-i", *files)
+    assert code == 3 and f"{str(left)!r} is what an interrupted run left: --resume goes on with it, --no-resume" in err
+    assert left.read_bytes() == before
+    assert [file.read_bytes() for file in files] == [b"He goed home\n", b"He went home\n"]
+    assert run(capfdbinary, "gec", "-i", "--no-resume", *files)[0] == 0
+    assert files[0].read_bytes() == b"He went home\n" and not left.exists()
 
 
 def test_help_loads_no_torch() -> None:

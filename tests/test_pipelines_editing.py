@@ -126,13 +126,14 @@ def test_the_command_shows_a_diff_or_writes(
         return code, out, err
 
     code, out, err = run()
-    assert code == 0 and b"-    return x + 1\n+    return x + 2\n" in out and b"changed, 0 tokens" in err
+    assert code == 1 and b"-    return x + 1\n+    return x + 2\n" in out and b"changed, 0 tokens" in err
+    assert run("--diff") == (code, out, err)
     assert file.read_text() == CODE
-    assert run("--whole", "-q")[1:] == (new.encode(), b"")
-    assert run("--check")[0] == 1
+    assert run("--whole", "-q") == (0, new.encode(), b"")
+    assert run("--check", "-q") == (1, b"", b"")
     code, out, err = run(finish="length")
     assert code == 3 and out == b"" and b"stays as it was: no end within 2 tokens" in err
-    code, out, err = run("-i", "--backup", ".bak", paths=(missing, file))
+    code, out, err = run("-i", "--backup", paths=(missing, file))
     assert code == 3 and out == b"" and b"missing.py: No such file or directory" in err
     assert file.read_text() == new and (tmp_path / "f.py.bak").read_text() == CODE
 

@@ -19,7 +19,7 @@ from copyspec.pipelines.output import remove_leftovers, target_of
 ROOT = Path(__file__).parent.parent
 
 
-def journal(path: Path, *, resume: bool = True, **identity: object) -> Journal:
+def journal(path: Path, *, resume: bool | None = True, **identity: object) -> Journal:
     return Journal(path, {"model": "a", **identity}, resume=resume)
 
 
@@ -45,6 +45,24 @@ def test_outcomes_come_back(tmp_path: Path) -> None:
         assert len(anew) == 0 and anew.get("He go.") is None
     with journal(tmp_path / "none") as absent:
         assert len(absent) == 0
+
+
+def test_what_an_interrupted_run_left_is_not_lost_unasked(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    with journal(path, resume=None) as first:
+        first.add("He go.", Outcome("He goes."))
+    data = path.read_bytes()
+    for identity in ({}, {"input": "another file"}):
+        with pytest.raises(JournalError, match=r"left: resume=True goes on with it, resume=False begins anew"):
+            journal(path, resume=None, **identity)
+    path.write_bytes(data[:-1])  # its one outcome was cut: nothing that a run could use
+    with journal(path, resume=None) as empty:
+        assert len(empty) == 0
+    for resume in (None, False, True):
+        path.write_bytes(b"a letter\nto a friend\n")
+        with pytest.raises(JournalError, match="is no journal, and a journal must stand there: move it away"):
+            journal(path, resume=resume)
+        assert path.read_bytes() == b"a letter\nto a friend\n"
 
 
 def test_a_journal_that_was_cut_anywhere_keeps_its_whole_lines(tmp_path: Path) -> None:
@@ -254,11 +272,11 @@ def test_a_killed_run_goes_on_and_gives_the_same_bytes(moment: Moment, tmp_path:
     before = {path: texts(rng, 40, path.name) for path in (first, second)}
     for path, data in before.items():
         path.write_bytes(data)
-    assert run(log, moment, "gec", "-i", "-q", "--backup", ".bak", first, second) == -9
+    assert run(log, moment, "gec", "-i", "-q", "--backup", first, second) == -9
     for path, data in before.items():
         assert path.read_bytes() in (data, data.replace(b"goed", b"went"))
     assert isinstance(moment, tuple) or len(log.read_text().splitlines()) == moment
-    assert run(log, 0, "gec", "-i", "-q", "--backup", ".bak", "--resume", first, second) == 0
+    assert run(log, 0, "gec", "-i", "-q", "--backup", "--resume", first, second) == 0
     for path, data in before.items():
         assert path.read_bytes() == data.replace(b"goed", b"went")
         assert path.with_name(path.name + ".bak").read_bytes() == data

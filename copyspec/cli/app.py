@@ -1,7 +1,7 @@
 """The `copyspec` command: its subcommands, its exit codes and its errors.
 
-Exit codes: 0 done, 1 the run failed (or outputs that should be equal differ, or --check found changes), 2 wrong usage,
-3 some files failed, 130 interrupted.
+Exit codes: 0 done, 1 the run failed (or outputs that should be equal differ, or --check or --diff found changes),
+2 wrong usage, a model that cannot be loaded included, 3 some files failed, 130 interrupted.
 Results go to stdout and nothing else does; errors are one line on stderr unless -v is given.
 """
 
@@ -17,6 +17,7 @@ from typing import Annotated
 import typer
 
 import copyspec
+from copyspec.cli.common import in_options
 from copyspec.cli.doctor import doctor
 from copyspec.cli.edit import edit
 from copyspec.cli.gec import gec
@@ -73,9 +74,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _fail(_usage_message(error), USAGE)
         if "-v" in arguments or "--verbose" in arguments:
             raise
-        # Options that cannot be meant reach the library as ValueError and TypeError.
-        if isinstance(error, (ValueError, TypeError)):
-            return _fail(_one_line(error), USAGE)
+        # Options that cannot be meant reach the library as ValueError and TypeError, models as LoadError (by its name:
+        # its module is not loaded for `--help`).
+        if isinstance(error, (ValueError, TypeError)) or type(error).__name__ == "LoadError":
+            return _fail(in_options(_one_line(error), _options_of(arguments)), USAGE)
         expected = isinstance(error, OSError)
         return _fail(_one_line(error) + ("" if expected else " (copyspec -v COMMAND ... shows where)"), FAILED)
     if code == INTERRUPTED:
@@ -99,7 +101,21 @@ def _usage_message(error: Exception) -> str:
     if wrong in ("-v", "--verbose"):
         return f"{wrong} goes before the command: copyspec {wrong} {context.command.name} ..."
     meant = f" Did you mean {close[0]!r}?" if close and close[0] not in message else ""
-    return f"{message.rstrip('.')}.{meant} See {context.command_path} --help"
+    end = "" if message.endswith(("?", ".")) else "."
+    return f"{message}{end}{meant} See {context.command_path} --help"
+
+
+def _options_of(arguments: Sequence[str]) -> dict[str, str]:
+    """The option of each parameter of the command that `arguments` name."""
+    command: object = typer.main.get_command(app)
+    for argument in arguments:
+        command = getattr(command, "commands", {}).get(argument, command)
+    found = {}
+    for parameter in getattr(command, "params", []):
+        options = [name for name in parameter.opts if name.startswith("--")]
+        if options:
+            found[parameter.name] = options[0]
+    return found
 
 
 def _one_line(error: Exception) -> str:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
+import re
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 STDIN = "-"
@@ -50,6 +54,39 @@ def _read_stdin() -> str:
 
 def as_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, indent=2)
+
+
+def in_options(message: str, options: Mapping[str, str]) -> str:
+    """A message of the library, which names arguments of Python, with the options of the command line in their place.
+
+    `options`: the option of each argument, without which it keeps its name.
+    """
+    if not options:
+        return message
+    names = "|".join(sorted(map(re.escape, options), key=len, reverse=True))
+
+    def option(found: re.Match[str]) -> str:
+        name, value = options[found[1]], found[2]
+        if not value:
+            return name if "_" in found[1] else found[0]  # other names are words too
+        if value == "=False":
+            return "--no-" + name.removeprefix("--")
+        return name if value == "=True" else name + " "
+
+    return re.sub(rf"(?<![\w.'\"/-])({names})\b(=True\b|=False\b|=|)", option, message)
+
+
+@contextmanager
+def quieted(quiet: bool) -> Iterator[None]:
+    """Without the log of the package where the user wants none."""
+    logger = logging.getLogger("copyspec")
+    level = logger.level
+    if quiet:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def quiet_libraries() -> None:

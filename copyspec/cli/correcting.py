@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from copyspec.cli.common import STDIN, UsageError, as_json, quiet_libraries
+from copyspec.cli.common import STDIN, UsageError, as_json, in_options, quiet_libraries, quieted
 
 if TYPE_CHECKING:
     from copyspec.api import LoadOptions
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     )
 
 CHANGED, FAILED = 1, 3
+
+_OPTIONS = {name: f"--{name.replace('_', '-')}" for name in ("resume", "column", "field", "format", "max_edit_ratio")}
+"""Options that what is wrong with a file may name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +53,14 @@ class Told:
 
     @property
     def shows_text(self) -> bool:
-        """Whether corrected text goes to stdout: where nothing else was asked for."""
-        return not (self.check or self.diff or self.writes or self.edits or self.html or self.m2)
+        """Whether corrected text goes to stdout: where it goes nowhere else, and nothing else does."""
+        return not (self.check or self.diff or self.writes or STDIN in map(str, self.reports.values()))
+
+    @property
+    def reports(self) -> dict[str, Path]:
+        """What is told beside the text, and where."""
+        named = {"edits": self.edits, "html": self.html, "m2": self.m2}
+        return {name: path for name, path in named.items() if path is not None}
 
     def listeners(self, inputs: Sequence[str], encoding: str, files: ExitStack) -> list[Listener]:
         from copyspec.cli import reports
@@ -103,7 +112,8 @@ def run_files(
     if not inputs:
         _tell("copyspec: no files to correct", told)
         return 0
-    runner = Runner(make(), run)
+    with quieted(told.quiet):
+        runner = Runner(make(), run)
     total = Summary()
     try:
         with ExitStack() as stack:
@@ -116,6 +126,9 @@ def run_files(
         if files.is_writing and STDIN not in inputs:
             print("copyspec: files not yet done are untouched; the same command with --resume goes on", file=sys.stderr)
         raise
+    for name, path in told.reports.items():
+        if str(path) != STDIN and told.stats != "json":
+            _tell(f"--{name}: {path}", told)
     _tell_summary(total.stop(), told)
     if total.files_failed:
         return FAILED
@@ -125,6 +138,9 @@ def run_files(
 def _tell_report(report: FileReport, told: Told) -> None:
     if report.error is not None:
         print(f"copyspec: {reason(report.path, report.error)}", file=sys.stderr)
+    elif report.was_done and told.reports:
+        names = ", ".join(f"--{name}" for name in told.reports)
+        print(f"copyspec: {report.path}: finished by the run before, and not in {names}", file=sys.stderr)
     elif told.check and report.is_changed:
         _tell(f"would change {report.path}: {report.summary.edits} edits", told)
 
@@ -132,7 +148,7 @@ def _tell_report(report: FileReport, told: Told) -> None:
 def reason(path: str, error: Exception) -> str:
     """An error in one line that names the file."""
     said = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-    said = " ".join(said.split())
+    said = in_options(" ".join(said.split()), _OPTIONS)
     return said if path in said else f"{path}: {said}"
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from typing import Annotated, TypeAlias
 
 import typer
 
+from copyspec.cli.common import UsageError
+
+BACKUP_SUFFIX = ".bak"
 MODEL, INPUT, OUTPUT, GUARDS, RUN = "Model", "What is read", "What comes out", "What may not change", "How it runs"
 
 Model: TypeAlias = Annotated[
@@ -32,8 +37,29 @@ InPlace: TypeAlias = Annotated[
     bool, typer.Option("--in-place", "-i", help="Write the files themselves.", rich_help_panel=OUTPUT)
 ]
 Backup: TypeAlias = Annotated[
-    str | None, typer.Option(help="With -i: keep the old file under this suffix.", rich_help_panel=OUTPUT)
+    bool, typer.Option("--backup", help="With -i: keep the old file as FILE.bak.", rich_help_panel=OUTPUT)
+]
+BackupSuffix: TypeAlias = Annotated[
+    str | None, typer.Option(help="The same, under another suffix than .bak.", rich_help_panel=OUTPUT)
 ]
 Quiet: TypeAlias = Annotated[
-    bool, typer.Option("--quiet", "-q", help="No summary and no progress on stderr.", rich_help_panel=RUN)
+    bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.", rich_help_panel=RUN)
 ]
+
+
+def backup_of(backup: bool, suffix: str | None, paths: Sequence[str], *, in_place: bool) -> str | None:
+    """The suffix that old files are kept under, or None. Raises UsageError for what cannot be meant."""
+    if not backup and suffix is None:
+        return None
+    if not in_place:
+        option = "--backup" if suffix is None else f"--backup-suffix {suffix}"
+        raise UsageError(f"{option} keeps what is replaced; give --in-place too")
+    if suffix is not None and (not suffix or os.sep in suffix):
+        raise UsageError(f"--backup-suffix {suffix!r} must be a suffix, for example {BACKUP_SUFFIX!r}")
+    if suffix is None and (named := next((path for path in paths if _is_suffix(path)), None)):
+        raise UsageError(f"--backup takes no suffix, and there is no file {named!r}: give --backup-suffix {named}")
+    return suffix or BACKUP_SUFFIX
+
+
+def _is_suffix(path: str) -> bool:
+    return path.startswith((".", "~")) and os.sep not in path and len(path) > 1 and not os.path.lexists(path)

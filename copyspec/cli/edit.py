@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from copyspec.cli import correction_options as options
-from copyspec.cli.common import STDIN, UsageError, quiet_libraries
+from copyspec.cli.common import STDIN, UsageError, quiet_libraries, quieted
 from copyspec.cli.correcting import CHANGED, FAILED, reason
 from copyspec.cli.correction_options import GUARDS, MODEL, OUTPUT
 
@@ -25,15 +25,20 @@ def edit(
         str, typer.Option(help="What to do. {text} is where the file goes, else behind it.", rich_help_panel=MODEL)
     ],
     in_place: options.InPlace = False,
-    backup: options.Backup = None,
+    backup: options.Backup = False,
+    backup_suffix: options.BackupSuffix = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the new version here.", rich_help_panel=OUTPUT)
     ] = None,
     whole: Annotated[
         bool, typer.Option("--whole", help="The new version on stdout, not a diff.", rich_help_panel=OUTPUT)
     ] = False,
+    diff: Annotated[
+        bool,
+        typer.Option("--diff", help="A unified diff (the default); exit code 1 if not empty.", rich_help_panel=OUTPUT),
+    ] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Exit code 1 where something changes.", rich_help_panel=OUTPUT)
+        bool, typer.Option("--check", help="Write nothing; exit code 1 if something would.", rich_help_panel=OUTPUT)
     ] = False,
     max_edit_ratio: Annotated[
         float | None,
@@ -49,8 +54,9 @@ def edit(
 ) -> int:
     """Rewrite files under an instruction, and show a unified diff; -i writes them.
 
-    The model reads a file whole and writes it anew, copying what stays. Exit code 3: a file could not be read, does
-    not fit, or its new version did not come to an end; it stays as it was, and the others are done.
+    The model reads a file whole and writes it anew, copying what stays. Exit code 1: the diff is not empty, or --check
+    found changes; 2: wrong usage; 3: a file could not be read, does not fit, or its new version did not come to an
+    end: it stays as it was, and the others are done.
     """
     from copyspec.pipelines import EditOptions
 
@@ -58,16 +64,20 @@ def edit(
         raise UsageError("--output is for one file, and stands without -i")
     if STDIN in paths and (in_place or len(paths) != 1):
         raise UsageError("- is stdin: it stands alone, and without -i")
-    if backup is not None and not in_place:
-        raise UsageError("--backup keeps what -i replaces; give -i too")
+    suffix = options.backup_of(backup, backup_suffix, paths, in_place=in_place)
+    writes = in_place or output is not None
+    if sum((writes, whole, diff, check)) > 1:
+        raise UsageError("-i or -o, --whole, --diff and --check each say what comes out; give one")
     if not instruction.strip():
         raise UsageError("--instruction is empty: say what to change")
     asked = EditOptions(system, max_new_tokens, max_edit_ratio, drafts=not plain)
-    pipeline = pipeline_of(model, {"device": device, "dtype": dtype}, asked)
-    changed, failed = _edit_files(pipeline, paths, instruction, _Shown(in_place, backup, output, whole, quiet))
+    with quieted(quiet):
+        pipeline = pipeline_of(model, {"device": device, "dtype": dtype}, asked)
+    shown = _Shown(in_place, suffix, output, whole, quiet, check)
+    changed, failed = _edit_files(pipeline, paths, instruction, shown)
     if failed:
         return FAILED
-    return CHANGED if check and changed else 0
+    return CHANGED if changed and not (writes or whole) else 0
 
 
 def pipeline_of(model: str | None, loading: LoadOptions, asked: EditOptions) -> EditPipeline:
@@ -85,14 +95,18 @@ def pipeline_of(model: str | None, loading: LoadOptions, asked: EditOptions) -> 
 class _Shown:
     """Where new versions go."""
 
-    def __init__(self, in_place: bool, backup: str | None, output: Path | None, whole: bool, quiet: bool) -> None:
+    def __init__(
+        self, in_place: bool, backup: str | None, output: Path | None, whole: bool, quiet: bool, check: bool
+    ) -> None:
         self.target = output
-        self.in_place, self.backup, self.whole, self.quiet = in_place, backup, whole, quiet
+        self.in_place, self.backup, self.whole, self.quiet, self.check = in_place, backup, whole, quiet, check
 
     def put(self, path: str, edited: Edited) -> None:
         target = Path(path) if self.in_place else self.target
         if target is not None:
             self._write(target, edited)
+            return
+        if self.check:
             return
         lines = [edited.text] if self.whole else edited.diff(path.lstrip("/"))
         for line in lines:

@@ -43,7 +43,8 @@ def gec(
         Path | None, typer.Option("--output", "-o", help="Write one file here, not to stdout.", rich_help_panel=OUTPUT)
     ] = None,
     in_place: options.InPlace = False,
-    backup: options.Backup = None,
+    backup: options.Backup = False,
+    backup_suffix: options.BackupSuffix = None,
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; exit code 1 if something would.", rich_help_panel=OUTPUT)
     ] = False,
@@ -98,15 +99,23 @@ def gec(
         int | None, typer.Option(help="Split what is longer. Default: by the context.", rich_help_panel=RUN)
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where an interrupted run was.", rich_help_panel=RUN)
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--resume/--no-resume", help="Go on where an interrupted run was, or begin anew.", rich_help_panel=RUN
+        ),
+    ] = None,
     plain: options.Plain = False,
     quiet: options.Quiet = False,
 ) -> int:
     """Correct the grammar of files: only mistakes change, every other byte stays.
 
-    Corrected text goes to stdout, to -o FILE or, with -i, into the files themselves. Exit code 1: --check found
-    something to correct; 3: a file could not be read or written, the others are done.
+    Corrected text goes to stdout, to -o FILE or, with -i, into the files themselves. Exit code 1: --check or --diff
+    found something to correct; 2: wrong usage; 3: a file could not be read or written, the others are done.
+
+    The summary counts what was left as it was, by reason. Edits that touch numbers, links, code, names or what
+    --protect names; markup: an edit would bring some, protected: it touches some. Whole segments: ratio (more words
+    changed than --max-edit-ratio), empty (the model wrote nothing), cut (its output had no end), length (longer than
+    its context), encoding and binary (no text), json and field (records without a text).
     """
     from copyspec.pipelines import (
         FORMATS,
@@ -123,7 +132,8 @@ def gec(
     if stats not in (None, "text", "json"):
         raise UsageError(f"--stats {stats!r}: text or json")
     form = FormatOptions(encoding=encoding, by_line=line_mode, field=field, in_place=untracked, column=column)
-    files = FileOptions(format, form, in_place, backup, output, resume)
+    suffix = options.backup_of(backup, backup_suffix, paths, in_place=in_place)
+    files = FileOptions(format, form, in_place, suffix, output, resume)
     guards = GuardOptions(
         allow_numbers, allow_links, allow_code, allow_names, max_edit_ratio, protect=tuple(protect or ())
     )

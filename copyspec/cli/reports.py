@@ -105,7 +105,7 @@ class PageWritten:
         from copyspec.pipelines import Edit, Redline, redline_html
 
         parts = (Redline(text, [Edit(*edit) for edit in edits]) for text, edits in self._spool.taken())
-        title = self._names[0] if len(self._names) == 1 else f"{len(self._names)} files"
+        title = _named(self._names[0]) if len(self._names) == 1 else f"{len(self._names)} files"
         for piece in redline_html(parts, title=title):
             write(piece.encode("utf-8", "replace"))
 
@@ -184,6 +184,10 @@ def _writer(path: Path, files: ExitStack) -> Callable[[bytes], object]:
     from copyspec.pipelines import AtomicFile
 
     return files.enter_context(AtomicFile(path)).write
+
+
+def _named(path: str) -> str:
+    return "standard input" if path == STDIN else Path(path).name
 
 
 def _text(data: bytes) -> str:

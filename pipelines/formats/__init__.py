@@ -13,6 +13,7 @@ from .docx import DocxFormat
 from .jsonl import JSONLinesFormat
 from .m2 import M2Format
 from .markdown import MarkdownFormat
+from .reading import check_encoding
 from .text import TextFormat
 
 __all__ = [
@@ -39,6 +40,9 @@ class FormatOptions:
     every_record: bool = False  # jsonl: add them to records without a change too
     column: str | int | None = None  # csv, tsv: name in the first row, or number from 1
     author: str = "copyspec"  # docx: who made the changes
+
+    def __post_init__(self) -> None:
+        check_encoding(self.encoding)
 
 
 _SUFFIXES = {
