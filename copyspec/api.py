@@ -252,6 +252,7 @@ def _default(options: dict[str, object]) -> ModelChoice | Engine:
     if configured is not None:
         return _choice({**{each.name: getattr(configured, each.name) for each in fields(configured)}, **loading})
     model = choose_default()
+    choice = _choice({**loading, "model": model})  # what is wrong with the options is told before anything else
     if model == str(BUNDLED) and not _STATE.named_default:
         _STATE.named_default = True
         logger.warning(
@@ -259,4 +260,4 @@ def _default(options: dict[str, object]) -> ModelChoice | Engine:
             "choose another with model=..., copyspec.configure(model=...) or the environment variable %s",
             MODEL_VARIABLE,
         )
-    return _choice({**loading, "model": model})
+    return choice

@@ -7,6 +7,8 @@ import logging
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -157,19 +159,36 @@ def _load_model(choice: ModelChoice, name: str) -> PreTrainedModel:
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(name, revision=choice.revision)
         kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-        model: PreTrainedModel = kind.from_pretrained(
-            name,
-            config=config,
-            revision=choice.revision,
-            dtype=choice.dtype,
-            device_map="auto" if device == "auto" else None,
-        )
+        with _progress_for(name):
+            model: PreTrainedModel = kind.from_pretrained(
+                name,
+                config=config,
+                revision=choice.revision,
+                dtype=choice.dtype,
+                device_map="auto" if device == "auto" else None,
+            )
         if device != "auto":
             model.to(torch.device(device))  # type: ignore[arg-type]  # its decorator hides the signature
     except (OSError, ValueError, RuntimeError) as error:
         raise LoadError(_why_not(name, error)) from error
     model.train(False)
     return model
+
+
+@contextmanager
+def _progress_for(name: str) -> Iterator[None]:
+    """Without a progress bar for the model in the package, which is there at once, unless transformers is to say more
+    than warnings."""
+    from transformers.utils import logging as told
+
+    if name != str(BUNDLED) or not told.is_progress_bar_enabled() or told.get_verbosity() <= told.INFO:
+        yield
+        return
+    told.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        told.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def _load_tokenizer(choice: ModelChoice, source: str | PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:

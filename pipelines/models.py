@@ -31,10 +31,16 @@ def wants_chat(engine: Engine) -> bool:
     They do where there is one, unless the tokenizer puts the same around a plain text, as the bundled one does:
     then spans know the characters of the prompt.
     """
+    return bool(engine.tokenizer.chat_template) and not answers_plain_text(engine)
+
+
+def answers_plain_text(engine: Engine) -> bool:
+    """Whether the tokenizer puts the chat template's frame around a plain text, so that an answer follows, no
+    continuation."""
     if not engine.tokenizer.chat_template:
         return False
     as_chat = engine.codec.encode_chat([{"role": "user", "content": _ANY_TEXT}])
-    return engine.codec.encode(_ANY_TEXT, wrap=True).ids != as_chat.ids
+    return engine.codec.encode(_ANY_TEXT, wrap=True).ids == as_chat.ids
 
 
 def fits(engine: Engine, prompt: str, *, chat: bool) -> bool:

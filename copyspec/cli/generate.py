@@ -123,7 +123,7 @@ def _whole(text: str, references: list[str], options: CallKeywords, wants_json: 
     from copyspec.api import generate
 
     result = generate(text, references, **options)
-    print(as_json(result.to_dict()) if wants_json else result.text)
+    print(as_json(result.to_dict()) if wants_json else _shown(result.text, options))
     return result
 
 
@@ -132,26 +132,39 @@ def _streamed(text: str, references: list[str], options: CallKeywords) -> Result
 
     chunks: Iterator[Chunk] = generate(text, references, stream=True, **options)
     result: Result | None = None
+    is_first = True
     for chunk in chunks:
-        print(chunk.text, end="", flush=True)
+        print(_shown(chunk.text, options) if is_first else chunk.text, end="", flush=True)
+        is_first = is_first and not chunk.text
         result = chunk.result or result
     print()
     assert result is not None
     return result
 
 
+def _shown(text: str, options: CallKeywords) -> str:
+    """Without the space that some models begin an answer with; where a text is continued, it parts two words."""
+    if not text.startswith(" "):
+        return text
+    import copyspec
+    from copyspec.pipelines.models import answers_plain_text
+
+    is_answer = options["system"] is not None or options["chat"] is True
+    engine = copyspec.load(options["model"], device=options["device"], dtype=options["dtype"])  # it is loaded already
+    return text[1:] if is_answer or answers_plain_text(engine) else text
+
+
 def _compare(text: str, references: list[str], options: CallKeywords, *, wants_json: bool) -> Comparison:
     from copyspec.api import compare
 
     comparison = compare(text, references, **options)
-    print(as_json(_comparison_dict(comparison)) if wants_json else _comparison_text(comparison))
+    print(as_json(_comparison_dict(comparison)) if wants_json else _comparison_text(comparison, options))
     return comparison
 
 
-def _comparison_text(comparison: Comparison) -> str:
-    texts = [comparison.plain.text]
-    if not comparison.equal:
-        texts = [f"plain:  {comparison.plain.text}", f"copied: {comparison.copied.text}"]
+def _comparison_text(comparison: Comparison, options: CallKeywords) -> str:
+    plain, copied = (_shown(result.text, options) for result in (comparison.plain, comparison.copied))
+    texts = [plain] if comparison.equal else [f"plain:  {plain}", f"copied: {copied}"]
     length = comparison.copied.stats.mean_acceptance_length
     return "\n".join([*texts, str(comparison), f"{length:.2f} tokens per pass of the model"])
 
