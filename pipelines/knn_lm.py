@@ -203,6 +203,9 @@ class _Text:
     def same(self, guess: int, truth: int) -> bool:
         return guess == truth
 
+    def reads(self, answer: int) -> bool:
+        return False
+
     def take(self, answer: int) -> None:
         self.tokens.append(answer)
 

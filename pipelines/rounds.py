@@ -9,74 +9,19 @@ arXiv:2401.14021), algorithm 1 and section 4.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from time import perf_counter
-from typing import Generic, Protocol, TypeVar
+from typing import Generic
 
 from copyspec.retrievers import Plan, Scheduler, SpeculationStats
 
-Query = TypeVar("Query")
-Answer = TypeVar("Answer")
-Found = TypeVar("Found", covariant=True)
-
-
-class Task(Protocol[Query, Answer]):
-    """A text that grows by steps, each under the answer to a query."""
-
-    @property
-    def position(self) -> int:
-        """Where the text stands, in tokens."""
-        ...
-
-    def query(self) -> Query:
-        """What the knowledge base is asked for the next step."""
-        ...
-
-    def guess(self, query: Query) -> Answer | None:
-        """An answer without the knowledge base; None: no idea."""
-        ...
-
-    def same(self, guess: Answer, truth: Answer) -> bool:
-        """Whether the text goes on alike with both."""
-        ...
-
-    def take(self, answer: Answer) -> None:
-        """The next step is made under this answer."""
-        ...
-
-    def advance(self, abandon: Callable[[], bool]) -> bool:
-        """Makes the step; True where the text ends with it. A step may be left off once `abandon()`: it will be
-        taken back."""
-        ...
-
-    def back(self, position: int) -> None:
-        """Takes everything back that came after `position`, which was a position before."""
-        ...
-
-
-class Verification(Protocol[Found]):
-    """A search under way."""
-
-    def done(self) -> bool:
-        """Whether `result` returns, or raises, at once."""
-        ...
-
-    def result(self) -> Sequence[Found]:
-        """The answers, one for each query; waits for them."""
-        ...
-
-    @property
-    def seconds(self) -> float:
-        """Of the search itself."""
-        ...
-
-    def cancel(self) -> None:
-        """Nobody waits for the result any more."""
-        ...
-
+from .flights import Answer, Flight, Guess, Query, Task, Verification
 
 Submit = Callable[[Sequence[Query]], Verification[Answer]]
 """Starts a search for the answers to some queries."""
+
+
+GUESS_EVERY = 4
+"""Of the rounds that wait for their answer, one guesses, to see when guesses get right: a guess costs time."""
 
 
 def _never() -> bool:
@@ -90,39 +35,6 @@ def plainly(task: Task[Query, Answer], submit: Submit[Query, Answer]) -> Iterato
         task.take(submit([task.query()]).result()[0])
         ended = task.advance(_never)
         yield task.position
-
-
-@dataclass(frozen=True, slots=True)
-class _Guess(Generic[Query, Answer]):
-    position: int  # where the text stood
-    query: Query
-    answer: Answer | None
-
-
-class _Flight(Generic[Query, Answer]):
-    """A batch of guesses that is being verified."""
-
-    def __init__(self, task: Task[Query, Answer], guesses: list[_Guess[Query, Answer]], search: Verification[Answer]):
-        self._task = task
-        self.guesses = guesses
-        self.search = search
-        self._right: int | None = None
-
-    @property
-    def right(self) -> int:
-        """How many guesses are right before the first wrong one; waits for the search."""
-        if self._right is None:
-            right = 0
-            for guess, truth in zip(self.guesses, self.search.result(), strict=True):
-                if guess.answer is None or not self._task.same(guess.answer, truth):
-                    break
-                right += 1
-            self._right = right
-        return self._right
-
-    def has_failed(self) -> bool:
-        """Whether it is known that a guess was wrong. Never waits; raises what the search raised."""
-        return self.search.done() and self.right < len(self.guesses)
 
 
 class Rounds(Generic[Query, Answer]):
@@ -141,17 +53,20 @@ class Rounds(Generic[Query, Answer]):
         self._task, self._submit, self._scheduler = task, submit, scheduler
         self._keeps_guessing = keeps_guessing
         self.stats = SpeculationStats()
-        self._open: list[_Guess[Query, Answer]] = []  # not sent yet
-        self._flight: _Flight[Query, Answer] | None = None
+        self._open: list[Guess[Query, Answer]] = []  # not sent yet
+        self._flight: Flight[Query, Answer] | None = None
         self._ended = False  # the text, as far as the guesses are right
         self._stuck = False  # no guess for the next step, or it raised `_error`
         self._error: Exception | None = None
         self._plan = Plan()
+        self._reads = True  # whether the next step begins with reading
+        self._waits = 0  # rounds that waited for their answer
 
     def run(self) -> Iterator[int]:
         """Closing the iterator leaves the search under way behind; the exceptions of searches and steps arrive."""
         try:
-            self._task.take(self._answers([self._task.query()])[0])
+            found = self._answers([self._task.query()])[0]
+            self._take(found, self._task.reads(found))
             self._plan = self._scheduler.plan()
             while not (self._ended and not self._open and self._flight is None):
                 yield from self._go_on()
@@ -177,62 +92,82 @@ class Rounds(Generic[Query, Answer]):
 
     def _may_guess(self) -> bool:
         free = not self._ended and not self._stuck
-        return free and self._plan.speculates and len(self._open) < self._plan.stride
+        most = self._plan.stride if self._flight is None else self._plan.ahead
+        return free and self._plan.speculates and len(self._open) < most
 
     def _guess_one(self) -> None:
         """One speculation step."""
-        task, started = self._task, perf_counter()
+        task, started, reads = self._task, perf_counter(), self._reads
         abandon = self._flight.has_failed if self._flight is not None else _never
         try:
             self._ended = task.advance(abandon)
             if abandon():
                 return
             if not self._ended:
-                query = task.query()
-                guess = task.guess(query)
-                self._open.append(_Guess(task.position, query, guess))
-                self._stuck = guess is None
-                if guess is not None:
-                    task.take(guess)
+                guess = self._made()
+                self._open.append(guess)
+                self._stuck = guess.answer is None
+                if guess.answer is not None:
+                    self._take(guess.answer, guess.reads)
         except Exception as error:
             if not self._open and self._flight is None:
                 raise
             # The plain form might never have come here: first it must be known that the guesses were right.
             self._error, self._stuck = error, True
-        self._scheduler.observe_step(perf_counter() - started)
+        self._scheduler.observe_step(perf_counter() - started, reads=reads)
+
+    def _made(self) -> Guess[Query, Answer]:
+        """The guess for what the text goes on with; one that would have to be read only where that pays."""
+        task = self._task
+        query = task.query()
+        guess = task.guess(query)
+        reads = guess is not None and task.reads(guess)
+        if reads and not self._scheduler.reads():
+            return Guess(task.position, query, None, guess, reads)
+        return Guess(task.position, query, guess, None, reads)
+
+    def _take(self, answer: Answer, reads: bool) -> None:
+        self._task.take(answer)
+        self._reads = reads
 
     def _wait_for_one(self) -> None:
         """A step and its retrieval as in the plain form."""
-        task, started = self._task, perf_counter()
+        task, started, reads = self._task, perf_counter(), self._reads
         self._ended = task.advance(_never)
         if self._ended:
             return
         query = task.query()
-        guess = task.guess(query) if self._keeps_guessing else None
-        self._scheduler.observe_step(perf_counter() - started)
+        self._waits += 1
+        tries = self._keeps_guessing and self._waits % GUESS_EVERY == 1
+        guess = task.guess(query) if tries else None
+        self._scheduler.observe_step(perf_counter() - started, reads=reads)
         truth = self._answers([query])[0]
-        if self._keeps_guessing:
-            right = int(guess is not None and task.same(guess, truth))
-            self._scheduler.observe_round(right, 1)
-        task.take(truth)
+        if tries:
+            right = guess is not None and task.same(guess, truth)
+            self._scheduler.observe_round(int(right), 1)
+            if guess is not None and task.reads(guess):
+                self._scheduler.observe_change(right)
+        self._take(truth, task.reads(truth))
         self._plan = self._scheduler.plan()
 
     def _send(self) -> None:
         """The open guesses go to the worker; the next round begins."""
-        self._flight = _Flight(self._task, self._open, self._submit([guess.query for guess in self._open]))
-        self._open = []
-        self._stuck = self._error is not None or self._flight.guesses[-1].answer is None
+        count = self._scheduler.batch(len(self._open))
+        sent, self._open = self._open[:count], self._open[count:]
+        self._flight = Flight(self._task, sent, self._submit([guess.query for guess in sent]))
+        last = self._open[-1] if self._open else sent[-1]
+        self._stuck = self._error is not None or last.answer is None
         self._plan = self._scheduler.plan()
 
-    def _settle(self, flight: _Flight[Query, Answer]) -> int:
+    def _settle(self, flight: Flight[Query, Answer]) -> int:
         """Waits for the batch, and goes back where a guess was wrong. Returns the position that is verified."""
         truths = self._waited(flight.search)
         self._flight = None
         guesses, right = flight.guesses, flight.right
-        self._scheduler.observe_search(len(guesses), flight.search.seconds)
-        self._scheduler.observe_round(right, len(guesses))
+        self._learn(flight, truths)
         verified = min(right + 1, len(guesses))
-        self.stats += SpeculationStats(guesses=verified, right=right, rounds=1, kept=verified)
+        withheld = right < verified and guesses[right].withheld is not None
+        self.stats += SpeculationStats(guesses=verified - withheld, right=right, rounds=1, kept=verified)
         if right == len(guesses):
             if self._error is not None and not self._open:
                 raise self._error
@@ -240,10 +175,23 @@ class Rounds(Generic[Query, Answer]):
         wrong = guesses[right]
         self.stats += SpeculationStats(wasted=self._task.position - wrong.position)
         self._task.back(wrong.position)
-        self._task.take(truths[right])
+        self._take(truths[right], self._task.reads(truths[right]))
         self._open, self._ended, self._stuck, self._error = [], False, False, None
         self._plan = self._scheduler.plan()
         return wrong.position
+
+    def _learn(self, flight: Flight[Query, Answer], truths: Sequence[Answer]) -> None:
+        guesses, right, scheduler = flight.guesses, flight.right, self._scheduler
+        scheduler.observe_search(len(guesses), flight.search.seconds)
+        for guess, truth in zip(guesses[: right + 1], truths, strict=False):
+            made = guess.answer if guess.answer is not None else guess.withheld
+            if guess.reads and made is not None:
+                scheduler.observe_change(self._task.same(made, truth))
+        withheld = right < len(guesses) and guesses[right].withheld is not None
+        # What was not guessed says nothing about guesses.
+        scheduler.observe_round(right, right if withheld else len(guesses))
+        if right < len(guesses) and not withheld and scheduler.overlaps:
+            scheduler.observe_late(flight.late())
 
     def _answers(self, queries: Sequence[Query]) -> Sequence[Answer]:
         """A search that is waited for."""

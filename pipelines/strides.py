@@ -121,6 +121,10 @@ class Strides:
         """Whether both are one document."""
         return guess.id == truth.id
 
+    def reads(self, answer: Hit) -> bool:
+        """Whether the model has to read the document."""
+        return answer.id not in self._open
+
     def take(self, answer: Hit) -> None:
         """The next stride has this document in front."""
         self._hit = answer

@@ -31,6 +31,7 @@ class Costs:
     step: float  # `a`: one speculation step
     batch: float  # `b0`: a batched search, whatever its size
     query: float  # `b1`: each query of it
+    late: float = 0.0  # from the end of a search that finds a wrong guess to where what follows it is left off
 
     def search(self, s: int) -> float:
         """A batched search of `s` queries: b(s)."""
@@ -43,6 +44,7 @@ class Plan:
 
     stride: int = 1  # guesses of one round: s
     speculates: bool = False  # False: each retrieval is waited for, as without a cache
+    ahead: int = 1  # guesses made while a batch is verified, at most: time that would else be waited
 
 
 def expected_steps(gamma: float, s: int) -> float:
@@ -60,7 +62,7 @@ def round_seconds(gamma: float, s: int, costs: Costs, *, ahead: int = 0) -> floa
     right = gamma**s
     searched = costs.search(s)
     hidden = (s - min(ahead, s)) * costs.step + max(overlapped, searched)
-    return right * hidden + (1.0 - right) * (s * costs.step + searched)
+    return right * hidden + (1.0 - right) * (s * costs.step + searched + (costs.late if ahead else 0.0))
 
 
 def best_plan(gamma: float, costs: Costs, *, overlaps: bool, most: int = MOST) -> Plan:
@@ -74,8 +76,22 @@ def best_plan(gamma: float, costs: Costs, *, overlaps: bool, most: int = MOST) -
         seconds = round_seconds(gamma, s, costs, ahead=s if overlaps else 0)
         rate = expected_steps(gamma, s) / max(seconds, 1e-12)
         if rate > best:
-            best, chosen = rate, Plan(s, True)
+            best, chosen = rate, Plan(s, True, most)
     return chosen
+
+
+def best_batch(gamma: float, costs: Costs, made: int) -> int:
+    """How many of `made` guesses to verify in one search: the steps are there, so only the search costs time."""
+    return max(range(1, made + 1), key=lambda s: (expected_steps(gamma, s) / max(costs.search(s), 1e-12), s))
+
+
+def reading_pays(gamma: float, reading: float, search: float) -> bool:
+    """Whether to go on under a guess that takes `reading` seconds before its first token, while a search of `search`
+    seconds verifies it.
+
+    A right guess hides the search behind the reading, a wrong one is left off when the reading is over.
+    """
+    return reading <= search or gamma * search > (1.0 - gamma) * (reading - search)
 
 
 class Scheduler:
@@ -91,13 +107,28 @@ class Scheduler:
         self._stride, self._most = stride, most
         self._steps: deque[float] = deque(maxlen=RECENT_STEPS)
         self._rounds: deque[tuple[int, int]] = deque(maxlen=RECENT_ROUNDS)  # (guesses that were right, guesses)
+        self._light: deque[float] = deque(maxlen=RECENT_STEPS)  # steps that did not begin with reading,
+        self._readings: deque[float] = deque(maxlen=RECENT_STEPS)  # and those that did
+        self._changes: deque[bool] = deque(maxlen=RECENT_ROUNDS)  # whether guesses that have to be read were right
+        self._late: deque[float] = deque(maxlen=RECENT_ROUNDS)
         self._searches = _Line()
         self._lock = threading.Lock()
 
-    def observe_step(self, seconds: float) -> None:
-        """One speculation step took so long."""
+    def observe_step(self, seconds: float, *, reads: bool = False) -> None:
+        """One speculation step took so long; `reads`: it began with reading what was found or guessed."""
         with self._lock:
             self._steps.append(seconds)
+            (self._readings if reads else self._light).append(seconds)
+
+    def observe_change(self, was_right: bool) -> None:
+        """Whether a guess was right that has to be read first."""
+        with self._lock:
+            self._changes.append(was_right)
+
+    def observe_late(self, seconds: float) -> None:
+        """So long after the end of a search that found a wrong guess the steps behind it were left off."""
+        with self._lock:
+            self._late.append(seconds)
 
     def observe_search(self, s: int, seconds: float) -> None:
         """A batched search of `s` queries took so long."""
@@ -125,10 +156,30 @@ class Scheduler:
     def plan(self) -> Plan:
         """The next round. Without speculation until there is something to go by."""
         if self._stride is not None:
-            return Plan(self._stride, True)
+            return Plan(self._stride, True, self._stride)
         with self._lock:
             gamma, costs = self._gamma(), self._costs()
         return Plan() if costs is None else best_plan(gamma, costs, overlaps=self.overlaps, most=self._most)
+
+    def batch(self, made: int) -> int:
+        """How many of `made` guesses the next search verifies, from 1."""
+        if self._stride is not None:
+            return min(self._stride, made)
+        with self._lock:
+            gamma, costs = self._gamma(), self._costs()
+        return made if costs is None or made < 2 else best_batch(gamma, costs, made)
+
+    def reads(self) -> bool:
+        """Whether to go on under a guess that has to be read first."""
+        if self._stride is not None:
+            return True
+        with self._lock:
+            costs = self._costs()
+            if costs is None or not self._readings or not self._light:
+                return True
+            reading = max(sum(self._readings) / len(self._readings) - sum(self._light) / len(self._light), 0.0)
+            gamma = (1.0 + sum(self._changes)) / (2.0 + len(self._changes))
+        return reading_pays(gamma, reading, costs.search(1))
 
     def _gamma(self) -> float:
         right = sum(matched for matched, _ in self._rounds)
@@ -139,7 +190,8 @@ class Scheduler:
         if not self._steps or not self._searches.weight:
             return None
         batch, query = self._searches.fit()
-        return Costs(sum(self._steps) / len(self._steps), batch, query)
+        late = sum(self._late) / len(self._late) if self._late else 0.0
+        return Costs(sum(self._steps) / len(self._steps), batch, query, late)
 
 
 class _Line:

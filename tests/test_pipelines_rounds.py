@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from copyspec.pipelines import flights, rounds
 from copyspec.pipelines.rounds import Rounds, plainly
 from copyspec.retrievers import Scheduler
 
@@ -45,6 +46,9 @@ class Text:
 
     def same(self, guess: int, truth: int) -> bool:
         return guess == truth
+
+    def reads(self, answer: int) -> bool:
+        return answer != self.answer
 
     def take(self, answer: int) -> None:
         assert answer is not None
@@ -125,10 +129,10 @@ def test_the_text_is_that_of_waiting_for_each_answer(
     expected, raises = plain_text(fails, ending)
     text = Text(seed, accuracy, fails, ending)
     searches = Searches(lambda: text.random.randint(0, 9))
-    rounds = Rounds(text, searches.submit, Scheduler(overlaps=overlaps, stride=stride))
+    run = Rounds(text, searches.submit, Scheduler(overlaps=overlaps, stride=stride))
     verified = 0
     try:
-        for position in rounds.run():
+        for position in run.run():
             assert position >= verified
             verified = position
             assert text.tokens[:verified] == expected[:verified]
@@ -136,7 +140,7 @@ def test_the_text_is_that_of_waiting_for_each_answer(
         assert raises
     else:
         assert not raises and text.tokens == expected and verified == len(expected)
-    stats = rounds.stats
+    stats = run.stats
     assert stats.right <= stats.guesses and stats.kept >= stats.rounds
     assert stats.queries >= stats.searches
     if accuracy == 1.0:
@@ -149,9 +153,9 @@ def test_the_text_is_that_of_waiting_for_each_answer(
 def test_an_exception_of_a_search_arrives(seed: int, failing: int, overlaps: bool, stride: int | None) -> None:
     text = Text(seed, 0.5, ending=200)
     searches = Searches(lambda: text.random.randint(0, 9), frozenset([failing]))
-    rounds = Rounds(text, searches.submit, Scheduler(overlaps=overlaps, stride=stride))
+    run = Rounds(text, searches.submit, Scheduler(overlaps=overlaps, stride=stride))
     try:
-        list(rounds.run())
+        list(run.run())
     except ConnectionError:
         assert searches.count == failing + 1
     else:
@@ -200,8 +204,110 @@ def test_steps_are_made_while_a_search_runs() -> None:
 def test_a_wrong_guess_is_counted_and_taken_back(overlaps: bool) -> None:
     text = Text(0, 0.0, ending=10**9)
     text.guess = lambda query: (truth(query) + 1) % 4  # type: ignore[method-assign]
-    rounds = Rounds(text, Searches(lambda: 0).submit, Scheduler(overlaps=overlaps, stride=4))
-    list(rounds.run())
+    run = Rounds(text, Searches(lambda: 0).submit, Scheduler(overlaps=overlaps, stride=4))
+    list(run.run())
     assert text.tokens == plain_text(ending=10**9)[0]
-    assert rounds.stats.right == 0 and rounds.stats.hit_rate == 0.0
-    assert rounds.stats.kept_per_round == 1.0 and rounds.stats.wasted > 0
+    assert run.stats.right == 0 and run.stats.hit_rate == 0.0
+    assert run.stats.kept_per_round == 1.0 and run.stats.wasted > 0
+
+
+class Clock:
+    """Seconds that pass only when something is done."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+CALL, READING, STEPS = 0.003, 0.03, 12  # seconds of a token and of a new document; steps of a text
+
+
+class TimedText:
+    """A text whose tokens and documents take time. Documents change from step to step with `changes`."""
+
+    def __init__(self, clock: Clock, seed: int, accuracy: float, changes: float, kept: int) -> None:
+        self.clock, self.random, self.accuracy, self.kept = clock, random.Random(seed), accuracy, kept
+        self.truths = [0]
+        documents = random.Random(seed)
+        for _ in range(STEPS):
+            changed = documents.random() < changes
+            self.truths.append(documents.randrange(12) if changed else self.truths[-1])
+        self.position, self.document, self.open = 0, 0, [-1]
+
+    def query(self) -> int:
+        return self.position
+
+    def guess(self, query: int) -> int:
+        self.clock.now += CALL / 10
+        right = self.random.random() < self.accuracy
+        return self.truths[query // 4] if right else 100 + self.random.randrange(8)
+
+    def same(self, guess: int, truth: int) -> bool:
+        return guess == truth
+
+    def reads(self, answer: int) -> bool:
+        return answer not in self.open
+
+    def take(self, answer: int) -> None:
+        self.document = answer
+
+    def advance(self, abandon: Callable[[], bool]) -> bool:
+        if self.document in self.open:
+            self.open.remove(self.document)
+        else:
+            self.clock.now += READING
+        self.open = [*self.open, self.document][-self.kept :]
+        for _ in range(4):
+            if abandon():
+                return False
+            self.clock.now += CALL
+            self.position += 1
+        return self.position >= 4 * STEPS
+
+    def back(self, position: int) -> None:
+        self.position = position
+
+
+class TimedSearch:
+    def __init__(self, text: TimedText, queries: Sequence[int], seconds: float) -> None:
+        self.text, self.queries, self.seconds = text, queries, seconds
+        self.end = text.clock.now + seconds
+
+    def done(self) -> bool:
+        return self.text.clock.now >= self.end
+
+    def result(self) -> list[int]:
+        self.text.clock.now = max(self.text.clock.now, self.end)
+        return [self.text.truths[query // 4] for query in self.queries]
+
+    def cancel(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("cost", [0.12, 0.25, 0.7, 1.45, 20.0])
+@pytest.mark.parametrize(("accuracy", "changes"), [(1.0, 0.0), (0.9, 0.2), (0.5, 0.6), (0.0, 0.6)])
+def test_speculation_costs_no_time_however_dear_searches_and_however_good_guesses_are(
+    cost: float, accuracy: float, changes: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without any help by caches of the model: both forms keep one document open."""
+    search, clock = cost * 4 * CALL, Clock()
+    for module in (rounds, flights):
+        monkeypatch.setattr(module, "perf_counter", clock)
+
+    def seconds(scheduler: Scheduler | None) -> float:
+        started = clock.now
+        for seed in range(12):
+            text = TimedText(clock, seed, accuracy, changes, kept=1)
+
+            def submit(queries: Sequence[int], text: TimedText = text) -> TimedSearch:
+                return TimedSearch(text, queries, search * (1 + len(queries)) / 2)
+
+            list(plainly(text, submit) if scheduler is None else Rounds(text, submit, scheduler).run())
+        return clock.now - started
+
+    plain = seconds(None)
+    assert plain > 0.97 * seconds(Scheduler())
+    if accuracy == 1.0 and cost >= 0.7:
+        assert plain > 1.4 * seconds(Scheduler())

@@ -18,8 +18,10 @@ from copyspec.retrievers.scheduler import (
     Costs,
     Plan,
     Scheduler,
+    best_batch,
     best_plan,
     expected_steps,
+    reading_pays,
     round_seconds,
 )
 from copyspec.retrievers.speculative import SpeculativeRetriever
@@ -238,6 +240,38 @@ def test_published_figures() -> None:
     assert speedup(best_plan(0.6, costs, overlaps=False).stride) == pytest.approx(4.7, abs=0.5)
 
 
+@given(gamma=st.floats(0.0, 1.0), b0=positive, b1=positive, made=st.integers(1, 30))
+def test_the_batch_is_the_one_with_most_steps_a_second(gamma: float, b0: float, b1: float, made: int) -> None:
+    chosen, costs = best_batch(gamma, Costs(1.0, b0, b1), made), Costs(1.0, b0, b1)
+    rates = [expected_steps(gamma, s) / costs.search(s) for s in range(1, made + 1)]
+    assert rates[chosen - 1] == max(rates)
+
+
+def test_guesses_that_must_be_read_are_withheld_where_they_cost_more_than_they_bring() -> None:
+    assert reading_pays(0.01, reading=0.03, search=0.05), "the time would be waited"
+    assert not reading_pays(0.5, reading=0.03, search=0.002)
+    assert reading_pays(0.95, reading=0.03, search=0.002)
+    scheduler = Scheduler()
+    assert scheduler.reads(), "nothing is known yet"
+    scheduler.observe_search(1, 0.002)
+    for _ in range(20):
+        scheduler.observe_step(0.04, reads=True)
+        scheduler.observe_step(0.01)
+        scheduler.observe_change(False)
+    assert not scheduler.reads()
+    for _ in range(64):
+        scheduler.observe_change(True)
+    assert scheduler.reads()
+
+
+def test_late_ends_make_speculation_dearer() -> None:
+    cheap = Costs(1.0, 0.1, 0.1)
+    assert best_plan(0.5, cheap, overlaps=True).speculates
+    late = Costs(1.0, 0.1, 0.1, late=0.5)
+    assert not best_plan(0.5, late, overlaps=True).speculates
+    assert best_plan(0.95, late, overlaps=True).speculates
+
+
 def test_cheap_searches_are_not_speculated_on_in_turn() -> None:
     assert best_plan(0.9, Costs(1.0, 0.0, 0.15), overlaps=False) == Plan()
     assert best_plan(0.9, Costs(1.0, 0.0, 0.0), overlaps=True) == Plan()
@@ -295,6 +329,7 @@ def test_batches_of_one_size_are_half_fixed_cost() -> None:
 
 
 def test_a_fixed_stride_is_kept() -> None:
-    assert Scheduler(stride=7).plan() == Plan(7, True)
+    assert Scheduler(stride=7).plan() == Plan(7, True, 7)
+    assert Scheduler(stride=7).batch(9) == 7 and Scheduler(stride=7).reads()
     with pytest.raises(ValueError, match="got 65"):
         Scheduler(stride=65)
