@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(sys.argv[1:] if arguments is None else arguments)
     with tempfile.TemporaryDirectory(dir=options.scratch) as scratch:
         tokens = Path(scratch) / "tokens.npy"
-        documents = _read(options.text, options.tokenizer)
+        documents = read_documents(options.text, options.tokenizer)
         if options.transcripts:
             store = Datastore.create(Path(scratch) / "store", documents)
             report: dict[str, object] = {"replay": _replay(store, options)}
@@ -102,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _read(paths: Sequence[str], tokenizer_file: str) -> list[list[int]]:
+def read_documents(paths: Sequence[str], tokenizer_file: str) -> list[list[int]]:
     tokenizer = load_tokenizer(tokenizer_file)
     documents: list[list[int]] = []
     for path in paths:

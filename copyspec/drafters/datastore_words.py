@@ -1,0 +1,120 @@
+"""What followed the end of the output in a datastore, as words beside the copies of a row (REST)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from copyspec.drafters.datastore import (
+    CONTEXT,
+    DECAY,
+    HITS,
+    LENGTH,
+    PRIOR,
+    PRIOR_WEIGHT,
+    Store,
+)
+from copyspec.drafters.predictors import Path, Weights, Words
+from copyspec.tree import DraftTree
+
+FEWEST = 0.01  # probability of a word that is said: less likely ones are worth no node on any device
+
+PRIOR_WEIGHTS = (1.0, 0.5, 0.2, 0.1)
+"""What a word counts beside copies before it is learned: as little as a match of one token elsewhere."""
+
+_Hit = tuple[int, int, Sequence[int], float]
+
+
+class DatastorePredictor:
+    """Says what followed the longest matches of the output's end in a datastore, and how likely that is.
+
+    The retrieval of REST (He et al. 2024, arXiv 2311.08252) without its drawback: where the row's own text says
+    more, copies outvote the store, by weights that are learned as those of draft models are. One row's view.
+
+    `context`: the prompt's tokens.
+    """
+
+    kind = "pool"
+    seconds = 0.0  # of a read: the store is looked up when the first word is asked for
+
+    def __init__(self, store: Store, context: Sequence[int]) -> None:
+        self._store = store
+        self._context = list(context[-CONTEXT:])
+        self._weights = Weights(PRIOR_WEIGHTS)
+        self._right = [PRIOR_WEIGHT * prior for prior in PRIOR]
+        self._tries = [PRIOR_WEIGHT] * len(PRIOR)
+        self._matched = 0
+        self._hits: list[_Hit] | None = None  # of this context; None: not looked up yet
+        self._by_path: dict[Path, list[_Hit]] = {}
+        self._said: dict[Path, Words | None] = {}
+
+    @property
+    def hits(self) -> float:
+        """How often one of the words after this context is right."""
+        return self._chance(self._matched)
+
+    def weight(self, left: float) -> float:
+        return self._weights(left)
+
+    def words(self, path: Path) -> Words | None:
+        """What the places found go on with behind `path`; None where none of them goes there."""
+        if path not in self._said:
+            self._said[path] = self._said_after(path)
+        return self._said[path]
+
+    def read(self, tree: DraftTree) -> bool:
+        """There is nothing to read: one look-up finds all that is said."""
+        return False
+
+    def follow(self, tokens: Sequence[int]) -> None:
+        said = self.words(()) if tokens and self._hits else None
+        if said:
+            bucket = min(self._matched, len(PRIOR) - 1)
+            prior = PRIOR_WEIGHT * (1 - DECAY)
+            right = any(token == tokens[0] for token, _ in said)
+            self._right[bucket] = DECAY * self._right[bucket] + prior * PRIOR[bucket] + right
+            self._tries[bucket] = DECAY * self._tries[bucket] + prior + 1
+        self._context = [*self._context, *tokens][-CONTEXT:]
+        self._hits, self._by_path, self._said = None, {}, {}
+
+    def rest(self) -> None:
+        pass
+
+    def learn(self, left: float, gradient: float) -> None:
+        self._weights.learn(left, gradient)
+
+    def _said_after(self, path: Path) -> Words | None:
+        found = self._through(path)
+        if not found:
+            return None
+        chance, total = self._chance(self._matched + len(path)), sum(weight for *_, weight in found)
+        shares: dict[int, float] = {}
+        for _, _, tokens, weight in found:
+            if len(path) < len(tokens):
+                shares[tokens[len(path)]] = shares.get(tokens[len(path)], 0.0) + weight
+        said = [(token, chance * weight / total) for token, weight in shares.items()]
+        likely = sorted((each for each in said if each[1] >= FEWEST), key=lambda each: -each[1])
+        return likely or None
+
+    def _chance(self, matched: int) -> float:
+        bucket = min(matched, len(PRIOR) - 1)
+        return self._right[bucket] / self._tries[bucket]
+
+    def _through(self, path: Path) -> list[_Hit]:
+        """The places found whose continuation begins with `path`."""
+        if not path:
+            return self._found()
+        known = self._by_path.get(path)
+        if known is None:
+            depth = len(path) - 1
+            before = self._through(path[:-1])
+            known = [hit for hit in before if depth < len(hit[2]) and hit[2][depth] == path[-1]]
+            self._by_path[path] = known
+        return known
+
+    def _found(self) -> list[_Hit]:
+        if self._hits is None:
+            self._hits = []
+            if self._context:
+                (self._matched, _), found = self._store.find(self._context, LENGTH, HITS)
+                self._hits = list(found)
+        return self._hits
