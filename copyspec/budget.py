@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from time import perf_counter
 
 PRIOR_SLOPE = 0.02
-"""Cost of a draft node in units of an empty call before anything is measured: small models on a CPU show
-0.01-0.03, a GPU less; too high a guess only makes the first trees small."""
+"""Cost of a draft node in units of an empty call where nothing near it was measured: small models on a CPU show
+0.01-0.03, a GPU less. Rather too low than too high: what is tried is measured, what is not never is."""
 
-PRIOR_WEIGHT = 4.0
-"""How many measured calls the prior is worth."""
+KNOTS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128, 192, 256, 512, 1024)
+"""Numbers of nodes whose time is kept; between them costs lie on straight lines. Close together where matrix products
+of few rows change their kernel: on a CPU twelve rows can take longer than sixteen."""
 
-DECAY = 0.98
-"""Of the weight of past measurements per call: the cost drifts with the length of the context."""
+LEAST_RATE = 0.1
+"""Of a new measurement in the time of a knot: the cost drifts with the length of the context."""
 
-EMPTY_MEMORY = 0.9
-"""Weight of what was measured before in the time of an empty call: it is the unit of all costs, and follows soon."""
+DRIFT = 0.1
+"""Share of what one knot turns out to be slower or faster that all others follow: the machine is busy, or was."""
+
+ESTABLISHED = 3  # measurements after which a knot says something of the others
 
 OUTLIER = 2.0
-"""A call that takes this many times what was expected was disturbed and counts as much as that, no more."""
+"""A call that takes this many times what was expected, or as little, was disturbed and counts as that, no more."""
+
+PREFILL_TOKENS = 32
+"""Of a first call, at least, for its time per token to say what draft nodes add to such a call."""
+
+MEMORY = 0.8  # weight of earlier rows in what a row earns by drafting
+LEAST_START, MOST_START = 0.75, 4.0
+"""Calls' worth of time that a new row may lose: half of what earlier rows earned, between these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,30 +67,62 @@ class Budget:
 class CostModel:
     """Learns what a target call costs from the calls that are made anyway, per number of rows.
 
-    An empty call is measured by itself: one token is a matrix-vector product and several are a matrix product,
-    and on a CPU the step from the one to the other can cost more than thirty nodes do. Calls with nodes lie on
-    a decayed least-squares line, pulled towards PRIOR_SLOPE until calls of different sizes have been seen.
-    One instance per target; the first call of a session (prefill) is not counted.
+    A call's time by its number of nodes is no line: one token is a matrix-vector product and several are a matrix
+    product, and kernels change with the number of rows. Each number of nodes that is used is measured by itself, and
+    what lies between two measured ones is taken to lie on the line through them. First calls, which read the prompt,
+    tell what a token adds to such a call. One instance per target; times on other machines are other times.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
+        """`clock`: seconds, read around passes and drafts; tests and simulations bring their own."""
+        self.clock = clock
         self._curves: dict[int, _Curve] = {}
+        self._per_token = 0.0  # seconds of one token of one row in a first call
+        self._earned = 0.0  # calls' worth of time that a row saves by drafting
 
     def observe(self, rows: int, nodes: int, seconds: float) -> None:
         """A call of `rows` rows whose largest tree had `nodes` nodes took `seconds`."""
         self._curve(rows).observe(nodes, seconds)
 
-    def budget(self, rows: int, max_nodes: int, *, adaptive: bool = True) -> Budget:
-        """The budget of a row in a call of `rows` rows; `adaptive=False`: max_nodes, whatever they cost."""
+    def observe_first(self, rows: int, tokens: int, seconds: float) -> None:
+        """A first call of `rows` rows read `tokens` tokens of each, draft nodes included."""
+        if tokens >= PREFILL_TOKENS:
+            measured = seconds / (rows * tokens)
+            # The fastest such call counts most: longer prompts take more time per token, and nodes come last.
+            self._per_token = measured if not self._per_token else 0.5 * (min(self._per_token, measured) + measured)
+
+    def budget(self, rows: int, max_nodes: int, *, adaptive: bool = True, is_first: bool = False) -> Budget:
+        """The budget of a row in a call of `rows` rows; `adaptive=False`: max_nodes, whatever they cost.
+
+        `is_first`: the call reads the prompts, where nodes are a few tokens more.
+        """
         if not adaptive:
             return Budget(max_nodes)
-        curve = self._curve(rows)
-        return Budget(max_nodes, curve.costs(max_nodes), curve.empty / rows)
+        return Budget(max_nodes, self.costs(rows, max_nodes, is_first=is_first), self.seconds(rows) / rows)
 
-    def relative(self, rows: int, nodes: int, extra: float) -> float:
-        """Cost of a call with `nodes` nodes and `extra` seconds of drafting, in units of an empty call."""
-        curve = self._curve(rows)
-        return curve.costs(nodes)[nodes] + (extra / curve.empty if curve.empty else 0.0)
+    def seconds(self, rows: int) -> float:
+        """Of a call without nodes; 0 before anything was measured."""
+        return self._curve(rows).empty
+
+    def costs(self, rows: int, max_nodes: int, *, is_first: bool = False) -> list[float]:
+        """Of calls with 0..max_nodes nodes, in units of a call without any."""
+        seconds = self.seconds(rows)
+        if not is_first:
+            return self._curve(rows).costs(max_nodes)
+        slope = self._per_token * rows / seconds if self._per_token and seconds else PRIOR_SLOPE * rows
+        return [1.0 + slope * n for n in range(max_nodes + 1)]
+
+    def measured(self, rows: int) -> Mapping[int, float]:
+        """Seconds of a call of `rows` rows by its number of nodes, of those numbers that were measured."""
+        return self._curve(rows).measured()
+
+    def start(self) -> float:
+        """Calls' worth of time that a new row may lose by drafting before it has gained any."""
+        return min(max(0.5 * self._earned, LEAST_START), MOST_START)
+
+    def finish(self, earned: float) -> None:
+        """A row has ended, to which drafting brought `earned` calls' worth of time, or took them."""
+        self._earned = MEMORY * self._earned + (1.0 - MEMORY) * earned
 
     def _curve(self, rows: int) -> _Curve:
         if rows not in self._curves:
@@ -86,91 +131,69 @@ class CostModel:
 
 
 class _Curve:
-    """Seconds of a call by its number of nodes: a value for none, a line for one and more."""
+    """Seconds of a call by its number of nodes."""
 
     def __init__(self, prior: float) -> None:
-        self._prior = prior  # slope of the line in units of its base
-        self._empty = 0.0
-        self._weight = self._n = self._nn = self._t = self._nt = 0.0
+        self._prior = prior  # cost of a node in units of an empty call, where nothing was measured
+        self._seconds: dict[int, float] = {}  # by knot, in rising order
+        self._weights: dict[int, float] = {}
 
     def observe(self, n: int, seconds: float) -> None:
-        expected = self._seconds(n)
-        if expected:
-            seconds = min(seconds, OUTLIER * expected)
-        if n == 0:
-            self._empty = EMPTY_MEMORY * self._empty + (1 - EMPTY_MEMORY) * seconds if self._empty else seconds
+        index = bisect_left(KNOTS, n)
+        high = KNOTS[min(index, len(KNOTS) - 1)]
+        low = KNOTS[max(index - 1, 0)] if high > n else high
+        share = (n - low) / (high - low) if high > low else 1.0
+        if not self._seconds:
+            self._set({high: seconds * self._guess(high) / self._guess(n)}, {high: 1.0})
             return
-        self._weight = self._weight * DECAY + 1.0
-        self._n = self._n * DECAY + n
-        self._nn = self._nn * DECAY + n * n
-        self._t = self._t * DECAY + seconds
-        self._nt = self._nt * DECAY + n * seconds
+        times = [self._at(knot) for knot in (low, high)]
+        ratio = seconds / (times[0] + share * (times[1] - times[0]))
+        ratio = min(max(ratio, 1.0 / OUTLIER), OUTLIER)
+        if self._weights.get(high if share >= 0.5 else low, 0.0) >= ESTABLISHED:
+            self._seconds = {knot: time * ratio**DRIFT for knot, time in self._seconds.items()}
+            ratio **= 1.0 - DRIFT
+        moved, weights = {}, {}
+        for knot, part, time in ((low, 1.0 - share, times[0]), (high, share, times[1])):
+            if part > 0.0:
+                weights[knot] = self._weights.get(knot, 0.0) + part
+                moved[knot] = self._seconds.get(knot, time) * ratio ** (part * max(1.0 / weights[knot], LEAST_RATE))
+        self._set(moved, weights)
 
     @property
     def empty(self) -> float:
         """Seconds of a call without nodes; 0 before anything was measured."""
-        return self._empty or (self._fit()[0] if self._weight else 0.0)
+        return self._at(0) if self._seconds else 0.0
 
     def costs(self, max_nodes: int) -> list[float]:
-        """Costs of 0..max_nodes nodes in units of an empty call."""
-        if not self._weight:
-            return [1.0 + self._prior * n for n in range(max_nodes + 1)]
-        base, per_node = self._fit()
-        unit = self._empty or base
-        first, slope = max(base / unit, 1.0), per_node / unit
-        return [1.0, *(first + slope * n for n in range(1, max_nodes + 1))]
+        """Costs of 0..max_nodes nodes in units of an empty call, which is the cheapest."""
+        if not self._seconds:
+            return [self._guess(n) for n in range(max_nodes + 1)]
+        unit = self._at(0)
+        costs: list[float] = [1.0]
+        known = [(0, unit), *((knot, time) for knot, time in self._seconds.items() if knot)]
+        for (start, time), (end, following) in pairwise(known):
+            slope = (following - time) / (end - start)
+            costs += [max(1.0, (time + slope * n) / unit) for n in range(1, end - start + 1)]
+        costs += [costs[-1] + self._prior * n for n in range(1, max_nodes + 2 - len(costs))]
+        return costs[: max_nodes + 1]
 
-    def _seconds(self, n: int) -> float:
-        """What a call is expected to take; 0 where nothing like it was measured."""
-        if n == 0:
-            return self._empty
-        if not self._weight:
-            return 0.0
-        base, per_node = self._fit()
-        return base + per_node * n
+    def measured(self) -> Mapping[int, float]:
+        """Seconds by number of nodes."""
+        return dict(self._seconds)
 
-    def _fit(self) -> tuple[float, float]:
-        """(base, seconds per node). The prior acts as calls at 0 and 32 nodes on the line through the mean."""
-        mean_n, mean_t = self._n / self._weight, self._t / self._weight
-        base = mean_t / (1.0 + self._prior * mean_n)
-        half = PRIOR_WEIGHT / 2
-        weight = self._weight + PRIOR_WEIGHT
-        n, nn = self._n + half * 32, self._nn + half * 32 * 32
-        far = base * (1.0 + self._prior * 32)
-        t, nt = self._t + half * (base + far), self._nt + half * 32 * far
-        per_node = max(0.0, (weight * nt - n * t) / (weight * nn - n * n))
-        return max((t - per_node * n) / weight, 1e-9), per_node
+    def _at(self, n: int) -> float:
+        """Seconds, once anything was measured."""
+        if n in self._seconds:
+            return self._seconds[n]
+        first = next(iter(self._seconds))
+        if n < first:
+            empty = self._seconds[first] / self._guess(first)
+            return empty + (self._seconds[first] - empty) * n / first
+        return self.costs(n)[n] * self._at(0)
 
+    def _guess(self, n: int) -> float:
+        return 1.0 + self._prior * n
 
-class Pacer:
-    """Pauses one row's drafting while it costs more than it brings, and probes now and then.
-
-    `gain` is tokens per call over the cost of the call, averaged over about the last eight proposals; below 1
-    plain decoding is faster. Each failed probe doubles the pause.
-    """
-
-    MAX_PAUSE = 32  # calls, where drafts were rejected: a rejected draft costs a larger call
-    MAX_IDLE = 4  # calls, where nothing was proposed: looking is cheap, and copying should start soon
-    _MEMORY = 0.875
-
-    def __init__(self) -> None:
-        self._gain = 1.5  # worth a few tries
-        self._pause = 1
-        self._left = 0
-
-    def wants_draft(self) -> bool:
-        """Asked once per call: False skips the draft."""
-        if self._left:
-            self._left -= 1
-            return False
-        return True
-
-    def observe(self, drafted: int, accepted: int, cost: float) -> None:
-        """The last proposal had `drafted` nodes, of which `accepted` were right; its call cost `cost` times as
-        much as an empty one, the drafter's own time included."""
-        self._gain = self._MEMORY * self._gain + (1 - self._MEMORY) * (1 + accepted) / cost
-        if self._gain >= 1.0:
-            self._pause = 1
-            return
-        self._left = self._pause if drafted else min(self._pause, self.MAX_IDLE)
-        self._pause = min(2 * self._pause, self.MAX_PAUSE)
+    def _set(self, seconds: Mapping[int, float], weights: Mapping[int, float]) -> None:
+        self._seconds = dict(sorted({**self._seconds, **seconds}.items()))
+        self._weights.update(weights)

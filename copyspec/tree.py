@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -64,7 +64,11 @@ class DraftTree:
 
     def up_to_depth(self, depth: int) -> DraftTree:
         """The nodes at `depth` or less; stored order is kept."""
-        kept = [node for node, node_depth in enumerate(self.depths()) if node_depth <= depth]
+        return self.only([node for node, node_depth in enumerate(self.depths()) if node_depth <= depth])
+
+    def only(self, nodes: Iterable[int]) -> DraftTree:
+        """These nodes, each with its parent among them; stored order is kept."""
+        kept = sorted(nodes)
         if len(kept) == len(self):
             return self
         place = {ROOT: ROOT, **{node: index for index, node in enumerate(kept)}}

@@ -16,7 +16,8 @@ import pytest
 import torch
 from hypothesis import settings
 
-from copyspec.budget import Budget, CostModel, Pacer
+from copyspec.budget import Budget, CostModel
+from copyspec.decoding.pacing import Pacer
 
 # Tiny models are slower on several threads, and the suite runs one worker per core.
 torch.set_num_threads(1)
@@ -34,7 +35,7 @@ settings.load_profile("copyspec")
 def steady_drafts() -> Iterator[None]:
     """Drafts whatever they cost: on tiny models and a busy machine, timings would decide what a test sees."""
 
-    def budget(self: CostModel, rows: int, max_nodes: int, *, adaptive: bool = True) -> Budget:
+    def budget(self: CostModel, rows: int, max_nodes: int, *, adaptive: bool = True, is_first: bool = False) -> Budget:
         return Budget(max_nodes)
 
     with pytest.MonkeyPatch.context() as patch:

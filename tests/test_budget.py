@@ -1,14 +1,15 @@
-"""The node budget: what is kept of a tree, what calls are found to cost, when drafting pauses."""
+"""The node budget: what is kept of a tree, what calls are found to cost."""
 
 from __future__ import annotations
 
+import random
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from copyspec.budget import Budget, CostModel, Pacer
+from copyspec.budget import Budget, CostModel
 
 
 @given(
@@ -34,16 +35,38 @@ def test_without_costs_only_the_number_of_nodes_is_limited() -> None:
 def test_a_line_and_a_step_are_found() -> None:
     """Calls of 5 ms without nodes, 7 ms + 0.1 ms a node with them, in any order and with disturbed ones."""
     model = CostModel()
-    for i in range(200):
-        nodes = (0, 4, 12, 30, 0, 8)[i % 6]
+    for i in range(280):
+        nodes = (0, 4, 12, 30, 0, 8, 1)[i % 7]
         seconds = 0.005 if nodes == 0 else 0.007 + 0.0001 * nodes
         model.observe(1, nodes, seconds * (20 if i % 50 == 49 else 1))
     costs = model.budget(1, 32).costs
     assert costs[0] == 1.0
     assert costs[1] == pytest.approx(1.42, rel=0.12)
+    assert costs[2] == pytest.approx(1.44, rel=0.12), "between 1 and 4"
     assert costs[32] == pytest.approx(2.04, rel=0.1)
     assert all(before <= after for before, after in pairwise(costs))
-    assert model.relative(1, 32, extra=0.005) == pytest.approx(3.04, rel=0.1)
+
+
+def test_a_curve_that_rises_and_falls_is_found_whatever_the_load() -> None:
+    """Twelve nodes cost more than sixteen, as float32 products of few rows do; the machine's speed changes."""
+    model, rng = CostModel(), random.Random(0)
+    true = {0: 1.0, 1: 1.1, 2: 1.16, 4: 2.0, 8: 2.85, 12: 4.0, 16: 2.75, 32: 3.6}
+    for i in range(600):
+        nodes = rng.choice(list(true))
+        load = 3.0 if i % 300 >= 200 else 1.0
+        model.observe(1, nodes, 0.1 * true[nodes] * load * rng.lognormvariate(0.0, 0.05))
+    costs = model.budget(1, 32).costs
+    assert [costs[n] for n in true] == pytest.approx(list(true.values()), rel=0.15)
+    assert model.budget(1, 64).costs[64] > costs[32]
+
+
+def test_nodes_of_a_first_call_cost_what_its_tokens_do() -> None:
+    model = CostModel()
+    for _ in range(3):
+        model.observe_first(1, 100, 0.5)
+        model.observe(1, 0, 0.1)
+    assert model.budget(1, 32, is_first=True).costs[20] == pytest.approx(2.0)
+    assert model.budget(1, 32).costs[20] == pytest.approx(1.4), "not yet measured"
 
 
 def test_the_prior_holds_until_calls_differ() -> None:
@@ -55,30 +78,3 @@ def test_the_prior_holds_until_calls_differ() -> None:
     assert model.budget(1, 8).costs[8] == pytest.approx(prior[8], rel=0.05)
     assert not model.budget(1, 8, adaptive=False).costs
     assert list(model.budget(4, 8).costs) != prior, "other batch sizes are other calls"
-
-
-def test_drafting_pauses_longer_and_longer_and_comes_back() -> None:
-    pacer = Pacer()
-    asked = [pacer.wants_draft() or None for _ in range(1)]
-    assert asked == [True]
-    drafts = 0
-    for _ in range(300):
-        if pacer.wants_draft():
-            drafts += 1
-            pacer.observe(drafted=8, accepted=0, cost=1.2)
-    assert drafts < 25
-    while not pacer.wants_draft():
-        pass
-    for _ in range(3):
-        pacer.observe(drafted=8, accepted=8, cost=1.2)
-    assert all(pacer.wants_draft() for _ in range(10))
-
-
-def test_idle_looks_stay_frequent() -> None:
-    pacer = Pacer()
-    looks = 0
-    for _ in range(300):
-        if pacer.wants_draft():
-            looks += 1
-            pacer.observe(drafted=0, accepted=0, cost=1.02)
-    assert 50 < looks < 120

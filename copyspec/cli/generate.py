@@ -192,4 +192,11 @@ def _print_stats(stats: Stats) -> None:
     for source, count in stats.num_draft_tokens_per_source.items():
         accepted = stats.num_accepted_tokens_per_source.get(source, 0)
         lines.append(f"  from {source:<14} {count}, {accepted} accepted")
+    if stats.decisions:
+        decisions = ", ".join(f"{what} {count}" for what, count in stats.decisions.items())
+        lines.append(f"passes by decision   {decisions}")
+        lines.append(f"saved by drafting    the time of {stats.saved_passes:.1f} passes")
+    if len(stats.pass_costs) > 1:
+        costs = ", ".join(f"{nodes}: {cost:.2f}" for nodes, cost in stats.pass_costs.items())
+        lines.append(f"cost by draft nodes  {costs}")
     print("\n".join(lines), file=sys.stderr)

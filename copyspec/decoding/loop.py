@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
-from time import perf_counter
 
 import torch
 
 from copyspec.budget import CostModel
+from copyspec.decoding.pacing import fit, shares
 from copyspec.decoding.requests import Request, StepOutput
 from copyspec.decoding.row import Row
 from copyspec.options import DraftOptions
@@ -44,16 +44,23 @@ def decode(
     `cost_model`: what the target's calls cost, learned further here; give the same one to every run on a target.
     Closing the iterator ends decoding within one step and frees the target's caches.
     """
-    settings = settings or DecodeSettings()
+    settings, costs = settings or DecodeSettings(), cost_model or CostModel()
     intake = _Intake(requests)
-    batch = _Batch(target, settings.draft, cost_model or CostModel())
+    batch = _Batch(target, settings.draft, costs)
     refill = max(1, int(REFILL_SHARE * settings.batch_size))
     try:
         while True:
             room = settings.batch_size - len(batch)
             if not intake.is_empty and (room >= refill or not batch):
                 fresh = [
-                    Row(index, request, target, adaptive=settings.draft.adaptive, keep_margins=settings.keep_margins)
+                    Row(
+                        index,
+                        request,
+                        target,
+                        costs,
+                        adaptive=settings.draft.adaptive,
+                        keep_margins=settings.keep_margins,
+                    )
                     for index, request in intake.take(room)
                 ]
                 if fresh:
@@ -88,6 +95,17 @@ class _Intake:
             taken.append((self._count, request))
             self._count += 1
         return taken
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One target call: what it verified, what was right, and when its parts began and ended."""
+
+    trees: Sequence[DraftTree]
+    paths: Sequence[Sequence[int]]  # [B], the accepted nodes
+    allowed: int  # nodes that each tree might have had
+    longest: int  # tokens of the longest chain
+    times: Sequence[float]  # started, proposed, scored, verified, committed
 
 
 class _Batch:
@@ -128,23 +146,30 @@ class _Batch:
     def step(self) -> list[StepOutput]:
         """Propose, verify, commit: one target call."""
         assert self._session is not None
-        started = perf_counter()
-        trees = self._propose()
-        proposed = perf_counter()
+        clock, times = self._cost_model.clock, []
+        longest = max(len(row.chain) for row in self._rows)
+        times.append(clock())
+        trees, allowed = self._propose()
+        times.append(clock())
         picks = score(self._session, self._rows, trees)
-        scored = perf_counter()
+        times.append(clock())
         paths = [row.verify(tree, pick) for row, tree, pick in zip(self._rows, trees, picks, strict=True)]
-        verified = perf_counter()
+        times.append(clock())
         self._commit(self._session, paths)
-        return self._account(trees, paths, (started, proposed, scored, verified))
+        times.append(clock())
+        return self._account(_Call(trees, paths, allowed, longest, times))
 
-    def _propose(self) -> list[DraftTree]:
-        """A tree per row, within the budget that the cost of a call allows."""
-        budget = self._cost_model.budget(len(self._rows), self._draft.max_nodes, adaptive=self._draft.adaptive)
-        trees = [row.propose(budget) for row in self._rows]
+    def _propose(self) -> tuple[list[DraftTree], int]:
+        """A tree per row, as large as the cost of a call makes worth while, and how large they might have been."""
         if not self._target.supports_drafts:
-            return [EMPTY] * len(trees)
-        return trees if self._target.supports_trees else [tree.first_chain() for tree in trees]
+            return [EMPTY] * len(self._rows), 0
+        trees, allowed = propose(self._rows, self._draft, self._cost_model, is_first=self._is_first)
+        return trees if self._target.supports_trees else [tree.first_chain() for tree in trees], allowed
+
+    @property
+    def _is_first(self) -> bool:
+        """Whether the next call reads the prompts."""
+        return self._rows[0].stats.calls == 0
 
     def _commit(self, session: Session, paths: Sequence[Sequence[int]]) -> None:
         """Keeps the accepted paths of the rows that go on; the others leave the batch."""
@@ -157,34 +182,40 @@ class _Batch:
         if len(going) < len(self._rows):
             session.select(going)
 
-    def _account(
-        self,
-        trees: Sequence[DraftTree],
-        paths: Sequence[Sequence[int]],
-        times: tuple[float, float, float, float],
-    ) -> list[StepOutput]:
-        """Books the step's times, and takes what each row has to report."""
-        started, proposed, scored, verified = times
-        nodes, rows = max(map(len, trees)), len(self._rows)
-        first = self._rows[0].stats.calls == 0
-        if not first:
+    def _account(self, call: _Call) -> list[StepOutput]:
+        """Books the call's times, and takes what each row has to report."""
+        started, proposed, scored, verified, finished = call.times
+        trees, rows, nodes = call.trees, len(self._rows), max(map(len, call.trees))
+        is_first = self._is_first
+        if is_first:
+            self._cost_model.observe_first(rows, call.longest + nodes, scored - proposed)
+        else:
             self._cost_model.observe(rows, nodes, scored - proposed)
-        finished = perf_counter()
         outputs = []
-        for row, tree, path in zip(self._rows, trees, paths, strict=True):
+        parts = shares(self._cost_model, trees, call.allowed, is_first=is_first)
+        for row, tree, path, part in zip(self._rows, trees, call.paths, parts, strict=True):
             stats = row.stats
             stats.calls += 1
             stats.draft_seconds += proposed - started
-            if first:
+            if is_first:
                 stats.prefill_seconds += scored - proposed
             else:
                 stats.target_seconds += scored - proposed
             stats.verify_seconds += verified - scored
             stats.other_seconds += finished - verified
-            cost = self._cost_model.relative(rows, len(tree), (proposed - started) / rows)
-            outputs.append(row.report(tree, path, cost))
+            outputs.append(row.report(tree, path, part))
         self._rows = [row for row in self._rows if row.finish is None]
         return outputs
+
+
+def propose(
+    rows: Sequence[Row], draft: DraftOptions, costs: CostModel, *, is_first: bool
+) -> tuple[list[DraftTree], int]:
+    """Each row's tree for one call, and how many nodes each might have had."""
+    budget = costs.budget(len(rows), draft.max_nodes, adaptive=draft.adaptive, is_first=is_first)
+    trees = [row.propose(budget) for row in rows]
+    pacers = [row.pacer for row in rows]
+    return fit(pacers, trees, budget)
 
 
 @torch.inference_mode()

@@ -70,6 +70,14 @@ class RowStats:
     # By kind of source, or "output", "model", "pool", "end" (of sequence) or "guess" (copied from nowhere).
     drafted_by_source: dict[str, int] = field(default_factory=dict)
     accepted_by_source: dict[str, int] = field(default_factory=dict)
+    # Of calls by what the controller did: "drafted", "probed" (drafted after a pause), "nothing" (the drafter had
+    # nothing to say), "unprofitable" (no size of its draft paid), "paused".
+    decisions: dict[str, int] = field(default_factory=dict)
+    allowed_nodes: int = 0  # summed over the calls with a draft to decide on: what losses still allowed
+    earned_calls: float = 0.0  # calls' worth of time that drafts saved, less what they cost, as measured
+    trust: float = 1.0  # of late, in what the drafter says of its own drafts
+    call_costs: dict[int, float] = field(default_factory=dict)  # by nodes, those measured, as last used: empty call = 1
+    call_seconds: float = 0.0  # of an empty call, as last used
     # Seconds of the batch's steps while this row was in it.
     prefill_seconds: float = 0.0  # the first call, which also verifies the first tree
     draft_seconds: float = 0.0
@@ -79,9 +87,19 @@ class RowStats:
 
     def __add__(self, other: RowStats) -> RowStats:
         """The counters of two rows together."""
+        latest = other if other.call_costs or other.decisions else self
         return RowStats(
-            **{each.name: _sum(getattr(self, each.name), getattr(other, each.name)) for each in fields(self)}
+            **{
+                each.name: getattr(latest, each.name)
+                if each.name in _LATEST
+                else _sum(getattr(self, each.name), getattr(other, each.name))
+                for each in fields(self)
+            }
         )
+
+
+_LATEST = frozenset({"trust", "call_costs", "call_seconds"})
+"""What says how things stand, and is no count."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from time import perf_counter
 
 from copyspec.budget import CostModel
-from copyspec.decoding.loop import score
+from copyspec.decoding.loop import propose, score
+from copyspec.decoding.pacing import shares
 from copyspec.decoding.requests import Finish, Request, RowStats
 from copyspec.decoding.row import Row
 from copyspec.drafters.base import Drafter
@@ -84,15 +84,15 @@ class Resumable:
             raise RuntimeError("step() goes on from an output that has not ended: call go_to() first")
         with self._turn:
             session = self._session = self._session or self._target.open([row.request.prompt])
-            started = perf_counter()
-            tree = self._propose(row)
-            proposed = perf_counter()
-            single = len(row.chain) == 1
+            clock, longest = self._costs.clock, len(row.chain)
+            started = clock()
+            tree, allowed = self._propose(row, is_first=longest > 1)
+            proposed = clock()
             picks = score(session, [row], [tree])[0]
-            scored = perf_counter()
+            scored = clock()
             path = row.verify(tree, picks)
             session.keep([path])
-            self._account(row, tree, path, (started, proposed, scored), is_regular=single)
+            self._account(row, tree, path, (started, proposed, scored), allowed=allowed, longest=longest)
 
     def close(self) -> None:
         """Frees the target's cache."""
@@ -114,7 +114,9 @@ class Resumable:
             self._follower = FollowingDrafter(inner() if inner is not None else None)
             return self._follower
 
-        row = _ResumableRow(0, replace(request, drafter=drafter), self._target, adaptive=self._draft.adaptive)
+        row = _ResumableRow(
+            0, replace(request, drafter=drafter), self._target, self._costs, adaptive=self._draft.adaptive
+        )
         row.replay(output)
         if self._session is not None:
             same = _common(held, row.chain[:-1])
@@ -133,12 +135,11 @@ class Resumable:
             return []
         return [*self._target.start(self._row.request.prompt), *self._row.output][: self._session.lengths[0]]
 
-    def _propose(self, row: Row) -> DraftTree:
+    def _propose(self, row: Row, *, is_first: bool) -> tuple[DraftTree, int]:
         if not self._target.supports_drafts:
-            return EMPTY
-        budget = self._costs.budget(1, self._draft.max_nodes, adaptive=self._draft.adaptive)
-        tree = row.propose(budget)
-        return tree if self._target.supports_trees else tree.first_chain()
+            return EMPTY, 0
+        trees, allowed = propose([row], self._draft, self._costs, is_first=is_first)
+        return trees[0] if self._target.supports_trees else trees[0].first_chain(), allowed
 
     def _account(
         self,
@@ -147,10 +148,12 @@ class Resumable:
         path: Sequence[int],
         times: tuple[float, float, float],
         *,
-        is_regular: bool,
+        allowed: int,
+        longest: int,
     ) -> None:
-        """`is_regular`: the call carried one token and the tree, as those do whose cost is learned."""
+        """`longest`: tokens that the call carried before the tree; one, in those calls whose cost is learned."""
         started, proposed, scored = times
+        is_regular = longest == 1
         if is_regular:
             self._costs.observe(1, len(tree), scored - proposed)
         stats = row.stats
@@ -160,8 +163,8 @@ class Resumable:
             stats.target_seconds += scored - proposed
         else:
             stats.prefill_seconds += scored - proposed
-        row.report(tree, path, self._costs.relative(1, len(tree), proposed - started))
-        stats.verify_seconds += perf_counter() - scored
+        row.report(tree, path, shares(self._costs, [tree], allowed, is_first=not is_regular)[0])
+        stats.verify_seconds += self._costs.clock() - scored
 
 
 class _ResumableRow(Row):

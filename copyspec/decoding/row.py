@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from copyspec.budget import Budget, Pacer
+from copyspec.budget import Budget, CostModel
+from copyspec.decoding.pacing import Pacer, Share
 from copyspec.decoding.requests import Finish, Margin, Request, RowStats, StepOutput
 from copyspec.drafters.harvest import Harvester
 from copyspec.sources import OUTPUT
@@ -20,9 +21,16 @@ class Row:
     """State of one request. `verify` extends the output token by token and stops exactly where plain decoding does."""
 
     def __init__(
-        self, index: int, request: Request, target: Target, *, adaptive: bool = True, keep_margins: bool = False
+        self,
+        index: int,
+        request: Request,
+        target: Target,
+        costs: CostModel | None = None,
+        *,
+        adaptive: bool = True,
+        keep_margins: bool = False,
     ) -> None:
-        """`adaptive`: pause drafting while it does not pay. Raises ValueError for an empty or too long prompt."""
+        """`adaptive`: draft as much as pays at `costs`. Raises ValueError for an empty or too long prompt."""
         self.index = index
         self.request = request
         self.stats = RowStats()
@@ -40,21 +48,27 @@ class Row:
         self._reported = 0
         self._drafter = request.drafter() if request.drafter is not None else None
         self._harvester = self._drafter if isinstance(self._drafter, Harvester) else None
-        self._proposed = False
-        self._pacer = Pacer() if adaptive else None
+        self._costs = costs or CostModel()
+        self._asked = False
+        self._proposed, self._seconds = EMPTY, 0.0  # by the drafter for this call, and its time
+        self.pacer = Pacer(self._costs.start()) if adaptive and self._drafter is not None else None
 
     def propose(self, budget: Budget) -> DraftTree:
         """The row's draft: empty without a drafter, and while drafting does not pay."""
-        self._proposed = False
+        self._asked = False
         # The last token of the output comes from the target: drafts beyond it are wasted, and may have no position.
         room = self._limit - len(self._output) - 1
         if self._drafter is None or budget.max_nodes == 0 or room <= 0:
             return EMPTY
-        if self._pacer is not None and not self._pacer.wants_draft():
+        if self.pacer is not None and not self.pacer.wants_draft():
+            self._decide("paused")
             return EMPTY
-        self._proposed = True
+        self._asked = True
+        started = self._costs.clock()
         tree = self._drafter.propose(budget)
-        return tree if len(tree) <= room else tree.up_to_depth(room)
+        self._proposed = tree if len(tree) <= room else tree.up_to_depth(room)
+        self._seconds = self._costs.clock() - started
+        return self._proposed
 
     @torch.inference_mode()
     def harvest(self, tree: DraftTree, logits: torch.Tensor) -> None:
@@ -87,14 +101,13 @@ class Row:
             self._drafter.accept(self._output[before:])
         return path
 
-    def report(self, tree: DraftTree, path: Sequence[int], cost: float) -> StepOutput:
-        """What the step added, of which `verify` accepted `path`; counts it.
-
-        `cost`: of the step, in units of a call without draft nodes.
-        """
+    def report(self, tree: DraftTree, path: Sequence[int], share: Share) -> StepOutput:
+        """What the step added, of which `verify` accepted `path`; counts it."""
         self._count(tree, path)
-        if self._pacer is not None and self._proposed:
-            self._pacer.observe(len(tree), len(path), cost)
+        if self._asked:
+            self._learn(tree, path, share)
+        if self.finish is not None and self._drafter is not None:
+            self._conclude(share)
         since, self._reported = self._reported, len(self._output)
         return StepOutput(
             row=self.index,
@@ -104,6 +117,29 @@ class Row:
             stats=self.stats if self.finish else None,
             margins=self._margins[since:],
         )
+
+    def _learn(self, tree: DraftTree, path: Sequence[int], share: Share) -> None:
+        """Books what the controller decided for this call, and what came of it."""
+        self._asked = False
+        if len(tree):
+            self._decide("probed" if self.pacer is not None and self.pacer.is_probe else "drafted")
+        else:
+            self._decide("unprofitable" if len(self._proposed) else "nothing")
+        self.stats.allowed_nodes += share.allowed_nodes
+        if self.pacer is not None:
+            look = share.rows * self._seconds / share.seconds if share.seconds else 0.0
+            self.pacer.observe(self._proposed, tree, path, share.cost, look)
+
+    def _conclude(self, share: Share) -> None:
+        stats, pacer = self.stats, self.pacer
+        stats.call_seconds = share.seconds
+        stats.call_costs = {nodes: seconds / share.seconds for nodes, seconds in share.measured.items()}
+        if pacer is not None:
+            stats.earned_calls, stats.trust = pacer.earned, pacer.trust
+            self._costs.finish(pacer.earned)
+
+    def _decide(self, what: str) -> None:
+        self.stats.decisions[what] = self.stats.decisions.get(what, 0) + 1
 
     def _check(self, token: int) -> Finish | None:
         """Whether the output ends with `token`. End of sequence goes before stops, stops before the length."""

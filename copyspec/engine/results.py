@@ -52,6 +52,15 @@ class Stats:
     num_accepted_tokens_per_pos: tuple[int, ...] = ()  # [depth - 1]
     num_draft_tokens_per_source: Mapping[str, int] = field(default_factory=dict)  # by kind of source
     num_accepted_tokens_per_source: Mapping[str, int] = field(default_factory=dict)
+    decisions: Mapping[str, int] = field(default_factory=dict)
+    """Passes by what the controller did: "drafted"; "probed", a draft after a pause; "nothing", the drafter had nothing
+    to say; "unprofitable", no size of its draft was worth its cost; "paused", the drafter was not asked."""
+    mean_allowed_nodes: float = 0.0  # of a draft, per pass whose drafter was asked: what drafting might still lose
+    trust: float = 1.0  # what the drafter's probabilities were multiplied with at the end, by its record
+    saved_passes: float = 0.0  # passes' worth of time that drafting saved less what it cost, by measured costs
+    pass_seconds: float = 0.0  # of a pass without a draft, all rows of the batch, as measured at the end
+    pass_costs: Mapping[int, float] = field(default_factory=dict)
+    """What a pass with so many draft nodes took, in units of `pass_seconds`, for the numbers that were measured."""
     prefill_seconds: float = 0.0  # the first pass, which also verifies the first draft
     draft_seconds: float = 0.0
     target_seconds: float = 0.0
@@ -90,6 +99,7 @@ class Stats:
 
     @classmethod
     def of_row(cls, row: RowStats) -> Stats:
+        asked = sum(count for what, count in row.decisions.items() if what != "paused")
         return cls(
             num_calls=row.calls,
             num_drafts=row.drafts,
@@ -99,6 +109,12 @@ class Stats:
             num_accepted_tokens_per_pos=tuple(row.accepted_per_position),
             num_draft_tokens_per_source=dict(row.drafted_by_source),
             num_accepted_tokens_per_source=dict(row.accepted_by_source),
+            decisions=dict(row.decisions),
+            mean_allowed_nodes=row.allowed_nodes / asked if asked else 0.0,
+            trust=row.trust,
+            saved_passes=row.earned_calls,
+            pass_seconds=row.call_seconds,
+            pass_costs=dict(row.call_costs),
             prefill_seconds=row.prefill_seconds,
             draft_seconds=row.draft_seconds,
             target_seconds=row.target_seconds,

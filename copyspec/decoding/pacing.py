@@ -1,0 +1,183 @@
+"""The controller: when a row drafts, how many nodes a call carries, and what drafting may lose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING
+
+from copyspec.tree import EMPTY, ROOT, DraftTree
+
+if TYPE_CHECKING:
+    from copyspec.budget import Budget, CostModel
+
+SHARE = 0.015
+"""Of a row's tokens, in calls' worth of time: what drafting may lose beside what the row starts with."""
+
+STAKE = 6.0
+"""Calls' worth of time that drafting has gained and may lose again, at most."""
+
+LOOKS = 0.01
+"""Share of a row's time that goes into asking a drafter that has nothing to say."""
+
+PROBE_NODES = 2  # of a draft that is not believed, made to see whether it still deserves that
+
+_TRIALS = 0.9  # weight of earlier trials per trial in a drafter's record
+_BEFORE = 4.0  # trials in which a new row's drafter is taken to have been as right as it said
+_DOUBT = 1.0  # trials that keep a record of none right from being believed to the last
+
+
+class Pacer:
+    """Decides for one row, by what its drafts have been worth.
+
+    Three things keep drafting from costing more than it brings:
+    - the record: how often some child was right where the drafter said how likely that was. What it says later counts
+      as much less as it was wrong, so that trees shrink, and are left out where no size of them pays;
+    - pauses: while the average gain of a draft, tokens per call over the cost of the call, lies below 1, or drafts are
+      not believed. Each failure doubles the pause, and behind it a draft is tried, of PROBE_NODES if not believed;
+    - the allowance: what drafting may have lost by now, whatever drafters say and however passes are priced. It
+      begins with `start` calls' worth of time and grows by SHARE per token and by what drafts gain.
+    """
+
+    MAX_PAUSE = 32  # calls
+    _MEMORY = 0.875
+
+    def __init__(self, start: float = 1.0) -> None:
+        self.earned = 0.0
+        """Calls' worth of time that drafts saved, less what they cost."""
+        self._allowed = start
+        self._gain = 1.25  # worth a few tries
+        self._pause = 1
+        self._left = 0
+        self._right = self._said = _BEFORE
+        self.is_probe = False
+        """The next draft is the first one after a pause."""
+
+    @property
+    def trust(self) -> float:
+        """What a probability that the drafter names is multiplied with, at most 1."""
+        return min(1.0, (self._right + _DOUBT) / (self._said + _DOUBT))
+
+    @property
+    def allowance(self) -> float:
+        """Calls' worth of time that the next call may lose."""
+        return max(0.0, self._allowed)
+
+    def wants_draft(self) -> bool:
+        """Asked once per call: False skips the draft."""
+        self._allowed += SHARE
+        if self._left:
+            self._left -= 1
+            return False
+        return self._allowed > 0.0
+
+    def believed(self, tree: DraftTree) -> list[float]:
+        """What each node's score is worth by the record. [m]"""
+        trust = 1.0 if self.is_probe else self.trust
+        worth: list[float] = []
+        for parent, score in zip(tree.parents, tree.scores, strict=True):
+            above, said = (1.0, 1.0) if parent == ROOT else (worth[parent], tree.scores[parent])
+            worth.append(above * trust * min(1.0, score / said) if said > 0.0 else 0.0)
+        return worth
+
+    def observe(self, proposed: DraftTree, drafted: DraftTree, path: Sequence[int], cost: float, look: float) -> None:
+        """The drafter gave `proposed`, the call carried `drafted`, of which `path` was right.
+
+        `cost`: what that cost the call beyond an empty one, in units of it; `look`: what asking the drafter cost.
+        """
+        saved = len(path) - cost - look
+        self.earned += saved
+        self._allowed = min(self._allowed + saved, STAKE)
+        if not len(drafted):
+            self._pass_over(proposed, look)
+            return
+        self.is_probe = False
+        self._record(drafted, path)
+        self._gain = self._MEMORY * self._gain + (1 - self._MEMORY) * (1 + len(path)) / (1.0 + cost + look)
+        if self._gain >= 1.0:
+            self._pause = 1
+        else:
+            self._wait()
+
+    def _pass_over(self, proposed: DraftTree, look: float) -> None:
+        if len(proposed) and self.trust < 1.0:
+            self._wait()
+        else:
+            self._left = min(ceil(look / LOOKS) - 1, self.MAX_PAUSE) if look > LOOKS else 0
+
+    def _wait(self) -> None:
+        self._left, self.is_probe = self._pause, True
+        self._pause = min(2 * self._pause, self.MAX_PAUSE)
+
+    def _record(self, tree: DraftTree, path: Sequence[int]) -> None:
+        """Whether some child was right at each node that the output came to, against how likely that was said."""
+        said = {ROOT: 0.0, **dict.fromkeys(path, 0.0)}
+        for parent, score in zip(tree.parents, tree.scores, strict=True):
+            if parent in said:
+                said[parent] += score
+        taken = set(path)
+        for node, total in said.items():
+            if total > 0.0:
+                above = 1.0 if node == ROOT else tree.scores[node]
+                self._said = _TRIALS * self._said + min(1.0, total / above if above > 0.0 else 1.0)
+                self._right = _TRIALS * self._right + any(tree.parents[child] == node for child in taken)
+
+
+def fit(pacers: Sequence[Pacer | None], trees: Sequence[DraftTree], budget: Budget) -> tuple[list[DraftTree], int]:
+    """The trees of one call, cut to the nodes that are worth their cost, and how many each might have had.
+
+    All rows wait for the widest tree: the width is the one that gives the most expected tokens of all rows per time,
+    among those that lose no more than the drafting rows are allowed to if all drafts are wrong.
+    """
+    widest = max(map(len, trees))
+    if not budget.costs or not widest:
+        return list(trees), budget.max_nodes
+    rows = len(trees)
+    orders: list[list[int]] = []
+    gains = [0.0] * (widest + 1)  # expected tokens of the n-th node of every row
+    allowed = 0.0
+    for pacer, tree in zip(pacers, trees, strict=True):
+        if pacer is None or not len(tree):
+            orders.append([])
+            continue
+        worth = pacer.believed(tree)
+        most = PROBE_NODES if pacer.is_probe and pacer.trust < 1.0 else len(tree)
+        orders.append(sorted(range(len(tree)), key=lambda node: (-worth[node], node))[:most])
+        for place, node in enumerate(orders[-1], start=1):
+            gains[place] += worth[node]
+        allowed += pacer.allowance
+    limit = budget.max_nodes
+    while limit and rows * (budget.costs[limit] - 1.0) > allowed:
+        limit -= 1
+    expected, best, width = float(rows), rows / budget.costs[0], 0
+    for n in range(1, min(widest, limit) + 1):
+        expected += gains[n]
+        if expected / budget.costs[n] > best and rows * (budget.costs[n] - 1.0) <= allowed:
+            best, width = expected / budget.costs[n], n
+    if not width:
+        return [EMPTY] * rows, limit
+    fitted = [
+        tree if len(tree) <= min(width, len(order)) else tree.only(order[:width])
+        for tree, order in zip(trees, orders, strict=True)
+    ]
+    return fitted, limit
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a call cost, and one row's part of that."""
+
+    rows: int
+    seconds: float  # of a call without nodes; 0: not known
+    cost: float  # this row's, beyond an empty call, in units of one
+    allowed_nodes: int
+    measured: Mapping[int, float]  # seconds of a call by its nodes
+
+
+def shares(costs: CostModel, trees: Sequence[DraftTree], allowed: int, *, is_first: bool) -> list[Share]:
+    """What a call with `trees` cost each row: all rows waited, and those that drafted pay for it by their nodes."""
+    rows, width, total = len(trees), max(map(len, trees)), sum(map(len, trees))
+    extra = rows * (costs.costs(rows, width, is_first=is_first)[width] - 1.0) / total if total else 0.0
+    seconds, measured = costs.seconds(rows), costs.measured(rows)
+    return [Share(rows, seconds, extra * len(tree), allowed, measured) for tree in trees]
