@@ -1,20 +1,25 @@
 """Replay: drafts alone, on recorded outputs of real models. No model runs.
 
-python -m benchmarks.replay TRANSCRIPTS... --tokenizer FILE [--methods copyspec,prompt-lookup] [--nodes 32]
+python -m benchmarks.replay TRANSCRIPTS... --tokenizer FILE [--methods copyspec,hf-prompt-lookup] [--nodes 32]
+                            [--mean-nodes 8] [--rows N] [--json FILE] [--html FILE] [--png FILE]
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from benchmarks.replay_methods import Llma, LongestSuffix, PromptLookup, ShallowAggressive
+from benchmarks import replay_chart, replay_html, replay_table
+from benchmarks.replay_figures import Figures
+from benchmarks.replay_limits import MeanLimit
+from benchmarks.replay_methods import HfPromptLookup, Llma, LongestSuffix, PromptLookup, ShallowAggressive
 from benchmarks.transcripts import (
     EDIT_TASKS,
     TokenRow,
@@ -34,7 +39,6 @@ from copyspec.drafters.base import Drafter
 from copyspec.sources import Source
 from copyspec.tree import ROOT, DraftTree
 
-BASELINE = "prompt-lookup"
 Method = Callable[[str, TokenRow], Drafter]
 """Makes the drafter of one row from its task and tokens."""
 
@@ -50,6 +54,7 @@ def copyspec_drafter(task: str, row: TokenRow) -> Drafter:
 
 METHODS: dict[str, Method] = {
     "copyspec": copyspec_drafter,
+    "hf-prompt-lookup": lambda _, row: HfPromptLookup(row.prompt, row.references, row.output[-1]),
     "prompt-lookup": lambda _, row: PromptLookup(row.prompt, row.references, row.output[-1]),
     "longest-suffix": lambda _, row: LongestSuffix(row.prompt, row.references, row.output[-1]),
     "sad": lambda _, row: ShallowAggressive(row.prompt, row.references, row.output[-1]),
@@ -68,24 +73,6 @@ class Tally:
     microseconds: list[float] = field(default_factory=list)  # [calls], propose and accept together
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """One line of the JSON."""
-
-    task: str
-    set: str
-    model: str
-    method: str
-    nodes: int
-    rows: int
-    output_tokens: int
-    calls: int
-    tokens_per_call: float
-    nodes_per_call: float
-    draft_us_p50: float
-    draft_us_p99: float
-
-
 def accepted_path(tree: DraftTree, output: Sequence[int], start: int) -> int:
     """How many of output[start:] the longest path of `tree` that equals them holds."""
     children = {
@@ -100,12 +87,13 @@ def accepted_path(tree: DraftTree, output: Sequence[int], start: int) -> int:
     return length
 
 
-def replay(drafter: Drafter, output: Sequence[int], budget: Budget, tally: Tally) -> None:
+def replay(drafter: Drafter, output: Sequence[int], limit: Budget | MeanLimit, tally: Tally) -> None:
     """Runs `drafter` along `output`: accept the longest path that equals it, then one token of the target's own."""
     at = 0
     tally.rows += 1
     tally.output_tokens += len(output)
     while at < len(output):
+        budget = limit.budget() if isinstance(limit, MeanLimit) else limit
         started = time.perf_counter()
         tree = drafter.propose(budget)
         proposed = time.perf_counter()
@@ -117,55 +105,91 @@ def replay(drafter: Drafter, output: Sequence[int], budget: Budget, tally: Tally
         tally.calls += 1
         tally.nodes += len(tree)
         tally.microseconds.append((proposed - started + ended - told) * 1e6)
+        if isinstance(limit, MeanLimit):
+            limit.observe(len(tree))
 
 
-def run(rows: Iterable[Transcript], tokenizer: Tokenizer, methods: Sequence[str], nodes: int) -> list[Figures]:
-    """Figures by task, set, model and method."""
-    budget, eos = Budget(nodes), end_token(tokenizer)
-    tallies: dict[tuple[str, str, str, str], Tally] = {}
-    for row in rows:
+def run(
+    rows: Sequence[Transcript],
+    tokenizer: Tokenizer,
+    methods: Sequence[str],
+    nodes: Iterable[int],
+    mean_nodes: float | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+) -> list[Figures]:
+    """Figures by limit of nodes, task, set, model and method.
+
+    `mean_nodes`: the nodes a call of each method on each set, on average, at most. `progress` is told how many of
+    `rows` are done.
+    """
+    limits, eos = list(nodes), end_token(tokenizer)
+    tallies: dict[tuple[str, str, str, str, int], tuple[Tally, Budget | MeanLimit]] = {}
+    for done, row in enumerate(rows):
+        progress(done)
         tokens = tokenise(row, tokenizer, eos)
-        for method in methods:
-            drafter = METHODS[method](row.task, tokens)
-            replay(drafter, tokens.output, budget, tallies.setdefault((*row.key, method), Tally()))
-    return [
-        Figures(
-            *key,
-            nodes=nodes,
-            rows=tally.rows,
-            output_tokens=tally.output_tokens,
-            calls=tally.calls,
-            tokens_per_call=round(ratio(tally.output_tokens, tally.calls), 4),
-            nodes_per_call=round(ratio(tally.nodes, tally.calls), 3),
-            draft_us_p50=round(quantile(tally.microseconds, 0.5), 1),
-            draft_us_p99=round(quantile(tally.microseconds, 0.99), 1),
-        )
-        for key, tally in tallies.items()
-    ]
+        for most in limits:
+            for method in methods:
+                key = (*row.key, method, most)
+                if key not in tallies:
+                    tallies[key] = Tally(), MeanLimit(mean_nodes, most) if mean_nodes else Budget(most)
+                tally, limit = tallies[key]
+                replay(METHODS[method](row.task, tokens), tokens.output, limit, tally)
+    progress(len(rows))
+    figures = [_figures(key, tally, mean_nodes) for key, (tally, _) in tallies.items()]
+    return sorted(figures, key=lambda line: limits.index(line.nodes))
 
 
-def table(figures: Sequence[Figures], methods: Sequence[str]) -> str:
-    """Tokens per call by set, ratios to prompt lookup in brackets, then the median ratio of each task's sets."""
-    by_key: dict[tuple[str, str, str], dict[str, Figures]] = {}
-    for line in figures:
-        by_key.setdefault((line.task, line.set, line.model), {})[line.method] = line
-    head = f"{'task / set / model':<62}{'rows':>5} " + "".join(f"{method:>18}" for method in methods)
-    lines, ratios = [head], dict[tuple[str, str], list[float]]()
-    for key, found in by_key.items():
-        cells = ""
-        for method in methods:
-            share = ratio(found[method].tokens_per_call, found[BASELINE].tokens_per_call) if BASELINE in found else 0.0
-            ratios.setdefault((key[0], method), []).append(share)
-            cells += f"{found[method].tokens_per_call:>11.2f} ({share:.2f})"
-        lines.append(f"{' / '.join(key)[:61]:<62}{found[methods[0]].rows:>5} {cells}")
-    lines.append("median over the sets of a task of the ratio to prompt-lookup")
-    for task in dict.fromkeys(key[0] for key in by_key):
-        cells = "".join(f"{statistics.median(ratios[task, method]):>18.2f}" for method in methods)
-        lines.append(f"{task:<62}{'':>5} {cells}")
-    for method in methods:
-        p50 = statistics.median(line.draft_us_p50 for line in figures if line.method == method)
-        lines.append(f"draft_us p50, median over sets, {method}: {p50:.0f}")
-    return "\n".join(lines)
+def _figures(key: tuple[str, str, str, str, int], tally: Tally, mean_nodes: float | None) -> Figures:
+    return Figures(
+        *key,
+        rows=tally.rows,
+        output_tokens=tally.output_tokens,
+        calls=tally.calls,
+        tokens_per_call=round(ratio(tally.output_tokens, tally.calls), 4),
+        nodes_per_call=round(ratio(tally.nodes, tally.calls), 3),
+        draft_us_p50=round(quantile(tally.microseconds, 0.5), 1),
+        draft_us_p99=round(quantile(tally.microseconds, 0.99), 1),
+        mean_nodes=mean_nodes,
+    )
+
+
+def show_progress(total: int) -> Callable[[int], None]:
+    """A counter of rows on a terminal's standard error, nothing elsewhere."""
+
+    def progress(done: int) -> None:
+        if sys.stderr.isatty():
+            print(f"\r{done}/{total} rows", end="\n" if done == total else "", file=sys.stderr, flush=True)
+
+    return progress
+
+
+def node_counts(text: str) -> list[int]:
+    """Of `--nodes`: whole numbers above 0, divided by commas."""
+    try:
+        counts = list(dict.fromkeys(int(part) for part in text.split(",")))
+    except ValueError:
+        counts = []
+    if not counts or min(counts) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of nodes: give 1 or more, or several as in 16,32,64")
+    return counts
+
+
+def positive(text: str) -> float:
+    """Of `--mean-nodes`."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 1.0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no mean of nodes: give a number of 1 or more")
+    return number
+
+
+def row_count(text: str) -> int:
+    """Of `--rows`."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of rows: give 1 or more, or leave it out for all")
+    return int(text)
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -173,30 +197,47 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("transcripts", nargs="+", help=".jsonl.gz files or folders of them")
     parser.add_argument("--tokenizer", required=True, help="tokenizer.json, gzip allowed")
     parser.add_argument("--methods", default=",".join(METHODS), help="comma-separated, of: %(default)s")
-    parser.add_argument("--nodes", type=int, default=32, help="draft nodes a call, at most")
-    parser.add_argument("--rows", type=int, default=None, help="rows of each set, at most (default: all)")
+    parser.add_argument("--nodes", type=node_counts, default=[32], help="draft nodes a call, at most (default: 32)")
+    parser.add_argument("--mean-nodes", type=positive, default=None, help="draft nodes a call on average, at most")
+    parser.add_argument("--rows", type=row_count, default=None, help="rows of each set, at most (default: all)")
     parser.add_argument("--seed", type=int, default=0, help="of the choice of rows")
     parser.add_argument("--json", default=None, help="where to write the figures")
+    parser.add_argument("--html", default=None, help="where to write a page with chart and table")
+    parser.add_argument("--png", default=None, help="where to draw the chart (needs matplotlib)")
     options = parser.parse_args(arguments)
     unknown = [method for method in options.methods.split(",") if method not in METHODS]
     if unknown:
         parser.error(f"--methods: no method {unknown[0]!r}; there are {', '.join(METHODS)}")
+    for name in ("json", "html", "png"):  # before minutes of work, not after
+        file = getattr(options, name)
+        if file and not Path(file).parent.is_dir():
+            parser.error(f"--{name}: there is no folder for {file!r}: make it first")
+    if options.png:
+        try:
+            replay_chart.need_matplotlib()
+        except ImportError as error:
+            parser.error(f"--png: {error}")
     return options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
-    methods = options.methods.split(",")
+    methods = list(dict.fromkeys(options.methods.split(",")))
     try:
         rows = choose_rows(read_transcripts(options.transcripts), options.rows, options.seed)
         tokenizer = load_tokenizer(options.tokenizer)
     except ValueError as error:
         print(f"benchmarks.replay: {error}", file=sys.stderr)
         return 2
-    figures = run(rows, tokenizer, methods, options.nodes)
-    print(table(figures, methods))
+    figures = run(rows, tokenizer, methods, options.nodes, options.mean_nodes, show_progress(len(rows)))
+    print(replay_table.terminal(figures))
     if options.json:
         write_json(options.json, [asdict(line) for line in figures])
+    command = shlex.join(["python", "-m", "benchmarks.replay", *(sys.argv[1:] if arguments is None else arguments)])
+    if options.html:
+        Path(options.html).write_text(replay_html.page(figures, command), encoding="utf-8")
+    if options.png:
+        replay_chart.png(replay_chart.Chart.of(figures), options.png)
     return 0
 
 

@@ -9,8 +9,9 @@ from copyspec.tree import EMPTY, DraftTree
 
 LOOKUP_NGRAM, LOOKUP_TOKENS = 2, 10  # Hugging Face: max_matching_ngram_size, prompt_lookup_num_tokens as used
 SUFFIX_TOKENS = 24
-LLMA_NGRAM, LLMA_TOKENS = 5, 19  # arXiv 2304.04487 and its code: n-grams of 5 to 1, 19 tokens copied
-SAD_NGRAM = 3
+LLMA_NGRAM, LLMA_TOKENS = 5, 19  # microsoft/LMOps, llma: max_n=5 and --n 1; --k 20 counts the token before the copy
+SAD_NGRAM = 3  # of the authors' code: n-grams of 1, then 2, then 3
+NO_LIMIT = 1 << 62  # tokens of an output that no replay reaches
 
 
 def chain(tokens: Sequence[int], budget: Budget) -> DraftTree:
@@ -20,8 +21,41 @@ def chain(tokens: Sequence[int], budget: Budget) -> DraftTree:
     return DraftTree(tokens, range(-1, m - 1), [1.0] * m, [None] * m) if m else EMPTY
 
 
+class HfPromptLookup:
+    """Hugging Face prompt lookup itself: the class that `model.generate(prompt_lookup_num_tokens=10)` makes.
+
+    It searches the prompt and the output, and gives up its draft at an end of sequence.
+    """
+
+    def __init__(self, prompt: Sequence[int], references: Sequence[Sequence[int]], eos: int) -> None:
+        import torch  # here: the other methods need neither, and they take seconds to load
+        from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
+
+        self.torch = torch
+        self.generator = PromptLookupCandidateGenerator(
+            eos_token_id=torch.tensor([eos]),
+            num_output_tokens=LOOKUP_TOKENS,
+            max_matching_ngram_size=LOOKUP_NGRAM,
+            max_length=NO_LIMIT,
+        )
+        self.ids = torch.empty(1, 2 * len(prompt) + 64, dtype=torch.long)
+        self.length = 0
+        self.accept(prompt)
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        end = self.length + len(tokens)
+        if end > self.ids.shape[1]:  # doubled, so that its copies cost as much as the tokens, not their square
+            self.ids = self.torch.cat([self.ids, self.torch.empty(1, end, dtype=self.torch.long)], dim=1)
+        self.ids[0, self.length : end] = self.torch.tensor(tokens, dtype=self.torch.long)
+        self.length = end
+
+    def propose(self, budget: Budget) -> DraftTree:
+        candidates, _ = self.generator.get_candidates(self.ids[:, : self.length])  # type: ignore[arg-type]
+        return chain(candidates[0, self.length :].tolist(), budget)
+
+
 class PromptLookup:
-    """Hugging Face prompt lookup: the leftmost match of the last two tokens, else of the last one."""
+    """The same rule in a dictionary: the leftmost match of the last two tokens, else of the last one."""
 
     def __init__(self, prompt: Sequence[int], references: Sequence[Sequence[int]], eos: int) -> None:
         self.eos = eos
@@ -101,18 +135,22 @@ class Llma:
 
 
 class ShallowAggressive:
-    """SAD (arXiv 2106.04970): all the rest of the source; after a difference, from the output's last 1 to 3 tokens
-    where they occur exactly once in the source, else one plain step.
+    """SAD (arXiv 2106.04970): all the rest of the source; after a difference, from where the output's last token, else
+    its last two, else three, occur exactly once in the source; one plain step where they do not.
+
+    As `paper_aggressive_generate` in the authors' code (microsoft/unilm, decoding/IAD) has it: their other function
+    takes a plain step after every difference before it looks for a match. A draft that the budget cut short goes on
+    where it was cut.
     """
 
     def __init__(self, prompt: Sequence[int], references: Sequence[Sequence[int]], eos: int) -> None:
-        self.source = [*references[0], eos] if references else []
+        self.source = list(references[0]) if references else []
         self.output: list[int] = []
         self.cursor: int | None = 0  # where the output stands in the source; None: not known
-        self.places: dict[tuple[int, ...], list[int]] = {}
+        self.ends: dict[tuple[int, ...], list[int]] = {}  # n-gram -> where it ends in the source
         for end in range(1, len(self.source) + 1):
             for n in range(1, min(SAD_NGRAM, end) + 1):
-                self.places.setdefault(tuple(self.source[end - n : end]), []).append(end)
+                self.ends.setdefault(tuple(self.source[end - n : end]), []).append(end)
 
     def accept(self, tokens: Sequence[int]) -> None:
         self.output.extend(tokens)
@@ -127,7 +165,7 @@ class ShallowAggressive:
 
     def _resume(self) -> int | None:
         for n in range(1, min(SAD_NGRAM, len(self.output)) + 1):
-            places = self.places.get(tuple(self.output[-n:]), [])
-            if len(places) == 1:
-                return places[0]
+            ends = self.ends.get(tuple(self.output[-n:]), [])
+            if len(ends) == 1:
+                return ends[0]
         return None
