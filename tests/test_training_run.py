@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from training.card import _BARS, bars
 from training.data import load_prose
 from training.export import export
-from training.model import Shape, from_llama, hidden, init_weights, rotation, shape_of, to_llama
+from training.model import Shape, from_llama, hidden, init_weights, keep_layers, rotation, shape_of, to_llama
 from training.optim import orthogonal
 from training.plans import PRESETS
 from training.train import Schedule, train
@@ -161,3 +161,22 @@ def test_card_compares_with_the_bars() -> None:
     reached = [line.split("|")[-2].strip() for line in bars(json.loads(json.dumps(quality))).splitlines()[2:]]
     assert reached == ["yes", "no", "yes", "no", "yes", "no"]
     assert set(_BARS) == {"copies", "raw", "guarded", "one_sentence", "passage"}
+
+
+def test_a_smaller_model_begins_with_some_layers_of_a_larger_one(prose: Path, tmp_path: Path) -> None:
+    train(prose, tmp_path / "run", _TINY, 0.0)
+    export(tmp_path / "run", tmp_path / "model")
+    small = replace(_TINY, shape=replace(_TINY.shape, layers=1), weights=tmp_path / "model", layers=(1,), steps=0)
+    train(prose, tmp_path / "small", small, 0.0)  # its schedule is over at once: one step, at a rate near zero
+    export(tmp_path / "small", tmp_path / "exported")
+    whole, part = (AutoModelForCausalLM.from_pretrained(tmp_path / name) for name in ("model", "exported"))
+    for (name, old), new in zip(
+        whole.model.layers[1].named_parameters(), part.model.layers[0].parameters(), strict=True
+    ):
+        assert torch.allclose(old.float(), new.float(), atol=2e-3), name
+
+
+@pytest.mark.parametrize("kept", [(2,), (-1,), ()])
+def test_layers_that_are_not_there_are_named(kept: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="layers 0 to 1"):
+        keep_layers(init_weights(_TINY.shape, torch.Generator().manual_seed(0)), kept)

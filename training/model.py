@@ -9,6 +9,7 @@ lengths (below 600 tokens).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -172,3 +173,24 @@ def from_llama(named: Weights, shape: Shape) -> Weights:
         }
     order = init_weights(shape, torch.Generator())
     return {name: weights[name].float().contiguous() for name in order}
+
+
+def keep_layers(weights: Weights, kept: Sequence[int]) -> Weights:
+    """Some layers of a model, in the order of ``kept``, and its other weights: to train a smaller one from.
+
+    A small model begun like this can copy from its first step; begun with random weights it finds that out late.
+    Raises ValueError for a layer that is not there.
+    """
+    layers = 1 + max(int(name.split(".")[0]) for name in weights if name[0].isdigit())
+    if not kept or any(not 0 <= i < layers for i in kept):
+        raise ValueError(f"layers to keep are {list(kept)}; the model has layers 0 to {layers - 1}")
+    chosen: Weights = {}
+    for name, value in weights.items():  # in the order of init_weights, which a checkpoint's flat buffers follow
+        if name == "norm":
+            for new, old in enumerate(kept):
+                prefix = f"{old}."
+                parts = {each: weights[each] for each in weights if each.startswith(prefix)}
+                chosen |= {f"{new}.{each.removeprefix(prefix)}": part for each, part in parts.items()}
+        if not name[0].isdigit():
+            chosen[name] = value
+    return chosen

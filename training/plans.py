@@ -30,6 +30,7 @@ class Plan:
     save_seconds: float = 180.0
     steps: int = 0  # 0: until the clock says so
     weights: Path | None = None  # an exported model to go on from
+    layers: tuple[int, ...] = ()  # of those weights, the layers to begin with; none: all
     tokenizer: Path | None = None  # an exported model whose tokens to use; None: train a tokenizer
     mixture: Mixture = field(default_factory=Mixture)
 
@@ -40,11 +41,8 @@ PRESETS = {
         shape=Shape(width=320, layers=7, heads=5, inner=832), rates=Rates(matrix=0.012, average=0.999), world=1,
         batch=65536, limit=1000, pool=16, helpers=12, device="cuda", save_seconds=120.0,
     ),
-    # a drafter for the bundled model, which therefore shares its tokens
-    "sibling": Plan(
-        shape=Shape(width=128, layers=2, heads=2, inner=320), rates=Rates(matrix=0.012), world=1, batch=4096,
-        tokenizer=_BUNDLED,
-    ),
+    # a drafter for the bundled model, which therefore shares its tokens; begun with three of its five layers
+    "sibling": Plan(rates=Rates(matrix=0.006), world=1, batch=4096, weights=_BUNDLED, layers=(0, 1, 4)),
     # a corrector that reads the source in its encoder; nothing to quote from there
     "seq2seq": Plan(
         shape=Seq2SeqShape(), rates=Rates(matrix=0.012), world=1, batch=4096, pool=32, tokenizer=_BUNDLED,

@@ -28,6 +28,7 @@ from safetensors.torch import load_file
 
 from training.data import Batch, Batches, load_prose, make_tokenizer
 from training.families import Tables, family_name, family_of
+from training.model import Shape, keep_layers
 from training.optim import Optimizer, Shared
 from training.plans import PRESETS, Plan
 from training.tokenizer import load_tokenizer
@@ -89,11 +90,13 @@ def train(data: Path, out: Path, plan: Plan, deadline: float) -> None:
         json.dumps({"shape": plan.shape.as_dict(), "rates": vars(plan.rates), "seed": plan.seed, "preset": plan.device,
                     "family": family_name(plan.shape),
                     "batch": plan.batch * plan.world, "mixture": vars(plan.mixture),
-                    "weights": plan.weights and plan.weights.name}, indent=1))  # fmt: skip
+                    "weights": plan.weights and plan.weights.name, "layers": plan.layers}, indent=1))  # fmt: skip
     tokenizer = load_tokenizer(out / "tokenizer.json")
     plan = replace(plan, shape=replace(plan.shape, vocab=tokenizer.get_vocab_size()))
     if plan.weights is not None:
-        weights = family.from_named(load_file(plan.weights / "model.safetensors"), plan.shape)
+        whole = family.shape_of(json.loads((plan.weights / "config.json").read_text()))
+        weights = family.from_named(load_file(plan.weights / "model.safetensors"), whole)
+        weights = keep_layers(weights, plan.layers) if plan.layers else weights
     else:
         weights = family.init_weights(plan.shape, torch.Generator().manual_seed(plan.seed))
     shared = Shared(weights, plan.world, torch.device(plan.device), torch.bfloat16)
@@ -222,6 +225,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--weights", type=Path, help="model folder to go on from; give a smaller --rate as well")
     parser.add_argument(
+        "--layers", default="", help="layers of those weights to begin with, as in 0,1,4 (sibling: 0,1,4)"
+    )
+    parser.add_argument(
         "--tokenizer", type=Path, help="model folder whose tokens to use (sibling, seq2seq: the bundled)"
     )
     parser.add_argument("--rate", type=float, default=1.0, help="factor of the preset's learning rates")
@@ -230,14 +236,19 @@ def main() -> None:
     deadline = clock(args.finish_by) if args.finish_by else time.time() + 60 * args.minutes
     plan = PRESETS[args.preset]
     rates = replace(plan.rates, matrix=plan.rates.matrix * args.rate, other=plan.rates.other * args.rate)
+    weights = args.weights or plan.weights
     shares = {
         name: float(value) for name, _, value in (part.partition("=") for part in args.mixture.split(",") if part)
     }
-    if args.weights is not None:
+    layers = tuple(int(i) for i in args.layers.split(",")) if args.layers else plan.layers
+    if weights is not None:
         shares.setdefault("opening", 0.0)  # it can copy already
-        sizes = json.loads((args.weights / "config.json").read_text())
-        plan = replace(plan, shape=family_of(plan.shape).shape_of(sizes))
-    plan = replace(plan, seed=args.seed, steps=args.steps, rates=rates, weights=args.weights,
+        plan = replace(plan, shape=family_of(plan.shape).shape_of(json.loads((weights / "config.json").read_text())))
+    if layers and (weights is None or not isinstance(plan.shape, Shape)):
+        parser.error("--layers chooses layers of a Llama given as --weights FOLDER")
+    if layers and isinstance(plan.shape, Shape):
+        plan = replace(plan, shape=replace(plan.shape, layers=len(layers)), layers=layers)
+    plan = replace(plan, seed=args.seed, steps=args.steps, rates=rates, weights=weights,
                    tokenizer=args.tokenizer or plan.tokenizer, mixture=replace(plan.mixture, **shares))  # fmt: skip
     train(args.data, args.out, plan, deadline)
 
