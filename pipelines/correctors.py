@@ -99,6 +99,7 @@ class ModelOptions:
     by_sentence: bool | None = None  # None: encoder-decoder models get sentences, the others paragraphs
     segment_tokens: int | None = None  # longer texts are split; None: what fits into the model's context
     drafts: bool = True  # False decodes plainly; the output is the same
+    draft_models: tuple[str, ...] = ()  # smaller models that draft too, as `draft_model` of `generate`
 
     def __post_init__(self) -> None:
         if self.instruction is not None:
@@ -150,6 +151,8 @@ class ModelCorrector:
         }
         if self.options.system is not None:
             options["system"] = self.options.system
+        if self.options.draft_models:
+            options["draft_model"] = self.options.draft_models
         if not self.options.drafts:
             options["drafter"] = "none"
         inputs = self._inputs(texts, asked)

@@ -35,6 +35,7 @@ class EditOptions:
     max_edit_ratio: float | None = None  # changed lines per line; above, the text stays. None: no limit
     strip_wrappers: bool = True  # chat models put talk and fences around a text
     drafts: bool = True  # False decodes plainly; the output is the same
+    draft_models: tuple[str, ...] = ()  # smaller models that draft too, as `draft_model` of `generate`
 
     def __post_init__(self) -> None:
         if self.max_edit_ratio is not None and not self.max_edit_ratio >= 0:
@@ -103,6 +104,8 @@ class EditPipeline:
         options: GenerateOptions = {"chat": True if self.chat else "auto"}
         if self.options.system is not None:
             options["system"] = self.options.system
+        if self.options.draft_models:
+            options["draft_model"] = self.options.draft_models
         if not self.options.drafts:
             options["drafter"] = "none"
         asked = Input(prompt, edit_source=shown, max_new_tokens=limit)

@@ -33,6 +33,12 @@ MaxNewTokens: TypeAlias = Annotated[
 Plain: TypeAlias = Annotated[
     bool, typer.Option("--plain", help="Decode without copying: the same, slower.", rich_help_panel=RUN)
 ]
+DraftModel: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A smaller model that drafts too: hub id, folder, layers:N or pool. Repeatable.", rich_help_panel=MODEL
+    ),
+]
 InPlace: TypeAlias = Annotated[
     bool, typer.Option("--in-place", "-i", help="Write the files themselves.", rich_help_panel=OUTPUT)
 ]

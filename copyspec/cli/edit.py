@@ -49,6 +49,7 @@ def edit(
     device: options.Device = None,
     dtype: options.Dtype = "auto",
     max_new_tokens: options.MaxNewTokens = None,
+    draft_model: options.DraftModel = None,
     plain: options.Plain = False,
     quiet: options.Quiet = False,
 ) -> int:
@@ -70,7 +71,9 @@ def edit(
         raise UsageError("-i or -o, --whole, --diff and --check each say what comes out; give one")
     if not instruction.strip():
         raise UsageError("--instruction is empty: say what to change")
-    asked = EditOptions(system, max_new_tokens, max_edit_ratio, drafts=not plain)
+    asked = EditOptions(
+        system, max_new_tokens, max_edit_ratio, drafts=not plain, draft_models=tuple(draft_model or ())
+    )
     with quieted(quiet):
         pipeline = pipeline_of(model, {"device": device, "dtype": dtype}, asked)
     shown = _Shown(in_place, suffix, output, whole, quiet, check)

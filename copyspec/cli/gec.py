@@ -104,6 +104,7 @@ def gec(
             "--resume/--no-resume", help="Go on where an interrupted run was, or begin anew.", rich_help_panel=RUN
         ),
     ] = None,
+    draft_model: options.DraftModel = None,
     plain: options.Plain = False,
     quiet: options.Quiet = False,
 ) -> int:
@@ -137,7 +138,16 @@ def gec(
     guards = GuardOptions(
         allow_numbers, allow_links, allow_code, allow_names, max_edit_ratio, protect=tuple(protect or ())
     )
-    asked = ModelOptions(instruction, system, max_new_tokens, batch_size, by_sentence, segment_tokens, not plain)
+    asked = ModelOptions(
+        instruction,
+        system,
+        max_new_tokens,
+        batch_size,
+        by_sentence,
+        segment_tokens,
+        drafts=not plain,
+        draft_models=tuple(draft_model or ()),
+    )
     run = RunOptions(guards, splitter(segmenter))
     loading: LoadOptions = {"device": device, "dtype": dtype}
     told = Told(quiet, check, stats, diff, edits, html, m2, files.is_writing)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from copyspec.engine.results import Chunk, Comparison, Result, Stats
 
 _MODEL, _TEXTS, _SAMPLING, _OUTPUT = "Model", "Texts to copy from", "How tokens are picked", "Output"
+_DRAFTS = "How it is drafted"
 
 
 def generate(
@@ -61,8 +62,27 @@ def generate(
         list[str] | None, typer.Option(help="End before this text. Repeatable.", rich_help_panel=_SAMPLING)
     ] = None,
     max_draft_nodes: Annotated[
-        int | None, typer.Option(help="Draft tokens per pass; 0 decodes plainly.", rich_help_panel=_SAMPLING)
+        int | None, typer.Option(help="Draft tokens per pass; 0 decodes plainly.", rich_help_panel=_DRAFTS)
     ] = None,
+    draft_model: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A smaller model that drafts too: hub id, folder, layers:N or pool. Repeatable.",
+            rich_help_panel=_DRAFTS,
+        ),
+    ] = None,
+    drafter: Annotated[str, typer.Option(help="auto, copy, model or none.", rich_help_panel=_DRAFTS)] = "auto",
+    rule: Annotated[
+        str | None, typer.Option(help="How drafts are accepted. Default: coupled.", rich_help_panel=_DRAFTS)
+    ] = None,
+    rule_setting: Annotated[
+        list[str] | None,
+        typer.Option(help="Of the rule, NAME=NUMBER: lenience=0.5. Repeatable.", rich_help_panel=_DRAFTS),
+    ] = None,
+    lossy: Annotated[
+        bool,
+        typer.Option("--lossy", help="The rule may change what the model would write.", rich_help_panel=_DRAFTS),
+    ] = False,
     json_output: Annotated[
         bool, typer.Option("--json", help="Text, tokens, counters and spans as JSON.", rich_help_panel=_OUTPUT)
     ] = False,
@@ -80,7 +100,7 @@ def generate(
 ) -> int:
     """Generate text, copying from the prompt and from references where the output repeats them.
 
-    The output is that of plain decoding; --compare shows it.
+    The output is that of plain decoding; --compare shows it. Only --lossy, with a rule that needs it, gives that up.
     """
     text = read_prompt(prompt, file)
     references = [*(reference or ()), *(read(path, "--reference-file") for path in reference_file or ())]
@@ -101,21 +121,26 @@ def generate(
         "repetition_penalty": repetition_penalty,
         "seed": seed,
         "stop": stop or None,
+        "draft_model": draft_model or None,
+        "drafter": drafter,  # type: ignore[typeddict-item]  # checked with the others
+        "lossy": lossy,
     }
+    if rule is not None:
+        options["rule"] = rule
+    if rule_setting:
+        options["rule_settings"] = dict(map(_setting, rule_setting))
     if max_draft_nodes is not None:
         options["max_draft_nodes"] = max_draft_nodes
     quiet_libraries()
     if compare:
         comparison = _compare(text, references, options, wants_json=json_output)
-        if stats:
-            _print_stats(comparison.copied.stats)
+        _print_notes(comparison.copied, with_stats=stats)
         return 0 if comparison.equal else 1
     streams = stream if stream is not None else sys.stdout.isatty() and not json_output
     if streams and json_output:
         raise UsageError("--json prints one object at the end; leave --stream out")
     result = _streamed(text, references, options) if streams else _whole(text, references, options, json_output)
-    if stats:
-        _print_stats(result.stats)
+    _print_notes(result, with_stats=stats)
     return 0
 
 
@@ -181,6 +206,21 @@ def _comparison_dict(comparison: Comparison) -> dict[str, object]:
         "plain": comparison.plain.to_dict(),
         "copied": comparison.copied.to_dict(),
     }
+
+
+def _setting(given: str) -> tuple[str, float]:
+    name, _, value = given.partition("=")
+    try:
+        return name, float(value)
+    except ValueError as error:
+        raise UsageError(f"--rule-setting {given!r} must be NAME=NUMBER, for example lenience=0.5") from error
+
+
+def _print_notes(result: Result, *, with_stats: bool) -> None:
+    if with_stats:
+        _print_stats(result.stats)
+    if result.lossy:
+        print(f"copyspec: rule {result.rule!r} is lossy: the model alone may write something else", file=sys.stderr)
 
 
 def _print_stats(stats: Stats) -> None:

@@ -1,0 +1,80 @@
+"""The command line's options of drafting: smaller models, rules, and the mark of lossy ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from texts import byte_level, llama
+
+from copyspec.cli import main
+
+LENGTH = ["--max-new-tokens", "16"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    llama(len(byte_level())).save_pretrained(path)
+    byte_level().save_pretrained(path)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def named_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COPYSPEC_MODEL", str(folder))
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main(list(arguments))
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_a_draft_model_changes_no_output(capsys: pytest.CaptureFixture[str], folder: Path, steady_drafts: None) -> None:
+    plain = run(capsys, "generate", "the cat", "--drafter", "none", "--json", *LENGTH)
+    for model in ("layers:1", "pool"):
+        code, out, _ = run(capsys, "generate", "the cat", "--draft-model", model, "--json", *LENGTH)
+        drafted = json.loads(out)
+        assert code == 0 and drafted["text"] == json.loads(plain[1])["text"]
+        assert (drafted["rule"], drafted["lossy"]) == ("coupled", False)
+    assert drafted["stats"]["decisions"]
+    several = ["--draft-model", "layers:1", "--draft-model", "pool", "--drafter", "model"]
+    assert json.loads(run(capsys, "generate", "the cat", *several, "--json", *LENGTH)[1])["text"] == drafted["text"]
+
+
+def test_lossy_rules_are_asked_for_and_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    rule = ["--rule", "lenience", "--rule-setting", "lenience=0.5"]
+    code, out, err = run(capsys, "generate", "the cat", *rule, *LENGTH)
+    assert (code, out) == (2, "") and "--lossy" in err
+    code, out, err = run(capsys, "generate", "the cat", *rule, "--lossy", "--json", *LENGTH)
+    assert code == 0 and (json.loads(out)["rule"], json.loads(out)["lossy"]) == ("lenience", True)
+    assert "rule 'lenience' is lossy" in err
+    assert run(capsys, "generate", "the cat", "--rule", "greedy", *LENGTH)[2] == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--draft-model", "layers:no"], "layers:2"),
+        (["--drafter", "modell"], "'auto', 'copy', 'model' or 'none'"),
+        (["--drafter", "model"], "--draft-model"),
+        (["--rule", "lenient"], "lenient"),
+        (["--rule", "lenience", "--lossy", "--rule-setting", "lenience"], "NAME=NUMBER"),
+    ],
+)
+def test_wrong_options_say_what_is_meant(capsys: pytest.CaptureFixture[str], options: list[str], message: str) -> None:
+    code, out, err = run(capsys, "generate", "the cat", *options, *LENGTH)
+    assert (code, out) == (2, "") and message in err and len(err.splitlines()) == 1
+
+
+def test_files_are_corrected_with_a_draft_model(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, steady_drafts: None
+) -> None:
+    file = tmp_path / "text.txt"
+    file.write_text("the cat sat on the mat.\n", encoding="utf-8")
+    options = ["--max-new-tokens", "24", "--instruction", "Fix: {text}"]
+    for command in ("gec", "edit"):
+        alone = run(capsys, command, str(file), *options)
+        assert run(capsys, command, str(file), *options, "--draft-model", "layers:1")[:2] == alone[:2]
