@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
@@ -15,6 +15,9 @@ pytest.importorskip("langchain_core")
 
 import torch
 from langchain_core.messages import AIMessage, ChatMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import Runnable
 from pydantic import ValidationError
 from transformers import LogitsProcessor
 
@@ -52,9 +55,15 @@ def shown(engine: Engine, messages: list[object]) -> str:
 
 
 @contextmanager
-def counted(engine: Engine) -> Iterator[Callable[[], int]]:
+def counted(engine: Engine, slowly: float = 0.0) -> Iterator[Callable[[], int]]:
+    """How many passes the model has made; each takes `slowly` seconds longer."""
     passes: list[None] = []
-    handle = engine.model.register_forward_hook(lambda *_: passes.append(None))
+
+    def count(*_: object) -> None:
+        time.sleep(slowly)
+        passes.append(None)
+
+    handle = engine.model.register_forward_hook(count)
     try:
         yield lambda: len(passes)
     finally:
@@ -209,7 +218,7 @@ def test_batches_share_passes(llm: ChatCopySpec, together: Callable[[ChatCopySpe
         with engine._lock:  # nobody starts before most have come
             answers = pool.submit(together, llm)
             deadline = time.monotonic() + 30
-            while sum(len(lane.waiting) for lane in queue._lanes.values()) < len(PROMPTS) - 2:
+            while sum(len(lane.waiting) + len(lane.running) for lane in queue._lanes.values()) < len(PROMPTS) - 2:
                 assert time.monotonic() < deadline
                 time.sleep(0.001)
         assert answers.result() == wanted
@@ -224,31 +233,82 @@ def test_sixteen_threads_get_their_own_answers(llm: ChatCopySpec) -> None:
     assert [each.content for each in llm.batch(prompts)] == [plain(prompt).text for prompt in prompts]
 
 
-def test_streams_join_to_the_answer_and_can_be_left(llm: ChatCopySpec) -> None:
+def test_streams_join_to_the_answer(llm: ChatCopySpec) -> None:
     chunks = list(llm.stream(PROMPTS[0]))
     assert len(chunks) > 1 and chunks[-1].chunk_position == "last"
     assert "".join(str(chunk.content) for chunk in chunks) == llm.invoke(PROMPTS[0]).content
-    stream = llm.stream(PROMPTS[0], max_tokens=150)
+
+
+def in_chain(llm: ChatCopySpec) -> Runnable[str, object]:
+    return ChatPromptTemplate.from_template("{text}") | llm | StrOutputParser()
+
+
+def alone(llm: ChatCopySpec) -> Runnable[str, object]:
+    return llm
+
+
+async def close_a_stream(program: Runnable[str, object], passes: Callable[[], int]) -> None:
+    stream = program.stream(PROMPTS[0])
     next(stream)
     stream.close()  # type: ignore[attr-defined]
-    _until_idle()
-    assert llm.invoke(PROMPTS[1]).content == plain(PROMPTS[1]).text
 
 
-def test_leaving_a_stream_of_asyncio_frees_its_row(llm: ChatCopySpec) -> None:
-    async def main() -> None:
-        stream = llm.astream(PROMPTS[0], max_tokens=150)
-        await anext(stream)
-        await stream.aclose()  # type: ignore[attr-defined]
-        await asyncio.to_thread(_until_idle)
-        task = asyncio.create_task(llm.ainvoke(PROMPTS[0], max_tokens=150))
-        await asyncio.sleep(0.01)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await asyncio.to_thread(_until_idle)
+async def close_a_stream_of_asyncio(program: Runnable[str, object], passes: Callable[[], int]) -> None:
+    stream = program.astream(PROMPTS[0])
+    await anext(stream)
+    await stream.aclose()  # type: ignore[attr-defined]
 
-    asyncio.run(main())
+
+async def cancel_a_call(program: Runnable[str, object], passes: Callable[[], int]) -> None:
+    await _cancel(asyncio.create_task(program.ainvoke(PROMPTS[0])), passes)  # type: ignore[arg-type]
+
+
+async def cancel_a_batch(program: Runnable[str, object], passes: Callable[[], int]) -> None:
+    await _cancel(asyncio.create_task(program.abatch(PROMPTS[:3])), passes)  # type: ignore[arg-type]
+
+
+async def cancel_who_reads_a_stream(program: Runnable[str, object], passes: Callable[[], int]) -> None:
+    async def read() -> list[object]:
+        return [piece async for piece in program.astream(PROMPTS[0])]
+
+    await _cancel(asyncio.create_task(read()), passes)
+
+
+async def run_out_of_time(program: Runnable[str, object], passes: Callable[[], int]) -> None:
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(program.ainvoke(PROMPTS[0]), 0.3)
+
+
+async def _cancel(task: asyncio.Task[object], passes: Callable[[], int]) -> None:
+    while passes() < 3:
+        await asyncio.sleep(0.001)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+WAYS_OUT = [close_a_stream, close_a_stream_of_asyncio, cancel_a_call, cancel_a_batch, cancel_who_reads_a_stream]
+
+
+@pytest.mark.parametrize("leave", [*WAYS_OUT, run_out_of_time], ids=lambda leave: leave.__name__)
+@pytest.mark.parametrize("program", [alone, in_chain], ids=lambda program: program.__name__)
+def test_who_leaves_frees_the_engine_within_one_step(
+    program: Callable[[ChatCopySpec], Runnable[str, object]],
+    leave: Callable[[Runnable[str, object], Callable[[], int]], Coroutine[object, object, None]],
+) -> None:
+    engine = engine_with()
+    llm = ChatCopySpec(model=engine, max_tokens=150, model_kwargs={"drafter": "none", "ignore_eos": True})
+
+    async def main() -> tuple[int, int]:
+        with counted(engine, slowly=0.02) as passes:  # 150 passes take three seconds: nobody is done before
+            await leave(program(llm), passes)
+            before = passes()
+            await asyncio.to_thread(_until_idle)
+            return before, passes()
+
+    before, after = asyncio.run(main())
+    assert after - before <= 1 and after < 100
+    assert llm.invoke(PROMPTS[1], max_tokens=16).content == plain(PROMPTS[1], ignore_eos=True).text
 
 
 def _until_idle() -> None:

@@ -18,6 +18,7 @@ from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 
 from copyspec import Engine
 from copyspec.pipelines.langchain import ChatCopySpec, CitedAnswer, CopySpecLLM, with_citations
+from tests.models import tiny
 from tests.texts import bart, byte_level, llama, sentencepiece_like
 from tests.tiny import tiny_model, tiny_tokenizer
 
@@ -87,9 +88,11 @@ def test_tokens_stop_options_and_names(engine: Engine, llm: CopySpecLLM) -> None
     assert chat == engine.generate(PROMPTS[0], chat=True, max_new_tokens=16).text
 
 
-def test_encoder_decoder_models_answer_too() -> None:
+@pytest.mark.parametrize("kind", ["bart", "t5"])
+def test_encoder_decoder_models_answer_too(kind: str) -> None:
     tokenizer = sentencepiece_like()
-    engine = Engine(bart(len(tokenizer)), tokenizer, name="bart")
+    model = bart(len(tokenizer)) if kind == "bart" else tiny("t5", vocab_size=len(tokenizer))
+    engine = Engine(model, tokenizer, name=kind)
     chain = PromptTemplate.from_template("{text}") | CopySpecLLM(model=engine, max_tokens=12)
     wanted = engine.generate("The cat sat", drafter="none", max_new_tokens=12).text
     assert chain.invoke({"text": "The cat sat"}) == wanted == "".join(chain.stream({"text": "The cat sat"}))

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 import pytest
 
@@ -17,42 +14,22 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.output_parsers import StrOutputParser
-from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables import ConfigurableField, Runnable, RunnableLambda, RunnablePassthrough
-from langchain_core.tools import create_retriever_tool
+from langchain_core.runnables import ConfigurableField, RunnableLambda, RunnablePassthrough
 from langchain_core.tracers import BaseTracer
 
 import copyspec
-from copyspec import Engine
+from copyspec import Engine, OutputCache
 from copyspec.pipelines.langchain import ChatCopySpec, CopySpecLLM, with_references
-from copyspec.pipelines.langchain import capture as capture_module
 from copyspec.pipelines.langchain.calls import Call
-from copyspec.pipelines.langchain.capture import _CAPTURE, ReferenceCapture
 from copyspec.pipelines.langchain.documents import Private, explicit, gather, text_of
+from tests.chains import PROMPT, QUESTIONS, SECRET, Seen, lcel, watch
+from tests.test_langchain_tools import says
 from tests.tiny import tiny_model, tiny_tokenizer
 
 if TYPE_CHECKING:
-    from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
     from langchain_core.tracers.schemas import Run
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
-
-SECRET = "the vault opens at noon"
-QUESTIONS = [f"question {chr(97 + index) * 3}" for index in range(16)]
-
-
-class Echo(BaseRetriever):
-    """Finds one document that names the question."""
-
-    def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
-        return [Document(page_content=f"all about {query}, {SECRET}", id=query)]
-
-    async def _aget_relevant_documents(
-        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun
-    ) -> list[Document]:
-        await asyncio.sleep(0)
-        return self._get_relevant_documents(query, run_manager=run_manager)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -66,181 +43,11 @@ def llm(engine: Engine) -> ChatCopySpec:
 
 
 @pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
-    """(prompt, ids or texts of its references) of every call."""
-    calls: list[tuple[str, list[str]]] = []
-    of = Call.of
-
-    def spy(
-        named_engine: tuple[Engine, str], prompts: list[object], references: list[list[object]], *rest: object
-    ) -> Call:
-        for prompt, its in zip(prompts, references, strict=True):
-            text = prompt if isinstance(prompt, str) else named_engine[0].codec.decode(prompt)  # type: ignore[arg-type]
-            calls.append((text, [getattr(each, "id", None) or str(text_of(each)) for each in its]))
-        return of(named_engine, prompts, references, *rest)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Call, "of", spy)
-    return calls
+def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
+    return watch(monkeypatch)
 
 
-def format_documents(documents: list[Document]) -> str:
-    return str(len(documents))
-
-
-PROMPT = ChatPromptTemplate.from_template("{context}: {question}")
-
-
-def lcel(llm: ChatCopySpec) -> Runnable[str, str]:
-    return {"context": Echo() | format_documents, "question": RunnablePassthrough()} | PROMPT | llm | StrOutputParser()
-
-
-def retrieval_chain(llm: ChatCopySpec) -> Runnable[str, object]:
-    classic = pytest.importorskip("langchain_classic.chains.combine_documents")
-    retrieval = pytest.importorskip("langchain_classic.chains.retrieval")
-    stuffed = classic.create_stuff_documents_chain(llm, ChatPromptTemplate.from_template("{context} {input}"))
-    return RunnableLambda(lambda question: {"input": question}) | retrieval.create_retrieval_chain(Echo(), stuffed)
-
-
-def graph(llm: ChatCopySpec) -> Runnable[str, object]:
-    langgraph = pytest.importorskip("langgraph.graph")
-
-    def find(state: dict[str, object]) -> dict[str, object]:
-        return {"found": len(Echo().invoke(str(state["question"])))}
-
-    def say(state: dict[str, object]) -> dict[str, object]:
-        return {"answer": llm.invoke(str(state["question"])).content}
-
-    builder = langgraph.StateGraph(dict)
-    builder.add_node("find", lambda state: {**state, **find(state)})
-    builder.add_node("say", lambda state: {**state, **say(state)})
-    builder.add_edge(langgraph.START, "find")
-    builder.add_edge("find", "say")
-    builder.add_edge("say", langgraph.END)
-    return RunnableLambda(lambda question: {"question": question}) | builder.compile()
-
-
-def agent(llm: ChatCopySpec) -> Runnable[str, object]:
-    agents = pytest.importorskip("langchain.agents")
-    middleware = pytest.importorskip("langchain.agents.middleware")
-    search = create_retriever_tool(Echo(), "search", "finds documents")
-
-    @middleware.wrap_model_call
-    def search_first(request: object, handler: Callable[[object], object]) -> object:
-        messages = request.messages  # type: ignore[attr-defined]
-        if isinstance(messages[-1], HumanMessage):
-            call = {"name": "search", "args": {"query": messages[-1].content}, "id": "1"}
-            return AIMessage("", tool_calls=[call])
-        return handler(request.override(tools=[]))  # type: ignore[attr-defined]
-
-    made = agents.create_agent(llm, [search], middleware=[search_first])
-    return RunnableLambda(lambda question: {"messages": [HumanMessage(question)]}) | made
-
-
-async def _events(chain: Runnable[str, object]) -> None:
-    async for _ in chain.astream_events(QUESTIONS[0], version="v2"):
-        pass
-
-
-def check(seen: list[tuple[str, list[str]]], questions: list[str]) -> None:
-    """Each question's call was given the document of that question, and no other."""
-    assert len(seen) == len(questions)
-    for question in questions:
-        (found,) = [references for prompt, references in seen if question in prompt]
-        assert found == [question]
-    assert len(_CAPTURE) == 0, "runs that ended are forgotten"
-
-
-PATHS: dict[str, Callable[[Runnable[str, object]], object]] = {
-    "invoke": lambda chain: chain.invoke(QUESTIONS[0]),
-    "stream": lambda chain: list(chain.stream(QUESTIONS[0])),
-    "ainvoke": lambda chain: asyncio.run(chain.ainvoke(QUESTIONS[0])),  # type: ignore[arg-type]
-    "astream": lambda chain: asyncio.run(_all(chain)),
-    "astream_events": lambda chain: asyncio.run(_events(chain)),
-}
-
-
-async def _all(chain: Runnable[str, object]) -> None:
-    async for _ in chain.astream(QUESTIONS[0]):
-        pass
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_the_documents_of_a_chain_reach_its_model(
-    llm: ChatCopySpec, seen: list[tuple[str, list[str]]], path: str
-) -> None:
-    PATHS[path](lcel(llm))
-    check(seen, QUESTIONS[:1])
-
-
-@pytest.mark.parametrize("make", [lcel, retrieval_chain, graph], ids=lambda make: make.__name__)
-def test_batches_keep_sixteen_questions_apart(
-    llm: ChatCopySpec, seen: list[tuple[str, list[str]]], make: Callable[[ChatCopySpec], Runnable[str, object]]
-) -> None:
-    make(llm).batch(QUESTIONS)
-    check(seen, QUESTIONS)
-
-
-@pytest.mark.parametrize("make", [lcel, retrieval_chain, graph], ids=lambda make: make.__name__)
-def test_tasks_keep_sixteen_questions_apart(
-    llm: ChatCopySpec, seen: list[tuple[str, list[str]]], make: Callable[[ChatCopySpec], Runnable[str, object]]
-) -> None:
-    asyncio.run(make(llm).abatch(QUESTIONS))  # type: ignore[arg-type]
-    check(seen, QUESTIONS)
-
-
-def test_agents_keep_sixteen_questions_apart(llm: ChatCopySpec, seen: list[tuple[str, list[str]]]) -> None:
-    agent(llm).batch(QUESTIONS)
-    check(seen, QUESTIONS)
-
-
-def test_batches_inside_one_run_are_kept_apart_too(llm: ChatCopySpec, seen: list[tuple[str, list[str]]]) -> None:
-    RunnableLambda(lambda questions: lcel(llm).batch(questions)).invoke(QUESTIONS)
-    check(seen, QUESTIONS)
-
-
-def test_language_models_get_the_documents_of_each_prompt(engine: Engine, seen: list[tuple[str, list[str]]]) -> None:
-    llm = CopySpecLLM(model=engine, max_tokens=3)
-    chain = {"context": Echo() | format_documents, "question": RunnablePassthrough()} | PROMPT | llm
-    chain.batch(QUESTIONS)
-    check(seen, QUESTIONS)
-    seen.clear()
-    asyncio.run(chain.abatch(QUESTIONS))
-    check(seen, QUESTIONS)
-    for path in PATHS:
-        seen.clear()
-        PATHS[path](chain)
-        check(seen, QUESTIONS[:1])
-
-
-def test_a_model_outside_of_any_run_gets_nothing(llm: ChatCopySpec, seen: list[tuple[str, list[str]]]) -> None:
-    Echo().invoke("before")
-    lcel(llm).invoke(QUESTIONS[0])
-    llm.invoke("after")
-    assert seen[-1][1] == []
-
-
-def test_an_abandoned_stream_is_forgotten(llm: ChatCopySpec) -> None:
-    stream = lcel(llm).stream(QUESTIONS[0])
-    next(stream)
-    del stream
-    gc.collect()
-    assert len(_CAPTURE) == 0
-
-
-def test_auto_references_can_be_left_out(engine: Engine, seen: list[tuple[str, list[str]]]) -> None:
-    lcel(ChatCopySpec(model=engine, max_tokens=3, auto_references=False)).invoke(QUESTIONS[0])
-    assert seen[0][1] == []
-
-
-def test_the_store_is_bounded_where_ends_are_never_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capture_module, "MAX_RUNS", 5)
-    capture = ReferenceCapture()
-    for _ in range(20):
-        capture.on_chain_start(None, None, run_id=uuid4())
-    assert len(capture) == 5
-
-
-def test_artifacts_of_tools_are_copied_from(llm: ChatCopySpec, seen: list[tuple[str, list[str]]]) -> None:
+def test_artifacts_of_tools_are_copied_from(llm: ChatCopySpec, seen: Seen) -> None:
     documents = [Document("first", id="1"), Document("second", id="2")]
     call = AIMessage("", tool_calls=[{"name": "search", "args": {}, "id": "1"}])
     for artifact in (documents, {"documents": documents}, tuple(documents)):
@@ -252,7 +59,7 @@ def test_artifacts_of_tools_are_copied_from(llm: ChatCopySpec, seen: list[tuple[
     assert seen[0][1] == []
 
 
-def test_explicit_ways(llm: ChatCopySpec, engine: Engine, seen: list[tuple[str, list[str]]]) -> None:
+def test_explicit_ways(llm: ChatCopySpec, engine: Engine, seen: Seen) -> None:
     document = Document("text", id="x")
     llm.bind(references=[document]).invoke("hi")
     llm.invoke("hi", references=document)
@@ -286,7 +93,30 @@ def test_blocks_and_predictions_become_sources(llm: ChatCopySpec, monkeypatch: p
     assert named == [["block", "prompt"], ["prediction", "prompt"], ["prediction", "prompt"]]
 
 
-def test_with_references_binds_by_key_and_streams(llm: ChatCopySpec, seen: list[tuple[str, list[str]]]) -> None:
+def test_documents_in_the_prompt_are_copied_from_as_they_stand(engine: Engine) -> None:
+    quote = " the vault opens at noon and closes at one"
+    chain = {"context": RunnableLambda(lambda question: f"the guide says:{quote}"), "question": RunnablePassthrough()}
+    llm = ChatCopySpec(model=engine, max_tokens=100)
+    answer = (chain | PROMPT | llm.bind(logits_processor=says(quote))).invoke("When?")
+    counters = answer.response_metadata["copyspec"]
+    assert answer.content == quote
+    assert counters["num_accepted_tokens_per_source"]["prompt"] > 0.9 * counters["num_output_tokens"]
+    assert counters["num_calls"] < 0.1 * counters["num_output_tokens"]
+
+
+def test_earlier_answers_stay_in_their_namespace(
+    llm: ChatCopySpec, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = jobs_of(monkeypatch)
+    ann, bob = OutputCache("ann"), OutputCache("bob")
+    of_ann = ChatCopySpec(model=engine, max_tokens=3, model_kwargs={"output_cache": ann})
+    for model in (of_ann, llm.bind(output_cache=bob), llm, of_ann):
+        model.invoke("the same question")
+    assert named == [["prompt"], ["prompt"], ["prompt"], ["cache ann", "prompt"]]
+    assert len(ann) == len(bob) == 1
+
+
+def test_with_references_binds_by_key_and_streams(llm: ChatCopySpec, seen: Seen) -> None:
     inner = PROMPT | llm | StrOutputParser()
     chain = RunnablePassthrough.assign(docs=lambda given: [Document("text", id=given["question"])]) | with_references(
         inner, key="docs"
@@ -416,9 +246,3 @@ def test_answers_are_those_without_references_and_of_plain_decoding(engine: Engi
         )["input_ids"]
         output = tiny_model().generate(ids, max_new_tokens=24, do_sample=False, attention_mask=torch.ones_like(ids))
         assert answer == engine.codec.decode(output[0, ids.shape[1] :].tolist())
-
-
-@pytest.fixture(autouse=True)
-def no_cache() -> Iterator[None]:
-    yield
-    assert len(_CAPTURE) == 0

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import TypeVar
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
@@ -19,17 +20,24 @@ from langchain_core.documents import Document
 from langchain_core.runnables import RunnableConfig, ensure_config
 from langchain_core.tracers.context import register_configure_hook
 
+_Piece = TypeVar("_Piece")
+
 MAX_RUNS = 10_000
 """Runs that are noted at once. Only a run whose end is never told stays beyond its time."""
 
 
-@dataclass(slots=True)
+class AbandonedError(GeneratorExit):
+    """A stream's reader has left. Like `GeneratorExit`, which it is, it is no error of a program's."""
+
+
+@dataclass(slots=True, eq=False)
 class _Run:
     parent: UUID | None
     documents: list[Document] = field(default_factory=list)
+    ended_in: int | None = None  # the thread that told its end
 
 
-# The run around the model that streams in this context: core does not tell `_stream` its run.
+# The run around the model that is called in this context: core does not tell `_stream` its run.
 _AROUND: ContextVar[UUID | None] = ContextVar("copyspec_around", default=None)
 
 
@@ -58,11 +66,21 @@ class ReferenceCapture(BaseCallbackHandler):
     def around(self, run: UUID | None) -> list[Document]:
         """What was found in the nearest of `run` and the runs around it that has any documents, latest first."""
         with self._lock:
-            while run is not None and (noted := self._runs.get(run)) is not None:
-                if noted.documents:
-                    return noted.documents[::-1]
-                run = noted.parent
-        return []
+            return next((noted.documents[::-1] for noted in self._outwards(run) if noted.documents), [])
+
+    def watched(self, run: UUID | None, pieces: Iterator[_Piece]) -> Iterator[_Piece]:
+        """`pieces` of a model that `run` started, for as long as somebody reads them.
+
+        Who closes the stream of a chain closes its last step. Core ends the chain's run, and then pulls all that the
+        model has still to say, for the trace of the step behind it: minutes of a local model. Raises AbandonedError
+        there: a run around the model has ended in the thread that asks for more.
+        """
+        with self._lock:
+            runs = list(self._outwards(run))
+        for piece in pieces:
+            yield piece
+            if any(noted.ended_in == threading.get_ident() for noted in runs):
+                raise AbandonedError("the run around this stream has ended: read it to its end inside that run")
 
     def on_chain_start(
         self, serialized: object, inputs: object, *, run_id: UUID, parent_run_id: UUID | None = None, **_: object
@@ -91,11 +109,15 @@ class ReferenceCapture(BaseCallbackHandler):
     ) -> None:
         # The best document last: the latest is looked at first.
         found = list(documents)[::-1]
-        run = parent_run_id
         with self._lock:
-            while run is not None and (noted := self._runs.get(run)) is not None:
+            for noted in self._outwards(parent_run_id):
                 noted.documents.extend(found)
-                run = noted.parent
+
+    def _outwards(self, run: UUID | None) -> Iterator[_Run]:
+        """A run and those around it, as far as they are noted."""
+        while run is not None and (noted := self._runs.get(run)) is not None:
+            yield noted
+            run = noted.parent
 
     def _start(self, run_id: UUID, parent: UUID | None) -> None:
         with self._lock:
@@ -105,7 +127,9 @@ class ReferenceCapture(BaseCallbackHandler):
 
     def _end(self, run_id: UUID) -> None:
         with self._lock:
-            self._runs.pop(run_id, None)
+            noted = self._runs.pop(run_id, None)
+            if noted is not None:
+                noted.ended_in = threading.get_ident()
 
 
 _CAPTURE = ReferenceCapture()
@@ -125,7 +149,18 @@ def install() -> None:
 
 def stream_begins(config: RunnableConfig | None) -> None:
     """Notes the run around a model that is about to stream with this config."""
-    _AROUND.set(getattr(ensure_config(config).get("callbacks"), "parent_run_id", None))
+    call_begins(ensure_config(config).get("callbacks"))
+
+
+def call_begins(callbacks: object) -> None:
+    """Notes the run around a model that is called with these callbacks: a call may turn out to stream inside."""
+    _AROUND.set(run_around(callbacks))
+
+
+def run_around(callbacks: object) -> UUID | None:
+    """The run that a model with these callbacks is started by, as far as they tell."""
+    run = getattr(callbacks, "parent_run_id", None)
+    return run if isinstance(run, UUID) else None
 
 
 def captured_around(run: UUID | None) -> list[Document]:
@@ -134,5 +169,10 @@ def captured_around(run: UUID | None) -> list[Document]:
 
 
 def captured() -> list[Document]:
-    """Documents for the model that streams in this context."""
+    """Documents for the model that is called in this context."""
     return _CAPTURE.around(_AROUND.get())
+
+
+def while_read(pieces: Iterator[_Piece]) -> Iterator[_Piece]:
+    """`pieces` of the model that is called in this context, as `ReferenceCapture.watched`."""
+    return _CAPTURE.watched(_AROUND.get(), pieces)

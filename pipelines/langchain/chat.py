@@ -19,7 +19,7 @@ from copyspec.engine.stops import held_back
 
 from . import tools as tool_calls
 from .calls import Call, usage
-from .capture import captured, captured_around, stream_begins
+from .capture import call_begins, captured, captured_around, stream_begins, while_read
 from .documents import artifacts, explicit, gather
 from .fields import CONFIG, EngineFields, public
 from .messages import Tool as ToolSchema
@@ -111,7 +111,7 @@ class ChatCopySpec(EngineFields, BaseChatModel):
         **kwargs: object,
     ) -> Iterator[ChatGenerationChunk]:
         asked = _Asked(self, messages, stop, run_manager, kwargs)
-        for chunk in asked.call.chunks():
+        for chunk in while_read(asked.call.chunks()):
             yield from asked.messages_of(chunk)
 
     async def _astream(
@@ -135,6 +135,7 @@ class ChatCopySpec(EngineFields, BaseChatModel):
         **kwargs: object,
     ) -> LLMResult:
         """An answer for each list of messages, all of them in one running batch."""
+        call_begins(callbacks)
         if len(messages) < 2:
             return super().generate(messages, stop, callbacks, **kwargs)  # type: ignore[arg-type]
 
@@ -148,6 +149,17 @@ class ChatCopySpec(EngineFields, BaseChatModel):
             llm_output=results[0].llm_output,
             run=[run for result in results for run in result.run or ()],
         )
+
+    async def agenerate(
+        self,
+        messages: list[list[BaseMessage]],
+        stop: list[str] | None = None,
+        callbacks: Callbacks = None,
+        **kwargs: object,
+    ) -> LLMResult:
+        """As `generate`. Cancelling the task ends the decoding within one step."""
+        call_begins(callbacks)
+        return await super().agenerate(messages, stop, callbacks, **kwargs)  # type: ignore[arg-type]
 
     def stream(
         self,

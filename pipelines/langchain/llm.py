@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 from uuid import UUID
 
@@ -15,17 +16,21 @@ from langchain_core.outputs import Generation, GenerationChunk, LLMResult
 from copyspec import Result
 
 from .calls import Call, usage
-from .capture import captured, captured_around, stream_begins
+from .capture import captured, captured_around, run_around, stream_begins, while_read
 from .documents import Private, explicit, gather
 from .fields import CONFIG, PRIVATE, EngineFields
 
 if TYPE_CHECKING:
     from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun, Callbacks
+    from langchain_core.documents import Document
     from langchain_core.language_models import LanguageModelInput
     from langchain_core.runnables import RunnableConfig
 
-# The runs around the prompts of one `generate`: core tells `_generate` the first of them alone.
-_AROUND: ContextVar[Mapping[str, UUID | None] | None] = ContextVar("copyspec_llm_around", default=None)
+# The runs around the prompts of one `generate`, in order: core tells `_generate` the first of them alone. By prompt,
+# because core leaves out prompts whose answers it has cached.
+_AROUND: ContextVar[Mapping[str, Sequence[UUID | None]]] = ContextVar(
+    "copyspec_llm_around", default=MappingProxyType({})
+)
 
 
 class CopySpecLLM(EngineFields, BaseLLM):
@@ -125,7 +130,7 @@ class CopySpecLLM(EngineFields, BaseLLM):
         **kwargs: object,
     ) -> Iterator[GenerationChunk]:
         call = self._call([prompt], stop, kwargs)
-        for chunk in call.chunks():
+        for chunk in while_read(call.chunks()):
             piece = _chunk(call, chunk.text, chunk.result)
             if run_manager is not None and chunk.text:
                 run_manager.on_llm_new_token(chunk.text, chunk=piece)
@@ -152,25 +157,27 @@ class CopySpecLLM(EngineFields, BaseLLM):
 
     def _call(self, prompts: Sequence[str], stop: object, kwargs: Mapping[str, object]) -> Call:
         handed_over = explicit(kwargs.get("references"))
-        around = _AROUND.get() or {}
-        references: list[list[object]] = []
-        for prompt in prompts:
-            found: list[object] = []
-            if self.auto_references:
-                found += captured_around(around[prompt]) if prompt in around else captured()
-            references.append(gather(handed_over, found))
+        references = [gather(handed_over, found) for found in self._found(prompts)]
         options = self.call_options(stop, kwargs)
         timeout = kwargs.get("timeout", self.timeout)
         return Call.of(self.engine_for(kwargs.get("model")), list(prompts), references, options, timeout)
+
+    def _found(self, prompts: Sequence[str]) -> list[list[Document]]:
+        """What the run around each prompt found."""
+        if not self.auto_references:
+            return [[] for _ in prompts]
+        runs = {prompt: list(of_prompt) for prompt, of_prompt in _AROUND.get().items()}
+        return [captured_around(runs[prompt].pop(0)) if runs.get(prompt) else captured() for prompt in prompts]
 
 
 @contextmanager
 def _around(prompts: Sequence[str], callbacks: object) -> Iterator[None]:
     """Notes which run each prompt belongs to, as far as the callbacks tell."""
-    managers = (
-        callbacks if isinstance(callbacks, list) and len(callbacks) == len(prompts) else [callbacks] * len(prompts)
-    )
-    runs = {prompt: getattr(each, "parent_run_id", None) for prompt, each in zip(prompts, managers, strict=True)}
+    each_its_own = isinstance(callbacks, list) and len(callbacks) == len(prompts)
+    managers = callbacks if isinstance(callbacks, list) and each_its_own else [callbacks] * len(prompts)
+    runs: dict[str, list[UUID | None]] = {}
+    for prompt, manager in zip(prompts, managers, strict=True):
+        runs.setdefault(prompt, []).append(run_around(manager))
     token = _AROUND.set(runs)
     try:
         yield
