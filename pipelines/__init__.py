@@ -20,7 +20,7 @@ from .knn_datastore import KNNDatastore
 from .knn_lm import KNNLM, KNNAnswer, KNNOptions
 from .output import AtomicFile
 from .paths import expand, suffixes_of
-from .quoting import Quote, answer, quote_prompt
+from .quoting import Quote, answer, best_passage, content_words, quote_prompt
 from .rag_options import Speculation
 from .redline import Redline
 from .redline import html as redline_html
@@ -77,7 +77,9 @@ __all__ = [
     "annotated",
     "answer",
     "apply",
+    "best_passage",
     "citations",
+    "content_words",
     "correct_files",
     "correction_prompt",
     "decoded_text",

@@ -23,6 +23,20 @@ INSTRUCTION = "Quote the sentence that answers: {question}\n{passage}"
 """What the bundled model was trained on."""
 
 
+FUNCTION_WORDS = frozenset(
+    """
+    a about all am an and any are as at be been before but by can could did do does for from had has have he her his
+    how i if in into is it its me my no not of on or our she should so some such than that the their them then there
+    these they this those to was we were what when where which who whom whose why will with would you your
+    """.split()  # noqa: SIM905
+)
+"""Words that any text holds whatever it is about; sharing them is no sign of an answer. They count in scores."""
+
+MOST_LOOKED_AT = 50
+"""Hits among which one with a word of the question is looked for: by scores that are never below zero the first has
+one if any has."""
+
+
 def quote_prompt(question: str, passage: str, instruction: str = INSTRUCTION) -> str:
     """The prompt that asks for a quote. Raises ValueError where the instruction lacks one of the two fields."""
     return fill(check_template(instruction, "question", "passage"), question=question, passage=passage)
@@ -38,7 +52,7 @@ class Quote:
     end: int | None
     result: Result
     is_found: bool = True
-    """False: the question shares no word with any passage, and the first was taken."""
+    """False: no passage holds one of the question's `content_words`, and the best by the others was taken."""
 
     citations: tuple[Citation, ...] = ()
     """What of the text stands word for word in the passages that the model was shown."""
@@ -65,10 +79,10 @@ def answer(
     """
     check_template(instruction, "question", "passage")
     if isinstance(passages, Sequence):
-        passages = BM25Retriever(passages)
-    best, is_found = _search(question, passages)
+        passages = _by_words(passages)
+    best, is_found = best_passage(question, passages)
     if not is_found:
-        logger.warning("no passage shares a word with the question %r: the first is taken", question)
+        logger.warning("no passage shares a word with the question %r: passage %d is taken", question, best.id)
     engine = engine_of(model)
     shown = {best.id: best.text}
     if stride is None:
@@ -97,15 +111,32 @@ def answer(
     )
 
 
-def _search(question: str, retriever: Retriever) -> tuple[Hit, bool]:
-    """The best passage, and whether it was found for a reason."""
+def best_passage(question: str, passages: Sequence[str] | Retriever) -> tuple[Hit, bool]:
+    """The passage that answers the question best, and whether anything speaks for it.
+
+    By words nothing does where it holds none of the question's `content_words`; a retriever by vectors is taken at
+    its word. Raises ValueError for a retriever without texts.
+    """
+    retriever = _by_words(passages) if isinstance(passages, Sequence) else passages
     by_words = isinstance(retriever, BM25Retriever)
-    hits = retriever.search(question, k=max(1, len(retriever)) if by_words else 1)
+    hits = retriever.search(question, k=min(MOST_LOOKED_AT, max(1, len(retriever))) if by_words else 1)
     if not hits:
         raise ValueError(f"the retriever found nothing for the question {question!r}: it holds no texts")
     if not by_words:
         return hits[0], True
-    asked = set(words(question))
-    # Scores alone do not tell: those of words that most passages hold may be below zero.
+    asked = set(content_words(question))
+    # Scores alone do not tell: words that say nothing have some, and by rank-bm25's formula others have none.
     best = next((hit for hit in hits if not asked.isdisjoint(words(hit.text))), None)
     return best or hits[0], best is not None
+
+
+def content_words(question: str) -> list[str]:
+    """The words that say what is asked for, once each: all but the commonest English ones, unless there are no
+    others."""
+    asked = list(dict.fromkeys(words(question)))
+    return [word for word in asked if word not in FUNCTION_WORDS] or asked
+
+
+def _by_words(passages: Sequence[str]) -> BM25Retriever:
+    # By rank-bm25's formula all words of two passages count nothing or less.
+    return BM25Retriever(passages, idf="lucene")

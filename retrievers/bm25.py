@@ -7,6 +7,7 @@ import re
 from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,9 @@ KIND = "bm25"
 
 K1, B, EPSILON = 1.5, 0.75, 0.25
 """The defaults of rank-bm25's BM25Okapi; EPSILON times the mean idf is what a word counts that most texts hold."""
+
+Idf = Literal["okapi", "lucene"]
+"""How rare words count: as in rank-bm25, or by ln(1 + (N - n + 0.5) / (n + 0.5)) as in Lucene, never below zero."""
 
 _WORD = re.compile(r"\w+")
 _PROBE = "Don't 2 naïve WORDS split_alike, e.g. in 東京 or U.S.A.?"  # its words are the word splitter's fingerprint
@@ -35,17 +39,23 @@ class BM25Retriever:
     `BM25Okapi.get_scores` looks every query word up in every text. Here each word knows its texts, and
     their scores are added in the same order by the same formula: same scores, less work.
 
-    `split` makes words of texts and queries; an index on disk is refused by another one.
+    `split` makes words of texts and queries; an index on disk is refused by another one. `idf="lucene"` is for few
+    texts: by rank-bm25's formula a word that half of them hold counts nothing, and in two texts every word is one
+    that half or all of them hold. An index on disk remembers it.
     """
 
-    def __init__(self, texts: Sequence[str], *, split: Callable[[str], list[str]] = words) -> None:
+    def __init__(self, texts: Sequence[str], *, split: Callable[[str], list[str]] = words, idf: Idf = "okapi") -> None:
+        """Raises ValueError where no text holds a word, and for another `idf`."""
+        if idf not in ("okapi", "lucene"):
+            raise ValueError(f"idf must be 'okapi' or 'lucene', got {idf!r}")
         self._texts = check_texts(texts)
+        self.idf: Idf = idf
         self._split = split
         self._statistics = _Statistics()
         self._statistics.extend([split(text) for text in self._texts])
         if not self._statistics.words:
             raise ValueError(f"none of the {len(self._texts)} texts holds a word to search for")
-        self._postings = _Postings(self._statistics)
+        self._postings = _Postings(self._statistics, idf)
 
     @property
     def texts(self) -> Sequence[str]:
@@ -89,7 +99,7 @@ class BM25Retriever:
         more = check_texts(texts)
         statistics = self._statistics.copy()
         statistics.extend([self._split(text) for text in more])
-        self._postings = _Postings(statistics)
+        self._postings = _Postings(statistics, self.idf)
         self._statistics = statistics
         self._texts = [*self._texts, *more]
 
@@ -103,7 +113,8 @@ class BM25Retriever:
             "words": files.write_json(path, "words", list(statistics.words)),
             "counts": files.write_arrays(path, "counts", statistics.arrays()),
         }
-        files.write_manifest(path, files.Manifest(KIND, _split_fingerprint(self._split), {"texts": len(self)}, entries))
+        facts: dict[str, object] = {"texts": len(self), "idf": self.idf}
+        files.write_manifest(path, files.Manifest(KIND, _split_fingerprint(self._split), facts, entries))
 
     @classmethod
     def load(cls, folder: Folder, *, split: Callable[[str], list[str]] = words) -> BM25Retriever:
@@ -116,7 +127,8 @@ class BM25Retriever:
         retriever._texts = files.read_strings(path, manifest.files["texts"])
         held = files.read_strings(path, manifest.files["words"])
         retriever._statistics = _Statistics.of(held, files.read_arrays(path, manifest.files["counts"]))
-        retriever._postings = _Postings(retriever._statistics)
+        retriever.idf = cast(Idf, manifest.facts.get("idf", "okapi"))
+        retriever._postings = _Postings(retriever._statistics, retriever.idf)
         return retriever
 
 
@@ -166,7 +178,11 @@ class _Statistics:
             self.held.append(len(counted))
             self.lengths.append(len(text))
 
-    def idf(self, texts_with: NDArray[np.int64]) -> NDArray[np.float64]:
+    def lucene_idf(self, texts_with: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The idf of each word as in Lucene. [words]"""
+        return np.asarray(np.log1p((len(self.lengths) - texts_with + 0.5) / (texts_with + 0.5)))
+
+    def okapi_idf(self, texts_with: NDArray[np.int64]) -> NDArray[np.float64]:
         """The idf of each word as in BM25Okapi, summed in its order: the same to the last bit. [words]"""
         size, total, negative = len(self.lengths), 0.0, []
         idf = np.empty(len(texts_with))
@@ -183,7 +199,7 @@ class _Statistics:
 class _Postings:
     """For each word the texts that hold it, and what one occurrence in the query adds to their scores."""
 
-    def __init__(self, statistics: _Statistics) -> None:
+    def __init__(self, statistics: _Statistics, idf: Idf) -> None:
         words_, counts = np.array(statistics.word_numbers), np.array(statistics.counts, dtype=np.int64)
         lengths = np.array(statistics.lengths, dtype=np.int64)
         texts = np.repeat(np.arange(len(lengths)), np.array(statistics.held))
@@ -192,10 +208,10 @@ class _Postings:
         held, frequency = texts[order], counts[order]
         mean = int(lengths.sum()) / len(lengths)
         norm = frequency + K1 * (1 - B + B * lengths[held] / mean)
-        idf = np.repeat(statistics.idf(texts_with), texts_with)
+        rarity = statistics.okapi_idf(texts_with) if idf == "okapi" else statistics.lucene_idf(texts_with)
         self._words = dict(statistics.words)
         self._ids = held
-        self._weights = idf * (frequency * (K1 + 1) / norm)
+        self._weights = np.repeat(rarity, texts_with) * (frequency * (K1 + 1) / norm)
         self._ends = np.cumsum(texts_with).tolist()
 
     def of(self, word: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

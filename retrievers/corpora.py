@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,10 +36,15 @@ class Corpus:
     documents: int
     size: int  # passages, or tokens of a datastore
     bytes: int  # on disk
+    skipped: int = 0  # passages or documents of the last addition that were there already
 
 
 class Corpora:
-    """The corpora of one folder. Adding to a name that is there goes on with it."""
+    """The corpora of one folder. Adding to a name that is there goes on with it.
+
+    What is there already is skipped and counted (`Corpus.skipped`), unless `duplicates=True`: passages with the same
+    text, and in a datastore documents with the same name and tokens.
+    """
 
     def __init__(self, folder: Folder) -> None:
         self.folder = Path(folder)
@@ -74,25 +79,39 @@ class Corpora:
         retriever = load_retriever(path, encode=encode)
         return retriever, passages.load_passages(path, retriever.texts)
 
-    def add_bm25(self, name: str, more: Sequence[Passage]) -> Corpus:
-        """Adds passages to a corpus that is searched by words."""
+    def add_bm25(self, name: str, more: Sequence[Passage], *, duplicates: bool = False) -> Corpus:
+        """Adds passages to a corpus that is searched by words; those of a new one count as in Lucene (bm25.Idf), so
+        that few passages are told apart, too."""
 
         def made(texts: list[str]) -> Retriever:
-            return BM25Retriever(texts)
+            return BM25Retriever(texts, idf="lucene")
 
-        return self._add(name, bm25.KIND, more, made, BM25Retriever.load)
+        return self._add(name, bm25.KIND, more, made, BM25Retriever.load, duplicates)
 
     def add_dense(
-        self, name: str, more: Sequence[Passage], encode: Encode, *, options: FaissOptions | None = None
+        self,
+        name: str,
+        more: Sequence[Passage],
+        encode: Encode,
+        *,
+        options: FaissOptions | None = None,
+        duplicates: bool = False,
     ) -> Corpus:
         """Adds passages to a corpus that is searched by vectors, through FAISS where `options` are given."""
 
         def made(texts: list[str]) -> Retriever:
             return DenseRetriever(texts, encode) if options is None else FaissRetriever(texts, encode, options=options)
 
-        return self._add(name, dense.KIND, more, made, lambda path: DenseRetriever.load(path, encode))
+        return self._add(name, dense.KIND, more, made, lambda path: DenseRetriever.load(path, encode), duplicates)
 
-    def add_tokens(self, name: str, documents: Iterable[Document], tokenizer: PreTrainedTokenizerBase) -> Corpus:
+    def add_tokens(
+        self,
+        name: str,
+        documents: Iterable[Document],
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        duplicates: bool = False,
+    ) -> Corpus:
         """Adds documents to a datastore of tokens."""
         path, fingerprint = self.path(name), tokenizer_fingerprint(tokenizer)
         there = name in self.names()
@@ -101,11 +120,20 @@ class Corpora:
         else:
             store, places = Datastore.create(path, fingerprint=fingerprint), []
         named = [Passage(document, start, "") for document, start in places]
+        numbers: dict[str, list[int]] = {}  # of the documents that were there, by name
+        for number, (document_name, _) in enumerate(places):
+            numbers.setdefault(document_name, []).append(number)
+        skipped = 0
 
         def tokens() -> Iterator[list[int]]:
+            nonlocal skipped
             for document in documents:
+                ids = tokenizer(document.text, add_special_tokens=False)["input_ids"]
+                if not duplicates and any(store.document(each) == ids for each in numbers.get(document.name, ())):
+                    skipped += 1
+                    continue
                 named.append(Passage(document.name, 0, ""))
-                yield tokenizer(document.text, add_special_tokens=False)["input_ids"]
+                yield ids
 
         try:
             store.append(tokens())
@@ -114,7 +142,7 @@ class Corpora:
                 self.remove(name)
             raise
         passages.save_passages(path, named)
-        return self._corpus(name)
+        return replace(self._corpus(name), skipped=skipped)
 
     def _add(
         self,
@@ -123,19 +151,23 @@ class Corpora:
         more: Sequence[Passage],
         made: Callable[[list[str]], Retriever],
         load: Callable[[Path], Retriever],
+        duplicates: bool,
     ) -> Corpus:
-        path = self.path(name)
-        texts, before = [passage.text for passage in more], list[Passage]()
+        path, before, retriever = self.path(name), list[Passage](), None
         if name in self.names():
             files.read_manifest(path, kind)  # another kind is an error that names both
             retriever = load(path)
             before = passages.load_passages(path, retriever.texts)
-            retriever.add(texts)
-        else:
-            retriever = made(texts)
-        retriever.save(path)
-        passages.save_passages(path, [*before, *more])
-        return self._corpus(name)
+        new = list(more) if duplicates else _unseen(more, before)
+        if retriever is None or new:
+            texts = [passage.text for passage in new]
+            if retriever is None:
+                retriever = made(texts)
+            else:
+                retriever.add(texts)
+            retriever.save(path)
+            passages.save_passages(path, [*before, *new])
+        return replace(self._corpus(name), skipped=len(more) - len(new))
 
     def _existing(self, name: str) -> Path:
         path = self.path(name)
@@ -153,6 +185,16 @@ class Corpora:
         documents = len(places) if tokens else len({document for document, _ in places})
         used = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
         return Corpus(name, manifest.kind, documents, size, used)
+
+
+def _unseen(more: Sequence[Passage], before: Sequence[Passage]) -> list[Passage]:
+    """Of equal texts the first, where none was there before."""
+    seen, new = {passage.text for passage in before}, []
+    for passage in more:
+        if passage.text not in seen:
+            seen.add(passage.text)
+            new.append(passage)
+    return new
 
 
 def load_retriever(folder: Folder, *, encode: Encode | None = None) -> Retriever:

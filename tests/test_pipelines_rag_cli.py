@@ -85,6 +85,31 @@ def test_an_empty_question_is_refused(corpora: Path, capsys: pytest.CaptureFixtu
 
 
 @needs_default_model
+def test_of_two_files_the_one_that_answers_is_quoted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.txt").write_text(MEADOW, encoding="utf-8")
+    (tmp_path / "b.txt").write_text("The lighthouse on the pier was built in 1871 from grey granite.", encoding="utf-8")
+    paths = [str(tmp_path / "a.txt"), str(tmp_path / "b.txt")]
+    assert main(["index", "add", "two", *paths, "--dir", str(tmp_path)]) == 0
+    for question, file in ((QUESTION, "b.txt"), ("When do bees visit the meadow?", "a.txt")):
+        capsys.readouterr()
+        command = ["rag", question, "--index", "two", "--dir", str(tmp_path), "--max-new-tokens", "40", "--json"]
+        assert main(command) == 0
+        assert {source["document"] for source in json.loads(capsys.readouterr().out)["sources"]} == {
+            str(tmp_path / file)
+        }
+
+
+def test_a_question_that_nothing_speaks_for_has_no_answer(corpora: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    command = ["rag", "What is the zebra's name?", "--index", "town", "--dir", str(corpora)]
+    assert main(command) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and err == "no answer found: none of the 3 passages holds 'zebra', 's', 'name'\n"
+    assert main([*command, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["text"] == ""
+
+
+@needs_default_model
 def test_answers_come_from_any_retriever(caplog: pytest.LogCaptureFixture) -> None:
     texts = [MEADOW.strip(), "The lighthouse on the pier was built in 1871 from grey granite."]
     retriever = DenseRetriever(texts, lambda batch: [[text.count("light"), text.count("grass")] for text in batch])

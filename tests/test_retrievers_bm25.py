@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
 import random
 from pathlib import Path
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from rank_bm25 import BM25Okapi
 
 from copyspec.retrievers import BM25Retriever, IndexFileError, Retriever, words
+from copyspec.retrievers.bm25 import K1, B
 
 TEXTS = [
     "The kettle stands on the stove.",
@@ -153,3 +155,45 @@ def test_wrong_numbers_are_errors() -> None:
         BM25Retriever(TEXTS).search("water", k=0)
     with pytest.raises(IndexError, match="id 4 is not in this retriever: it holds 4 texts"):
         BM25Retriever(TEXTS).score("water", [0, 4])
+
+
+def lucene(query: str, texts: list[str]) -> list[float]:
+    """BM25 with Lucene's idf, word by word."""
+    spoken = [words(text) for text in texts]
+    mean = sum(map(len, spoken)) / len(spoken)
+    scores = []
+    for text in spoken:
+        score = 0.0
+        for word in words(query):
+            held, count = sum(word in other for other in spoken), text.count(word)
+            idf = math.log(1 + (len(texts) - held + 0.5) / (held + 0.5))
+            score += idf * count * (K1 + 1) / (count + K1 * (1 - B + B * len(text) / mean))
+        scores.append(score)
+    return scores
+
+
+@given(st.lists(st.lists(st.sampled_from(["a", "b", "c", "d"]), max_size=6).map(" ".join), min_size=1, max_size=5))
+def test_lucene_scores_against_the_formula(texts: list[str]) -> None:
+    if not any(texts):
+        texts = [*texts, "a"]
+    retriever = BM25Retriever(texts, idf="lucene")
+    for query in ("a", "a b", "b b c", "x", "d x"):
+        expected = lucene(query, texts)
+        assert retriever.scores(query).tolist() == pytest.approx(expected, abs=1e-9)
+        assert all(
+            (score > 0) == bool(set(words(query)) & set(words(text)))
+            for score, text in zip(expected, texts, strict=True)
+        )
+
+
+def test_of_two_texts_the_one_with_the_word_comes_first(tmp_path: Path) -> None:
+    texts = ["Bees visit the meadow.", "The lighthouse is old."]
+    assert BM25Retriever(texts).scores("lighthouse").tolist() == [0.0, 0.0], "as rank-bm25 says"
+    retriever = BM25Retriever(texts, idf="lucene")
+    retriever.save(tmp_path)
+    loaded = BM25Retriever.load(tmp_path)
+    loaded.add(["The lighthouse again."])
+    assert [hit.id for hit in retriever.search("the lighthouse", 1)] == [1]
+    assert (loaded.idf, [hit.id for hit in loaded.search("the lighthouse", 3)]) == ("lucene", [2, 1, 0])
+    with pytest.raises(ValueError, match="idf must be 'okapi' or 'lucene', got 'x'"):
+        BM25Retriever(texts, idf="x")  # type: ignore[arg-type]

@@ -131,6 +131,24 @@ def test_corpora_are_added_to_listed_opened_and_removed(tmp_path: Path) -> None:
             corpora.remove(name)
 
 
+def test_what_is_there_already_is_skipped(tmp_path: Path) -> None:
+    corpora = Corpora(tmp_path)
+    passages = split_passages(Document("d", TEXT), max_chars=30)
+    assert corpora.add_bm25("c", passages).skipped == 0
+    manifest = (tmp_path / "c" / "manifest.json").read_text()
+    copy = Document("copy", TEXT + "\n\nNew.")
+    made = corpora.add_bm25("c", passages)
+    assert (made.skipped, made.size) == (4, 4) and (tmp_path / "c" / "manifest.json").read_text() == manifest
+    made = corpora.add_bm25("c", split_passages(copy, max_chars=30))
+    assert made.size == 4 + len(split_passages(copy, max_chars=30)) - made.skipped and made.skipped == 3
+    assert corpora.add_bm25("c", passages, duplicates=True).size == made.size + 4
+    twice = [Document("t", "one"), Document("u", "two")]
+    assert corpora.add_tokens("t", twice, byte_level()).documents == 2
+    made = corpora.add_tokens("t", [*twice, Document("t", "another")], byte_level())
+    assert (made.skipped, made.documents) == (2, 3)
+    assert corpora.add_tokens("t", twice, byte_level(), duplicates=True).documents == 5
+
+
 def test_token_corpora_know_their_documents_and_their_tokenizer(tmp_path: Path) -> None:
     corpora, tokenizer = Corpora(tmp_path), byte_level()
     corpora.add_tokens("t", [Document("a", "one two"), Document("b", "")], tokenizer)
@@ -180,8 +198,14 @@ def test_the_command_builds_lists_and_removes(
         kind = options[1] if options else "bm25"
         code, out, err = run(capsys, "add", f"my-{kind}", str(corpus), *options, *where)
         assert (code, err) == (0, "") and f"my-{kind}" in out and "3 documents" in out
-    code, out, err = run(capsys, "add", "my-bm25", str(corpus), "--max-chars", "20", *where, "--json")
-    assert (code, err) == (0, "") and json.loads(out)["size"] == 10
+    again = ["add", "my-bm25", str(corpus), "--max-chars", "20", *where, "--json"]
+    code, out, err = run(capsys, *again)
+    assert code == 0 and (json.loads(out)["size"], json.loads(out)["skipped"]) == (8, 2)
+    assert err == "skipped 2 passages that are in 'my-bm25' already; --duplicates adds them once more\n"
+    code, out, err = run(capsys, *again, "--duplicates")
+    assert (code, err) == (0, "") and json.loads(out)["size"] == 15
+    code, out, err = run(capsys, "add", "my-tokens", str(corpus), "--kind", "tokens", "--model", str(model), *where)
+    assert code == 0 and "3 documents" in out and "skipped 3 documents" in err
     code, out, err = run(capsys, "list", *where, "--json")
     assert (code, err) == (0, "") and [one["name"] for one in json.loads(out)] == ["my-bm25", "my-dense", "my-tokens"]
     retriever, passages = Corpora(tmp_path / "corpora").open("my-dense")
@@ -201,7 +225,7 @@ def test_the_command_builds_lists_and_removes(
         (["add", "a", "b", "--kind", "dense"], 2, "--kind dense needs --encoder"),
         (["add", "/a", "b"], 2, "'/a' cannot name a corpus"),
         (["add", "a", "/no/such"], 1, "there is no file or folder '/no/such'"),
-        (["add", "a", "/no/such", "--kind", "tokens", "--model", "/no"], 1, "no tokenizer for --model '/no'"),
+        (["add", "a", "/no/such", "--kind", "tokens", "--model", "/no"], 2, "no tokenizer for --model '/no'"),
         (["remove", "a", "--dir", "/no/such"], 2, "there is no corpus 'a' in '/no/such'; it holds none"),
     ],
 )

@@ -52,10 +52,11 @@ def add(
     model: Annotated[
         str | None, typer.Option("--model", "-m", help="Whose tokenizer (tokens). Default as in generate.")
     ] = None,
+    duplicates: Annotated[bool, typer.Option("--duplicates", help="Add what is there already once more.")] = False,
     folder: _Folder = DEFAULT_FOLDER,
     json_output: _Json = False,
 ) -> None:
-    """Build a corpus from files and folders, or add to it."""
+    """Build a corpus from files and folders, or add to it. Passages that are there already are skipped."""
     if kind not in KINDS:
         raise UsageError(f"--kind must be one of {', '.join(KINDS)}, got {kind!r}")
     if search not in SEARCHES:
@@ -69,14 +70,18 @@ def add(
     corpora.path(name)
     documents = read_documents(paths, field=field)
     if kind == "tokens":
-        corpus = _add_tokens(corpora, name, documents, model)
+        corpus = _add_tokens(corpora, name, documents, model, duplicates)
     elif kind == "bm25":
-        corpus = corpora.add_bm25(name, _passages(documents, max_chars))
+        corpus = corpora.add_bm25(name, _passages(documents, max_chars), duplicates=duplicates)
     else:
         from copyspec.retrievers import HuggingFaceEmbedder
 
         embed = HuggingFaceEmbedder(str(encoder), prefix=prefix)
-        corpus = _add_dense(corpora, name, _passages(documents, max_chars), embed, search)
+        corpus = _add_dense(corpora, name, _passages(documents, max_chars), embed, search, duplicates)
+    if corpus.skipped:
+        unit = "documents" if kind == "tokens" else "passages"
+        note = f"skipped {corpus.skipped:,} {unit} that are in {name!r} already; --duplicates adds them once more"
+        print(note, file=sys.stderr)
     typer.echo(as_json(asdict(corpus)) if json_output else _line(corpus))
 
 
@@ -114,12 +119,14 @@ def _passages(documents: Iterable[Document], max_chars: int) -> list[Passage]:
         ]
 
 
-def _add_dense(corpora: Corpora, name: str, found: list[Passage], embed: HuggingFaceEmbedder, search: str) -> Corpus:
+def _add_dense(
+    corpora: Corpora, name: str, found: list[Passage], embed: HuggingFaceEmbedder, search: str, duplicates: bool
+) -> Corpus:
     from copyspec.retrievers import FaissOptions
 
     options = None if search == "exact" else FaissOptions(kind=search)  # type: ignore[arg-type]
     with _progress("encoding", len(found)) as step:
-        return corpora.add_dense(name, found, _Encoding(embed, step), options=options)
+        return corpora.add_dense(name, found, _Encoding(embed, step), options=options, duplicates=duplicates)
 
 
 class _Encoding:
@@ -139,7 +146,9 @@ class _Encoding:
         return np.concatenate(parts)
 
 
-def _add_tokens(corpora: Corpora, name: str, documents: Iterable[Document], model: str | None) -> Corpus:
+def _add_tokens(
+    corpora: Corpora, name: str, documents: Iterable[Document], model: str | None, duplicates: bool
+) -> Corpus:
     from transformers import AutoTokenizer
 
     from copyspec.loading import LoadError, choose_default
@@ -150,7 +159,7 @@ def _add_tokens(corpora: Corpora, name: str, documents: Iterable[Document], mode
     except (OSError, ValueError) as error:
         raise LoadError(f"no tokenizer for --model {chosen!r}: {error}") from error
     with _progress("tokenising", None) as step:
-        return corpora.add_tokens(name, _each(documents, step), tokenizer)
+        return corpora.add_tokens(name, _each(documents, step), tokenizer, duplicates=duplicates)
 
 
 def _each(items: Iterable[_T], step: Callable[[int], None]) -> Iterator[_T]:

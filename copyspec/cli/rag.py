@@ -47,20 +47,27 @@ def rag(
 ) -> None:
     """Answer a question from an index, and show which document and characters each quoted part stands in.
 
-    What is shown as quoted stands there word for word: it is looked up in the documents.
+    What is shown as quoted stands there word for word: it is looked up in the documents. Where no passage holds a
+    word of the question there is no answer, and the exit status is 1.
     """
     if stride < 0:
         raise UsageError(f"--stride must be at least 0, got {stride}")
     if not question.strip():
         raise UsageError(f"the question {question!r} is empty; write what is asked")
     from copyspec.api import load
-    from copyspec.pipelines import answer
+    from copyspec.pipelines import answer, best_passage, content_words
     from copyspec.retrievers import load_passages, load_retriever
 
     quiet_libraries()
     path = _index_folder(index, folder.expanduser())
     retriever = load_retriever(path)
     passages = load_passages(path, retriever.texts)
+    if not best_passage(question, retriever)[1]:
+        named = ", ".join(map(repr, content_words(question))) or repr(question)
+        if json_output:
+            typer.echo(as_json({"text": "", "finish_reason": None, "sources": [], "stats": None}))
+        print(f"no answer found: none of the {len(retriever)} passages holds {named}", file=sys.stderr)
+        raise typer.Exit(1)
     engine = load(model, device=device, dtype=dtype)
     options = {"instruction": instruction} if instruction is not None else {}
     quote = answer(question, retriever, model=engine, max_new_tokens=max_new_tokens, stride=stride or None, **options)
