@@ -1,0 +1,78 @@
+"""Knowledge bases to measure on: real indexes made as slow as large or remote ones, and vectors without a model."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from time import perf_counter, sleep
+
+import numpy as np
+from numpy.typing import NDArray
+
+from copyspec.retrievers import Hit, Retriever, words
+
+DIMENSION = 768  # of the vectors
+
+
+class Delayed:
+    """A retriever whose calls last at least `fixed + per_query * queries` seconds."""
+
+    def __init__(self, base: Retriever) -> None:
+        self.base = base
+        self.fixed = self.per_query = 0.0
+        self.searching = self.real = 0.0  # seconds of all calls, and without the sleep
+        self.calls = 0
+
+    def reset(self) -> None:
+        """Counts anew."""
+        self.searching = self.real = 0.0
+        self.calls = 0
+
+    @property
+    def texts(self) -> Sequence[str]:
+        return self.base.texts
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+    def search(self, query: str, k: int = 4) -> list[Hit]:
+        return self.search_batch([query], k)[0]
+
+    def search_batch(self, queries: Sequence[str], k: int = 4) -> list[list[Hit]]:
+        started = perf_counter()
+        found = self.base.search_batch(queries, k)
+        real = perf_counter() - started
+        sleep(max(0.0, self.fixed + self.per_query * len(queries) - real))
+        self.real += real
+        self.searching += perf_counter() - started
+        self.calls += 1
+        return found
+
+    def score(self, query: str, ids: Sequence[int]) -> NDArray[np.float64]:
+        return self.base.score(query, ids)
+
+    def add(self, texts: Sequence[str]) -> None:
+        self.base.add(texts)
+
+    def save(self, folder: object) -> None:
+        raise NotImplementedError("a delayed retriever is for measuring")
+
+
+def word_vectors(texts: Sequence[str]) -> NDArray[np.float32]:
+    """A vector per text: the sum of a random vector for each of its words, normalised."""
+    rows = np.zeros((len(texts), DIMENSION), np.float32)
+    for row, text in zip(rows, texts, strict=True):
+        for word in words(text):
+            row += _word_vector(word)
+    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9), np.float32)
+
+
+_VECTORS: dict[str, NDArray[np.float32]] = {}
+
+
+def _word_vector(word: str) -> NDArray[np.float32]:
+    if word not in _VECTORS:
+        random = np.random.default_rng(zlib.crc32(word.encode()))
+        # Short words are mostly function words: they say little about the topic.
+        _VECTORS[word] = random.standard_normal(DIMENSION, np.float32) * min(len(word), 8) ** 2
+    return _VECTORS[word]
