@@ -15,7 +15,12 @@ _EXACT = Tolerance(forms=False, quotes=False)
 _FREE_WORDS = 3
 """So many changed words are never too many: in a heading of two words, one is half of it."""
 
-_LINKS = r"(?:(?:https?|ftp|file)://|www\.|mailto:)[^\s<>\"]*[^\s<>\".,;:!?)'\]]|[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
+# What may stand inside a match does not stand before one: from every letter of a long word on, a search for the `@` or
+# the bracket behind it would take the square of its length.
+_LINKS = (
+    r"(?:(?:https?|ftp|file)://|www\.|mailto:)[^\s<>\"]*[^\s<>\".,;:!?)'\]]"
+    r"|(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
+)
 _FILES = (
     r"py|js|ts|json|ya?ml|toml|md|txt|csv|html?|css|sh|cpp|java|rs|exe|zip|pdf|docx?|xlsx?|png|jpe?g|com|org|net|io"
 )
@@ -25,9 +30,10 @@ _GUARDED = {
     "code": re.compile(
         r"`[^`\n]+`"
         r"|\$?\{\{?[\w.]+\}?\}|%\(?\w*\)?[sdif]\b|</?\w[^<>\n]*>"  # placeholders, tags
-        r"|\b\w+_\w+\b|\b[a-z]{2,}[A-Z]\w*|\b[\w.]+\(\)|\b\w+::\w+"  # names in programs
-        rf"|(?<!\w)--[a-z][\w-]+|(?<!\S)-[A-Za-z](?=\s|\Z)|[@#]\w+|\b[\w-]+\.(?:{_FILES})\b"
+        r"|\b\w+_\w+\b|\b[a-z]{2,}[A-Z]\w*|(?<![\w.])[\w.]+\(\)|\b\w+::\w+"  # names in programs
+        rf"|(?<!\w)--[a-z][\w-]+|(?<!\S)-[A-Za-z](?=\s|\Z)|[@#]\w+|(?<![\w-])[\w-]+\.(?:{_FILES})\b"
         r"|(?<!\w)~?/[\w./-]+|\b[A-Za-z]:\\\S+|\\[a-z]+\b"  # paths, TeX
+        r"|\b\w{40,}"  # keys and other data: no word is as long
     ),
 }
 _CAPITALS = re.compile(r"\b[A-Z]{2}[A-Z0-9]*s?\b")
@@ -135,6 +141,8 @@ class _Guards:
         new = next((char for char in edit.replacement if char in self.segment.forbidden and char not in was), None)
         if new:
             return Refusal("markup", f"{edit.replacement!r} brings {new!r}")
+        if self.segment.is_label and edit.start == self.segment.start and was.casefold() == edit.replacement.casefold():
+            return Refusal("markup", f"{was!r} begins a heading or a cell, and would become {edit.replacement!r}")
         for reason, pattern in self.patterns.items():
             before, after = self._windows(edit, self.places[reason])
             had, has = ([found[0] for found in pattern.finditer(window)] for window in (before, after))

@@ -17,6 +17,9 @@ _MISSING_SPACE = re.compile(r"[,;!?]\Z")
 _LIKE = 0.5
 """From this share of common letters on, a word is taken for a form of another ("has", "have"; difflib's ratio)."""
 
+_COMPARED = 64
+"""Letters of a word that are compared: difflib takes the square of a length, and some words are data."""
+
 _REFINED_CELLS = 144
 """Blocks of more pairs of words are rewritten, not corrected word by word."""
 
@@ -239,7 +242,8 @@ def _similar(left: Sequence[Word], right: Sequence[Word]) -> list[tuple[int, int
     for i, a in enumerate(left):
         row: list[tuple[float, tuple[tuple[int, int], ...]]] = [(0.0, ())]
         for j, b in enumerate(right):
-            likeness = SequenceMatcher(None, a.key.casefold(), b.key.casefold(), autojunk=False).ratio()
+            heads = (word.key[:_COMPARED].casefold() for word in (a, b))
+            likeness = SequenceMatcher(None, *heads, autojunk=False).ratio()
             options = [best[i][j + 1], row[j]]
             if likeness >= _LIKE and a.key.isalnum() and b.key.isalnum():
                 options.append((best[i][j][0] + likeness, (*best[i][j][1], (i, j))))

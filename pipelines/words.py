@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 _CJK = "\u3040-\u30ff\u3400-\u9fff"  # written without spaces: each character is a word
-_WORD = re.compile(rf"\w+?(?=n't\b)|n't\b|'(?:s|re|ve|ll|d|m)\b|\.{{2,}}|\d+(?:[.,]\d+)+|[{_CJK}]|[^\W{_CJK}]+|[^\w\s]")
+_WORD = re.compile(
+    rf"[^\W{_CJK}]+?(?=n't\b)|n't\b|'(?:s|re|ve|ll|d|m)\b|\.{{2,}}|\d+(?:[.,]\d+)+|[{_CJK}]|[^\W{_CJK}]+|[^\w\s]"
+)
 """Contractions are two words, as in tokenised text, so that "do n't" and "don't" are the same words."""
 
 _QUOTES = str.maketrans(dict.fromkeys("‘’‚‛ʼ", "'") | dict.fromkeys("“”„‟«»", '"') | dict.fromkeys("‐‑‒–—―−", "-"))

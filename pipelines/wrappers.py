@@ -11,7 +11,7 @@ _THOUGHTS = re.compile(
     r"\A\s*<(think|thinking|thought|reasoning|analysis)>.*?(?:</\1>|\Z)\s*", re.DOTALL | re.IGNORECASE
 )
 _FENCE = re.compile(r"(?:\A|\n)[ \t]*(```+|~~~+)[^\n`]*\n(.*?)(?:\n[ \t]*\1[ \t]*(?=\n|\Z)|\Z)", re.DOTALL)
-_TAGS = re.compile(r"<(\w[\w-]*)>\s*(.*?)\s*</\1>", re.DOTALL)
+_TAGS = re.compile(r"<(\w[\w-]*)>(.*?)</\1>", re.DOTALL)
 _WHAT = (
     r"(?:the |your |my |a |an )?(?:fully |slightly |grammatically |lightly )?"
     r"(?:corrected|correct|revised|edited|improved|proofread|polished|rewritten|updated|fixed|final)"
@@ -26,13 +26,14 @@ _OPENING = re.compile(
 _LABEL = re.compile(r"[^\n]{0,200}?(?:[:：]|\*\*)[ \t*_]*(?=\S|\n)")
 _LINE = re.compile(r"[^\n]{1,300}\n\s*")
 _CLOSING = re.compile(
-    r"\n\s*\W*(?:notes?|explanations?|changes?|corrections?|edits?|what (?:i )?changed|"
+    r"\n\W{0,200}(?:notes?|explanations?|changes?|corrections?|edits?|what (?:i )?changed|"
     r"i (?:have |'ve )?\w+ed|i hope|let me know|please|feel free|if you|would you|is there|original|"
     r"the (?:changes|corrections|main|original|errors?|sentence|text)|summary|reason|end of|---|key )[^\n]*(?:\n.*)?\Z",
     re.IGNORECASE | re.DOTALL,
 )
 _ECHO = re.compile(
-    rf"\n\s*\W*(?:{_WHAT}[^\n:]{{0,40}}|output|answer|result|after)\W{{0,3}}:\W*?(?=[\w\"'“(])", re.IGNORECASE
+    rf"\n\W{{0,200}}(?:{_WHAT}[^\n:]{{0,40}}|output|answer|result|after)\W{{0,3}}:\W{{0,200}}?(?=[\w\"'“(])",
+    re.IGNORECASE,
 )
 _PAIRS = ('""', "''", "“”", "‘’", "«»", "„“", "``", "[]", "()", "**", "__")
 _NOTHING = re.compile(

@@ -198,6 +198,13 @@ def test_headings_and_cells_take_on_no_full_stop() -> None:
     )
 
 
+def test_headings_and_cells_begin_as_they_did() -> None:
+    fixes = {"teh": "the", "notes": "Notes", "go": "Go"}
+    assert corrected(b"# notes teh\n\nnotes teh\n\n| notes | go teh |\n|--|--|\n", fixes) == (
+        b"# notes the\n\nNotes the\n\n| notes | go the |\n|--|--|\n"
+    )
+
+
 def test_bad_bytes_leave_the_rest() -> None:
     data = b"Caf\xe9 teh\n\n| caf\xe9 teh | teh |\n|--|--|\n\nteh\n"
     assert corrected(data, FIXES) == b"Caf\xe9 teh\n\n| caf\xe9 teh | the |\n|--|--|\n\nthe\n"

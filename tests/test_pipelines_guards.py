@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -124,6 +126,7 @@ def checked(source: str, output: str, **options: object) -> Checked:
         ("Use --no-chek it are good.", "Use --no-check it is good.", "code"),
         ("Open /usr/lcal/x it are good.", "Open /usr/local/x it is good.", "code"),
         ("Say {nmae} it are good.", "Say {name} it is good.", "code"),
+        (f"The key {'xaF' * 14} are good.", f"The key {'xaF' * 13}a is good.", "code"),
         ("We runs on Linux every day.", "We run on Linguistics every day.", "names"),
         ("We tells NASA every day.", "We tell NATO every day.", "names"),
     ],
@@ -174,6 +177,23 @@ def test_protected_spans_stay() -> None:
     found = check(source, segment, "He sees [the link](http://the.y) and the cat")
     assert apply(source, found.edits) == "He sees [the link](http://x.y) and the cat"
     assert [refusal.reason for refusal in found.dropped] == ["protected"]
+
+
+@pytest.mark.parametrize("unit", ["x", "A", "a_", "a.b", "a-", "a@", "aé", "你", "你a"])
+def test_long_words_take_linear_time(unit: str) -> None:
+    """Data in a text is no reason to wait: with the square of the length these took minutes."""
+    word = unit * (20_000 // len(unit))
+    start = time.process_time()
+    assert checked(f"{word} are good.", f"{word} is good.").edits
+    checked(f"{word} foo are good.", f"{word[:-1]} bar baz is good.", max_edit_ratio=9)
+    assert time.process_time() - start < 3
+
+
+def test_long_answers_take_linear_time() -> None:
+    for unit in ("\n", "\n-", "<a> ", "```\n"):
+        start = time.process_time()
+        assert unwrapped(f"Sure: {unit * 1000}He goes.", "He go.")
+        assert time.process_time() - start < 3
 
 
 def test_own_patterns() -> None:

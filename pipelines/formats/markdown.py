@@ -247,8 +247,8 @@ def _columns(space: str) -> int:
 
 
 def _prose(line: str, spans: Sequence[tuple[int, int]]) -> Part:
-    """A heading or a row of a table: a segment in each span, none of which takes on a full stop."""
-    found = [_segment(line, start, end, forbidden=ACTIVE + ".!?") for start, end in spans if start < end]
+    """A heading or a row of a table: a segment in each span, none of which takes on a capital or a full stop."""
+    found = [_segment(line, start, end, is_label=True) for start, end in spans if start < end]
     refused = tuple(each for each in found if isinstance(each, Refusal))
     return Part(line, tuple(each for each in found if isinstance(each, Segment)), refused)
 
@@ -261,8 +261,10 @@ def _paragraph(text: str, lines: Sequence[tuple[int, int, int]]) -> Part:
     return Part(text, (replace(found, hidden=hidden),))
 
 
-def _segment(text: str, start: int, end: int, *, forbidden: str = ACTIVE) -> Segment | Refusal | None:
+def _segment(text: str, start: int, end: int, *, is_label: bool = False) -> Segment | Refusal | None:
     found = segment_of(text, start, end)
     if not isinstance(found, Segment):
         return found
-    return replace(found, protected=tuple(markup(text, found.start, found.end)), forbidden=forbidden)
+    forbidden = ACTIVE + ".!?" if is_label else ACTIVE
+    protected = tuple(markup(text, found.start, found.end))
+    return replace(found, protected=protected, forbidden=forbidden, is_label=is_label)
