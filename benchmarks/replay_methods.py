@@ -16,8 +16,8 @@ NO_LIMIT = 1 << 62  # tokens of an output that no replay reaches
 
 def chain(tokens: Sequence[int], budget: Budget) -> DraftTree:
     """A tree of one branch. The rules give no estimates: every score is 1."""
-    tokens = tokens[: budget.max_nodes]
-    m = len(tokens)
+    m = budget.cut([1.0] * len(tokens))
+    tokens = tokens[:m]
     return DraftTree(tokens, range(-1, m - 1), [1.0] * m, [None] * m) if m else EMPTY
 
 

@@ -1,4 +1,5 @@
-"""Writes the generated parts of the documentation: help texts into docs/cli.md, measured tables into README.md.
+"""Writes the generated parts of the documentation: help texts into docs/cli.md, measured tables into README.md and
+docs/replay.md.
 
 python -m docs.update            writes what is out of date
 python -m docs.update --check    exit status 1 where something is
@@ -11,6 +12,8 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -94,12 +97,22 @@ def between(text: str, name: str, content: str) -> str:
     return pattern.sub(lambda found: found[1] + body + found[2], text)
 
 
+def replayed() -> Iterator[tuple[str, str, Callable[[], str]]]:
+    """The tables of the replay, made from its committed figures; none where there are none."""
+    from benchmarks import replay_tables
+
+    report = replay_tables.read()
+    if report is not None:
+        for name, make in replay_tables.PARTS:
+            yield "docs/replay.md", name, partial(make, report)
+
+
 PARTS = (("docs/cli.md", "help", help_texts), ("README.md", "measured", measured))
 
 
 def main() -> int:
     stale = []
-    for file, name, make in PARTS:
+    for file, name, make in (*PARTS, *replayed()):
         path = ROOT / file
         before = path.read_text(encoding="utf-8")
         after = between(before, name, make())
