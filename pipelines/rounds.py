@@ -145,6 +145,7 @@ class Rounds(Generic[Query, Answer]):
         if tries:
             right = guess is not None and task.same(guess, truth)
             self._scheduler.observe_round(int(right), 1)
+            self._scheduler.observe_late(0.0)  # else one bad moment would end speculation for good
             if guess is not None and task.reads(guess):
                 self._scheduler.observe_change(right)
         self._take(truth, task.reads(truth))
