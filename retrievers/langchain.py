@@ -16,11 +16,12 @@ except ImportError as error:
         "copyspec.retrievers.langchain needs langchain-core: pip install 'langchain-core>=1.0,<2'"
     ) from error
 
-from pydantic import ConfigDict, Field, PrivateAttr
+from pydantic import ConfigDict, Field, PrivateAttr, field_validator
 
 from . import files
 from .base import DEFAULT_K, Folder, Hit, Retriever, check_k
 from .bm25 import BM25Retriever as BM25Search
+from .bm25 import Idf
 from .corpora import load_retriever
 from .dense import Encode, FaissRetriever
 
@@ -49,6 +50,17 @@ class DocumentRetriever(BaseRetriever):
     """Documents of a search; a call may give its own: `invoke(query, k=2)`."""
 
     _base: Retriever | None = PrivateAttr(default=None)
+
+    @field_validator("documents", mode="before")
+    @classmethod
+    def _no_strings(cls, documents: object) -> object:
+        if isinstance(documents, str) or (
+            isinstance(documents, Sequence) and any(isinstance(d, str) for d in documents)
+        ):
+            raise ValueError(
+                f"documents must be LangChain's Documents; for strings write {cls.__name__}.from_texts(...)"
+            )
+        return documents
 
     @classmethod
     def over(cls, base: Retriever, documents: Sequence[Document] | None = None, *, k: int = DEFAULT_K) -> Self:
@@ -148,6 +160,11 @@ class DocumentRetriever(BaseRetriever):
     def _found(self, query: str, k: int | None) -> list[Document]:
         wanted = self.k if k is None else k
         check_k(wanted)
+        if not isinstance(query, str):
+            raise TypeError(
+                f"query must be a str, got {type(query).__name__}: {query!r:.80}; take it out of a dict first, "
+                "with operator.itemgetter('question') for example"
+            )
         return [self._document(hit) for hit in self.base.search(query, wanted)]
 
     def _document(self, hit: Hit) -> Document:
@@ -157,11 +174,16 @@ class DocumentRetriever(BaseRetriever):
 
 
 class BM25Retriever(DocumentRetriever):
-    """Finds documents by the words that they share with the query (Okapi BM25 with rank-bm25's scores)."""
+    """Finds documents by the words that they share with the query (Okapi BM25 with rank-bm25's scores).
 
-    def __init__(self, documents: Sequence[Document], *, k: int = DEFAULT_K, **fields: object) -> None:
+    `idf="lucene"` is for a handful of documents: there a word that half of them hold counts nothing in rank-bm25's way.
+    """
+
+    def __init__(
+        self, documents: Sequence[Document], *, k: int = DEFAULT_K, idf: Idf = "okapi", **fields: object
+    ) -> None:
         super().__init__(documents=documents, k=k, **fields)  # type: ignore[arg-type]
-        self._base = BM25Search([document.page_content for document in documents])
+        self._base = BM25Search([document.page_content for document in documents], idf=idf)
 
 
 class FAISSRetriever(DocumentRetriever):

@@ -143,6 +143,8 @@ def test_spans_in_messages_name_documents_without_their_text() -> None:
 def test_answers_without_copies_have_no_citations() -> None:
     quoting = Quoting("No idea.", DOCUMENT)
     assert with_citations(quoting.message).invoke("When?").citations == ()
+    with pytest.raises(TypeError, match="Expected a Runnable"):
+        with_citations("no chain")  # type: ignore[arg-type]
     assert with_citations(RunnablePassthrough()).invoke("text") == CitedAnswer("text", ())
     short = with_citations(Quoting("On Sundays", DOCUMENT).message, min_characters=50).invoke("When?")
     assert short.citations == () and short.documents == ()

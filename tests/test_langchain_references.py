@@ -66,8 +66,21 @@ def test_explicit_ways(llm: ChatCopySpec, engine: Engine, seen: Seen) -> None:
     list(llm.stream("hi", references=["text"]))
     CopySpecLLM(model=engine, max_tokens=3).bind(references=document).invoke("hi")
     assert [references for _, references in seen] == [["x"], ["x"], ["text"], ["x"]]
-    with pytest.raises(TypeError, match="references"):
-        llm.invoke("hi", references=[3.5])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (5, "references must be a str, .* got int: 5"),
+        ([Document("a"), 3.5], r"references\[1\] must be a str, .* got float: 3.5"),
+        ({"a": "b"}, "references is a dict without a text"),
+        ({"a", "b"}, "references must be a str, .* got set"),
+    ],
+)
+def test_what_is_no_reference_is_named(llm: ChatCopySpec, engine: Engine, given: object, message: str) -> None:
+    for model in (llm, CopySpecLLM(model=engine, max_tokens=3), llm.bind(references=given)):
+        with pytest.raises(TypeError, match=message):
+            model.invoke("hi", references=given)
 
 
 def jobs_of(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
@@ -131,6 +144,8 @@ def test_with_references_binds_by_key_and_streams(llm: ChatCopySpec, seen: Seen)
         with_references(PROMPT, key="docs")
     with pytest.raises(TypeError, match="needs a dict"):
         with_references(llm, key="docs").invoke("text")
+    with pytest.raises(KeyError, match="finds no 'docs' in the input; it has question"):
+        with_references(inner, key="docs").invoke({"question": "x"})
 
 
 class Tracer(BaseTracer):

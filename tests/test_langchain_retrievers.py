@@ -83,6 +83,11 @@ def test_texts_and_documents_make_the_same_retriever() -> None:
     assert [each.id for each in BM25Retriever.from_texts(TEXTS).invoke("swans", k=1)] == ["1"]
 
 
+def test_the_right_one_of_two_documents_is_found() -> None:
+    found = [BM25Retriever(DOCUMENTS[:2], k=1, idf="lucene").invoke(query)[0].id for query in ("library?", "swans?")]
+    assert found == ["d0", "d1"]
+
+
 def test_calls_of_asyncio_and_wrong_numbers() -> None:
     retriever = BM25Retriever(DOCUMENTS)
     assert asyncio.run(retriever.ainvoke("bridge", k=1)) == retriever.invoke("bridge", k=1)
@@ -90,6 +95,10 @@ def test_calls_of_asyncio_and_wrong_numbers() -> None:
         retriever.invoke("bridge", k=0)
     with pytest.raises(ValidationError, match="k"):
         BM25Retriever(DOCUMENTS, k=0)
+    with pytest.raises(TypeError, match=r"query must be a str, got dict: .* take it out of a dict first"):
+        retriever.invoke({"question": "bridge"})  # type: ignore[arg-type]
+    with pytest.raises(ValidationError, match=r"for strings write BM25Retriever\.from_texts"):
+        BM25Retriever(TEXTS)  # type: ignore[arg-type]
     with pytest.raises(ValidationError, match="number"):
         BM25Retriever(DOCUMENTS, number=3)
     with pytest.raises(TypeError, match="texts must be a list of strings, got one string"):

@@ -27,6 +27,14 @@ def check_chat(messages: Sequence[object], where: str) -> list[Message]:
             raise ChatError(
                 f"{where}[{i}] is no chat message: {message!r}; write {{'role': 'user', 'content': 'text'}}"
             )
+        content = message.get("content")
+        if content is None and not message.get("tool_calls"):
+            raise ChatError(f"{where}[{i}] has no content: {message!r}; write {{'role': ..., 'content': 'text'}}")
+        if content is not None and not _is_content(content):
+            raise ChatError(
+                f"{where}[{i}] has content that is no text: {content!r}; write 'content': 'text', "
+                "or [{'type': 'text', 'text': 'text'}] where the model's chat template reads such lists"
+            )
         chat.append(message)
     return chat
 
@@ -57,13 +65,18 @@ def render(
         )
     try:
         return _apply(tokenizer, messages, tools)
-    except TemplateError as error:
+    except (TemplateError, TypeError) as error:
         folded = _fold_system(messages)
         if folded is not None:
             try:
                 return _apply(tokenizer, folded, tools)
-            except TemplateError:
+            except (TemplateError, TypeError):
                 pass
+        if any(isinstance(message.get("content"), (list, tuple)) for message in messages):
+            raise ChatError(
+                f"the chat template of {_name(tokenizer)} reads no lists as content: give each message's as one str "
+                f"({error})"
+            ) from error
         roles = ", ".join(str(message["role"]) for message in messages)
         raise ChatError(f"the chat template of {_name(tokenizer)} rejects roles {roles}: {error}") from error
 
@@ -127,6 +140,12 @@ def _fold_system(messages: Sequence[Message]) -> list[Message] | None:
     if not isinstance(system, str) or not isinstance(user, str):
         return None
     return [{**messages[1], "content": f"{system}\n\n{user}"}, *messages[2:]]
+
+
+def _is_content(content: object) -> bool:
+    return isinstance(content, str) or (
+        isinstance(content, (list, tuple)) and all(isinstance(block, Mapping) and "type" in block for block in content)
+    )
 
 
 def _name(tokenizer: PreTrainedTokenizerBase) -> str:

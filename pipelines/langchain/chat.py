@@ -9,20 +9,13 @@ from typing import TYPE_CHECKING, cast
 
 from langchain_core.language_models import BaseChatModel, LangSmithParams
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
-from langchain_core.messages.tool import tool_call_chunk
-from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult, LLMResult
+from langchain_core.outputs import ChatGenerationChunk, ChatResult, LLMResult
 from langchain_core.runnables.config import ContextThreadPoolExecutor
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from copyspec import Chunk, Result
-from copyspec.engine.stops import held_back
-
-from . import tools as tool_calls
-from .calls import Call, usage
-from .capture import call_begins, captured, captured_around, stream_begins, while_read
-from .documents import artifacts, explicit, gather
+from .capture import call_begins, stream_begins, while_read
+from .chat_call import ChatCall
 from .fields import CONFIG, EngineFields, public
-from .messages import Tool as ToolSchema
 from .messages import prompt_ids
 
 if TYPE_CHECKING:
@@ -89,7 +82,7 @@ class ChatCopySpec(EngineFields, BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: object,
     ) -> ChatResult:
-        asked = _Asked(self, messages, stop, run_manager, kwargs)
+        asked = ChatCall(self, messages, stop, run_manager, kwargs)
         return asked.chat_result(asked.call.results()[0])
 
     async def _agenerate(
@@ -100,7 +93,7 @@ class ChatCopySpec(EngineFields, BaseChatModel):
         **kwargs: object,
     ) -> ChatResult:
         # Loading a model and encoding long documents take their time: the event loop goes on meanwhile.
-        asked = await asyncio.to_thread(_Asked, self, messages, stop, run_manager, kwargs)
+        asked = await asyncio.to_thread(ChatCall, self, messages, stop, run_manager, kwargs)
         return asked.chat_result((await asked.call.aresults())[0])
 
     def _stream(
@@ -110,7 +103,7 @@ class ChatCopySpec(EngineFields, BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: object,
     ) -> Iterator[ChatGenerationChunk]:
-        asked = _Asked(self, messages, stop, run_manager, kwargs)
+        asked = ChatCall(self, messages, stop, run_manager, kwargs)
         for chunk in while_read(asked.call.chunks()):
             yield from asked.messages_of(chunk)
 
@@ -121,7 +114,7 @@ class ChatCopySpec(EngineFields, BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: object,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        asked = await asyncio.to_thread(_Asked, self, messages, stop, run_manager, kwargs)
+        asked = await asyncio.to_thread(ChatCall, self, messages, stop, run_manager, kwargs)
         async with aclosing(asked.call.achunks()) as chunks:
             async for chunk in chunks:
                 for message in asked.messages_of(chunk):
@@ -214,100 +207,3 @@ class ChatCopySpec(EngineFields, BaseChatModel):
     ) -> int:
         """Tokens of the whole prompt: the messages through the chat template."""
         return len(prompt_ids(self.engine, messages, [convert_to_openai_tool(tool) for tool in tools or ()]))
-
-
-class _Asked:
-    """One call of the chat model, from LangChain's words to LangChain's words."""
-
-    def __init__(
-        self,
-        model: ChatCopySpec,
-        messages: Sequence[BaseMessage],
-        stop: object,
-        run_manager: CallbackManagerForLLMRun | AsyncCallbackManagerForLLMRun | None,
-        kwargs: Mapping[str, object],
-    ) -> None:
-        engine, name = model.engine_for(kwargs.get("model"))
-        self._tools = _tools(kwargs)
-        template = str(engine.tokenizer.chat_template or "")
-        self._begun = tool_calls.forced_beginning(kwargs.get("tool_choice"), self._tools, template)
-        ids = prompt_ids(engine, messages, self._tools)
-        if self._begun:
-            ids = [*ids, *engine.codec.encode(self._begun).ids]
-        found: list[object] = []
-        if model.auto_references:
-            around = captured() if run_manager is None else captured_around(run_manager.parent_run_id)
-            found = [*artifacts(messages), *around]
-        references = gather(explicit(kwargs.get("references")), found)
-        timeout = kwargs.get("timeout", model.timeout)
-        self.call = Call.of((engine, name), [ids], [references], model.call_options(stop, kwargs), timeout)
-        self._held = ""
-
-    def chat_result(self, result: Result) -> ChatResult:
-        generations = []
-        for index, sample in enumerate(result.samples or (result,)):
-            parsed = tool_calls.parse(self._begun + sample.text, self._tools) if self._tools else None
-            message = AIMessage(
-                content=parsed.text if parsed else sample.text,
-                tool_calls=list(parsed.calls) if parsed else [],
-                invalid_tool_calls=list(parsed.invalid) if parsed else [],
-                usage_metadata=usage(result) if index == 0 else None,
-                response_metadata=self.call.metadata(sample),
-            )
-            generations.append(ChatGeneration(message=message))
-        return ChatResult(generations=generations)
-
-    def messages_of(self, chunk: Chunk) -> Iterator[ChatGenerationChunk]:
-        """A piece of the answer as LangChain streams it: nothing while it may be a call, all that was held at the end.
-
-        Counters and metadata stand on the last one alone: merging would double them.
-        """
-        text = self._ready(chunk)
-        if chunk.result is None:
-            if text:
-                yield ChatGenerationChunk(message=AIMessageChunk(content=text))
-            return
-        parsed = tool_calls.parse(self._begun + text, self._tools) if self._tools else tool_calls.Parsed(text)
-        calls = [
-            tool_call_chunk(name=call["name"], args=_json(call["args"]), id=call["id"], index=index)
-            for index, call in enumerate(parsed.calls)
-        ]
-        broken = [
-            tool_call_chunk(name=call["name"], args=call["args"], id=call["id"], index=len(calls) + index)
-            for index, call in enumerate(parsed.invalid)
-        ]
-        message = AIMessageChunk(
-            content=parsed.text,
-            tool_call_chunks=[*calls, *broken],
-            usage_metadata=usage(chunk.result),
-            response_metadata=self.call.metadata(chunk.result),
-            chunk_position="last",
-        )
-        yield ChatGenerationChunk(message=message)
-
-    def _ready(self, chunk: Chunk) -> str:
-        """What may be shown of the text so far."""
-        if not self._tools:
-            return chunk.text
-        self._held += chunk.text
-        if chunk.result is not None:
-            return self._held
-        if self._begun or tool_calls.may_begin_call(self._held):
-            return ""
-        keep = held_back(self._held, (tool_calls.OPEN,))
-        text, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
-        return text
-
-
-def _tools(kwargs: Mapping[str, object]) -> list[ToolSchema]:
-    tools = kwargs.get("tools") or ()
-    if kwargs.get("tool_choice") == "none":
-        return []
-    assert isinstance(tools, Sequence)
-    return [convert_to_openai_tool(tool) for tool in tools]
-
-
-def _json(value: object) -> str:
-    import json
-
-    return json.dumps(value, ensure_ascii=False)

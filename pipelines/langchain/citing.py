@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
+from langchain_core.runnables.base import coerce_to_runnable
 
 from .calls import ANSWERED, Answered
 from .documents import copied_parts, text_of
@@ -49,22 +50,23 @@ class CitedAnswer:
 
 
 def with_citations(
-    chain: Runnable[object, object], *, min_characters: int = MIN_CHARACTERS
+    chain: Runnable[object, object] | Callable[[object], object], *, min_characters: int = MIN_CHARACTERS
 ) -> Runnable[object, CitedAnswer]:
     """`chain`, whose answer comes as a `CitedAnswer`; the last copyspec model that it asks is the one cited.
 
     A citation is a fact about the texts, not a claim of the model: the words stand in the document at that place.
-    Copies of fewer than `min_characters` characters are left out.
+    Copies of fewer than `min_characters` characters are left out. Raises TypeError for what is no chain.
     """
+    asked = coerce_to_runnable(chain)
 
     def invoke(given: object, config: RunnableConfig) -> CitedAnswer:
         with _collected() as answered:
-            output = chain.invoke(given, config)
+            output = asked.invoke(given, config)
         return _cited(output, answered, min_characters)
 
     async def ainvoke(given: object, config: RunnableConfig) -> CitedAnswer:
         with _collected() as answered:
-            output = await chain.ainvoke(given, config)
+            output = await asked.ainvoke(given, config)
         return _cited(output, answered, min_characters)
 
     return RunnableLambda(invoke, ainvoke, name="with_citations")

@@ -10,6 +10,7 @@ from langchain_core.messages import BaseMessage, ToolMessage
 
 from copyspec import Place, Result, Span
 from copyspec.engine.prompts import is_ids, plain_list
+from copyspec.engine.reference_texts import parse_references
 
 logger = logging.getLogger(__name__)
 
@@ -31,8 +32,9 @@ class Private:
 
 
 def explicit(value: object) -> list[object]:
-    """References as they were handed over, as a flat list."""
+    """References as they were handed over, as a flat list. Raises TypeError and ValueError for what is none."""
     value = plain_list(value.value if isinstance(value, Private) else value)
+    parse_references(value, 1)
     if value is None:
         return []
     if isinstance(value, (list, tuple)) and not is_ids(value):

@@ -98,7 +98,7 @@ class EngineFields(BaseModel):
         if model is None or model == self.shown_name():
             return self.engine, self.shown_name()
         engine = self._load(model)
-        return engine, model if isinstance(model, str) else engine.name
+        return engine, model if isinstance(model, str) else name_of(engine)
 
     def _load(self, model: object) -> Engine:
         if isinstance(model, copyspec.Engine):
@@ -123,11 +123,10 @@ class EngineFields(BaseModel):
 
     def call_options(self, stop: object, given: Mapping[str, object]) -> dict[str, object]:
         """Options of one call for `Engine.jobs`: the model's own, and over them those of the call."""
-        names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed", "n", "batch_size")
-        options: dict[str, object] = {name: getattr(self, name) for name in names}
-        options |= {"max_new_tokens": self.max_tokens, "stop": self.stop, **self.model_kwargs}
-        own = {_CALL_NAMES.get(name, name): value for name, value in given.items() if name not in _NOT_OPTIONS}
-        options |= {name: value for name, value in own.items() if value is not None}
+        options: dict[str, object] = {name: getattr(self, name) for name in (*_SAMPLING, "batch_size", "stop")}
+        own = {name: value for name, value in given.items() if name not in _NOT_OPTIONS}
+        for more in (self.model_kwargs, own):
+            options |= {_ONE_NAME.get(name, name): value for name, value in more.items() if value is not None}
         if stop is not None:
             options["stop"] = stop
         options |= {name: value.value for name, value in options.items() if isinstance(value, Private)}
@@ -139,16 +138,15 @@ class EngineFields(BaseModel):
         if not isinstance(given.get("model"), str):
             params["ls_model_name"] = self.shown_name()
         own = stop or self.stop
-        if own:
-            params["ls_stop"] = [own] if isinstance(own, str) else [str(each) for each in own]  # type: ignore[attr-defined]
+        if isinstance(own, (str, list, tuple)) and own:  # anything else is an error of the call, which says so
+            params["ls_stop"] = [own] if isinstance(own, str) else [str(each) for each in own]
         return params
 
     def traced_params(self) -> dict[str, object]:
         """What a trace shows and a cache compares: everything that may change an answer."""
         name = self.shown_name()
         identity = name if isinstance(self.model, (str, type(None))) else f"{name} at {id(self.model):x}"
-        names = ("temperature", "max_tokens", "top_p", "top_k", "min_p", "repetition_penalty", "seed", "n")
-        shown = {each: getattr(self, each) for each in names if getattr(self, each) is not None}
+        shown = {each: getattr(self, each) for each in _SAMPLING if getattr(self, each) is not None}
         # Not as "stop": LangChain writes the call's own there, and two models would share their cached answers.
         return {
             "model": identity,
@@ -159,8 +157,14 @@ class EngineFields(BaseModel):
         }
 
 
-_CALL_NAMES = {"max_tokens": "max_new_tokens"}
+_SAMPLING = ("temperature", "max_tokens", "top_p", "top_k", "min_p", "repetition_penalty", "seed", "n")
+_ONE_NAME = {"max_new_tokens": "max_tokens"}
 _NOT_OPTIONS = frozenset(("references", "model", "tools", "tool_choice", "timeout", "stream", "stop"))
+
+
+def name_of(engine: Engine) -> str:
+    """What an engine is called in messages, metadata and traces."""
+    return DEFAULT_NAME if engine.name == str(BUNDLED) else engine.name
 
 
 def public(params: Mapping[str, object]) -> dict[str, object]:

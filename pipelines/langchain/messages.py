@@ -18,6 +18,8 @@ from langchain_core.messages import (
 
 from copyspec.engine.chat import ChatError, Message
 
+from .fields import name_of
+
 if TYPE_CHECKING:
     from copyspec import Engine
 
@@ -42,8 +44,8 @@ def prompt_ids(engine: Engine, messages: Sequence[BaseMessage], tools: Sequence[
     template = str(engine.tokenizer.chat_template or "")
     if tools and "tools" not in template:
         raise ChatError(
-            f"the chat template of {engine.name!r} has no place for tools: take a model that was trained to call them, "
-            "or call it without tools"
+            f"the chat template of {name_of(engine)!r} has no place for tools: take a model that was trained to call "
+            "them, or call it without tools"
         )
     chat = to_chat(messages)
     if "tool" not in template:  # it may leave such messages out without a word

@@ -25,6 +25,10 @@ def with_references(chain: Runnable[object, object], *, key: str) -> Runnable[ob
     def bound(given: object) -> Runnable[object, object]:
         if not isinstance(given, Mapping):
             raise TypeError(f"with_references(key={key!r}) needs a dict that has it; got {type(given).__name__}")
+        if key not in given:
+            raise KeyError(
+                f"with_references(key={key!r}) finds no {key!r} in the input; it has {', '.join(map(str, given))}"
+            )
         return _bind(chain, Private(given[key]))
 
     return RunnableLambda(bound, name="with_references")
