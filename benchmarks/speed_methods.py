@@ -22,6 +22,7 @@ from copyspec.targets import wrap
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from copyspec.drafters.base import Drafter
     from copyspec.targets.base import Target
 
 METHODS = ("plain", "hf", "hf-prompt-lookup", "hf-assistant", "copyspec")
@@ -43,6 +44,7 @@ class Run:
     draft_seconds: float = 0.0  # known for copyspec's own decoding only, like the two below
     target_seconds: float = 0.0
     verify_seconds: float = 0.0
+    stats: list[RowStats] = field(default_factory=list)  # of each row, known as the three above
 
     @property
     def decode_seconds(self) -> float:
@@ -89,6 +91,16 @@ class Methods:
             raise ValueError(f"no method {name!r}: one of {', '.join(METHODS)}")
         return lambda cases, limits: self._timed(cases, lambda: self._hf(cases, limits, extra[name]))
 
+    def own(self, drafter: Callable[[Case, frozenset[int]], Drafter], nodes: int) -> Method:
+        """This project's decoding with a drafter of the caller's, of at most `nodes` nodes a call."""
+        costs = CostModel()
+
+        def method(cases: Sequence[Case], limits: Limits) -> Run:
+            requests = [_request(case, limits, partial(drafter, case, limits.eos_token_ids)) for case in cases]
+            return self._timed(cases, lambda: self._decoded(requests, nodes, costs))
+
+        return method
+
     def close(self) -> None:
         """Takes the hooks off the model."""
         self._replay.remove()
@@ -114,12 +126,17 @@ class Methods:
         return result
 
     def _own(self, name: str, cases: Sequence[Case], limits: Limits) -> Run:
-        requests = [_request(case, limits, drafts=name == "copyspec") for case in cases]
-        nodes = limits.draft_nodes if name == "copyspec" else 0
-        settings = DecodeSettings(DraftOptions(max_nodes=nodes), batch_size=len(cases))
-        outputs: list[list[int]] = [[] for _ in cases]
+        if name == "plain":
+            return self._decoded([_request(case, limits, None) for case in cases], 0, self._costs[name])
+        drafters = [partial(create, case.sources, limits.eos_token_ids) for case in cases]
+        requests = [_request(case, limits, make) for case, make in zip(cases, drafters, strict=True)]
+        return self._decoded(requests, limits.draft_nodes, self._costs[name])
+
+    def _decoded(self, requests: Sequence[Request], nodes: int, costs: CostModel) -> Run:
+        settings = DecodeSettings(DraftOptions(max_nodes=nodes), batch_size=len(requests))
+        outputs: list[list[int]] = [[] for _ in requests]
         stats: list[RowStats] = []
-        for step in decode(self._target, requests, settings, self._costs[name]):
+        for step in decode(self._target, requests, settings, costs):
             for output in step:
                 outputs[output.row].extend(output.tokens)
                 if output.stats is not None:
@@ -134,6 +151,7 @@ class Methods:
             draft_seconds=longest.draft_seconds,
             target_seconds=longest.prefill_seconds + longest.target_seconds,
             verify_seconds=longest.verify_seconds,
+            stats=stats,
         )
 
     def _hf(self, cases: Sequence[Case], limits: Limits, extra: dict[str, object]) -> Run:
@@ -186,14 +204,14 @@ def synchronise(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _request(case: Case, limits: Limits, *, drafts: bool) -> Request:
+def _request(case: Case, limits: Limits, drafter: Callable[[], Drafter] | None) -> Request:
     return Request(
         prompt=case.prompt,
         max_new_tokens=limits.max_new_tokens,
         sampling=SamplingOptions(),
         eos_token_ids=limits.eos_token_ids,
         sources=case.sources,
-        drafter=partial(create, case.sources, limits.eos_token_ids) if drafts else None,
+        drafter=drafter,
     )
 
 

@@ -50,6 +50,7 @@ def _rope(theta: float) -> dict[str, object]:
 
 SHAPES: Mapping[str, Mapping[str, object]] = {
     "llama-7b": _LLAMA | _sizes(4096, 11008, 32, 32, 32, 32000) | _rope(1e4) | {"max_position_embeddings": 4096},
+    "llama-160m": _LLAMA | _sizes(768, 3072, 12, 12, 12, 32000) | _rope(1e4) | {"max_position_embeddings": 2048},
     "llama3-8b": _LLAMA | _sizes(4096, 14336, 32, 32, 8, 128256) | _rope(5e5) | {"max_position_embeddings": 8192},
     "mistral-7b": _sizes(4096, 14336, 32, 32, 8, 32000)
     | _rope(1e6)

@@ -105,6 +105,18 @@ def uncopyable_set(model: Model, limit: int | None = None, seed: int = 0) -> Pro
 
 def transcript_sets(model: Model, options: TranscriptOptions) -> list[PromptSet]:
     """Recorded outputs of real models, replayed through `model`: one set per task, set and recorded model."""
+    size = int(model.model.config.vocab_size)
+    sets, eos = transcript_cases(options, f"{model.name!r}", size)
+    return [PromptSet(" ".join(key), cases, frozenset({eos})) for key, cases in sets.items()]
+
+
+def transcript_cases(
+    options: TranscriptOptions, name: str = "", vocab_size: int | None = None
+) -> tuple[dict[tuple[str, str, str], list[Case]], int]:
+    """Recorded outputs by task, set and recorded model, in order, and the end of sequence that all of them have.
+
+    Raises ValueError where the tokens are more than the `vocab_size` of the model called `name`.
+    """
     if options.tokenizer is None:
         raise ValueError(
             "--transcripts needs --tokenizer FILE, the tokenizer.json that the recorded texts are cut with"
@@ -112,10 +124,10 @@ def transcript_sets(model: Model, options: TranscriptOptions) -> list[PromptSet]
     tokenizer = load_tokenizer(options.tokenizer)
     eos = end_token(tokenizer)
     needed = max(tokenizer.get_vocab_size(), eos + 1)
-    if needed > int(model.model.config.vocab_size):
+    if vocab_size is not None and needed > vocab_size:
         raise ValueError(
-            f"{options.tokenizer!r} needs {needed} tokens with its end of sequence, {model.name!r} has only "
-            f"{model.model.config.vocab_size}: give the tokenizer of that architecture"
+            f"{options.tokenizer!r} needs {needed} tokens with its end of sequence, {name} has only "
+            f"{vocab_size}: give the tokenizer of that architecture"
         )
     rows = [row for row in read_transcripts(options.paths) if not options.tasks or row.task in options.tasks]
     sets: dict[tuple[str, str, str], list[Case]] = {}
@@ -128,7 +140,7 @@ def transcript_sets(model: Model, options: TranscriptOptions) -> list[PromptSet]
         raise ValueError(
             f"no transcript is left: tasks {list(options.tasks)!r}, prompts up to {options.max_prompt_tokens} tokens"
         )
-    return [PromptSet(" ".join(key), cases, frozenset({eos})) for key, cases in sorted(sets.items())]
+    return dict(sorted(sets.items())), eos
 
 
 def _references(row: Transcript, references: Sequence[list[int]]) -> list[Source]:

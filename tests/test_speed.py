@@ -215,7 +215,14 @@ def test_wrong_calls_say_what_is_wrong(words: list[str], message: str, capsys: p
 
 
 def test_shapes_have_their_published_size() -> None:
-    billions = {"llama-7b": 6.74, "llama3-8b": 8.03, "mistral-7b": 7.24, "qwen2.5-0.5b": 0.49, "qwen2.5-7b": 7.62}
+    billions = {
+        "llama-160m": 0.16,
+        "llama-7b": 6.74,
+        "llama3-8b": 8.03,
+        "mistral-7b": 7.24,
+        "qwen2.5-0.5b": 0.49,
+        "qwen2.5-7b": 7.62,
+    }
     for name, expected in billions.items():
         sizes = dict(SHAPES[name])
         from transformers import AutoConfig, AutoModelForCausalLM

@@ -23,6 +23,9 @@ LOOKS = 0.01
 
 PROBE_NODES = 2  # of a draft that is not believed, made to see whether it still deserves that
 
+_LOOK_MEMORY = 0.8  # weight of earlier looks in what one costs
+_OUTLIER = 2.0  # a look that takes so many times what looks took was disturbed, and counts as that
+
 _TRIALS = 0.9  # weight of earlier trials per trial in a drafter's record
 _BEFORE = 4.0  # trials in which a new row's drafter is taken to have been as right as it said
 _DOUBT = 1.0  # trials that keep a record of none right from being believed to the last
@@ -51,6 +54,7 @@ class Pacer:
         self._pause = 1
         self._left = 0
         self._right = self._said = _BEFORE
+        self._look = 0.0  # what asking the drafter costs
         self.is_probe = False
         """The next draft is the first one after a pause."""
 
@@ -86,11 +90,13 @@ class Pacer:
 
         `cost`: what that cost the call beyond an empty one, in units of it; `look`: what asking the drafter cost.
         """
+        look = min(look, _OUTLIER * self._look) if self._look else look
+        self._look = _LOOK_MEMORY * self._look + (1 - _LOOK_MEMORY) * look if self._look else look
         saved = len(path) - cost - look
         self.earned += saved
         self._allowed = min(self._allowed + saved, STAKE)
         if not len(drafted):
-            self._pass_over(proposed, look)
+            self._pass_over(proposed)
             return
         self.is_probe = False
         self._record(drafted, path)
@@ -100,11 +106,11 @@ class Pacer:
         else:
             self._wait()
 
-    def _pass_over(self, proposed: DraftTree, look: float) -> None:
+    def _pass_over(self, proposed: DraftTree) -> None:
         if len(proposed) and self.trust < 1.0:
             self._wait()
         else:
-            self._left = min(ceil(look / LOOKS) - 1, self.MAX_PAUSE) if look > LOOKS else 0
+            self._left = min(ceil(self._look / LOOKS) - 1, self.MAX_PAUSE) if self._look > LOOKS else 0
 
     def _wait(self) -> None:
         self._left, self.is_probe = self._pause, True
