@@ -65,7 +65,7 @@ class MeanLimit:
         """Of the next call."""
         self.asked = 0
         allowed = math.floor(self._saved + self._mean + 1e-9)  # 1e-9: means that are no whole numbers add up inexactly
-        return PromisingBudget(self._most, allowed=allowed, limit=self)
+        return PromisingBudget(self._most, allowed=max(allowed, 0), limit=self)
 
     def observe(self, nodes: int) -> None:
         """The call's tree held `nodes` nodes."""

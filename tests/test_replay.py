@@ -5,7 +5,11 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
+import random
+import re
+import sys
 from collections.abc import Sequence
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -13,15 +17,18 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from benchmarks import draft_cost, replay, transcripts
-from benchmarks.replay_methods import Llma, LongestSuffix, PromptLookup, ShallowAggressive
+from benchmarks import draft_cost, replay, replay_report, replay_tables, transcripts
+from benchmarks.replay_figures import Figures
+from benchmarks.replay_limits import MeanLimit
+from benchmarks.replay_methods import HfPromptLookup, Llma, LongestSuffix, PromptLookup, ShallowAggressive
 from benchmarks.replay_priors import priors_module
 from copyspec.budget import Budget
 from copyspec.drafters import priors
 from copyspec.tree import EMPTY, DraftTree
 
 EOS = 9
-FIELDS = [field.name for field in dataclasses.fields(replay.Figures)]
+FIELDS = [field.name for field in dataclasses.fields(Figures)]
+RECORDED = Path(__file__).parents[2] / "shared" / "data"
 
 
 class Always:
@@ -66,6 +73,40 @@ def test_prompt_lookup_takes_the_leftmost_match_of_two_then_one() -> None:
     assert drafted(PromptLookup(prompt, [], EOS), [50]) == []
 
 
+def assert_equal_drafts(prompt: Sequence[int], output: Sequence[int], eos: int, rng: random.Random) -> None:
+    """Hugging Face's class and the dictionary draft the same before every token, told in pieces of any length."""
+    drafters = HfPromptLookup(prompt, [], eos), PromptLookup(prompt, [], eos)
+    at = 0
+    while True:
+        ours, theirs = (list(drafter.propose(Budget(32)).tokens) for drafter in drafters)
+        assert ours == theirs, (prompt, output[:at])
+        if at == len(output):
+            return
+        end = min(len(output), at + rng.randint(1, 4))
+        for drafter in drafters:
+            drafter.accept(output[at:end])
+        at = end
+
+
+def test_prompt_lookup_drafts_as_the_class_of_transformers() -> None:
+    """On random tokens of few kinds, so that matches abound, ends of sequence within the prompt among them."""
+    rng = random.Random(0)
+    for _ in range(60):
+        kinds = rng.randint(1, 12)
+        prompt, output = ([rng.randint(0, kinds) for _ in range(rng.randint(1, 60))] for _ in range(2))
+        assert_equal_drafts(prompt, output, EOS, rng)
+
+
+@pytest.mark.skipif(not RECORDED.is_dir(), reason="the recorded outputs are not beside this checkout")
+def test_prompt_lookup_drafts_as_the_class_of_transformers_on_recorded_outputs() -> None:
+    tokenizer = transcripts.load_tokenizer(RECORDED / "tokenizers" / "llama3.tokenizer.json.gz")
+    files = [RECORDED / "transcripts" / f"{task}.jsonl.gz" for task in ("gec_document", "rag", "chat")]
+    eos = transcripts.end_token(tokenizer)
+    for row in transcripts.choose_rows(transcripts.read_transcripts(files), 1):
+        tokens = transcripts.tokenise(row, tokenizer, eos)
+        assert_equal_drafts(tokens.prompt, tokens.output, eos, random.Random(0))
+
+
 def test_longest_suffix_takes_the_latest_of_the_longest() -> None:
     assert drafted(LongestSuffix([1, 2, 3, 5, 1, 2, 4, 6], [[0, 1, 2, 8]], EOS), [0, 1, 2]) == [8]
     assert drafted(LongestSuffix([1, 2, 3, 5, 1, 2, 4, 6], [], EOS), [1, 2])[:2] == [4, 6]
@@ -78,13 +119,87 @@ def test_llma_takes_the_first_occurrence_of_the_longest_ngram_of_the_output() ->
     assert drafted(Llma([1, 2, 3], references, EOS), []) == []
 
 
+def test_llma_copies_nineteen_tokens_after_at_most_five() -> None:
+    reference = list(range(100, 160))
+    assert drafted(Llma([], [[103, 7], reference], EOS), [101, 102, 103]) == reference[4:23]
+    five = [[1, 102, 103, 104, 105, 106, 7], reference]  # the sixth token before does not count: the first occurrence
+    assert drafted(Llma([], five, EOS), [101, 102, 103, 104, 105, 106]) == [7]
+
+
 def test_shallow_aggressive_decoding_resumes_on_a_unique_ngram() -> None:
     source = [1, 2, 3, 4, 2, 5]
-    assert drafted(ShallowAggressive([], [source], EOS), []) == [*source, EOS]
-    assert drafted(ShallowAggressive([], [source], EOS), [1, 2]) == [3, 4, 2, 5, EOS]
+    assert drafted(ShallowAggressive([], [source], EOS), []) == source
+    assert drafted(ShallowAggressive([], [source], EOS), [1, 2]) == [3, 4, 2, 5]
     assert drafted(ShallowAggressive([], [source], EOS), [1, 8]) == []
     assert drafted(ShallowAggressive([], [source], EOS), [1, 8, 2]) == []
-    assert drafted(ShallowAggressive([], [source], EOS), [1, 8, 2, 5]) == [EOS]
+    assert drafted(ShallowAggressive([], [source], EOS), [1, 8, 2, 3]) == [4, 2, 5]
+    assert drafted(ShallowAggressive([], [source], EOS), [1, 8, 4, 2]) == [5]
+    assert drafted(ShallowAggressive([], [source], EOS), [1, 8, 2, 5]) == []
+
+
+def published_sad(source: Sequence[int], output: Sequence[int]) -> int:
+    """Calls of the published algorithm, after its description: `output` ends with EOS, which `source` lacks."""
+    ends: dict[tuple[int, ...], list[int]] = {}
+    for end in range(1, len(source) + 1):
+        for n in range(1, min(3, end) + 1):
+            ends.setdefault(tuple(source[end - n : end]), []).append(end)
+    at = calls = 0
+    while at < len(output):
+        start = 0 if at == 0 else -1
+        for n in range(1, min(3, at) + 1) if at else ():
+            found = ends.get(tuple(output[at - n : at]), [])
+            if len(found) == 1:
+                start = found[0]
+                break
+        calls += 1
+        rest = source[start:] if start >= 0 else []
+        right = next((i for i, token in enumerate(rest) if token != output[at + i]), len(rest))
+        at += right + 1
+    return calls
+
+
+def test_shallow_aggressive_decoding_makes_the_published_calls() -> None:
+    rng = random.Random(1)
+    for _ in range(100):
+        source = [rng.randint(10, 24) for _ in range(rng.randint(1, 30))]
+        output = [token for token in source if rng.random() < 0.9]
+        output = [rng.randint(10, 24) if rng.random() < 0.15 else token for token in output] + [EOS]
+        tally = replay.Tally()
+        replay.replay(ShallowAggressive([], [source], EOS), output, Budget(100), tally)
+        assert tally.calls == published_sad(source, output), (source, output)
+
+
+def test_a_budget_keeps_what_promises_enough() -> None:
+    limit = MeanLimit(8, 9)
+    assert limit.least_score == pytest.approx(0.2)
+    assert limit.budget().cut([0.9, 0.5, 0.21, 0.1]) == 3
+    assert limit.budget().cut([0.15, 0.35, 0.1]) == 2, "a good node behind one that is less so"
+    assert limit.budget().cut([0.1]) == 0
+    assert limit.budget().cut([0.9] * 20) == 8, "no more than the mean before anything was saved"
+    assert limit.asked == 9, "though as many as a call may carry promise enough"
+
+
+@pytest.mark.parametrize("mean", [1.0, 2.5, 8.0])
+def test_the_mean_of_nodes_is_never_above_its_limit(mean: float) -> None:
+    rng, limit, nodes = random.Random(0), MeanLimit(mean, 32), 0
+    for calls in range(1, 2000):
+        scores = sorted((rng.random() ** 2 for _ in range(32)), reverse=True)
+        count = limit.budget().cut(scores)
+        nodes += count
+        limit.observe(count)
+        assert nodes <= mean * calls + 1e-6
+    assert nodes > 0.9 * mean * calls, "what is allowed is used"
+
+
+def test_trees_are_large_where_drafts_are_sure_and_small_elsewhere() -> None:
+    sure, poor = [0.95**depth for depth in range(1, 33)], [0.3 / rank for rank in range(1, 33)]
+    limit, found = MeanLimit(8, 32), {"sure": 0, "poor": 0}
+    for call in range(400):
+        name = "sure" if call % 4 == 0 else "poor"
+        count = limit.budget().cut(sure if name == "sure" else poor)
+        limit.observe(count)
+        found[name] += count
+    assert found["sure"] / 100 > 15 and found["poor"] / 300 < 5
 
 
 @pytest.fixture
@@ -112,14 +227,98 @@ def test_command_prints_a_table_and_writes_json(
     out = tmp_path / "figures.json"
     assert replay.main([str(folder), "--tokenizer", str(tokenizer), "--nodes", "8", "--json", str(out)]) == 0
     figures = json.loads(out.read_text(encoding="utf-8"))
-    assert [list(line) for line in figures] == [FIELDS] * 10
+    assert [list(line) for line in figures] == [FIELDS] * 2 * len(replay.METHODS)
     assert {(line["task"], line["set"]) for line in figures} == {("gec", "edits"), ("rag", "answers")}
     for line in figures:
         assert line["tokens_per_call"] == pytest.approx(line["output_tokens"] / line["calls"], abs=1e-3)
     by_method = {line["method"]: line for line in figures if line["task"] == "gec"}
     assert by_method["copyspec"]["output_tokens"] == 15  # fourteen words and the end of sequence
     assert by_method["copyspec"]["calls"] < by_method["prompt-lookup"]["calls"]
-    assert "median over the sets" in capsys.readouterr().out
+    assert by_method["hf-prompt-lookup"]["calls"] == by_method["prompt-lookup"]["calls"]
+    table = capsys.readouterr().out
+    assert "median over the sets" in table and "at most 8 nodes a call" in table
+    assert max(len(line) for line in table.splitlines()) <= 80
+
+
+def test_several_limits_and_a_mean_of_nodes(
+    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, tokenizer = files
+    out = tmp_path / "figures.json"
+    arguments = [str(folder), "--tokenizer", str(tokenizer), "--methods", "copyspec,sad", "--nodes", "16,4"]
+    assert replay.main([*arguments, "--mean-nodes", "2.5", "--json", str(out)]) == 0
+    figures = [Figures(**line) for line in json.loads(out.read_text(encoding="utf-8"))]
+    assert [line.nodes for line in figures] == [16] * 4 + [4] * 4
+    assert all(line.nodes_per_call <= 2.5 == line.mean_nodes for line in figures)
+    assert "at most 4 nodes a call, 2.5 on average" in capsys.readouterr().out
+
+
+class Page(HTMLParser):
+    """The tags of a page, in order, those without an end left out of the count of open ones."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_stands_alone(files: tuple[Path, Path], tmp_path: Path) -> None:
+    folder, tokenizer = files
+    out = tmp_path / "page.html"
+    arguments = [str(folder), "--tokenizer", str(tokenizer), "--methods", "copyspec,hf-prompt-lookup,prompt-lookup"]
+    assert replay.main([*arguments, "--html", str(out)]) == 0
+    text = out.read_text(encoding="utf-8")
+    page = Page(text)
+    assert page.open == []
+    assert not {"script", "img", "link", "iframe"} & {tag for tag, _ in page.found}
+    assert not any(name in attributes for _, attributes in page.found for name in ("src", "href"))
+    assert "default-src 'none'" in text and "prefers-color-scheme: dark" in text
+    marks = [attributes for tag, attributes in page.found if tag == "g" and "transform" in attributes]
+    assert len([each for each in marks if "class" in each]) == 2 * 2, "two sets; of two prompt lookups one is drawn"
+    assert "prompt-lookup, answers m: " in text and "--methods copyspec,hf-prompt-lookup" in text
+    for title in ("Tokens per call by set and method", "tokens per call of the model", "How it was measured"):
+        assert title in text
+
+
+def test_the_chart_as_a_picture(
+    files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, tokenizer = files
+    arguments = [str(folder), "--tokenizer", str(tokenizer), "--methods", "copyspec,sad"]
+    out = tmp_path / "chart.png"
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "matplotlib", None)
+        with pytest.raises(SystemExit):
+            replay.main([*arguments, "--png", str(out)])
+    assert ".[benchmarks]" in capsys.readouterr().err and not out.exists()
+    pytest.importorskip("matplotlib")
+    assert replay.main([*arguments, "--png", str(out)]) == 0
+    assert out.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_the_documented_tables_are_those_of_the_figures() -> None:
+    report = replay_tables.read()
+    assert report is not None
+    page = replay_report.PAGE.read_text(encoding="utf-8")
+    assert replay_report.filled(page, report) == page, "run: python -m benchmarks.replay_report"
+    assert {line.method for line in report.figures} >= set(replay.METHODS)
+    assert all(line.nodes_per_call <= replay_report.MEAN_NODES for line in report.mean_figures)
+    tables = re.findall(r"^\|.*\|$", page, re.MULTILINE)
+    for key in {line.key for line in report.figures}:
+        assert any(key[1] in row or key[2] in row for row in tables), key
+    assert replay_report.CHART.stat().st_size < 150_000
 
 
 def test_draft_cost_measures_every_kind_of_source(
@@ -153,6 +352,12 @@ def test_wrong_calls_say_what_to_give(
     with pytest.raises(SystemExit):
         replay.main([str(folder), "--tokenizer", str(tokenizer), "--methods", "magic"])
     assert "'magic'" in capsys.readouterr().err
+    wrong = {"--nodes": "0", "--mean-nodes": "none", "--rows": "-1", "--json": str(tmp_path / "no" / "folder.json")}
+    for option, value in wrong.items():
+        with pytest.raises(SystemExit):
+            replay.main([str(folder), "--tokenizer", str(tokenizer), f"{option}={value}"])
+        said = capsys.readouterr().err
+        assert option in said and repr(value) in said
     with pytest.raises(ValueError, match=r"tokenizer\.json"):
         transcripts.load_tokenizer(tmp_path / "none.json")
 
