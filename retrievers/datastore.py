@@ -1,7 +1,7 @@
 """The datastore: a corpus of tokens on disk in which the end of a context is found in microseconds (REST).
 
 REST (He et al. 2024, arXiv 2311.08252) drafts what followed the longest match of the context in a large corpus.
-Here the index is mapped into memory, never loaded; one descent finds the longest match and every shorter one
+Here the index stays on disk and is read where a search looks; one descent finds the longest match and every shorter one
 lies around it; no match and no continuation crosses the border between two documents.
 """
 
@@ -33,10 +33,6 @@ ESCAPE = 10.0
 """What speaks against a match, in occurrences: `n` places behind the longest match get n / (n + ESCAPE) of the
 weight, shorter matches share the rest in the same way (the escape of PPM; Cleary and Witten 1984). Drafts for
 recorded chats, answers and summaries were best from 10 on; 1 lost three per cent of the tokens per call."""
-
-_RELEASE_EVERY = 16
-"""Look-ups after which mapped pages are let go: a system maps up to two megabytes around each byte that is read,
-and soon all of the files. Letting them go this often costs two microseconds a look-up."""
 
 TokenIds = Sequence[int] | NDArray[np.integer]
 """The tokens of one document."""
@@ -74,7 +70,6 @@ class Datastore:
         if manifest.facts["byteorder"] != sys.byteorder:
             raise files.IndexFileError(f"the datastore in {str(folder)!r} was made on a machine of other byte order")
         self.fingerprint = manifest.fingerprint
-        self._look_ups = 0
         if verify:
             for entry in manifest.files.values():
                 files.check_file(self.folder, entry)
@@ -170,10 +165,6 @@ class Datastore:
         return match, [continuation for continuation in found if continuation.tokens]
 
     def _descents(self, context: Sequence[int]) -> list[Descent]:
-        self._look_ups += 1
-        if self._look_ups % _RELEASE_EVERY == 0:
-            for segment in self._segments:
-                segment.release()
         query = list(reversed(context[-MAX_MATCH:]))
         wrong = next((index for index, token in enumerate(query) if not 0 <= token < BORDER), len(query))
         if not wrong:

@@ -1,4 +1,4 @@
-"""One part of a datastore: a text with its sorted places, mapped into memory and searched by one descent."""
+"""One part of a datastore: a text with its sorted places on disk, searched by one descent."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import files
+from .numbers import Numbers, numbers_of
 from .suffix_array import BORDER, Tokens, sorted_places
 
 _PARTS = ("tokens", "places", "heads", "starts", "documents")
@@ -43,16 +44,16 @@ def _heads(tokens: Tokens) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
 
 
 class Segment:
-    """The files of one segment. Pages of them come into memory as searches touch them, and may leave it again."""
+    """The files of one segment. Text and places are read where a search looks, and stay on disk; the rest, a hundredth
+    of them, is mapped."""
 
     def __init__(self, folder: Path, entries: Mapping[str, files.Entry], first_document: int) -> None:
         self.entries = dict(entries)
         self.first_document = first_document
-        self.tokens, self.places, self.heads, self.starts, self.documents = (
-            _mapped(folder / entries[name].name) for name in _PARTS
-        )
-        self.raw = self.tokens.cast("B")
-        self._mappings = [part.obj for part in (self.tokens, self.places) if isinstance(part.obj, mmap.mmap)]
+        paths = {name: folder / entries[name].name for name in _PARTS}
+        self.tokens, self.places = numbers_of(paths["tokens"]), numbers_of(paths["places"])
+        self.heads, self.starts, self.documents = (_mapped(paths[name]) for name in _PARTS[2:])
+        self._text = paths["tokens"]
 
     @property
     def num_documents(self) -> int:
@@ -63,15 +64,9 @@ class Segment:
         """Tokens of the documents, the borders between them not counted."""
         return len(self.places)
 
-    def release(self) -> None:
-        """Takes the files' pages out of this process's memory; they stay in the system's cache."""
-        if hasattr(mmap, "MADV_DONTNEED"):
-            for mapping in self._mappings:
-                mapping.madvise(mmap.MADV_DONTNEED)
-
     def all_tokens(self) -> Tokens:
         """All tokens with their borders."""
-        return np.frombuffer(self.raw, np.uint32)
+        return np.fromfile(self._text, np.uint32)
 
     def document(self, place: int) -> tuple[int, int]:
         """The document that a place lies in, counted through all segments, and the offset in it."""
@@ -80,7 +75,7 @@ class Segment:
 
     def following(self, place: int, length: int) -> list[int]:
         """At most `length` tokens from a place on, to the end of its document."""
-        found: list[int] = self.tokens[place : place + length].tolist()
+        found = self.tokens.part(place, place + length).tolist()
         return found[: found.index(BORDER)] if BORDER in found else found
 
     def descend(self, query: Sequence[int]) -> Descent | None:
@@ -101,7 +96,7 @@ class Descent:
     def __init__(self, segment: Segment, query: Sequence[int], low: int, high: int) -> None:
         self.segment = segment
         self._query = query
-        self._needle = array("I", query[::-1]).tobytes()
+        self._needle = memoryview(array("I", query[::-1]))
         self._bucket = (low, high)
         self.length, found = _longest(segment.tokens, segment.places, low, high, query)
         self.low, self.high = self._around(found, found + 1)
@@ -119,9 +114,9 @@ class Descent:
 
     def _common(self, index: int) -> int:
         """How many tokens before this place are those of the query."""
-        tokens, query, last = self.segment.tokens, self._query, self.segment.places[index] - 1
-        length = 1
-        while tokens[last - length] == query[length]:  # ends below self.length, which this place lacks
+        place, query = self.segment.places[index], self._query
+        before, length = self.segment.tokens.part(max(place - len(query), 0), place), 1
+        while before[-1 - length] == query[length]:  # ends below self.length, which this place lacks
             length += 1
         return length
 
@@ -147,13 +142,11 @@ class Descent:
         return low, inside + 1
 
     def _holds(self, index: int) -> bool:
-        end, size = 4 * self.segment.places[index], 4 * self.length
-        return end >= size and self.segment.raw[end - size : end] == self._needle[len(self._needle) - size :]
+        place, size = self.segment.places[index], self.length
+        return place >= size and self.segment.tokens.part(place - size, place) == self._needle[-size:]
 
 
-def _longest(
-    tokens: Sequence[int], places: Sequence[int], low: int, high: int, query: Sequence[int]
-) -> tuple[int, int]:
+def _longest(tokens: Numbers, places: Numbers, low: int, high: int, query: Sequence[int]) -> tuple[int, int]:
     """The length of the longest beginning of `query` that stands backwards before a place, and the index of one.
 
     All of low..high-1, at least one, stand behind query[0]. A binary search that carries along how much of the
@@ -164,13 +157,14 @@ def _longest(
     left = right = 1
     while low < high:
         middle = (low + high) >> 1
-        last = places[middle] - 1
+        place = places[middle]
+        before = tokens.part(max(place - size, 0), place)  # the text's first token is a border: no query's
         length = left if left < right else right
-        while length < size and tokens[last - length] == query[length]:
+        while length < size and before[-1 - length] == query[length]:
             length += 1
         if length == size:
             return size, middle
-        if tokens[last - length] < query[length]:
+        if before[-1 - length] < query[length]:
             low, left = middle + 1, length
         else:
             high, right = middle, length
@@ -182,7 +176,4 @@ def _mapped(path: Path) -> memoryview[int]:
     if path.stat().st_size == 0:
         return memoryview(b"").cast("I")
     with path.open("rb") as file:
-        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    if hasattr(mmap, "MADV_RANDOM"):  # a search jumps: what stands beside a page is not needed next
-        mapping.madvise(mmap.MADV_RANDOM)
-    return memoryview(mapping).cast("I")
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)).cast("I")
