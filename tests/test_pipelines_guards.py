@@ -171,6 +171,16 @@ def test_a_rewritten_segment_stays() -> None:
     assert checked("He go home", " ").refusal is not None
 
 
+def test_a_text_that_lost_a_part_stays() -> None:
+    source = "He go to school every day with his friend, and he like it there very much."
+    found = checked(source, "He goes to school every day with his friend.")
+    assert found.edits == () and found.refusal is not None and found.refusal.reason == "lost"
+    assert "of 16 words are gone; max_lost_ratio is 0.25" in found.refusal.detail
+    assert checked(source, "He goes to school every day with his friend.", max_lost_ratio=1).edits
+    with pytest.raises(ValueError, match="max_lost_ratio=-1"):
+        GuardOptions(max_lost_ratio=-1)
+
+
 def test_protected_spans_stay() -> None:
     source = "He see [teh link](http://x.y) and teh cat"
     segment = Segment(0, len(source), protected=((16, 29),))

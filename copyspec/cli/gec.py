@@ -63,7 +63,10 @@ def gec(
     ] = None,
     max_edit_ratio: Annotated[
         float, typer.Option(help="Changed words per word; above, a segment stays.", rich_help_panel=GUARDS)
-    ] = 0.4,
+    ] = 0.7,
+    max_lost_ratio: Annotated[
+        float, typer.Option(help="Words fewer per word; above, a segment stays.", rich_help_panel=GUARDS)
+    ] = 0.25,
     allow_numbers: Annotated[
         bool, typer.Option("--allow-numbers", help="Numbers may change.", rich_help_panel=GUARDS)
     ] = False,
@@ -115,8 +118,9 @@ def gec(
 
     The summary counts what was left as it was, by reason. Edits that touch numbers, links, code, names or what
     --protect names; markup: an edit would bring some, protected: it touches some. Whole segments: ratio (more words
-    changed than --max-edit-ratio), empty (the model wrote nothing), cut (its output had no end), length (longer than
-    its context), encoding and binary (no text), json and field (records without a text).
+    changed than --max-edit-ratio), lost (more would be gone than --max-lost-ratio), empty (the model wrote nothing),
+    cut (its output had no end), length (longer than its context), encoding and binary (no text), json and field
+    (records without a text).
     """
     from copyspec.pipelines import (
         FORMATS,
@@ -136,7 +140,13 @@ def gec(
     suffix = options.backup_of(backup, backup_suffix, paths, in_place=in_place)
     files = FileOptions(format, form, in_place, suffix, output, resume)
     guards = GuardOptions(
-        allow_numbers, allow_links, allow_code, allow_names, max_edit_ratio, protect=tuple(protect or ())
+        allow_numbers,
+        allow_links,
+        allow_code,
+        allow_names,
+        max_edit_ratio,
+        max_lost_ratio,
+        protect=tuple(protect or ()),
     )
     asked = ModelOptions(
         instruction,
