@@ -2,9 +2,13 @@
 
 python -m benchmarks.model_drafters --draft FOLDER --transcripts PATHS... [--rows 20] [--nodes 32] [--json FILE]
 python -m benchmarks.model_drafters --model FOLDER --draft layers:2 --prompts FILE [--temperature 0.8]
+python -m benchmarks.model_drafters --model default --draft FOLDER --sources PATHS... [--least-overlap 100]
 
 With --transcripts the outputs are recorded ones, tokenised by the draft model's tokenizer, and no target runs. With
---model that model speaks, the prompts' lines being what it continues; the outputs of all methods must be equal.
+--model that model speaks, and the outputs of all methods must be equal: the lines of --prompts are what it continues,
+those of --sources (.jsonl.gz rows with a "source") what it corrects, the source being the text edited.
+--least-overlap keeps the sources that its plain output repeats least: the share of the output's tokens that stand in
+a run of four or more of the source's.
 """
 
 from __future__ import annotations
@@ -18,6 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from benchmarks.quality import read_rows
+from benchmarks.speed_models import default_folder
 from benchmarks.transcripts import (
     EDIT_TASKS,
     Transcript,
@@ -45,9 +51,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from copyspec.drafters.base import Drafter
+    from copyspec.targets.base import Target
 
 METHODS = ("plain", "copy", "model chain", "model tree", "both")
 LAYERS = "layers:"
+CORRECT = "Correct the grammar: "  # the instruction of the bundled model
 
 
 @dataclass(slots=True)
@@ -133,9 +141,47 @@ def replayed(
     return list(tallies.values())
 
 
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What the target reads, and the text that it is to correct, if any."""
+
+    tokens: list[int]
+    source: list[int] | None = None
+
+    @property
+    def sources(self) -> list[Source]:
+        edited = [] if self.source is None else [Source(self.source, "edit")]
+        return [*edited, Source(self.tokens, "prompt")]
+
+
+def least_overlap(
+    target: Target, prompts: Sequence[Prompt], eos: frozenset[int], options: argparse.Namespace
+) -> list[Prompt]:
+    """The prompts whose source the target's plain output repeats least, in their order."""
+    shares = []
+    for prompt in prompts:
+        request = Request(prompt.tokens, options.tokens, SamplingOptions(), eos, prompt.sources)
+        outputs = decode(target, [request], DecodeSettings())
+        shares.append(
+            repeated([token for each in outputs for output in each for token in output.tokens], prompt.source or [])
+        )
+    chosen = sorted(range(len(prompts)), key=shares.__getitem__)[: options.least_overlap]
+    return [prompts[index] for index in sorted(chosen)]
+
+
+def repeated(output: Sequence[int], source: Sequence[int], run: int = 4) -> float:
+    """The share of the tokens of `output` that stand in `run` or more that follow each other in `source` as well."""
+    known = {tuple(source[start : start + run]) for start in range(len(source) - run + 1)}
+    covered: set[int] = set()
+    for start in range(len(output) - run + 1):
+        if tuple(output[start : start + run]) in known:
+            covered.update(range(start, start + run))
+    return ratio(len(covered), len(output))
+
+
 def spoken(
     name: str,
-    prompts: Sequence[list[int]],
+    prompts: Sequence[Prompt],
     eos: frozenset[int],
     models: tuple[PreTrainedModel, PreTrainedModel],
     options: argparse.Namespace,
@@ -148,12 +194,11 @@ def spoken(
         tally = Tally(name, method)
         for index, prompt in enumerate(prompts):
             sampling = SamplingOptions(options.temperature, seed=index)
-            sources = [Source(prompt, "prompt")]
-            row = RowContext(prompt, sampling, len(prompt), target.vocab_size)
-            request = Request(prompt, options.tokens, sampling, eos, sources)
+            tokens, sources = list[int](), prompt.sources
+            row = RowContext(prompt.tokens, sampling, len(prompt.tokens), target.vocab_size)
+            request = Request(prompt.tokens, options.tokens, sampling, eos, sources)
             if method != "plain":
                 request.drafter = partial(make, method, model, sources, min(eos), row)
-            tokens: list[int] = []
             started = time.perf_counter()
             draft = DraftOptions(max_nodes=options.nodes, adaptive=options.adaptive)
             for outputs in decode(target, [request], DecodeSettings(draft=draft)):
@@ -193,19 +238,39 @@ def load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32)
+    folder = str(default_folder()) if name == "default" else name
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     model.train(False)
-    return model, AutoTokenizer.from_pretrained(name)
+    return model, AutoTokenizer.from_pretrained(folder)
+
+
+def read_prompts(tokenizer: PreTrainedTokenizerBase, options: argparse.Namespace) -> list[Prompt]:
+    """The lines of --prompts, or the sources of --sources under the bundled model's instruction."""
+    if options.prompts:
+        lines = Path(options.prompts).read_text(encoding="utf-8").splitlines()
+        return [Prompt(tokenizer(line)["input_ids"]) for line in lines if line.strip()]
+    rows = [row for file in options.sources for row in read_rows(Path(file))]
+    encode = tokenizer.backend_tokenizer.encode
+    return [
+        Prompt(
+            tokenizer(CORRECT + row["source"])["input_ids"], encode(" " + row["source"], add_special_tokens=False).ids
+        )
+        for row in rows
+    ]
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.model_drafters", description=__doc__.split("\n")[0])
-    parser.add_argument("--model", default=None, help="folder or hub id of the target, for --prompts")
+    parser.add_argument(
+        "--model", default=None, help="default, folder or hub id of the target, for --prompts or --sources"
+    )
     parser.add_argument("--draft", required=True, help=f"folder or hub id of the draft model, or {LAYERS}N of --model")
     parser.add_argument("--transcripts", nargs="*", default=[], help=".jsonl.gz files or folders of them")
     parser.add_argument("--tasks", default="", help="comma-separated (default: all)")
     parser.add_argument("--rows", type=int, default=10, help="of each set, at most")
     parser.add_argument("--prompts", default=None, help="a file with a prompt on each line")
+    parser.add_argument("--sources", nargs="*", default=[], help=".jsonl.gz files whose rows have a source to correct")
+    parser.add_argument("--least-overlap", type=int, default=0, help="keep so many of --sources (default: all)")
     parser.add_argument("--tokens", type=int, default=64, help="output tokens for a prompt, at most")
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--nodes", type=int, default=32, help="draft nodes a call, at most")
@@ -216,8 +281,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     unknown = [method for method in options.methods.split(",") if method not in METHODS]
     if unknown:
         parser.error(f"--methods: no method {unknown[0]!r}; there are {', '.join(METHODS)}")
-    if bool(options.transcripts) == bool(options.model and options.prompts):
-        parser.error("give --transcripts, or --model and --prompts")
+    if (bool(options.transcripts), bool(options.prompts), bool(options.sources)).count(True) != 1:
+        parser.error("give one of --transcripts, --prompts and --sources")
+    if not options.transcripts and not options.model:
+        parser.error("--prompts and --sources need --model, the model that speaks")
     return options
 
 
@@ -233,10 +300,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         model, tokenizer = load(options.model)
         layers = options.draft.startswith(LAYERS)
         draft = early_exit(model, int(options.draft[len(LAYERS) :])) if layers else load(options.draft)[0]
-        lines = Path(options.prompts).read_text(encoding="utf-8").splitlines()
-        prompts = [tokenizer(line)["input_ids"] for line in lines if line.strip()]
         eos = frozenset({int(tokenizer.eos_token_id)})
-        tallies = spoken(Path(options.prompts).stem, prompts[: options.rows], eos, (model, draft), options)
+        prompts = read_prompts(tokenizer, options)
+        if options.least_overlap:
+            prompts = least_overlap(wrap(model), prompts, eos, options)
+        name = Path((options.sources or [options.prompts])[0]).name.split(".")[0]
+        tallies = spoken(name, prompts[: options.rows], eos, (model, draft), options)
     print(table(tallies))
     if options.json:
         write_json(

@@ -76,8 +76,9 @@ def test_options_reach_the_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert out == expected(temperature=0.9, top_k=30, top_p=0.95, min_p=0.01, seed=4) + "\n"
     stop = expected()[4:6]
     assert run(capsys, "generate", "the cat", "--stop", stop, *LENGTH)[1] == expected(stop=stop) + "\n"
-    assert run(capsys, "generate", "the cat", "--system", "Hi.", *LENGTH)[1] == expected(system="Hi.") + "\n"
-    assert run(capsys, "generate", "the cat", "--chat", *LENGTH)[1] == expected(chat=True) + "\n"
+    for options, same in ((["--system", "Hi."], {"system": "Hi."}), (["--chat"], {"chat": True})):
+        answer = expected(**same).removeprefix(" ")  # some models begin every answer with one
+        assert run(capsys, "generate", "the cat", *options, *LENGTH)[1] == answer + "\n"
     for same in (["--max-draft-nodes", "0"], ["--stream"], ["--no-stream"], ["--dtype", "float32", "--device", "cpu"]):
         assert run(capsys, "generate", "the cat", *same, *LENGTH)[1] == expected() + "\n"
     penalised = run(capsys, "generate", "the cat", "--repetition-penalty", "1.5", *LENGTH)[1]

@@ -15,7 +15,10 @@ from copyspec.pipelines import GECPipeline
 _ROOT = Path(__file__).parents[1]
 _FOLDER = _ROOT / "examples" / "corrector"
 _SENTENCES = (_ROOT / "benchmarks" / "data" / "sentences.txt").read_text(encoding="utf-8").splitlines()[:12]
-pytestmark = pytest.mark.skipif(not (_FOLDER / "model.safetensors").exists(), reason="no corrector in this checkout")
+pytestmark = [
+    pytest.mark.skipif(not (_FOLDER / "model.safetensors").exists(), reason="no corrector in this checkout"),
+    pytest.mark.usefixtures("steady_drafts"),
+]
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,98 @@
+"""Peers' own compiled drafting code as methods of the replay, where it is installed: Arctic's and SGLang's.
+
+Neither takes references or knows which text is being edited: both see the prompt, which holds them. Both are given
+their best, not what they ship with: Arctic draws trees, as neither its plugin nor vLLM does; SGLang is handed the
+prompt as an external corpus of one request, which no request of its server can do.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from copyspec.budget import Budget
+from copyspec.tree import EMPTY, DraftTree
+
+ARCTIC_DEPTH, ARCTIC_FACTOR = 64, 4.0  # the best of its settings on the recorded outputs; 10 % of a path is its floor
+SGLANG_DEPTH, SGLANG_BREADTH = 18, 10  # its own defaults
+SGLANG_CORPUS_SHARE = 0.75  # of the nodes, for the automaton of the prompt: ahead of a quarter, a half and all
+
+
+def _peer(module: str, package: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ValueError(
+            f"this method runs the compiled code of {package}, which is not installed here: {error}"
+        ) from None
+
+
+class Arctic:
+    """SuffixDecoding (arXiv 2411.04975): `arctic_inference`'s suffix tree over the prompt and the output of one row."""
+
+    def __init__(self, prompt: Sequence[int], references: Sequence[Sequence[int]], eos: int) -> None:
+        module = _peer("arctic_inference.suffix_decoding", "arctic-inference")
+        self.cache = module.SuffixDecodingCache(max_tree_depth=ARCTIC_DEPTH, max_cached_requests=0)
+        self.tokens = list(prompt)
+        self.cache.start_request(0, self.tokens)
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        self.tokens.extend(tokens)
+        self.cache.add_active_response(0, list(tokens))
+
+    def propose(self, budget: Budget) -> DraftTree:
+        draft = self.cache.speculate(
+            0,
+            self.tokens[-ARCTIC_DEPTH:],
+            max_spec_tokens=budget.max_nodes,
+            max_spec_factor=ARCTIC_FACTOR,
+            use_tree_spec=True,
+        )
+        nodes = len(draft.token_ids)
+        return DraftTree(draft.token_ids, draft.parents, [1.0] * nodes, [None] * nodes) if nodes else EMPTY
+
+
+class SGLang:
+    """SGLang's NGRAM speculation: a trie of the output and a suffix automaton of the prompt."""
+
+    def __init__(self, prompt: Sequence[int], references: Sequence[Sequence[int]], eos: int) -> None:
+        self.module = _peer("sglang.srt.speculative.cpp_ngram.ngram_corpus", "sglang")
+        self.corpus: Any = None
+        self.nodes = 0
+        self.prompt, self.output = list(prompt), list[int]()
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        self.output.extend(tokens)
+        if self.corpus is not None:
+            self.corpus.batch_put([(self.prompt + self.output)[-SGLANG_DEPTH:]])
+
+    def propose(self, budget: Budget) -> DraftTree:
+        if self.corpus is None:
+            self._start(budget.max_nodes)
+        tail = (self.prompt[-SGLANG_DEPTH:] + self.output)[-SGLANG_DEPTH:]
+        self.corpus.synchronize()
+        tokens, mask = self.corpus.batch_get(["row"], [tail], [len(self.prompt) + len(self.output)])
+        rows = mask.reshape(self.nodes, self.nodes)  # the first is the last token of the output
+        place = {0: -1}
+        drafted: list[int] = []
+        parents: list[int] = []
+        for node in range(1, self.nodes):
+            above = [other for other in range(node) if rows[node, other]]
+            if above and above[-1] in place:  # the rest is padding
+                place[node] = len(drafted)
+                drafted.append(int(tokens[node]))
+                parents.append(place[above[-1]])
+        return DraftTree(drafted, parents, [1.0] * len(drafted), [None] * len(drafted)) if drafted else EMPTY
+
+    def _start(self, nodes: int) -> None:
+        self.nodes = nodes + 1
+        self.corpus = self.module.NgramCorpus(
+            max_trie_depth=SGLANG_DEPTH, max_bfs_breadth=SGLANG_BREADTH, draft_token_num=self.nodes,
+            external_sam_budget=round(SGLANG_CORPUS_SHARE * nodes),
+        )  # fmt: skip
+        count = self.corpus.load_external_corpus_named("prompt", [self.prompt])
+        self.corpus.commit_external_corpus_load("prompt", count)
+        if self.output:
+            self.corpus.batch_put([(self.prompt + self.output)[-SGLANG_DEPTH:]])
