@@ -13,6 +13,8 @@ from copyspec.pipelines.edits import apply
 from copyspec.pipelines.guards import Checked, GuardOptions, check
 from copyspec.pipelines.wrappers import unwrapped
 
+_SOON = 15.0  # seconds of a processor: a fifth of one as a rule, 4 on a machine that is very busy, once minutes
+
 SOURCE = "He go to school every day, and he like it."
 RIGHT = "He goes to school every day, and he likes it."
 
@@ -190,20 +192,21 @@ def test_protected_spans_stay() -> None:
 
 
 @pytest.mark.parametrize("unit", ["x", "A", "a_", "a.b", "a-", "a@", "aé", "你", "你a"])
-def test_long_words_take_linear_time(unit: str) -> None:
+def test_long_words_take_little_time(unit: str) -> None:
     """Data in a text is no reason to wait: with the square of the length these took minutes."""
+
     word = unit * (20_000 // len(unit))
     start = time.process_time()
     assert checked(f"{word} are good.", f"{word} is good.").edits
     checked(f"{word} foo are good.", f"{word[:-1]} bar baz is good.", max_edit_ratio=9)
-    assert time.process_time() - start < 3
+    assert time.process_time() - start < _SOON
 
 
-def test_long_answers_take_linear_time() -> None:
+def test_long_answers_take_little_time() -> None:
     for unit in ("\n", "\n-", "<a> ", "```\n"):
         start = time.process_time()
         assert unwrapped(f"Sure: {unit * 1000}He goes.", "He go.")
-        assert time.process_time() - start < 3
+        assert time.process_time() - start < _SOON
 
 
 def test_own_patterns() -> None:

@@ -127,7 +127,7 @@ def test_the_look_ahead_is_bounded(seed: int, limit: int) -> None:
 
 def test_characters_bound_it_too_and_one_long_part_goes_through(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner_module, "LOOKAHEAD_CHARS", 10)
-    texts = ["x" * 50, "ab", "y" * 5, "z" * 100]
+    texts = ["x y " * 12 + "x", "ab", "y" * 5, "z z " * 25 + "z"]
     assert corrected(Runner(Shuffled(), FREE), texts) == [text.upper() for text in texts]
 
 
