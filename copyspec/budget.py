@@ -16,6 +16,10 @@ KNOTS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 96,
 """Numbers of nodes whose time is kept; between them costs lie on straight lines. Close together where matrix products
 of few rows change their kernel: on a CPU twelve rows can take longer than sixteen."""
 
+NEIGHBOURS = 1.0
+"""Measurements that the line between its neighbours counts as, for a knot: one disturbed call must not put a price on
+a number of nodes that keeps it from being tried again."""
+
 LEAST_RATE = 0.1
 """Of a new measurement in the time of a knot: the cost drifts with the length of the context."""
 
@@ -156,7 +160,8 @@ class _Curve:
         for knot, part, time in ((low, 1.0 - share, times[0]), (high, share, times[1])):
             if part > 0.0:
                 weights[knot] = self._weights.get(knot, 0.0) + part
-                moved[knot] = self._seconds.get(knot, time) * ratio ** (part * max(1.0 / weights[knot], LEAST_RATE))
+                rate = max(1.0 / (weights[knot] + NEIGHBOURS), LEAST_RATE)
+                moved[knot] = self._seconds.get(knot, time) * ratio ** (part * rate)
         self._set(moved, weights)
 
     @property
