@@ -109,11 +109,15 @@ class CostModel:
         return self._curve(rows).empty
 
     def costs(self, rows: int, max_nodes: int, *, is_first: bool = False) -> list[float]:
-        """Of calls with 0..max_nodes nodes, in units of a call without any."""
-        seconds = self.seconds(rows)
-        if not is_first:
-            return self._curve(rows).costs(max_nodes)
-        slope = self._per_token * rows / seconds if self._per_token and seconds else PRIOR_SLOPE * rows
+        """Of calls with 0..max_nodes nodes, in units of a call without any.
+
+        In a first call a node is one token more of many. It costs no more than the tokens of such calls take on
+        average, which includes what a call costs anyway, nor than a node of later calls.
+        """
+        costs, seconds = self._curve(rows).costs(max_nodes), self.seconds(rows)
+        if not (is_first and self._per_token and seconds and max_nodes):
+            return costs
+        slope = min(self._per_token * rows / seconds, (costs[-1] - 1.0) / max_nodes)
         return [1.0 + slope * n for n in range(max_nodes + 1)]
 
     def measured(self, rows: int) -> Mapping[int, float]:
