@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     texts = list(dict.fromkeys(row for path in options.passages for row in read_rows(path, "text")))
     questions = read_rows(options.queries, "question")
     chosen = questions[:: max(1, len(questions) // (options.questions + 1))][: options.questions + 1]
-    tables = []
+    tables, equal = [], True
     for kind in options.kinds:
         base = Delayed(INDEXES[kind](texts))
         fixed = FIXED[kind] if options.fixed is None else options.fixed
@@ -114,11 +114,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             head = _head(kind, ratio, step, fixed, figures[0])
             print(_table(head, figures), flush=True)
             tables.append({**head, "methods": [asdict(each) for each in figures]})
+            equal = equal and all(each.equal for each in figures)
     if options.json:
         command = shlex.join(["python", "-m", "benchmarks.retrieval", *given])
         report = {"command": command, **surroundings("cpu"), "passages": len(texts), "tables": tables}
         write_json(options.json, report)
-    return 0 if all(each["equal"] for table in tables for each in table["methods"]) else 1
+    return 0 if equal else 1
 
 
 def _calibrate(engine: copyspec.Engine, base: Delayed, question: str, options: argparse.Namespace) -> float:

@@ -181,7 +181,7 @@ def _progress_for(name: str) -> Iterator[None]:
     than warnings."""
     from transformers.utils import logging as told
 
-    if name != str(BUNDLED) or not told.is_progress_bar_enabled() or told.get_verbosity() <= told.INFO:
+    if name != str(BUNDLED) or not told.is_progress_bar_enabled() or told.get_verbosity() <= logging.INFO:
         yield
         return
     told.disable_progress_bar()  # type: ignore[no-untyped-call]

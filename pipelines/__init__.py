@@ -18,6 +18,7 @@ from .iterative_rag import IterativeRAG, RAGAnswer, RAGStream, ShownDocument
 from .journal import JournalError
 from .knn_datastore import KNNDatastore
 from .knn_lm import KNNLM, KNNAnswer, KNNOptions
+from .models import answers_plain_text
 from .output import AtomicFile
 from .paths import expand, suffixes_of
 from .quoting import Quote, answer, best_passage, content_words, quote_prompt
@@ -76,6 +77,7 @@ __all__ = [
     "Work",
     "annotated",
     "answer",
+    "answers_plain_text",
     "apply",
     "best_passage",
     "citations",

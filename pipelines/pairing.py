@@ -242,8 +242,8 @@ def _similar(left: Sequence[Word], right: Sequence[Word]) -> list[tuple[int, int
     for i, a in enumerate(left):
         row: list[tuple[float, tuple[tuple[int, int], ...]]] = [(0.0, ())]
         for j, b in enumerate(right):
-            heads = (word.key[:_COMPARED].casefold() for word in (a, b))
-            likeness = SequenceMatcher(None, *heads, autojunk=False).ratio()
+            head, other = (word.key[:_COMPARED].casefold() for word in (a, b))
+            likeness = SequenceMatcher(None, head, other, autojunk=False).ratio()
             options = [best[i][j + 1], row[j]]
             if likeness >= _LIKE and a.key.isalnum() and b.key.isalnum():
                 options.append((best[i][j][0] + likeness, (*best[i][j][1], (i, j))))

@@ -71,9 +71,7 @@ def edit(
         raise UsageError("-i or -o, --whole, --diff and --check each say what comes out; give one")
     if not instruction.strip():
         raise UsageError("--instruction is empty: say what to change")
-    asked = EditOptions(
-        system, max_new_tokens, max_edit_ratio, drafts=not plain, draft_models=tuple(draft_model or ())
-    )
+    asked = EditOptions(system, max_new_tokens, max_edit_ratio, drafts=not plain, draft_models=tuple(draft_model or ()))
     with quieted(quiet):
         pipeline = pipeline_of(model, {"device": device, "dtype": dtype}, asked)
     shown = _Shown(in_place, suffix, output, whole, quiet, check)

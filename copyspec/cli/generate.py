@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -172,10 +172,11 @@ def _shown(text: str, options: CallKeywords) -> str:
     if not text.startswith(" "):
         return text
     import copyspec
-    from copyspec.pipelines.models import answers_plain_text
+    from copyspec.pipelines import answers_plain_text
 
     is_answer = options["system"] is not None or options["chat"] is True
-    engine = copyspec.load(options["model"], device=options["device"], dtype=options["dtype"])  # it is loaded already
+    model = cast("str | None", options["model"])
+    engine = copyspec.load(model, device=options["device"], dtype=options["dtype"])  # it is loaded already
     return text[1:] if is_answer or answers_plain_text(engine) else text
 
 
