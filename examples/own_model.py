@@ -7,6 +7,7 @@ python -m examples.own_model
 
 from __future__ import annotations
 
+import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -21,6 +22,7 @@ def main() -> None:
     config = LlamaConfig(
         vocab_size=len(alphabet), hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4
     )
+    torch.manual_seed(0)
     engine = copyspec.load(
         LlamaForCausalLM(config).eval(),
         tokenizer=PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>"),
