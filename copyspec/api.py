@@ -9,13 +9,15 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Literal, TypedDict, overload
 
 from copyspec import aio
-from copyspec.engine.call_options import GenerateOptions, check_flag, check_options, reject_unknown
+from copyspec.checks import check_flag, shown
+from copyspec.engine.call_options import GenerateOptions, check_options, reject_unknown
 from copyspec.engine.comparison import compare_jobs
 from copyspec.engine.engine import Engine
-from copyspec.engine.prompts import parse_prompts, shown
+from copyspec.engine.prompts import parse_prompts
 from copyspec.engine.reference_texts import references
 from copyspec.engine.results import Chunk, Comparison, Result
-from copyspec.loading import BUNDLED, MODEL_VARIABLE, ModelChoice, Registry, check_dtype, choose_default
+from copyspec.loading import BUNDLED, MODEL_VARIABLE, ModelChoice, check_dtype, choose_default
+from copyspec.registry import Registry
 
 if TYPE_CHECKING:
     import torch

@@ -1,33 +1,26 @@
-"""Models by name, path or object: loaded once, kept while they are used, let go of in turn."""
+"""Models by name, path or object: which one, on which device, in which dtype, and why one cannot be loaded."""
 
 from __future__ import annotations
 
 import importlib.util
 import logging
 import os
-import threading
-from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from copyspec.engine.prompts import shown
+from copyspec.checks import shown
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-    from copyspec.engine.engine import Engine
-
 logger = logging.getLogger(__name__)
 
 MODEL_VARIABLE = "COPYSPEC_MODEL"
 BUNDLED = Path(__file__).parent / "default_model"
-
-# Two models, so that comparing two of them does not load each one again and again; more would fill a GPU.
-MAX_LOADED = 2
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -53,76 +46,17 @@ class ModelChoice:
         return (model, tokenizer, str(self.device), str(self.dtype), self.revision, self.on_unsupported)
 
 
-class Registry:
-    """Loaded engines, the least recently used one leaving first. Thread-safe: each model is loaded once."""
-
-    def __init__(self, max_loaded: int = MAX_LOADED) -> None:
-        self.max_loaded = max_loaded
-        self._engines: OrderedDict[tuple[object, ...], Engine] = OrderedDict()
-        self._lock = threading.RLock()  # of the dictionary
-        # One load at a time: `from_pretrained` sets torch's default dtype and replaces its initialisers meanwhile.
-        self._loading = threading.Lock()
-
-    def engine(self, choice: ModelChoice) -> Engine:
-        """The engine of `choice`. Loaded models are handed out while others load."""
-        engine = self._find(choice)
-        if engine is not None:
-            return engine
-        with self._loading:
-            engine = self._find(choice)  # another thread may have loaded it meanwhile
-            if engine is not None:
-                return engine
-            engine = load_engine(choice)
-            with self._lock:
-                self._engines[choice.key()] = engine
-                while len(self._engines) > self.max_loaded:
-                    # Not unloaded: a caller may still hold it. It goes when nobody does.
-                    self._engines.popitem(last=False)
-            return engine
-
-    def names(self) -> list[str]:
-        """Names of the loaded models, the least recently used one first."""
-        with self._lock:
-            return [engine.name for engine in self._engines.values()]
-
-    def _find(self, choice: ModelChoice) -> Engine | None:
-        key = choice.key()
-        with self._lock:
-            engine = self._engines.pop(key, None)
-            if engine is None or engine.is_unloaded:
-                return None
-            self._engines[key] = engine  # the most recently used one
-            return engine
-
-    def forget(self, model: object = None) -> int:
-        """Lets go of the engines of `model` (its name, path, object or engine; None: all); says how many."""
-        with self._lock:
-            names = (model, id(model))
-            gone = [
-                key
-                for key, engine in self._engines.items()
-                if model is None or engine is model or engine.name in names or key[0] in names
-            ]
-            for key in gone:
-                self._engines.pop(key).unload()
-            return len(gone)
-
-
-def load_engine(choice: ModelChoice) -> Engine:
-    """Loads the model and its tokenizer. Raises LoadError, or UnsupportedModelError for its architecture."""
-    from copyspec.engine.engine import Engine
-
+def load_model(choice: ModelChoice) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model, not in training mode, and its tokenizer. Raises LoadError where one of them cannot be loaded."""
     if isinstance(choice.model, str):
-        model = _load_model(choice, choice.model)
-        tokenizer = _load_tokenizer(choice, choice.tokenizer or choice.model)
-        return Engine(model, tokenizer, name=choice.model, on_unsupported=choice.on_unsupported)
+        return _load_model(choice, choice.model), _load_tokenizer(choice, choice.tokenizer or choice.model)
     model = _given_model(choice, choice.model)
     source = choice.tokenizer or model.name_or_path
     if not source:
         raise TypeError(
             f"model is a {type(model).__name__} without a name to find its tokenizer by; give tokenizer= too"
         )
-    return Engine(model, _load_tokenizer(choice, source), on_unsupported=choice.on_unsupported)
+    return model, _load_tokenizer(choice, source)
 
 
 def choose_default() -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from numbers import Integral, Real
+
+from copyspec.checks import check_number, check_whole
 
 # Beyond these, scores leave the range of float32: below, the best one is picked anyway; above, any token is.
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-6, 1e6
@@ -32,11 +33,11 @@ class SamplingOptions:
     def verify(self) -> None:
         """Raises ValueError that names the option, its value and what it may be."""
         if self.temperature != 0 or isinstance(self.temperature, bool):
-            _number("temperature", self.temperature, low=MIN_TEMPERATURE, high=MAX_TEMPERATURE, why="or 0: greedy")
-        _whole("top_k", self.top_k, low=0, why="0 turns it off")
-        _number("top_p", self.top_p, low=0.0, high=1.0, open_low=True, why="1 turns it off")
-        _number("min_p", self.min_p, low=0.0, high=1.0, why="0 turns it off")
-        _number(
+            check_number("temperature", self.temperature, low=MIN_TEMPERATURE, high=MAX_TEMPERATURE, why="or 0: greedy")
+        check_whole("top_k", self.top_k, low=0, why="0 turns it off")
+        check_number("top_p", self.top_p, low=0.0, high=1.0, open_low=True, why="1 turns it off")
+        check_number("min_p", self.min_p, low=0.0, high=1.0, why="0 turns it off")
+        check_number(
             "repetition_penalty",
             self.repetition_penalty,
             low=0.0,
@@ -44,12 +45,12 @@ class SamplingOptions:
             open_low=True,
             why="1 turns it off",
         )
-        _whole("seed", self.seed, low=0)
+        check_whole("seed", self.seed, low=0)
         if not isinstance(self.logit_bias, Mapping):
             raise ValueError(f"logit_bias must map token ids to numbers, got {self.logit_bias!r}")
         for token, bias in self.logit_bias.items():
-            _whole("logit_bias: a token id", token, low=0)
-            _number(f"logit_bias[{token}]", bias, low=-math.inf, high=math.inf)
+            check_whole("logit_bias: a token id", token, low=0)
+            check_number(f"logit_bias[{token}]", bias, low=-math.inf, high=math.inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,46 +62,4 @@ class DraftOptions:
 
     def verify(self) -> None:
         """Raises ValueError that names the option, its value and what it may be."""
-        _whole("max_draft_nodes", self.max_nodes, low=0, high=1024, why="0 decodes plainly")
-
-
-def plain_number(value: object) -> object:
-    """Numbers of numpy and the like as int and float; anything else as it is."""
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, Integral):
-        return int(value)
-    return float(value) if isinstance(value, Real) else value
-
-
-def check_strings(name: str, value: str | Sequence[str] | None) -> tuple[str, ...]:
-    """`value` as a tuple of strings: one string stands for itself, never for its characters."""
-    if value is None:
-        return ()
-    strings = (value,) if isinstance(value, str) else tuple(value)
-    for string in strings:
-        if not isinstance(string, str) or not string:
-            raise ValueError(f"{name} must be a non-empty string or a list of them, got {string!r}")
-    return strings
-
-
-def _number(
-    name: str,
-    value: float,
-    *,
-    low: float,
-    high: float = math.inf,
-    open_low: bool = False,
-    why: str = "",
-) -> None:
-    fits = isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high
-    if not fits or (open_low and value == low):
-        bounds = f"{'above' if open_low else 'at least'} {low:g}"
-        bounds += f" and at most {high:g}" if high < math.inf else ""
-        raise ValueError(f"{name} must be a number {bounds}{f' ({why})' if why else ''}, got {value!r}")
-
-
-def _whole(name: str, value: int, *, low: int, high: int | None = None, why: str = "") -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < low or (high is not None and value > high):
-        bounds = f"at least {low}" if high is None else f"from {low} to {high}"
-        raise ValueError(f"{name} must be a whole number {bounds}{f' ({why})' if why else ''}, got {value!r}")
+        check_whole("max_draft_nodes", self.max_nodes, low=0, high=1024, why="0 decodes plainly")

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from copyspec.checks import shown
 from copyspec.decoding.requests import StepOutput
 from copyspec.engine.call_options import CallOptions, check_options
-from copyspec.engine.prompts import shown
 from copyspec.engine.streaming import chunks
 from copyspec.options import DraftOptions
 from copyspec.retrievers import Hit, Retriever, Scheduler, Search, SpeculationStats, SpeculativeRetriever

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import os
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypedDict
 
+from copyspec.checks import check_flag, check_strings, check_type, plain_list, plain_number
 from copyspec.engine.output_cache import OutputCache
-from copyspec.engine.prompts import plain_list, shown
-from copyspec.options import DraftOptions, SamplingOptions, check_strings, plain_number
+from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.verification.registry import DEFAULT_RULE, VerificationOptions, decides_apart
 
 if TYPE_CHECKING:
@@ -144,7 +143,7 @@ def check_options(given: Mapping[str, object]) -> CallOptions:
         sampling = replace(sampling, seed=secrets.randbits(31))
     sampling.verify()
     stop = given.get("stop")
-    _check(stop is None or isinstance(stop, (str, list, tuple)), "stop", stop, "a str or a list of them")
+    check_type(stop is None or isinstance(stop, (str, list, tuple)), "stop", stop, "a str or a list of them")
     draft, verification = _draft_options(given), _verification(given)
     if decides_apart(verification.make(sampling), sampling):
         # The output depends on the drafts: they must not depend on measured times, or no run would repeat.
@@ -153,8 +152,8 @@ def check_options(given: Mapping[str, object]) -> CallOptions:
     if n > 1 and sampling.is_greedy:
         raise ValueError(f"n={n} needs a temperature above 0: greedy samples would all be the same")
     system, chat = given.get("system"), given.get("chat", "auto")
-    _check(system is None or isinstance(system, str), "system", system, "a str")
-    _check(chat == "auto" or isinstance(chat, bool), "chat", chat, "'auto', True or False")
+    check_type(system is None or isinstance(system, str), "system", system, "a str")
+    check_type(chat == "auto" or isinstance(chat, bool), "chat", chat, "'auto', True or False")
     if system is not None and chat is False:
         raise ValueError("system= makes the prompt a chat; leave out chat=False, or write it into the prompt")
     return CallOptions(
@@ -217,7 +216,7 @@ def _max_new_tokens(given: Mapping[str, object]) -> int | None:
 
 def _draft_options(given: Mapping[str, object]) -> DraftOptions:
     drafter = given.get("drafter", "auto")
-    _check(drafter in DRAFTERS, "drafter", drafter, "'auto', 'copy', 'model' or 'none'")
+    check_type(drafter in DRAFTERS, "drafter", drafter, "'auto', 'copy', 'model' or 'none'")
     nodes = given.get("max_draft_nodes")
     draft = DraftOptions() if nodes is None else DraftOptions(max_nodes=nodes)  # type: ignore[arg-type]
     draft.verify()
@@ -229,14 +228,11 @@ def _draft_models(given: Mapping[str, object]) -> tuple[object, ...]:
     value, drafter = given.get("draft_model"), given.get("drafter", "auto")
     models = tuple(value) if isinstance(value, (list, tuple)) else () if value is None else (value,)
     if models:
-        from transformers import PreTrainedModel
-
-        from copyspec.engine.engine import Engine
+        from copyspec.engine.draft_models import can_draft
 
         for model in models:
-            named = isinstance(model, (str, os.PathLike)) and bool(os.fspath(model))
-            fits = named or isinstance(model, (Engine, PreTrainedModel))
-            _check(fits, "draft_model", model, "a hub id, a folder, a transformers model, an Engine or 'layers:2'")
+            wanted = "a hub id, a folder, a transformers model, an Engine or 'layers:2'"
+            check_type(can_draft(model), "draft_model", model, wanted)
     if drafter == "model" and not models:
         raise ValueError("drafter='model' needs a model to draft with: give draft_model='a hub id or a folder'")
     return models if drafter in ("auto", "model") else ()
@@ -245,16 +241,16 @@ def _draft_models(given: Mapping[str, object]) -> tuple[object, ...]:
 def _output_cache(given: Mapping[str, object]) -> OutputCache | None:
     cache = given.get("output_cache")
     wanted = "an OutputCache: copyspec.OutputCache('a namespace')"
-    _check(cache is None or isinstance(cache, OutputCache), "output_cache", cache, wanted)
+    check_type(cache is None or isinstance(cache, OutputCache), "output_cache", cache, wanted)
     return cache if isinstance(cache, OutputCache) else None
 
 
 def _verification(given: Mapping[str, object]) -> VerificationOptions:
     chosen = given.get("rule", DEFAULT_RULE)
-    _check(isinstance(chosen, str), "rule", chosen, "the name of a rule, 'coupled' for example")
+    check_type(isinstance(chosen, str), "rule", chosen, "the name of a rule, 'coupled' for example")
     values = given.get("rule_settings", {})
     named = isinstance(values, Mapping) and all(isinstance(name, str) for name in values)
-    _check(named, "rule_settings", values, "a mapping of the rule's settings to numbers")
+    check_type(named, "rule_settings", values, "a mapping of the rule's settings to numbers")
     assert isinstance(chosen, str) and isinstance(values, Mapping)
     numbers = {name: plain_number(value) for name, value in values.items()}
     return VerificationOptions(chosen, _flag("lossy", given), numbers)  # type: ignore[arg-type]
@@ -264,12 +260,12 @@ def _token_ids(value: object) -> frozenset[int]:
     value = plain_list(value)
     if value is None:
         return frozenset()
-    _check(isinstance(value, (list, tuple, set, frozenset)), "stop_token_ids", value, "a list of token ids")
+    check_type(isinstance(value, (list, tuple, set, frozenset)), "stop_token_ids", value, "a list of token ids")
     assert isinstance(value, Iterable)
     ids: list[int] = []
     for token in map(plain_number, value):
         whole = isinstance(token, int) and not isinstance(token, bool) and token >= 0
-        _check(whole, "stop_token_ids", token, "a list of token ids (for strings there is stop=)")
+        check_type(whole, "stop_token_ids", token, "a list of token ids (for strings there is stop=)")
         assert isinstance(token, int)
         ids.append(token)
     return frozenset(ids)
@@ -281,7 +277,7 @@ def _callables(name: str, given: Mapping[str, object]) -> tuple[object, ...]:
         return ()
     items = tuple(value) if isinstance(value, (list, tuple)) else (value,)
     for item in items:
-        _check(callable(item) and not isinstance(item, type), name, item, "an instance of it, or a list of them")
+        check_type(callable(item) and not isinstance(item, type), name, item, "an instance of it, or a list of them")
     return items
 
 
@@ -289,18 +285,7 @@ def _flag(name: str, given: Mapping[str, object]) -> bool:
     return check_flag(name, given.get(name, False))
 
 
-def check_flag(name: str, value: object) -> bool:
-    """`value`; raises TypeError where it is no bool."""
-    _check(isinstance(value, bool), name, value, "True or False")
-    return bool(value)
-
-
 def _whole(name: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name} must be a whole number from 1, got {value!r}")
     return value
-
-
-def _check(fits: bool, name: str, value: object, what: str) -> None:
-    if not fits:
-        raise TypeError(f"{name} must be {what}; got {shown(value)}")

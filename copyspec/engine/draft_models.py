@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, Protocol, Union
 
 from copyspec.drafters.early_exit import early_exit
 from copyspec.drafters.harvest import PoolPredictor
@@ -15,13 +15,13 @@ from copyspec.drafters.language_model import DraftModel, ModelPredictor, RowCont
 from copyspec.drafters.text_bridge import BridgedPredictor, Tokenizing
 from copyspec.engine.text import Codec
 from copyspec.engine.turns import lock_of
+from copyspec.loading import ModelChoice, load_model
 from copyspec.targets import wrap
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from copyspec.drafters.predictors import Predictor
-    from copyspec.engine.engine import Engine
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,17 @@ LAYERS = "layers:"
 POOL = "pool"
 """`draft_model="pool"`: no model, but what the target itself found likely before."""
 
-DraftChoice = Union[str, "os.PathLike[str]", "PreTrainedModel", "Engine"]
+
+class LoadedModel(Protocol):
+    """A model and the tokenizer that it reads with: an engine, say."""
+
+    @property
+    def model(self) -> PreTrainedModel: ...
+    @property
+    def codec(self) -> Codec: ...
+
+
+DraftChoice = Union[str, "os.PathLike[str]", "PreTrainedModel", LoadedModel]
 
 MakePredictor = Callable[[RowContext], "Predictor"]
 
@@ -76,18 +86,17 @@ class DraftModels:
                 raise ValueError(f"draft_model={chosen!r} must name a number of layers, as in 'layers:2'")
             return early_exit(self._model, int(number)), self._codec
         if isinstance(chosen, (str, os.PathLike)):
-            from copyspec.loading import ModelChoice, load_engine
-
-            name, device = os.fspath(chosen), self._model.device
-            loaded = load_engine(ModelChoice(name, device=device, dtype=self._model.dtype, on_unsupported="plain"))
-            return loaded.model, loaded.codec
+            device, dtype = self._model.device, self._model.dtype
+            model, tokenizer = load_model(ModelChoice(os.fspath(chosen), device=device, dtype=dtype))
+            return model, Codec(tokenizer)
         from transformers import PreTrainedModel
 
         if isinstance(chosen, PreTrainedModel):
             return chosen, self._codec
-        model, codec = getattr(chosen, "model", None), getattr(chosen, "codec", None)
-        assert isinstance(model, PreTrainedModel) and isinstance(codec, Codec), "call options let nothing else pass"
-        return model, codec
+        loaded: LoadedModel = chosen  # type: ignore[assignment]  # `can_draft` lets nothing else pass
+        if not hasattr(loaded, "model"):
+            raise RuntimeError(f"draft_model={chosen!r} was unloaded; load it again with copyspec.load")
+        return loaded.model, loaded.codec
 
     def _check(self, model: PreTrainedModel) -> None:
         if model is self._model:
@@ -109,6 +118,15 @@ class DraftModels:
             raise ValueError("a draft model with a tokenizer of its own must be decoder-only")
         logger.info("the draft model has a tokenizer of its own: what it drafts is tokenised anew")
         return lambda row: BridgedPredictor(model, row, _tokenizing(ours), _tokenizing(theirs))
+
+
+def can_draft(chosen: object) -> bool:
+    """Whether `chosen` is of a kind that `draft_model` may be."""
+    if isinstance(chosen, (str, os.PathLike)):
+        return bool(os.fspath(chosen))
+    from transformers import PreTrainedModel
+
+    return isinstance(chosen, PreTrainedModel) or isinstance(getattr(chosen, "codec", None), Codec)
 
 
 def _tokenizing(codec: Codec) -> Tokenizing:

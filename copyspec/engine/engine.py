@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, overload
 
 from copyspec.budget import CostModel
+from copyspec.checks import check_flag
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request, StepOutput
 from copyspec.decoding.resumable import Resumable
-from copyspec.engine.call_options import CallOptions, check_flag, check_options
+from copyspec.engine.call_options import CallOptions, check_options
 from copyspec.engine.draft_models import DraftModels
 from copyspec.engine.feed import Input, generate_each
 from copyspec.engine.generation_config import note_ignored

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from copyspec.decoding.requests import Request
+from copyspec.decoding.requests import Request, StepOutput
 from copyspec.engine.jobs import Job, PromptTooLongError
 
 if TYPE_CHECKING:
     from copyspec.engine.call_options import CallOptions
-    from copyspec.engine.engine import Engine
     from copyspec.engine.prompts import OnePrompt
     from copyspec.engine.results import Result
 
@@ -28,8 +27,17 @@ class Input:
     """Instead of the limit given for all."""
 
 
+class Decoder(Protocol):
+    """What a stream of inputs needs of an engine: prompts as jobs, and the steps of their requests."""
+
+    def jobs(self, prompt: object, references: object, options: CallOptions) -> tuple[list[Job], bool]: ...
+    def steps(
+        self, requests: Iterable[Request | None], options: CallOptions
+    ) -> Generator[list[StepOutput], None, None]: ...
+
+
 def generate_each(
-    engine: Engine,
+    engine: Decoder,
     inputs: Iterable[Input | None],
     options: CallOptions,
     *,
@@ -49,7 +57,7 @@ class _Feed:
     """Turns inputs into requests as decoding takes them, and steps into results."""
 
     def __init__(
-        self, engine: Engine, inputs: Iterable[Input | None], options: CallOptions, skip_too_long: bool
+        self, engine: Decoder, inputs: Iterable[Input | None], options: CallOptions, skip_too_long: bool
     ) -> None:
         self._engine = engine
         self._inputs = inputs

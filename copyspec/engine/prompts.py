@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import TypeAlias, TypeGuard
 
+from copyspec.checks import plain_list, shown
 from copyspec.engine.chat import Message, check_chat
 
 OnePrompt: TypeAlias = "str | Sequence[int] | Sequence[Message]"
@@ -58,14 +59,6 @@ def _parse_one(prompt: object, where: str) -> Prompt:
     raise TypeError(f"{where} must be {ACCEPTED}; got {shown(prompt)}")
 
 
-def plain_list(value: object) -> object:
-    """Arrays and tensors as nested lists; anything else as it is."""
-    if isinstance(value, (str, bytes, Mapping, list, tuple)):
-        return value
-    tolist = getattr(value, "tolist", None)
-    return tolist() if callable(tolist) else value
-
-
 def is_ids(value: Sequence[object]) -> TypeGuard[Sequence[int]]:
     """True for a non-empty sequence that begins with a whole number: token ids, right or wrong ones."""
     return len(value) > 0 and isinstance(value[0], Integral) and not isinstance(value[0], bool)
@@ -91,9 +84,3 @@ def encodable(text: str, where: str) -> str:
             "(text.encode('utf-8', 'replace').decode() replaces such characters)"
         ) from None
     return text
-
-
-def shown(value: object) -> str:
-    """A bad value in an error message: its type, and as much of it as fits a line."""
-    text = repr(value)
-    return f"{type(value).__name__}: {text if len(text) <= 80 else text[:77] + '...'}"

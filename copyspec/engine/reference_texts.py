@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
-from copyspec.engine.prompts import check_ids, encodable, is_ids, plain_list, shown
+from copyspec.checks import plain_list, shown
+from copyspec.engine.prompts import check_ids, encodable, is_ids
 
 ACCEPTED = (
     "a str, an object with .page_content, {'text': ...}, a list of token ids, a list of those, "

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from langchain_core.messages import BaseMessage, ToolMessage
 
 from copyspec import Place, Result, Span
-from copyspec.engine.prompts import is_ids, plain_list
+from copyspec.checks import plain_list
+from copyspec.engine.prompts import is_ids
 from copyspec.engine.reference_texts import parse_references
 
 logger = logging.getLogger(__name__)
