@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from transformers import LogitsProcessor
 
     from copyspec.drafters.base import Drafter
+    from copyspec.verification.margins import Margin
     from copyspec.verification.rules import Rule
 
 FinishReason = Literal["stop", "length"]
@@ -100,16 +101,6 @@ class RowStats:
 
 _LATEST = frozenset({"trust", "call_costs", "call_seconds"})
 """What says how things stand, and is no count."""
-
-
-@dataclass(frozen=True, slots=True)
-class Margin:
-    """The two best scores where an output token was picked, after processors (and noise, if sampling)."""
-
-    token: int
-    score: float
-    runner_up: int
-    runner_up_score: float
 
 
 @dataclass(frozen=True, slots=True)

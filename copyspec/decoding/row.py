@@ -8,11 +8,12 @@ import torch
 
 from copyspec.budget import Budget, CostModel
 from copyspec.decoding.pacing import Pacer, Share
-from copyspec.decoding.requests import Finish, Margin, Request, RowStats, StepOutput
+from copyspec.decoding.requests import Finish, Request, RowStats, StepOutput
 from copyspec.drafters.harvest import Harvester
 from copyspec.sources import OUTPUT
 from copyspec.targets.base import Target
 from copyspec.tree import EMPTY, DraftTree, Origin
+from copyspec.verification.margins import Margin
 from copyspec.verification.picking import Picker, Picks
 from copyspec.verification.walk import walk
 

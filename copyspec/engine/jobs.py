@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from copyspec.decoding.requests import Finish, Margin, Request, RowStats, StepOutput
+from copyspec.decoding.requests import Finish, Request, RowStats, StepOutput
 from copyspec.drafters.language_model import RowContext
 from copyspec.engine import generation_config
 from copyspec.engine.call_options import DEFAULT_MAX_NEW_TOKENS, EDIT_GROWTH, CallOptions
@@ -20,6 +20,7 @@ from copyspec.engine.spans import CopiedOutput, NamedSource
 from copyspec.engine.stops import CriterionStop, StopStrings, text_of
 from copyspec.engine.text import Codec, Encoded, Lead
 from copyspec.sources import Source, SourceKind
+from copyspec.verification.margins import Margin
 from copyspec.verification.registry import decides_apart
 
 if TYPE_CHECKING:

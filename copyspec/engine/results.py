@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from copyspec.decoding.requests import FinishReason, Margin, RowStats
+from copyspec.decoding.requests import FinishReason, RowStats
+from copyspec.verification.margins import Margin
 
 SourceName = str
 """`edit_source`, `prompt`, `output`, or the name of a reference (`references[0]`, a document's own name)."""

@@ -19,9 +19,9 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from copyspec.decoding.requests import Margin
 from copyspec.options import SamplingOptions
 from copyspec.tree import DraftTree
+from copyspec.verification.margins import Margin, best_two
 from copyspec.verification.noise import gumbel
 
 
@@ -174,12 +174,6 @@ class _WalkPicks:
 
     def margin(self, node: int) -> Margin:
         return best_two(self._last[0])
-
-
-def best_two(scores: torch.Tensor) -> Margin:
-    values, tokens = scores.float().topk(2)
-    (score, runner_up_score), (token, runner_up) = values.tolist(), tokens.tolist()
-    return Margin(token=token, score=score, runner_up=runner_up, runner_up_score=runner_up_score)
 
 
 def _history_dependent(sampling: SamplingOptions, processors: Sequence[LogitsProcessor]) -> list[LogitsProcessor]:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import torch
 
-from copyspec.decoding.requests import Margin
 from copyspec.options import SamplingOptions
 from copyspec.tree import ROOT, DraftTree, Sampled
+from copyspec.verification.margins import Margin, best_two
 from copyspec.verification.noise import gumbel, uniform
-from copyspec.verification.picking import Picker, best_two
+from copyspec.verification.picking import Picker
 from copyspec.verification.rules import NextToken, Rule
 from copyspec.verification.turns import Chance, residual
 

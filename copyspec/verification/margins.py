@@ -1,0 +1,26 @@
+"""How near the choice of a token was."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Margin:
+    """The two best scores where an output token was picked, after processors (and noise, if sampling)."""
+
+    token: int
+    score: float
+    runner_up: int
+    runner_up_score: float
+
+
+def best_two(scores: torch.Tensor) -> Margin:
+    """Of the scores of one position, [V]."""
+    values, tokens = scores.float().topk(2)
+    (score, runner_up_score), (token, runner_up) = values.tolist(), tokens.tolist()
+    return Margin(token=token, score=score, runner_up=runner_up, runner_up_score=runner_up_score)
