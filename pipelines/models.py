@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import copyspec
 from copyspec.engine.call_options import check_options
-from copyspec.engine.jobs import PromptTooLongError
+from copyspec.engine.inputs import PromptTooLongError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

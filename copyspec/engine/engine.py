@@ -17,7 +17,8 @@ from copyspec.engine.call_options import CallOptions, check_options
 from copyspec.engine.draft_models import DraftModels
 from copyspec.engine.feed import Input, generate_each
 from copyspec.engine.generation_config import note_ignored
-from copyspec.engine.jobs import Job, JobMaker, encoder_limit, gather
+from copyspec.engine.inputs import encoder_limit, gather
+from copyspec.engine.jobs import Job, JobMaker
 from copyspec.engine.prompts import parse_prompts
 from copyspec.engine.reference_texts import ambient_references, parse_edits, parse_prediction, parse_references
 from copyspec.engine.results import Chunk, Result

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from copyspec.decoding.requests import Request, StepOutput
-from copyspec.engine.jobs import Job, PromptTooLongError
+from copyspec.engine.inputs import PromptTooLongError
+from copyspec.engine.jobs import Job
 
 if TYPE_CHECKING:
     from copyspec.engine.call_options import CallOptions

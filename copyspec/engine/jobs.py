@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,13 +12,11 @@ from copyspec.decoding.requests import Finish, Request, RowStats, StepOutput
 from copyspec.drafters.language_model import RowContext
 from copyspec.engine import generation_config
 from copyspec.engine.call_options import DEFAULT_MAX_NEW_TOKENS, EDIT_GROWTH, CallOptions
-from copyspec.engine.chat import ChatError, Message, with_system
-from copyspec.engine.prompts import Prompt
-from copyspec.engine.reference_texts import Reference
+from copyspec.engine.inputs import InputEncoder, Inputs
 from copyspec.engine.results import Result, Stats
 from copyspec.engine.spans import CopiedOutput, NamedSource
 from copyspec.engine.stops import CriterionStop, StopStrings, text_of
-from copyspec.engine.text import Codec, Encoded, Lead
+from copyspec.engine.text import Codec
 from copyspec.sources import Source, SourceKind
 from copyspec.verification.margins import Margin
 from copyspec.verification.registry import decides_apart
@@ -32,22 +30,6 @@ if TYPE_CHECKING:
     from copyspec.targets.base import Target
 
 logger = logging.getLogger(__name__)
-
-UNKNOWN = -1
-"""Stands in a source for a token that the model does not have. No match and no copy crosses it (`Corpus`)."""
-
-
-class PromptTooLongError(ValueError):
-    """The prompt does not fit into the model's context."""
-
-
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """What one prompt comes with."""
-
-    prompt: Prompt
-    edit: Reference | None
-    references: Sequence[Reference]
 
 
 @dataclass(slots=True)
@@ -128,25 +110,19 @@ class JobMaker:
 
     def make(self, inputs: Sequence[Inputs], options: CallOptions) -> list[Job]:
         """A job per prompt and sample. Raises ValueError where a prompt or an option does not fit the model."""
-        self._check_tokens("logit_bias", options.sampling.logit_bias)
-        self._check_tokens("stop_token_ids", options.stop_token_ids)
+        encoder = InputEncoder(self._target, self._codec, self._encoder_limit)
+        encoder.check_tokens("logit_bias", options.sampling.logit_bias)
+        encoder.check_tokens("stop_token_ids", options.stop_token_ids)
         self._note_special(options.stop)
         options = replace(options, stop=tuple(dict.fromkeys((*options.stop, *self._stop))))
-        copies: dict[tuple[str, Lead], Encoded] = {}
-        return [job for index, each in enumerate(inputs) for job in self._make(index, each, options, copies)]
+        return [job for index, each in enumerate(inputs) for job in self._make(index, each, options, encoder)]
 
-    def _make(
-        self, index: int, inputs: Inputs, options: CallOptions, copies: dict[tuple[str, Lead], Encoded]
-    ) -> list[Job]:
-        encoded = self._encode_prompt(index, inputs.prompt, options)
-        prompt = encoded.ids
-        given = inputs.prompt.ids is not None
-        self._check_tokens(f"prompt {index}", prompt, "were the ids" if given else "was the model")
-        start = self._target.start(prompt)
-        self._check_length(index, prompt, start)
+    def _make(self, index: int, inputs: Inputs, options: CallOptions, encoder: InputEncoder) -> list[Job]:
+        encoded = encoder.prompt(index, inputs.prompt, options)
+        prompt, start = encoded.ids, self._target.start(encoded.ids)
         cache = options.output_cache if options.drafts else None
         earlier = cache.references(self._codec.decode(prompt)) if cache is not None else []
-        sources = self._sources(inputs, prompt, copies, earlier, with_references=options.drafts)
+        sources = encoder.sources(inputs, prompt, earlier, with_references=options.drafts)
         # Counted without drafts too: the limit is part of the output.
         edit_tokens = len(sources[0].tokens) if sources and sources[0].kind == "edit" else 0
         if options.drafts:
@@ -212,59 +188,6 @@ class JobMaker:
             copies=options.copies,
         )
 
-    def _encode_prompt(self, index: int, prompt: Prompt, options: CallOptions) -> Encoded:
-        if prompt.ids is not None:
-            if options.system is not None:
-                raise ChatError(f"system={options.system!r} needs a str or a chat; prompt {index} is token ids")
-            return Encoded(prompt.ids)
-        if prompt.chat is None and options.system is None and options.chat is not True:
-            assert prompt.text is not None
-            encoded = self._codec.encode(prompt.text, wrap=True)
-            if not encoded.ids:
-                raise ValueError(f"prompt {index} has no tokens: {prompt.text!r}; the model needs at least one")
-            return encoded
-        if prompt.chat is not None and options.chat is False:
-            raise ChatError(f"prompt {index} is a chat, but chat=False is given; leave it out, or give a str")
-        messages: list[Message] = prompt.chat or [{"role": "user", "content": prompt.text}]
-        return self._codec.encode_chat(with_system(messages, options.system))
-
-    def _sources(
-        self,
-        inputs: Inputs,
-        prompt: Sequence[int],
-        copies: dict[tuple[str, Lead], Encoded],
-        earlier: Sequence[Reference],
-        *,
-        with_references: bool,
-    ) -> list[NamedSource]:
-        """The edit source and the references, empty ones left out, those of the output cache last.
-
-        `copies`: what was encoded for earlier prompts.
-        """
-        given = [(inputs.edit, "edit")] if inputs.edit is not None else []
-        if with_references:
-            given += [(reference, "reference") for reference in inputs.references]
-            given += [(reference, "reference") for reference in earlier]
-        if not given:
-            return []
-        lead = self._codec.lead(prompt, starts_text=self._target.is_encoder_decoder)
-        sources: list[NamedSource] = []
-        for reference, kind in given:
-            if reference.text is None:
-                encoded = Encoded(list(reference.ids or ()))
-            else:
-                key = (reference.text, lead)
-                encoded = copies[key] = copies.get(key) or self._codec.encode_copy(*key)
-            if encoded.ids:
-                ids = self._known(encoded.ids)
-                sources.append(NamedSource(reference.name, kind, reference.index, ids, encoded.offsets))
-        return sources
-
-    def _known(self, ids: list[int]) -> list[int]:
-        """`ids` with UNKNOWN for those that the model does not have: offsets stay aligned."""
-        size = self._target.vocab_size
-        return ids if max(ids) < size else [token if token < size else UNKNOWN for token in ids]
-
     def _note_special(self, stop: Sequence[str]) -> None:
         for string in stop:
             token = self._codec.special_id(string)
@@ -275,41 +198,6 @@ class JobMaker:
                     string,
                     token,
                 )
-
-    def _check_tokens(self, where: str, ids: Iterable[int], what: str = "were the ids") -> None:
-        worst = max(ids, default=0)
-        if worst >= self._target.vocab_size:
-            raise ValueError(
-                f"{where} holds token id {worst}, but the model's vocabulary ends at "
-                f"{self._target.vocab_size - 1}; {what} made for another tokenizer?"
-            )
-
-    def _check_length(self, index: int, prompt: Sequence[int], start: Sequence[int]) -> None:
-        limits = [(len(prompt), self._encoder_limit), (len(start), self._target.max_length)]
-        for length, limit in limits:
-            if limit is not None and length > limit:
-                raise PromptTooLongError(
-                    f"prompt {index} has {length} tokens, but the model's context is {limit}; shorten it, or give "
-                    "long texts to copy from as references, which the model does not read"
-                )
-
-
-def gather(
-    prompts: Sequence[Prompt],
-    edits: Sequence[Reference | None],
-    references: Sequence[Sequence[Reference]],
-    shared: Sequence[Reference],
-) -> list[Inputs]:
-    """What each prompt comes with; `shared` references are those of all prompts."""
-    return [Inputs(prompt, edit, [*shared, *own]) for prompt, edit, own in zip(prompts, edits, references, strict=True)]
-
-
-def encoder_limit(config: Mapping[str, object]) -> int | None:
-    """Tokens that an encoder with absolute positions reads, from the model's config as a dict."""
-    if not config.get("is_encoder_decoder"):
-        return None
-    limit = config.get("max_position_embeddings")
-    return limit if isinstance(limit, int) else None
 
 
 def _kind(source: NamedSource) -> SourceKind:

@@ -1,0 +1,130 @@
+"""Inputs: what one prompt comes with, as token ids of one model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from copyspec.engine.chat import ChatError, Message, with_system
+from copyspec.engine.prompts import Prompt
+from copyspec.engine.reference_texts import Reference
+from copyspec.engine.spans import NamedSource
+from copyspec.engine.text import Codec, Encoded, Lead
+
+if TYPE_CHECKING:
+    from copyspec.engine.call_options import CallOptions
+    from copyspec.targets.base import Target
+
+UNKNOWN = -1
+"""Stands in a source for a token that the model does not have. No match and no copy crosses it (`Corpus`)."""
+
+
+class PromptTooLongError(ValueError):
+    """The prompt does not fit into the model's context."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What one prompt comes with."""
+
+    prompt: Prompt
+    edit: Reference | None
+    references: Sequence[Reference]
+
+
+def gather(
+    prompts: Sequence[Prompt],
+    edits: Sequence[Reference | None],
+    references: Sequence[Sequence[Reference]],
+    shared: Sequence[Reference],
+) -> list[Inputs]:
+    """What each prompt comes with; `shared` references are those of all prompts."""
+    return [Inputs(prompt, edit, [*shared, *own]) for prompt, edit, own in zip(prompts, edits, references, strict=True)]
+
+
+def encoder_limit(config: Mapping[str, object]) -> int | None:
+    """Tokens that an encoder with absolute positions reads, from the model's config as a dict."""
+    if not config.get("is_encoder_decoder"):
+        return None
+    limit = config.get("max_position_embeddings")
+    return limit if isinstance(limit, int) else None
+
+
+class InputEncoder:
+    """Encodes the inputs of one call for one model. A text that several prompts copy from is encoded once."""
+
+    def __init__(self, target: Target, codec: Codec, encoder_limit: int | None) -> None:
+        self._target = target
+        self._codec = codec
+        self._encoder_limit = encoder_limit
+        self._copies: dict[tuple[str, Lead], Encoded] = {}
+
+    def prompt(self, index: int, prompt: Prompt, options: CallOptions) -> Encoded:
+        """The ids of the call's prompt number `index`. Raises ValueError where they do not fit the model."""
+        encoded = self._encode(index, prompt, options)
+        self.check_tokens(f"prompt {index}", encoded.ids, "was the model" if prompt.ids is None else "were the ids")
+        self._check_length(index, encoded.ids, self._target.start(encoded.ids))
+        return encoded
+
+    def sources(
+        self, inputs: Inputs, prompt: Sequence[int], earlier: Sequence[Reference], *, with_references: bool
+    ) -> list[NamedSource]:
+        """The edit source and the references, empty ones left out, `earlier` outputs last."""
+        given = [(inputs.edit, "edit")] if inputs.edit is not None else []
+        if with_references:
+            given += [(reference, "reference") for reference in inputs.references]
+            given += [(reference, "reference") for reference in earlier]
+        if not given:
+            return []
+        lead = self._codec.lead(prompt, starts_text=self._target.is_encoder_decoder)
+        sources: list[NamedSource] = []
+        for reference, kind in given:
+            if reference.text is None:
+                encoded = Encoded(list(reference.ids or ()))
+            else:
+                key = (reference.text, lead)
+                encoded = self._copies[key] = self._copies.get(key) or self._codec.encode_copy(*key)
+            if encoded.ids:
+                ids = self._known(encoded.ids)
+                sources.append(NamedSource(reference.name, kind, reference.index, ids, encoded.offsets))
+        return sources
+
+    def check_tokens(self, where: str, ids: Iterable[int], what: str = "were the ids") -> None:
+        """Raises ValueError for ids that the model does not have; `what` may have been made for another one."""
+        worst = max(ids, default=0)
+        if worst >= self._target.vocab_size:
+            raise ValueError(
+                f"{where} holds token id {worst}, but the model's vocabulary ends at "
+                f"{self._target.vocab_size - 1}; {what} made for another tokenizer?"
+            )
+
+    def _known(self, ids: list[int]) -> list[int]:
+        """`ids` with UNKNOWN for those that the model does not have: offsets stay aligned."""
+        size = self._target.vocab_size
+        return ids if max(ids) < size else [token if token < size else UNKNOWN for token in ids]
+
+    def _check_length(self, index: int, prompt: Sequence[int], start: Sequence[int]) -> None:
+        limits = [(len(prompt), self._encoder_limit), (len(start), self._target.max_length)]
+        for length, limit in limits:
+            if limit is not None and length > limit:
+                raise PromptTooLongError(
+                    f"prompt {index} has {length} tokens, but the model's context is {limit}; shorten it, or give "
+                    "long texts to copy from as references, which the model does not read"
+                )
+
+    def _encode(self, index: int, prompt: Prompt, options: CallOptions) -> Encoded:
+        if prompt.ids is not None:
+            if options.system is not None:
+                raise ChatError(f"system={options.system!r} needs a str or a chat; prompt {index} is token ids")
+            return Encoded(prompt.ids)
+        if prompt.chat is None and options.system is None and options.chat is not True:
+            assert prompt.text is not None
+            encoded = self._codec.encode(prompt.text, wrap=True)
+            if not encoded.ids:
+                raise ValueError(f"prompt {index} has no tokens: {prompt.text!r}; the model needs at least one")
+            return encoded
+        if prompt.chat is not None and options.chat is False:
+            raise ChatError(f"prompt {index} is a chat, but chat=False is given; leave it out, or give a str")
+        messages: list[Message] = prompt.chat or [{"role": "user", "content": prompt.text}]
+        return self._codec.encode_chat(with_system(messages, options.system))
