@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
-_LINE_BREAK = re.compile(r"[^\S\r\n]*[\r\n]\s*")
+_LINE_BREAK = re.compile(r"[\r\n]")
 
 
 class FormatError(ValueError):
@@ -91,4 +91,13 @@ def shown(text: str, segment: Segment) -> str:
         pieces.append(text[at:start])
         at = end
     pieces.append(text[at : segment.end])
-    return _LINE_BREAK.sub(" ", "".join(pieces))
+    return _on_one_line("".join(pieces))
+
+
+def _on_one_line(text: str) -> str:
+    """`text` with every line break, and the white space around it, as one space."""
+    first, *rest = _LINE_BREAK.split(text)
+    if not rest:
+        return text
+    middle = (line.strip() for line in rest[:-1])
+    return " ".join([first.rstrip(), *(line for line in middle if line), rest[-1].lstrip()])

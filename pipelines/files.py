@@ -108,6 +108,7 @@ class FileJob:
         self._identity = identity
         self._form: Format | None = None
         self._output: AtomicFile | None = None
+        self._target: Path | None = None
         self._digest = hashlib.blake2b(digest_size=16)
 
     @property
@@ -115,11 +116,12 @@ class FileJob:
         assert self._form is not None, "a part came before the file was opened"
         return self._form
 
-    @property
     def target(self) -> Path | None:
-        if self._options.in_place:
-            return target_of(Path(self.path))
-        return target_of(Path(self._options.output)) if self._options.output is not None else None
+        """The file that is written, found once: looking for it at every part takes longer than the part."""
+        if self._target is None and self._options.is_writing:
+            output = self._options.output
+            self._target = target_of(Path(self.path if output is None else output))
+        return self._target
 
     def works(self) -> Iterator[Work[FileJob]]:
         """The parts of the file, and one work without a part behind them, whatever happens."""
@@ -142,7 +144,7 @@ class FileJob:
             return
         try:
             data = self.form.write(part, done.edits)
-            if (target := self.target) is not None:
+            if (target := self.target()) is not None:
                 if self._output is None:
                     self._output = AtomicFile(target, backup=self._options.backup)
                 self._output.write(data)
@@ -173,7 +175,7 @@ class FileJob:
             self.journal.close()
 
     def _put_in_place(self) -> None:
-        target = self.target
+        target = self.target()
         if target is None:
             return
         if self._output is None:  # an empty file
@@ -184,7 +186,7 @@ class FileJob:
             self._output.commit()
 
     def _open_journal(self) -> None:
-        target = self.target
+        target = self.target()
         if target is None or self.path == STDIN:
             return
         identity = {**self._identity, "input": fingerprint(Path(self.path))}

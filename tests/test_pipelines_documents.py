@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import time
+
+from hypothesis import given
+from hypothesis import strategies as st
+
 from copyspec.pipelines.documents import Part, Segment, shown
 
 
@@ -23,3 +29,15 @@ def test_hidden_stretches_may_stand_at_both_ends() -> None:
 def test_a_part_with_something_carried_is_not_the_files_own_text() -> None:
     assert Part("a").is_verbatim
     assert not Part("a", carried=b"").is_verbatim
+
+
+@given(st.text(alphabet="ab \t\r\n\v\u2028\u00a0", max_size=12))
+def test_line_breaks_with_the_space_around_them_are_shown_as_one_space(text: str) -> None:
+    assert shown(text, Segment(0, len(text))) == re.sub(r"[^\S\r\n]*[\r\n]\s*", " ", text)
+
+
+def test_long_runs_of_spaces_take_little_time() -> None:
+    text = f"a{' ' * 200_000}b\nc"
+    start = time.process_time()
+    assert shown(text, Segment(0, len(text))) == text.replace("\n", " ")
+    assert time.process_time() - start < 5.0  # milliseconds; with the square of the length it took minutes
