@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from . import files
 from .base import Folder
-from .segment import Descent, Segment, write_segment
+from .descent import Descent
+from .segment import Segment, write_segment
 from .suffix_array import BORDER, Tokens, sorts_bytes
 
 KIND = "tokens"
@@ -156,8 +157,8 @@ class Datastore:
             taken = min(count - len(found), places)
             weight = rest * places / (places + ESCAPE) / taken
             rest *= ESCAPE / (places + ESCAPE)
-            for segment, index in _evenly(parts, places, taken):
-                place = segment.places[index]
+            for descent, index in _evenly(parts, places, taken):
+                segment, place = descent.segment, descent.place(index)
                 tokens = segment.following(place, length)
                 found.append(Continuation(*segment.document(place), tokens, weight))
             if len(found) == count:
@@ -166,10 +167,10 @@ class Datastore:
 
     def _descents(self, context: Sequence[int]) -> list[Descent]:
         query = list(reversed(context[-MAX_MATCH:]))
-        wrong = next((index for index, token in enumerate(query) if not 0 <= token < BORDER), len(query))
-        if not wrong:
+        if query and not (min(query) >= 0 and max(query) < BORDER):
+            query = query[: next(index for index, token in enumerate(query) if not 0 <= token < BORDER)]
+        if not query:
             return []
-        query = query[:wrong]
         found = [segment.descend(query) for segment in self._segments]
         return [descent for descent in found if descent is not None]
 
@@ -187,7 +188,7 @@ class Datastore:
         return segments
 
 
-_Part = tuple[Segment, int, int]  # a segment and places of it, from and to
+_Part = tuple[Descent, int, int]  # a search in a segment and places of it, from and to
 
 
 def _match(descents: list[Descent]) -> Match:
@@ -207,7 +208,7 @@ def _levels(descents: list[Descent]) -> Iterator[tuple[list[_Part], int]]:
                 remaining.append(descent)
                 continue
             low, high = before[id(descent)]
-            parts += [(descent.segment, descent.low, low), (descent.segment, high, descent.high)]
+            parts += [(descent, descent.low, low), (descent, high, descent.high)]
             before[id(descent)] = (descent.low, descent.high)
             if descent.widen():
                 remaining.append(descent)
@@ -215,16 +216,16 @@ def _levels(descents: list[Descent]) -> Iterator[tuple[list[_Part], int]]:
         descents = remaining
 
 
-def _evenly(parts: list[_Part], places: int, count: int) -> Iterator[tuple[Segment, int]]:
+def _evenly(parts: list[_Part], places: int, count: int) -> Iterator[tuple[Descent, int]]:
     """`count` of the parts' places, at even distances."""
     passed, part = 0, iter(parts)
-    segment, start, end = next(part)
+    descent, start, end = next(part)
     for number in range(count):
         wanted = (2 * number + 1) * places // (2 * count)
         while wanted - passed >= end - start:
             passed += end - start
-            segment, start, end = next(part)
-        yield segment, start + wanted - passed
+            descent, start, end = next(part)
+        yield descent, start + wanted - passed
 
 
 def _batches(documents: Iterable[TokenIds], limit: int) -> Iterator[Tokens]:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from copyspec.retrievers import Datastore, IndexFileError, suffix_array
+from copyspec.retrievers import Datastore, IndexFileError, sampled_keys, segment, suffix_array
 from copyspec.retrievers import datastore as module
 
 TOKENS = st.one_of(st.integers(0, 2), st.sampled_from([7, 300, 70_000, 1 << 24, (1 << 32) - 2]))
@@ -31,6 +31,19 @@ def sorting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         pytest.importorskip("pydivsufsort")
     else:
         monkeypatch.setattr(suffix_array, "find_spec", lambda name: None)
+
+
+def made(patch: pytest.MonkeyPatch, keys: str) -> None:
+    """Indexes are made as they are; with so many keys that few tokens have several blocks of them; or without any,
+    as an earlier version made them."""
+    if keys == "many":
+        for name, value in {"STRIDE": 2, "BLOCK": 2, "_AT_ONCE": 4}.items():
+            patch.setattr(sampled_keys, name, value)
+    if keys == "none":
+        patch.setattr(segment, "sampled_keys", lambda *text: {})
+
+
+KEYS = ("few", "many", "none")
 
 
 def occurrences(documents: Sequence[Sequence[int]], end: Sequence[int]) -> list[tuple[int, int]]:
@@ -81,11 +94,17 @@ def test_both_sorts_against_python(tokens: list[int]) -> None:
     assert suffix_array._sort_bytes(text).tolist() == expected
 
 
-@given(DOCUMENTS, st.lists(DOCUMENTS, max_size=3), st.lists(st.lists(TOKENS, min_size=1, max_size=8), max_size=4))
+@given(
+    DOCUMENTS,
+    st.lists(DOCUMENTS, max_size=3),
+    st.lists(st.lists(TOKENS, min_size=1, max_size=8), max_size=4),
+    st.sampled_from(KEYS),
+)
 def test_searches_against_brute_force(
-    documents: list[list[int]], more: list[list[list[int]]], contexts: list[list[int]]
+    documents: list[list[int]], more: list[list[list[int]]], contexts: list[list[int]], keys: str
 ) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        made(patch, keys)
         store = Datastore.create(folder, documents)
         everything = list(documents)
         for part in more:
@@ -102,7 +121,9 @@ def test_searches_against_brute_force(
 
 
 @pytest.mark.usefixtures("sorting")
-def test_long_texts_against_brute_force(tmp_path: Path) -> None:
+@pytest.mark.parametrize("keys", KEYS)
+def test_long_texts_against_brute_force(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: str) -> None:
+    made(monkeypatch, keys)
     rng = np.random.default_rng(0)
     documents = [rng.integers(0, 4, size).tolist() for size in (300, 1, 200)]
     documents.append(documents[0][100:250] * 2)
@@ -144,7 +165,7 @@ def test_segments_merge_as_they_grow_and_are_split_at_the_limit(tmp_path: Path) 
         store.append([document])
     assert len(store._segments) <= 7
     check(store, documents, [1, 2, 0])
-    assert len(list((tmp_path / "a").iterdir())) == 1 + 5 * len(store._segments), "merged segments leave no files"
+    assert len(list((tmp_path / "a").iterdir())) == 1 + 8 * len(store._segments), "merged segments leave no files"
     split = Datastore.create(tmp_path / "b")
     split.append(iter(documents), segment_tokens=40)
     assert len(split._segments) > 5
