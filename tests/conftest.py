@@ -7,6 +7,8 @@ import inspect
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -18,6 +20,11 @@ from hypothesis import settings
 
 from copyspec.budget import Budget, CostModel
 from copyspec.decoding.pacing import Pacer
+
+if TYPE_CHECKING:
+    from copyspec import Engine
+    from copyspec.pipelines.langchain import ChatCopySpec
+    from tests.chains import Seen
 
 # Tiny models are slower on several threads, and the suite runs one worker per core.
 torch.set_num_threads(1)
@@ -42,6 +49,48 @@ def steady_drafts() -> Iterator[None]:
         patch.setattr(CostModel, "budget", budget)
         patch.setattr(Pacer, "wants_draft", lambda self: True)
         yield
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    """A tiny model with random weights. A test module may have one of its own in its place."""
+    from copyspec import Engine
+    from tests.tiny import tiny_model, tiny_tokenizer
+
+    return Engine(tiny_model(), tiny_tokenizer(), name="tiny")
+
+
+@pytest.fixture
+def llm(engine: Engine) -> ChatCopySpec:
+    """The engine as LangChain's chat model, of short answers."""
+    from copyspec.pipelines.langchain import ChatCopySpec
+
+    return ChatCopySpec(model=engine, max_tokens=3)
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
+    """The prompts of LangChain's models and the references of each."""
+    from tests.chains import watch
+
+    return watch(monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model on disk, with the byte-level tokenizer: `texts.engine()` as the command line loads it."""
+    from tests.texts import byte_level, llama
+
+    path = tmp_path_factory.mktemp("model")
+    llama(len(byte_level())).save_pretrained(path)
+    byte_level().save_pretrained(path)
+    return path
+
+
+@pytest.fixture
+def named_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers where a call names no model."""
+    monkeypatch.setenv("COPYSPEC_MODEL", str(folder))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -19,11 +19,6 @@ PROMPT = "some text that the model goes on with"
 
 
 @pytest.fixture(scope="module")
-def engine() -> Engine:
-    return Engine(tiny_model(), tiny_tokenizer())
-
-
-@pytest.fixture(scope="module")
 def near() -> LlamaForCausalLM:
     """The engine's model, a little disturbed."""
     model = tiny_model()

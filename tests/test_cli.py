@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
-from texts import CORPUS, byte_level, engine, llama
+from commands import run
+from texts import CORPUS, engine
 
 import copyspec
 from copyspec.cli import main
@@ -20,23 +21,7 @@ from copyspec.cli import main
 LENGTH = ["--max-new-tokens", "16"]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model")
-    llama(len(byte_level())).save_pretrained(path)
-    byte_level().save_pretrained(path)
-    return path
-
-
-@pytest.fixture(autouse=True)
-def named_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COPYSPEC_MODEL", str(folder))
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    code = main(list(arguments))
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
+pytestmark = pytest.mark.usefixtures("named_model")
 
 
 def expected(prompt: str = "the cat", **options: object) -> str:

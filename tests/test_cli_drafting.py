@@ -6,33 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
-from texts import byte_level, llama
-
-from copyspec.cli import main
+from commands import run
 
 LENGTH = ["--max-new-tokens", "16"]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model")
-    llama(len(byte_level())).save_pretrained(path)
-    byte_level().save_pretrained(path)
-    return path
+pytestmark = pytest.mark.usefixtures("named_model")
 
 
-@pytest.fixture(autouse=True)
-def named_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COPYSPEC_MODEL", str(folder))
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    code = main(list(arguments))
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
-
-
-def test_a_draft_model_changes_no_output(capsys: pytest.CaptureFixture[str], folder: Path, steady_drafts: None) -> None:
+def test_a_draft_model_changes_no_output(capsys: pytest.CaptureFixture[str], steady_drafts: None) -> None:
     plain = run(capsys, "generate", "the cat", "--drafter", "none", "--json", *LENGTH)
     for model in ("layers:1", "pool"):
         code, out, _ = run(capsys, "generate", "the cat", "--draft-model", model, "--json", *LENGTH)

@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 
 import pytest
+from commands import run_binary
 
-from copyspec.cli import main
 from copyspec.pipelines.formats.m2 import applied
 from tests.test_pipelines_formats_docx import docx, p, r, texts, xml_of
 
@@ -19,12 +19,6 @@ DATA = Path(__file__).parent.parent.parent / "shared" / "data" / "gec"
 @pytest.fixture(autouse=True)
 def bundled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COPYSPEC_MODEL", raising=False)
-
-
-def run(capfdbinary: pytest.CaptureFixture[bytes], *arguments: object) -> tuple[int, bytes, str]:
-    code = main([str(argument) for argument in arguments])
-    out, err = capfdbinary.readouterr()
-    return code, out, err.decode()
 
 
 def both(marked: str) -> tuple[bytes, bytes]:
@@ -63,14 +57,14 @@ def test_only_mistakes_change(name: str, tmp_path: Path, capfdbinary: pytest.Cap
     file, right, missing = tmp_path / name, tmp_path / f"right{Path(name).suffix}", tmp_path / "missing.txt"
     file.write_bytes(before)
     right.write_bytes(after)
-    code, out, err = run(capfdbinary, "gec", file, *options)
+    code, out, err = run_binary(capfdbinary, "gec", file, *options)
     assert (code, out) == (0, after) and "1 changed" in err
-    code, out, err = run(capfdbinary, "gec", "--check", file, right, *options)
+    code, out, err = run_binary(capfdbinary, "gec", "--check", file, right, *options)
     assert (code, out) == (1, b"") and f"would change {file}" in err and str(right) not in err
-    assert run(capfdbinary, "gec", "--check", right, *options)[:2] == (0, b"")
-    code, out, _ = run(capfdbinary, "gec", "--diff", file, *options, "-q")
+    assert run_binary(capfdbinary, "gec", "--check", right, *options)[:2] == (0, b"")
+    code, out, _ = run_binary(capfdbinary, "gec", "--diff", file, *options, "-q")
     assert code == 1 and out.startswith(f"--- a/{str(file).lstrip('/')}\n".encode())
-    assert run(capfdbinary, "gec", "-i", "--backup", missing, file, *options)[0] == 3
+    assert run_binary(capfdbinary, "gec", "-i", "--backup", missing, file, *options)[0] == 3
     assert file.read_bytes() == after and Path(f"{file}.bak").read_bytes() == before
 
 
@@ -80,14 +74,16 @@ def test_edits_of_a_file_applied_to_its_bytes_give_the_output(
     before, after = both(FILES["c.md"][0])
     file = tmp_path / "c.md"
     file.write_bytes(before)
-    rows = [json.loads(line) for line in run(capfdbinary, "gec", file, "--edits", "-")[1].splitlines()]
+    rows = [json.loads(line) for line in run_binary(capfdbinary, "gec", file, "--edits", "-")[1].splitlines()]
     assert len(rows) == after.count(b"children ") + 4
     made = before
     for row in reversed(rows):
         assert made[row["byte_start"] : row["byte_end"]].decode() == row["orig"]
         made = made[: row["byte_start"]] + row["corr"].encode() + made[row["byte_end"] :]
     assert made == after
-    code, out, err = run(capfdbinary, "gec", file, "--html", tmp_path / "c.html", "--edits", tmp_path / "c.jsonl")
+    code, out, err = run_binary(
+        capfdbinary, "gec", file, "--html", tmp_path / "c.html", "--edits", tmp_path / "c.jsonl"
+    )
     assert (code, out) == (0, after)
     assert f"--html: {tmp_path / 'c.html'}\n" in err and f"--edits: {tmp_path / 'c.jsonl'}\n" in err
     page = (tmp_path / "c.html").read_text(encoding="utf-8")
@@ -99,7 +95,7 @@ def test_json_lines_tell_the_correction_beside_the_text(
 ) -> None:
     before, after = both(f'{{"text": "{BOAT}", "id": 7}}\n{{"text": "It is late.", "id": 8}}\n')
     (tmp_path / "a.jsonl").write_bytes(before)
-    code, out, _ = run(capfdbinary, "gec", tmp_path / "a.jsonl")
+    code, out, _ = run_binary(capfdbinary, "gec", tmp_path / "a.jsonl")
     first, second = out.splitlines(keepends=True)
     record, right = json.loads(first), json.loads(after.splitlines()[0])
     assert code == 0 and second == before.splitlines(keepends=True)[1]
@@ -110,7 +106,7 @@ def test_json_lines_tell_the_correction_beside_the_text(
 def test_m2_annotations_give_the_corrected_sentence(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     before, after = (side.decode() for side in both(f"{BOAT[:-1]} .\n{HULL[:-1]} .\nIt is late ."))
     (tmp_path / "a.m2").write_text("".join(f"S {line}\n\n" for line in before.splitlines()))
-    code, out, _ = run(capfdbinary, "gec", tmp_path / "a.m2")
+    code, out, _ = run_binary(capfdbinary, "gec", tmp_path / "a.m2")
     blocks = out.decode().strip().split("\n\n")
     assert code == 0 and [block.splitlines()[0][2:] for block in blocks] == before.splitlines()
     found = [applied(block.splitlines()[0][2:], block.splitlines()[1:]) for block in blocks]
@@ -124,14 +120,14 @@ def test_word_documents_hold_both_texts(tmp_path: Path, capfdbinary: pytest.Capt
             p(r("The child"), r("rens came", bold), r(" to see the boat.")), header1=p(r("Next year we wants to sail."))
         )
     )
-    code, out, _ = run(capfdbinary, "gec", file)
+    code, out, _ = run_binary(capfdbinary, "gec", file)
     assert code == 0
     assert texts(out) == (["The childrens came to see the boat."], ["The children came to see the boat."])
     assert texts(out, "header1")[1] == ["Next year we want to sail."] and xml_of(out).count(bold) >= 1
-    assert run(capfdbinary, "gec", "--check", file)[0] == 1
-    code, out, _ = run(capfdbinary, "gec", "--diff", file)
+    assert run_binary(capfdbinary, "gec", "--check", file)[0] == 1
+    code, out, _ = run_binary(capfdbinary, "gec", "--diff", file)
     assert code == 1 and b"\n-The childrens came to see the boat.\n" in out and b"\n+The children came" in out
-    assert run(capfdbinary, "gec", "-i", "--untracked", file)[0] == 0
+    assert run_binary(capfdbinary, "gec", "-i", "--untracked", file)[0] == 0
     assert texts(file.read_bytes())[0] == ["The children came to see the boat."]
 
 
@@ -143,12 +139,12 @@ def test_a_corpus_keeps_its_lines(tmp_path: Path, capfdbinary: pytest.CaptureFix
         sources = [json.loads(line)["source"] for line in file]
     lines = [*sources[:24], "", *sources[40:44]]
     (tmp_path / "a.src").write_text("\n".join(lines) + "\n", encoding="utf-8", newline="")
-    code, out, _ = run(
+    code, out, _ = run_binary(
         capfdbinary, "gec", tmp_path / "a.src", "--format", "parallel", "--dtype", "float32", "--edits", "-"
     )
     rows = [json.loads(line) for line in out.splitlines()]
     assert code == 0 and rows and {row["line"] for row in rows} <= set(range(1, 30)) - {25}
-    code, out, _ = run(capfdbinary, "gec", tmp_path / "a.src", "--format", "parallel", "--dtype", "float32")
+    code, out, _ = run_binary(capfdbinary, "gec", tmp_path / "a.src", "--format", "parallel", "--dtype", "float32")
     found = out.decode().split("\n")
     assert code == 0 and len(found) == len(lines) + 1 and found[24] == "" == found[-1]
     changed = {number for number, (line, new) in enumerate(zip(lines, found, strict=False), 1) if line != new}

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import run_binary
 
-from copyspec.cli import main
 from copyspec.pipelines import FunctionCorrector
 from copyspec.pipelines.journal import SUFFIX
 from tests.test_pipelines_formats import TEXTS
@@ -30,12 +30,6 @@ def fix(text: str) -> str:
 def stub(monkeypatch: pytest.MonkeyPatch) -> None:
     """Known words are corrected; no model is loaded."""
     monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: FunctionCorrector(fix, name="known words"))
-
-
-def run(capfdbinary: pytest.CaptureFixture[bytes], *arguments: object) -> tuple[int, bytes, str]:
-    code = main([str(argument) for argument in arguments])
-    out, err = capfdbinary.readouterr()
-    return code, out, err.decode()
 
 
 FIXTURES = {
@@ -56,15 +50,15 @@ def test_a_model_that_returns_its_input_changes_no_byte(
     monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: FunctionCorrector(lambda text: text))
     file = tmp_path / name.replace(" ", "_").replace(",", "")
     file.write_bytes(FIXTURES[name])
-    code, out, _ = run(capfdbinary, "gec", file)
+    code, out, _ = run_binary(capfdbinary, "gec", file)
     assert (code, out) == (0, FIXTURES[name])
     before = file.stat().st_mtime_ns
-    assert run(capfdbinary, "gec", "-i", file)[:2] == (0, b"")
+    assert run_binary(capfdbinary, "gec", "-i", file)[:2] == (0, b"")
     assert file.read_bytes() == FIXTURES[name] and file.stat().st_mtime_ns == before
-    assert run(capfdbinary, "gec", file, "-o", tmp_path / "out")[:2] == (0, b"")
+    assert run_binary(capfdbinary, "gec", file, "-o", tmp_path / "out")[:2] == (0, b"")
     assert (tmp_path / "out").read_bytes() == FIXTURES[name]
-    assert run(capfdbinary, "gec", "--check", file)[:2] == (0, b"")
-    assert run(capfdbinary, "gec", "--diff", file)[:2] == (0, b"")
+    assert run_binary(capfdbinary, "gec", "--check", file)[:2] == (0, b"")
+    assert run_binary(capfdbinary, "gec", "--diff", file)[:2] == (0, b"")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([file.name, "out"])
 
 
@@ -92,17 +86,17 @@ def test_only_mistakes_change(
 ) -> None:
     file = tmp_path / name
     file.write_bytes(data)
-    code, out, err = run(capfdbinary, "gec", file, *options)
+    code, out, err = run_binary(capfdbinary, "gec", file, *options)
     assert (code, out) == (0, expected)
     assert err.startswith("1 file: 1 changed")
-    assert run(capfdbinary, "gec", file, *options, "-q")[2] == ""
+    assert run_binary(capfdbinary, "gec", file, *options, "-q")[2] == ""
 
 
 def test_stdin_goes_to_stdout(capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"He goed\r\n\xff")))
-    assert run(capfdbinary, "gec", "-")[:2] == (0, b"He goed\r\n\xff")
+    assert run_binary(capfdbinary, "gec", "-")[:2] == (0, b"He goed\r\n\xff")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"He goed home\r\n")))
-    assert run(capfdbinary, "gec", "-")[:2] == (0, b"He went home\r\n")
+    assert run_binary(capfdbinary, "gec", "-")[:2] == (0, b"He went home\r\n")
 
 
 def test_in_place_keeps_permissions_backup_and_links(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -110,7 +104,7 @@ def test_in_place_keeps_permissions_backup_and_links(tmp_path: Path, capfdbinary
     file.write_bytes(b"He goed home\n")
     file.chmod(0o640)
     link.symlink_to(file.name)
-    code, out, err = run(capfdbinary, "gec", "-i", "--backup", link)
+    code, out, err = run_binary(capfdbinary, "gec", "-i", "--backup", link)
     assert (code, out) == (0, b"") and "1 changed" in err
     assert link.is_symlink() and file.read_bytes() == b"He went home\n"
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
@@ -122,10 +116,10 @@ def test_check_and_diff_are_exit_codes(tmp_path: Path, capfdbinary: pytest.Captu
     wrong, right = tmp_path / "wrong.txt", tmp_path / "right.txt"
     wrong.write_bytes(b"He goed home\r\nok\r\n")
     right.write_bytes(b"fine\n")
-    code, out, err = run(capfdbinary, "gec", "--check", wrong, right)
+    code, out, err = run_binary(capfdbinary, "gec", "--check", wrong, right)
     assert (code, out) == (1, b"") and f"would change {wrong}: 1 edits" in err and "right.txt" not in err
-    assert run(capfdbinary, "gec", "--check", right)[0] == 0
-    code, out, _ = run(capfdbinary, "gec", "--diff", wrong, right)
+    assert run_binary(capfdbinary, "gec", "--check", right)[0] == 0
+    code, out, _ = run_binary(capfdbinary, "gec", "--diff", wrong, right)
     assert code == 1 and b"-He goed home\r\n+He went home\r\n ok\r\n" in out and out.count(b"--- a/") == 1
     assert wrong.read_bytes() == b"He goed home\r\nok\r\n"
     patched = subprocess.run(["patch", "-p0", str(wrong)], input=out, capture_output=True) if _has_patch() else None
@@ -144,7 +138,9 @@ def test_bad_files_are_named_and_the_others_done(tmp_path: Path, capfdbinary: py
     last.write_bytes(b"teh end\n")
     missing, unknown = tmp_path / "missing.txt", tmp_path / "a.xyz"
     unknown.write_bytes(b"x")
-    code, out, err = run(capfdbinary, "gec", "-i", good, missing, wide, table, unknown, tmp_path / "no*match.txt", last)
+    code, out, err = run_binary(
+        capfdbinary, "gec", "-i", good, missing, wide, table, unknown, tmp_path / "no*match.txt", last
+    )
     assert (code, out) == (3, b"")
     assert good.read_bytes() == b"He went home\n" and last.read_bytes() == b"the end\n"
     for path, said in (
@@ -168,18 +164,20 @@ def test_folders_patterns_and_excludes(
         (tmp_path / name).write_bytes(b"teh end\n")
     (tmp_path / "b" / "round").symlink_to(tmp_path)
     monkeypatch.chdir(tmp_path)
-    changed = run(capfdbinary, "gec", "--check", ".", "--exclude", "skip")[2]
+    changed = run_binary(capfdbinary, "gec", "--check", ".", "--exclude", "skip")[2]
     assert [line.split()[2] for line in changed.splitlines() if line.startswith("would")] == ["./a.txt:", "./b/c.md:"]
-    changed = run(capfdbinary, "gec", "--check", "**/*.txt", "a.txt", "--exclude", "b/skip/*")[2]
+    changed = run_binary(capfdbinary, "gec", "--check", "**/*.txt", "a.txt", "--exclude", "b/skip/*")[2]
     assert [line.split()[2] for line in changed.splitlines() if line.startswith("would")] == ["a.txt:"]
     (tmp_path / "empty").mkdir()
-    assert run(capfdbinary, "gec", "empty") == (0, b"", "copyspec: no files to correct\n")
+    assert run_binary(capfdbinary, "gec", "empty") == (0, b"", "copyspec: no files to correct\n")
 
 
 def test_edits_page_m2_and_stats(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     file = tmp_path / "a.txt"
     file.write_text("Né.\n\nHe goed to teh sea.\n", encoding="utf-8")
-    code, out, err = run(capfdbinary, "gec", file, "--edits", "-", "--html", tmp_path / "a.html", "--stats", "json")
+    code, out, err = run_binary(
+        capfdbinary, "gec", file, "--edits", "-", "--html", tmp_path / "a.html", "--stats", "json"
+    )
     rows = [json.loads(line) for line in out.splitlines()]
     assert code == 0 and [(row["orig"], row["corr"], row["line"], row["col"]) for row in rows] == [
         ("goed", "went", 3, 4),
@@ -193,7 +191,7 @@ def test_edits_page_m2_and_stats(tmp_path: Path, capfdbinary: pytest.CaptureFixt
     assert (stats["segments"], stats["changed"], stats["edits"], stats["files_changed"]) == (2, 1, 2, 1)
     for name in ("tokens_per_second", "calls", "mean_acceptance_length", "calls_saved", "skipped", "dropped_edits"):
         assert name in stats
-    code, out, err = run(capfdbinary, "gec", file, "--m2", "-", "--stats", "text")
+    code, out, err = run_binary(capfdbinary, "gec", file, "--m2", "-", "--stats", "text")
     assert out.decode().splitlines()[3:6] == [
         "S He goed to teh sea.",
         "A 1 2|||UNK|||went|||REQUIRED|||-NONE-|||0",
@@ -209,10 +207,12 @@ def test_guards_are_options(
     file.write_bytes(b"He has 7 cats at home\n")
     corrector = FunctionCorrector(lambda text: text.replace("7", "8"))
     monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: corrector)
-    _, out, err = run(capfdbinary, "gec", file)
+    _, out, err = run_binary(capfdbinary, "gec", file)
     assert out == b"He has 7 cats at home\n" and "left as they were: 1 numbers" in err
-    assert run(capfdbinary, "gec", file, "--allow-numbers")[1] == b"He has 8 cats at home\n"
-    assert run(capfdbinary, "gec", file, "--allow-numbers", "--protect", "[0-9]")[1] == b"He has 7 cats at home\n"
+    assert run_binary(capfdbinary, "gec", file, "--allow-numbers")[1] == b"He has 8 cats at home\n"
+    assert (
+        run_binary(capfdbinary, "gec", file, "--allow-numbers", "--protect", "[0-9]")[1] == b"He has 7 cats at home\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_guards_are_options(
 def test_wrong_usage_is_told_before_anything_is_loaded(
     arguments: list[str], said: str, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    code, out, err = run(capfdbinary, *arguments)
+    code, out, err = run_binary(capfdbinary, *arguments)
     assert (code, out) == (2, b"") and said in err and err.count("\n") == 1
 
 
@@ -267,7 +267,7 @@ def test_a_model_that_cannot_be_loaded_is_wrong_usage(
 
     monkeypatch.setattr("copyspec.cli.gec.corrector_of", corrector_of)
     (tmp_path / "a.txt").write_bytes(b"teh\n")
-    code, out, err = run(capfdbinary, "gec", tmp_path / "a.txt", "-m", "/no/such")
+    code, out, err = run_binary(capfdbinary, "gec", tmp_path / "a.txt", "-m", "/no/such")
     assert (code, out) == (2, b"") and "there is no such folder" in err
 
 
@@ -285,11 +285,11 @@ def test_an_interruption_leaves_files_and_says_how_to_go_on(
         return fix(text)
 
     monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: FunctionCorrector(interrupted, name="words"))
-    code, out, err = run(capfdbinary, "gec", "-i", file)
+    code, out, err = run_binary(capfdbinary, "gec", "-i", file)
     assert (code, out) == (130, b"") and "the same command with --resume goes on" in err
     assert file.read_bytes() == b"He goed home\n\nteh end\n\nteh sea\n"
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["a.txt", f"a.txt{SUFFIX}"]
-    assert run(capfdbinary, "gec", "-i", "--resume", file)[0] == 0
+    assert run_binary(capfdbinary, "gec", "-i", "--resume", file)[0] == 0
     assert file.read_bytes() == b"He went home\n\nthe end\n\nthe sea\n"
     assert sorted(seen[2:]) == sorted({"He goed home", "teh end", "teh sea"} - {seen[0]})
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
@@ -305,16 +305,16 @@ def test_a_journal_of_another_run_is_refused(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: FunctionCorrector(interrupt, name="words"))
-    assert run(capfdbinary, "gec", "-i", file)[0] == 130
+    assert run_binary(capfdbinary, "gec", "-i", file)[0] == 130
     monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: FunctionCorrector(fix, name="words"))
     for options, what in ((["--max-edit-ratio", "0.9"], "guards"), (["--line-mode"], "format_options")):
-        code, _, err = run(capfdbinary, "gec", "-i", "--resume", file, *options)
+        code, _, err = run_binary(capfdbinary, "gec", "-i", "--resume", file, *options)
         assert code == 3 and f"belongs to another run: {what} was" in err and "begin anew with --no-resume" in err
     file.write_bytes(b"He goed away\n")
-    code, _, err = run(capfdbinary, "gec", "-i", "--resume", file)
+    code, _, err = run_binary(capfdbinary, "gec", "-i", "--resume", file)
     assert code == 3 and "belongs to another run: input was" in err
     assert file.read_bytes() == b"He goed away\n"
-    assert run(capfdbinary, "gec", "-i", "--no-resume", file)[0] == 0 and file.read_bytes() == b"He went away\n"
+    assert run_binary(capfdbinary, "gec", "-i", "--no-resume", file)[0] == 0 and file.read_bytes() == b"He went away\n"
 
 
 def test_what_an_interrupted_run_left_is_refused_and_the_other_files_done(
@@ -326,11 +326,11 @@ def test_what_an_interrupted_run_left_is_refused_and_the_other_files_done(
     left = tmp_path / f"a.txt{SUFFIX}"
     left.write_bytes(b'{"copyspec-journal":1,"input":"x"}\n{"key":"00","text":"y"}\n')
     before = left.read_bytes()
-    code, _, err = run(capfdbinary, "gec", "-i", *files)
+    code, _, err = run_binary(capfdbinary, "gec", "-i", *files)
     assert code == 3 and f"{str(left)!r} is what an interrupted run left: --resume goes on with it, --no-resume" in err
     assert left.read_bytes() == before
     assert [file.read_bytes() for file in files] == [b"He goed home\n", b"He went home\n"]
-    assert run(capfdbinary, "gec", "-i", "--no-resume", *files)[0] == 0
+    assert run_binary(capfdbinary, "gec", "-i", "--no-resume", *files)[0] == 0
     assert files[0].read_bytes() == b"He went home\n" and not left.exists()
 
 

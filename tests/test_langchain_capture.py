@@ -28,29 +28,12 @@ from tests.chains import (
     graph,
     lcel,
     retrieval_chain,
-    watch,
 )
-from tests.tiny import tiny_model, tiny_tokenizer
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
 
 PROGRAMS = [lcel, retrieval_chain, graph, agent]
 Program = Callable[[ChatCopySpec], Runnable[str, object]]
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return Engine(tiny_model(), tiny_tokenizer(), name="tiny")
-
-
-@pytest.fixture
-def llm(engine: Engine) -> ChatCopySpec:
-    return ChatCopySpec(model=engine, max_tokens=3)
-
-
-@pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
-    return watch(monkeypatch)
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ from copyspec import Engine, OutputCache
 from copyspec.pipelines.langchain import ChatCopySpec, CopySpecLLM, with_references
 from copyspec.pipelines.langchain.calls import Call
 from copyspec.pipelines.langchain.documents import Private, explicit, gather, text_of
-from tests.chains import PROMPT, QUESTIONS, SECRET, Seen, lcel, watch
+from tests.chains import PROMPT, QUESTIONS, SECRET, Seen, lcel
 from tests.test_langchain_tools import says
 from tests.tiny import tiny_model, tiny_tokenizer
 
@@ -30,21 +30,6 @@ if TYPE_CHECKING:
     from langchain_core.tracers.schemas import Run
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return Engine(tiny_model(), tiny_tokenizer(), name="tiny")
-
-
-@pytest.fixture
-def llm(engine: Engine) -> ChatCopySpec:
-    return ChatCopySpec(model=engine, max_tokens=3)
-
-
-@pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
-    return watch(monkeypatch)
 
 
 def test_artifacts_of_tools_are_copied_from(llm: ChatCopySpec, seen: Seen) -> None:

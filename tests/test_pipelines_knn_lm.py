@@ -15,14 +15,8 @@ from copyspec import Engine
 from copyspec.pipelines.knn_datastore import KNNDatastore
 from copyspec.pipelines.knn_lm import KNNLM, KNNOptions
 from copyspec.retrievers import ExactIndex, Scheduler
-from tests.tiny import tiny_model, tiny_tokenizer
 
 TEXTS = ["The lamp was lit at dusk.", "A ship came at dawn, and left at dusk.", "Nobody lit the lamp that night."]
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return Engine(tiny_model(), tiny_tokenizer())
 
 
 @pytest.fixture(scope="module")

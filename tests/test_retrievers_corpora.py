@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from texts import byte_level, llama
 
-from copyspec.cli import main
 from copyspec.retrievers import (
     BM25Retriever,
     Corpora,
@@ -184,34 +184,30 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    code = main(["index", *arguments])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
-
-
 def test_the_command_builds_lists_and_removes(
     corpus: Path, tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = ["--dir", str(tmp_path / "corpora")]
     for options in ([], ["--kind", "dense", "--encoder", str(model)], ["--kind", "tokens", "--model", str(model)]):
         kind = options[1] if options else "bm25"
-        code, out, err = run(capsys, "add", f"my-{kind}", str(corpus), *options, *where)
+        code, out, err = run(capsys, "index", "add", f"my-{kind}", str(corpus), *options, *where)
         assert (code, err) == (0, "") and f"my-{kind}" in out and "3 documents" in out
     again = ["add", "my-bm25", str(corpus), "--max-chars", "20", *where, "--json"]
-    code, out, err = run(capsys, *again)
+    code, out, err = run(capsys, "index", *again)
     assert code == 0 and (json.loads(out)["size"], json.loads(out)["skipped"]) == (8, 2)
     assert err == "skipped 2 passages that are in 'my-bm25' already; --duplicates adds them once more\n"
-    code, out, err = run(capsys, *again, "--duplicates")
+    code, out, err = run(capsys, "index", *again, "--duplicates")
     assert (code, err) == (0, "") and json.loads(out)["size"] == 15
-    code, out, err = run(capsys, "add", "my-tokens", str(corpus), "--kind", "tokens", "--model", str(model), *where)
+    code, out, err = run(
+        capsys, "index", "add", "my-tokens", str(corpus), "--kind", "tokens", "--model", str(model), *where
+    )
     assert code == 0 and "3 documents" in out and "skipped 3 documents" in err
-    code, out, err = run(capsys, "list", *where, "--json")
+    code, out, err = run(capsys, "index", "list", *where, "--json")
     assert (code, err) == (0, "") and [one["name"] for one in json.loads(out)] == ["my-bm25", "my-dense", "my-tokens"]
     retriever, passages = Corpora(tmp_path / "corpora").open("my-dense")
     assert isinstance(retriever, DenseRetriever) and passages[retriever.search(TEXT, 1)[0].id].text == TEXT
-    assert run(capsys, "remove", "my-dense", *where) == (0, "removed my-dense\n", "")
-    code, out, err = run(capsys, "list", *where)
+    assert run(capsys, "index", "remove", "my-dense", *where) == (0, "removed my-dense\n", "")
+    code, out, err = run(capsys, "index", "list", *where)
     assert (code, err) == (0, "") and [line.split()[0] for line in out.splitlines()] == ["my-bm25", "my-tokens"]
 
 
@@ -230,7 +226,7 @@ def test_the_command_builds_lists_and_removes(
     ],
 )
 def test_errors_are_one_line(arguments: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found, out, err = run(capsys, *arguments)
+    found, out, err = run(capsys, "index", *arguments)
     assert (found, out) == (code, "")
     assert said in err and err.startswith("copyspec: ") and err.count("\n") == 1
 
