@@ -22,6 +22,7 @@ from tokenizers import Tokenizer
 from benchmarks.datastore import read_documents
 from benchmarks.replay import Tally, copyspec_drafter, replay
 from benchmarks.transcripts import (
+    EDIT_TASKS,
     TokenRow,
     Transcript,
     choose_rows,
@@ -40,7 +41,7 @@ from copyspec.drafters.base import Drafter
 from copyspec.drafters.datastore import DatastoreDrafter
 from copyspec.drafters.datastore_words import DatastorePredictor
 from copyspec.retrievers import Datastore
-from copyspec.sources import Source
+from copyspec.sources import Source, SourceKind
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -106,12 +107,17 @@ def _drafters(task: str, row: TokenRow, stores: dict[str, Datastore]) -> dict[st
     made: dict[str, Drafter] = {"copies": copyspec_drafter(task, row)}
     for name, store in stores.items():
         made[name] = DatastoreDrafter(store, row.prompt)
-        made[f"copies + {name}"] = _both(store, row)
+        made[f"copies + {name}"] = _both(task, store, row)
     return made
 
 
-def _both(store: Datastore, row: TokenRow) -> Drafter:
-    sources = [*(Source(tokens, "reference") for tokens in row.references), Source(row.prompt, "prompt")]
+def _both(task: str, store: Datastore, row: TokenRow) -> Drafter:
+    """The sources are those of `copyspec_drafter`."""
+    kinds: list[SourceKind] = [
+        "edit" if index == 0 and task in EDIT_TASKS else "reference" for index in range(len(row.references))
+    ]
+    sources = [Source(tokens, kind) for tokens, kind in zip(row.references, kinds, strict=True)]
+    sources.append(Source(row.prompt, "prompt"))
     return create(sources, frozenset({row.output[-1]}), predictors=[lambda: DatastorePredictor(store, row.prompt)])
 
 
