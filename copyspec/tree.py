@@ -50,7 +50,7 @@ class DraftTree:
     scores: Sequence[float] = ()  # [m], estimated probability that the whole path to the node is accepted
     origins: Sequence[Origin | None] = field(default=())  # [m], None: copied from nowhere (an end of sequence, say)
     sampled: Mapping[int, Sampled] | None = None  # by parent; every other child is certain (Q is one-hot)
-    makers: Sequence[str | None] | None = None  # [m], who drafted a token without an origin: "model" or "pool"
+    makers: Sequence[str | None] | None = None  # [m], who drafted a token without an origin (`Predictor.kind`)
 
     def __len__(self) -> int:
         return len(self.tokens)

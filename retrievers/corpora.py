@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from copyspec.fingerprints import tokenizer_fingerprint as tokenizer_fingerprint
+
 from . import bm25, datastore, dense, files, passages
 from .base import Folder, Retriever
 from .bm25 import BM25Retriever
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
 KINDS = (bm25.KIND, dense.KIND, datastore.KIND)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_PROBE = "def f(x):\n\treturn x + 1  # The quick brown fox, naïve 東京 🙂 1234567"
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,10 +214,3 @@ def load_retriever(folder: Folder, *, encode: Encode | None = None) -> Retriever
             raise ValueError(f"the index in {str(folder)!r} names no encoder: give encode=, the one it was made with")
         encode = HuggingFaceEmbedder(encoder["name"], prefix=encoder["prefix"])
     return DenseRetriever.load(folder, encode)
-
-
-def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Equal for tokenizers with the same vocabulary that make the same tokens of a probe."""
-    return files.fingerprint(
-        sorted(tokenizer.get_vocab().items()), list(tokenizer(_PROBE, add_special_tokens=False)["input_ids"])
-    )

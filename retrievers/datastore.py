@@ -171,8 +171,8 @@ class Datastore:
             query = query[: next(index for index, token in enumerate(query) if not 0 <= token < BORDER)]
         if not query:
             return []
-        found = [segment.descend(query) for segment in self._segments]
-        return [descent for descent in found if descent is not None]
+        found = [Descent(segment, query) for segment in self._segments]
+        return [descent for descent in found if descent.length]
 
     def _commit(self, parts: list[dict[str, files.Entry]]) -> None:
         entries = {f"{number}.{name}": entry for number, part in enumerate(parts) for name, entry in part.items()}

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .segment import Segment
+from .segment import Segment
 
 _BLOCK = 64  # places read at once: a call of the system costs the same for one
 

@@ -20,6 +20,8 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from copyspec.fingerprints import fingerprint as fingerprint
+
 from .base import Folder
 
 FORMAT = "copyspec-index"
@@ -49,12 +51,6 @@ class Manifest:
     fingerprint: str  # of the tokenizer, the encoder or the word splitter that the index was made with
     facts: Mapping[str, object] = field(default_factory=dict)
     files: Mapping[str, Entry] = field(default_factory=dict)
-
-
-def fingerprint(*values: object) -> str:
-    """A short hash of values that JSON can hold: equal values, equal fingerprints, on every machine."""
-    text = json.dumps(values, ensure_ascii=True, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""One part of a datastore: a text with its sorted places on disk, searched by one descent."""
+"""One part of a datastore: a text with its sorted places on disk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import files
-from .descent import Descent
 from .numbers import mapped, numbers_of
 from .sampled_keys import Heads, PlaceIndex, SampledKeys, sampled_keys
 from .suffix_array import BORDER, Tokens, sorted_places
@@ -83,12 +82,6 @@ class Segment:
         """At most `length` tokens from a place on, to the end of its document."""
         found = self.tokens.part(place, place + length).tolist()
         return found[: found.index(BORDER)] if BORDER in found else found
-
-    def descend(self, query: Sequence[int]) -> Descent | None:
-        """The places behind the longest beginning of `query`, the context backwards; None where its first
-        token does not occur."""
-        descent = Descent(self, query)
-        return descent if descent.length else None
 
 
 def _index(paths: Mapping[str, Path]) -> PlaceIndex:

@@ -68,7 +68,7 @@ class RowStats:
     accepted_tokens: int = 0
     output_tokens: int = 0
     accepted_per_position: list[int] = field(default_factory=list)  # [depth - 1]
-    # By kind of source, or "output", "model", "pool", "end" (of sequence) or "guess" (copied from nowhere).
+    # By kind of source, or "output", "model", "pool", "datastore", "end" (of sequence) or "guess" (from nowhere).
     drafted_by_source: dict[str, int] = field(default_factory=dict)
     accepted_by_source: dict[str, int] = field(default_factory=dict)
     # Of calls by what the controller did: "drafted", "probed" (drafted after a pause), "nothing" (the drafter had

@@ -21,6 +21,8 @@ FEWEST = 0.01  # probability of a word that is said: less likely ones are worth 
 PRIOR_WEIGHTS = (1.0, 0.5, 0.2, 0.1)
 """What a word counts beside copies before it is learned: as little as a match of one token elsewhere."""
 
+ANY = 1 << 32  # ids of a datastore are below
+
 _Hit = tuple[int, int, Sequence[int], float]
 
 
@@ -30,14 +32,15 @@ class DatastorePredictor:
     The retrieval of REST (He et al. 2024, arXiv 2311.08252) without its drawback: where the row's own text says
     more, copies outvote the store, by weights that are learned as those of draft models are. One row's view.
 
-    `context`: the prompt's tokens.
+    `context`: the prompt's tokens. `vocab_size`: of the target, which has no token from there on; None: any.
     """
 
-    kind = "pool"
+    kind = "datastore"
     seconds = 0.0  # of a read: the store is looked up when the first word is asked for
 
-    def __init__(self, store: Store, context: Sequence[int]) -> None:
+    def __init__(self, store: Store, context: Sequence[int], *, vocab_size: int | None = None) -> None:
         self._store = store
+        self._vocab_size = ANY if vocab_size is None else vocab_size
         self._context = list(context[-CONTEXT:])
         self._weights = Weights(PRIOR_WEIGHTS)
         self._right = [PRIOR_WEIGHT * prior for prior in PRIOR]
@@ -89,7 +92,7 @@ class DatastorePredictor:
         chance, total = self._chance(self._matched + len(path)), sum(weight for *_, weight in found)
         shares: dict[int, float] = {}
         for _, _, tokens, weight in found:
-            if len(path) < len(tokens):
+            if len(path) < len(tokens) and tokens[len(path)] < self._vocab_size:
                 shares[tokens[len(path)]] = shares.get(tokens[len(path)], 0.0) + weight
         said = [(token, chance * weight / total) for token, weight in shares.items()]
         likely = sorted((each for each in said if each[1] >= FEWEST), key=lambda each: -each[1])

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 from copyspec.checks import check_flag, check_strings, check_type, plain_list, plain_number
+from copyspec.engine.datastores import TokenStore, check_datastores
 from copyspec.engine.output_cache import OutputCache
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.verification.registry import DEFAULT_RULE, VerificationOptions, decides_apart
@@ -40,6 +41,7 @@ ELSEWHERE = {
     "include_stop_str_in_output": "include_stop",
     "streamer": "stream=True",
     "documents": "references",
+    "datastore_path": "datastore",
     "prompt_lookup_num_tokens": "max_draft_nodes",
     "num_speculative_tokens": "max_draft_nodes",
     "assistant_model": "draft_model",
@@ -89,6 +91,9 @@ class GenerateOptions(TypedDict, total=False):
     draft_model: DraftChoice | Sequence[DraftChoice] | None
     """A smaller model that drafts too, or several: a hub id, a folder, a loaded model of the same tokenizer, an engine
     of any, "layers:2" for the model's own first two layers, or "pool" for what it found likely before. Not altered."""
+    datastore: TokenStore | Sequence[TokenStore] | None
+    """An open `copyspec.retrievers.Datastore` of the model's tokenizer, or several: what followed there after the
+    output's last tokens is drafted beside the copies (REST)."""
     max_draft_nodes: int
     """Draft tokens that one pass of the model may verify; 0 decodes plainly."""
     rule: str
@@ -123,7 +128,8 @@ class CallOptions:
     n: int = 1
     draft: DraftOptions = field(default_factory=DraftOptions)
     draft_models: tuple[object, ...] = ()
-    copies: bool = True  # False: only the draft models draft
+    datastores: tuple[TokenStore, ...] = ()
+    copies: bool = True  # False: only draft models and datastores draft
     verification: VerificationOptions = field(default_factory=VerificationOptions)
     output_cache: OutputCache | None = None
     batch_size: int = DEFAULT_BATCH_SIZE
@@ -173,6 +179,7 @@ def check_options(given: Mapping[str, object]) -> CallOptions:
         n=n,
         draft=draft,
         draft_models=_draft_models(given),
+        datastores=_datastores(given),
         copies=given.get("drafter") != "model",
         verification=verification,
         output_cache=_output_cache(given),
@@ -233,9 +240,16 @@ def _draft_models(given: Mapping[str, object]) -> tuple[object, ...]:
         for model in models:
             wanted = "a hub id, a folder, a transformers model, an Engine or 'layers:2'"
             check_type(can_draft(model), "draft_model", model, wanted)
-    if drafter == "model" and not models:
-        raise ValueError("drafter='model' needs a model to draft with: give draft_model='a hub id or a folder'")
+    if drafter == "model" and not (models or check_datastores(given.get("datastore"))):
+        raise ValueError(
+            "drafter='model' needs a model to draft with: give draft_model='a hub id or a folder', or datastore="
+        )
     return models if drafter in ("auto", "model") else ()
+
+
+def _datastores(given: Mapping[str, object]) -> tuple[TokenStore, ...]:
+    stores = check_datastores(given.get("datastore"))
+    return stores if given.get("drafter", "auto") in ("auto", "model") else ()
 
 
 def _output_cache(given: Mapping[str, object]) -> OutputCache | None:

@@ -12,6 +12,7 @@ from copyspec.decoding.requests import Finish, Request, RowStats, StepOutput
 from copyspec.drafters.language_model import RowContext
 from copyspec.engine import generation_config
 from copyspec.engine.call_options import DEFAULT_MAX_NEW_TOKENS, EDIT_GROWTH, CallOptions
+from copyspec.engine.datastores import Datastores
 from copyspec.engine.inputs import InputEncoder, Inputs
 from copyspec.engine.results import Result, Stats
 from copyspec.engine.spans import CopiedOutput, NamedSource
@@ -100,6 +101,7 @@ class JobMaker:
         """`encoder_limit`: tokens that the encoder reads at most, None without an encoder or a limit;
         `draft_models`: what makes rows' predictors of what `draft_model` names."""
         self._draft_models = draft_models
+        self._datastores = Datastores(codec)
         self._target = target
         self._codec = codec
         self._config = config
@@ -184,7 +186,10 @@ class JobMaker:
             sources,
             known,
             continues_prompt=not self._target.is_encoder_decoder,
-            predictors=[partial(make, row) for make in self._draft_models(options.draft_models)],
+            predictors=[
+                *(partial(make, row) for make in self._draft_models(options.draft_models)),
+                *(partial(make, row) for make in self._datastores.predictors(options.datastores)),
+            ],
             copies=options.copies,
         )
 

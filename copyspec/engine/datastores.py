@@ -1,0 +1,63 @@
+"""Datastores: corpora of tokens that a call drafts from, matched to the model's tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Protocol
+
+from copyspec.checks import check_type
+from copyspec.drafters.datastore import Store
+from copyspec.drafters.datastore_words import DatastorePredictor
+from copyspec.fingerprints import tokenizer_fingerprint
+
+if TYPE_CHECKING:
+    from copyspec.drafters.language_model import RowContext
+    from copyspec.engine.draft_models import MakePredictor
+    from copyspec.engine.text import Codec
+
+
+class TokenStore(Store, Protocol):
+    """A datastore and what it was made with: a `copyspec.retrievers.Datastore`."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the tokenizer; "": not known."""
+        ...
+
+
+def check_datastores(value: object) -> tuple[TokenStore, ...]:
+    """The datastores of `datastore=`; raises TypeError for what is none."""
+    stores = tuple(value) if isinstance(value, (list, tuple)) else () if value is None else (value,)
+    for store in stores:
+        fits = callable(getattr(store, "find", None)) and isinstance(getattr(store, "fingerprint", None), str)
+        wanted = "an open datastore, copyspec.retrievers.Datastore('a folder') for example, or a list of them"
+        check_type(fits and not isinstance(store, type), "datastore", store, wanted)
+    return stores
+
+
+class Datastores:
+    """Makes rows' predictors of datastores, for one tokenizer."""
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+
+    def predictors(self, stores: Sequence[TokenStore]) -> list[MakePredictor]:
+        """What makes each row's predictors. Raises ValueError for a store that was made with another tokenizer."""
+        for store in stores:
+            if store.fingerprint and store.fingerprint != self._fingerprint:
+                where = str(getattr(store, "folder", store))
+                raise ValueError(
+                    f"the datastore in {where!r} was made with another tokenizer (fingerprint "
+                    f"{store.fingerprint!r}, the model's is {self._fingerprint!r}): build it with the model's, as "
+                    "`copyspec index add NAME FILES --kind tokens --model MODEL` does"
+                )
+        return [partial(_predictor, store) for store in stores]
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return tokenizer_fingerprint(self._codec.tokenizer)
+
+
+def _predictor(store: Store, row: RowContext) -> DatastorePredictor:
+    return DatastorePredictor(store, row.prompt, vocab_size=row.vocab_size)
