@@ -12,13 +12,14 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
 from benchmarks import replay_chart, replay_html, replay_table
 from benchmarks.replay_figures import Figures
-from benchmarks.replay_limits import MeanLimit
+from benchmarks.replay_limits import within_mean
 from benchmarks.replay_methods import HfPromptLookup, Llma, LongestSuffix, PromptLookup, ShallowAggressive
 from benchmarks.transcripts import (
     EDIT_TASKS,
@@ -87,13 +88,12 @@ def accepted_path(tree: DraftTree, output: Sequence[int], start: int) -> int:
     return length
 
 
-def replay(drafter: Drafter, output: Sequence[int], limit: Budget | MeanLimit, tally: Tally) -> None:
+def replay(drafter: Drafter, output: Sequence[int], budget: Budget, tally: Tally) -> None:
     """Runs `drafter` along `output`: accept the longest path that equals it, then one token of the target's own."""
     at = 0
     tally.rows += 1
     tally.output_tokens += len(output)
     while at < len(output):
-        budget = limit.budget() if isinstance(limit, MeanLimit) else limit
         started = time.perf_counter()
         tree = drafter.propose(budget)
         proposed = time.perf_counter()
@@ -105,8 +105,14 @@ def replay(drafter: Drafter, output: Sequence[int], limit: Budget | MeanLimit, t
         tally.calls += 1
         tally.nodes += len(tree)
         tally.microseconds.append((proposed - started + ended - told) * 1e6)
-        if isinstance(limit, MeanLimit):
-            limit.observe(len(tree))
+
+
+def replay_all(method: Method, task: str, rows: Sequence[TokenRow], budget: Budget) -> Tally:
+    """One method along the outputs of `rows`."""
+    tally = Tally()
+    for row in rows:
+        replay(method(task, row), row.output, budget, tally)
+    return tally
 
 
 def run(
@@ -123,19 +129,20 @@ def run(
     `rows` are done.
     """
     limits, eos = list(nodes), end_token(tokenizer)
-    tallies: dict[tuple[str, str, str, str, int], tuple[Tally, Budget | MeanLimit]] = {}
-    for done, row in enumerate(rows):
+    sets: dict[tuple[str, str, str], list[Transcript]] = {}
+    for row in rows:
+        sets.setdefault(row.key, []).append(row)
+    figures, done = [], 0
+    for key, members in sets.items():
         progress(done)
-        tokens = tokenise(row, tokenizer, eos)
+        tokens = [tokenise(row, tokenizer, eos) for row in members]
         for most in limits:
-            for method in methods:
-                key = (*row.key, method, most)
-                if key not in tallies:
-                    tallies[key] = Tally(), MeanLimit(mean_nodes, most) if mean_nodes else Budget(most)
-                tally, limit = tallies[key]
-                replay(METHODS[method](row.task, tokens), tokens.output, limit, tally)
-    progress(len(rows))
-    figures = [_figures(key, tally, mean_nodes) for key, (tally, _) in tallies.items()]
+            for name in methods:
+                measure = partial(replay_all, METHODS[name], key[0], tokens)
+                tally = within_mean(measure, mean_nodes, most) if mean_nodes else measure(Budget(most))
+                figures.append(_figures((*key, name, most), tally, mean_nodes))
+        done += len(members)
+    progress(done)
     return sorted(figures, key=lambda line: limits.index(line.nodes))
 
 

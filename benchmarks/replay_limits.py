@@ -3,74 +3,78 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from copyspec.budget import Budget
 
-FIRST_SCORE = 0.2
-"""What a node must promise in the first call."""
+LEAST, MOST = 0.001, 0.999
+"""Between these a node's least score is searched: below, a copy drafter keeps nothing; above, only certainties."""
 
-SPENT, HORIZON = 0.95, 500
-"""Share of the mean that is aimed at, and in how many calls what has been saved is to be spent: together they keep
-some two hundred nodes for runs of large trees where the mean is eight."""
-
-START, LEAST_GAIN = 50, 0.001
-"""The least score follows the mean of all calls so far, as if START had come before, and later of the last 1000: if it
-followed faster, trees would be large where nothing is to be gained only because nothing was before."""
+HALVINGS = 10  # of the range of least scores, in logarithms: to within 0.7 %
+CLOSE = 0.99  # share of the mean that is near enough
 
 
 @dataclass(frozen=True, slots=True)
 class PromisingBudget(Budget):
     """A budget that keeps a node for the tokens it promises; what calls cost does not count."""
 
-    allowed: int = 0  # nodes, whatever they promise
-    limit: MeanLimit = field(kw_only=True)  # is told how many promise enough
+    least_score: float = 0.0
 
     def cut(self, scores: Sequence[float]) -> int:
-        """The n that maximises scores[0] + ... + scores[n-1] - n * least score, or what is allowed if that is less."""
-        least = self.limit.least_score
+        """The n that maximises scores[0] + ... + scores[n-1] - n * least score."""
         total = best = 0.0
         count = 0
         for n, score in enumerate(scores[: self.max_nodes], start=1):
-            total += score - least
+            total += score - self.least_score
             if total >= best:
                 best, count = total, n
-        self.limit.asked = count
-        return min(count, self.allowed)
+        return count
 
 
-class MeanLimit:
-    """Budgets whose trees hold at most `mean` nodes a call on average, and `most` in any call.
+class Counted(Protocol):
+    """What one budget brought on a set."""
+
+    calls: int
+    nodes: int
+
+
+_Counts = TypeVar("_Counts", bound=Counted)
+
+
+def within_mean(measure: Callable[[Budget], _Counts], mean: float, most: int) -> _Counts:
+    """What `measure` counts with the budget that uses up to `mean` nodes a call on average, at most `most` in any.
 
     To gain the most tokens from a mean number of nodes, the last node of every tree should promise the same (the
-    multiplier of the constraint). That least score is found by stochastic approximation (Robbins and Monro 1951):
-    it rises with every tree that asks for more than the mean and falls with every other. Apart from that the calls so
-    far have at no time used more than the mean. One instance for all rows that the mean is taken over.
+    multiplier of the constraint). That least score is one number for a method on a set, found by halving its range.
+    A method that says of all it drafts that it is certain is given shorter drafts instead.
     """
+    found = measure(Budget(most))
+    if found.nodes <= mean * found.calls:
+        return found
+    fits: _Counts | None = None
+    low, high = math.log(LEAST), math.log(MOST)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        found = measure(PromisingBudget(most, least_score=math.exp(middle)))
+        if found.nodes > mean * found.calls:
+            low = middle
+            continue
+        fits, high = found, middle
+        if found.nodes >= CLOSE * mean * found.calls:
+            break
+    return _shorter(measure, mean, most) if fits is None else fits
 
-    def __init__(self, mean: float, most: int) -> None:
-        self._mean, self._most = mean, most
-        self._calls = 0
-        self._saved = 0.0  # nodes that the calls so far were allowed and did not use
-        self._log = math.log(FIRST_SCORE)
-        self.asked = 0  # nodes of the last tree that promised enough
 
-    @property
-    def least_score(self) -> float:
-        """What a node must promise now."""
-        return math.exp(self._log)
-
-    def budget(self) -> Budget:
-        """Of the next call."""
-        self.asked = 0
-        allowed = math.floor(self._saved + self._mean + 1e-9)  # 1e-9: means that are no whole numbers add up inexactly
-        return PromisingBudget(self._most, allowed=max(allowed, 0), limit=self)
-
-    def observe(self, nodes: int) -> None:
-        """The call's tree held `nodes` nodes."""
-        gain = max(1 / (START + self._calls), LEAST_GAIN)
-        aim = SPENT * self._mean + self._saved / HORIZON
-        self._log = min(self._log + gain * (self.asked - aim) / self._mean, 0.0)
-        self._calls += 1
-        self._saved += self._mean - nodes
+def _shorter(measure: Callable[[Budget], _Counts], mean: float, most: int) -> _Counts:
+    """With the largest number of nodes for all calls that stays within the mean."""
+    fits, low, high = measure(Budget(math.floor(mean))), math.floor(mean), most
+    while high - low > 1:
+        middle = (low + high) // 2
+        found = measure(Budget(middle))
+        if found.nodes > mean * found.calls:
+            high = middle
+        else:
+            fits, low = found, middle
+    return fits

@@ -19,7 +19,7 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from benchmarks import draft_cost, replay, replay_report, replay_tables, transcripts
 from benchmarks.replay_figures import Figures
-from benchmarks.replay_limits import MeanLimit
+from benchmarks.replay_limits import PromisingBudget, within_mean
 from benchmarks.replay_methods import HfPromptLookup, Llma, LongestSuffix, PromptLookup, ShallowAggressive
 from benchmarks.replay_priors import priors_module
 from copyspec.budget import Budget
@@ -170,36 +170,41 @@ def test_shallow_aggressive_decoding_makes_the_published_calls() -> None:
 
 
 def test_a_budget_keeps_what_promises_enough() -> None:
-    limit = MeanLimit(8, 9)
-    assert limit.least_score == pytest.approx(0.2)
-    assert limit.budget().cut([0.9, 0.5, 0.21, 0.1]) == 3
-    assert limit.budget().cut([0.15, 0.35, 0.1]) == 2, "a good node behind one that is less so"
-    assert limit.budget().cut([0.1]) == 0
-    assert limit.budget().cut([0.9] * 20) == 8, "no more than the mean before anything was saved"
-    assert limit.asked == 9, "though as many as a call may carry promise enough"
+    budget = PromisingBudget(9, least_score=0.2)
+    assert budget.cut([0.9, 0.5, 0.21, 0.1]) == 3
+    assert budget.cut([0.15, 0.35, 0.1]) == 2, "a good node behind one that is less so"
+    assert budget.cut([0.1]) == 0
+    assert budget.cut([0.9] * 20) == 9, "no more than a call may carry"
 
 
-@pytest.mark.parametrize("mean", [1.0, 2.5, 8.0])
-def test_the_mean_of_nodes_is_never_above_its_limit(mean: float) -> None:
-    rng, limit, nodes = random.Random(0), MeanLimit(mean, 32), 0
-    for calls in range(1, 2000):
-        scores = sorted((rng.random() ** 2 for _ in range(32)), reverse=True)
-        count = limit.budget().cut(scores)
-        nodes += count
-        limit.observe(count)
-        assert nodes <= mean * calls + 1e-6
-    assert nodes > 0.9 * mean * calls, "what is allowed is used"
+def counts_of(trees: Sequence[Sequence[float]], budget: Budget) -> replay.Tally:
+    """Counts of calls whose trees have these scores."""
+    return replay.Tally(calls=len(trees), nodes=sum(budget.cut(scores) for scores in trees))
+
+
+@pytest.mark.parametrize("mean", [1.0, 2.5, 8.0, 40.0])
+def test_the_mean_of_nodes_is_used_and_not_exceeded(mean: float) -> None:
+    rng = random.Random(0)
+    trees = [sorted((rng.random() ** 2 for _ in range(32)), reverse=True) for _ in range(500)]
+    found = within_mean(lambda budget: counts_of(trees, budget), mean, 32)
+    assert 0.95 * min(mean, 32) <= found.nodes / found.calls <= mean
 
 
 def test_trees_are_large_where_drafts_are_sure_and_small_elsewhere() -> None:
     sure, poor = [0.95**depth for depth in range(1, 33)], [0.3 / rank for rank in range(1, 33)]
-    limit, found = MeanLimit(8, 32), {"sure": 0, "poor": 0}
-    for call in range(400):
-        name = "sure" if call % 4 == 0 else "poor"
-        count = limit.budget().cut(sure if name == "sure" else poor)
-        limit.observe(count)
-        found[name] += count
-    assert found["sure"] / 100 > 15 and found["poor"] / 300 < 5
+    nodes: dict[bool, int] = {}
+
+    def measure(budget: Budget) -> replay.Tally:
+        nodes.update({True: budget.cut(sure), False: budget.cut(poor)})
+        return counts_of([sure, poor, poor, poor], budget)
+
+    within_mean(measure, 8, 32)
+    assert nodes[True] > 15 and nodes[False] < 5
+
+
+def test_drafts_that_are_all_certain_are_made_shorter() -> None:
+    found = within_mean(lambda budget: counts_of([[1.0] * 24, [1.0] * 3], budget), 8, 32)
+    assert found.nodes == 16, "13 and 3 nodes"
 
 
 @pytest.fixture
