@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from benchmarks.model_drafters_prompts import Prompt, least_overlap, read_prompts
-from benchmarks.speed_models import default_folder
 from benchmarks.transcripts import (
     EDIT_TASKS,
     Transcript,
@@ -42,6 +41,7 @@ from copyspec.drafters import create
 from copyspec.drafters.blend import BlendDrafter, PredictorDrafter
 from copyspec.drafters.early_exit import early_exit
 from copyspec.drafters.language_model import DraftModel, LanguageModelDrafter, ModelPredictor, RowContext
+from copyspec.loading import named
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.sources import Source
 from copyspec.targets import wrap
@@ -198,7 +198,7 @@ def load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    folder = str(default_folder()) if name == "default" else name
+    folder = named(name)
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     model.train(False)
     return model, AutoTokenizer.from_pretrained(folder)

@@ -22,9 +22,9 @@ import torch
 
 from benchmarks.gleu import corpus_gleu, sentence_gleu
 from benchmarks.quality_model import CORRECT, GUARD, QualityModel, guarded
+from copyspec.loading import named
 from training.text import held_out, read_paragraphs, split_sentences, straight_quotes, well_formed
 
-_DEFAULT = Path(__file__).parents[1] / "copyspec" / "default_model"
 _GEC_SETS = ("jfleg_dev", "gmeg_wiki_dev", "conll14")
 _SHOWN = 10
 _STOPWORDS = "a an the of in on at to for and or is are was were be by with from that this it as did do does"
@@ -241,7 +241,7 @@ def main() -> None:
     if args.threads:
         torch.set_num_threads(args.threads)
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    folder = _DEFAULT if args.model == "default" else Path(args.model)
+    folder = Path(named(args.model))
     result = evaluate(
         QualityModel(folder, instruction=args.instruction), args.data, args.rows, args.repairs, args.seed, args.whole
     )

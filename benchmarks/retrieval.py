@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(given)
     if options.threads:
         torch.set_num_threads(options.threads)
-    engine = copyspec.load(None if options.model == "default" else options.model, dtype=options.dtype)
+    engine = copyspec.load(options.model, dtype=options.dtype)
     texts = list(dict.fromkeys(row for path in options.passages for row in read_rows(path, "text")))
     questions = read_rows(options.queries, "question")
     chosen = questions[:: max(1, len(questions) // (options.questions + 1))][: options.questions + 1]
@@ -256,7 +256,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--ignore-eos", action="store_true", help="all outputs as long as that")
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--instruction", default=INSTRUCTION, help="with {document} and {prompt}")
-    parser.add_argument("--model", default="default", help="hub id or folder")
+    parser.add_argument("--model", default="default", help="hub id, folder or default")
     parser.add_argument("--dtype", default="float32", help="in which outputs are equal")
     parser.add_argument("--threads", type=int, help="of torch")
     parser.add_argument("--repeat", type=int, default=1, help="the fastest run of each method counts")

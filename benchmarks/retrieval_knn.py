@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(given)
     if options.threads:
         torch.set_num_threads(options.threads)
-    engine = copyspec.load(None if options.model == "default" else options.model, dtype=options.dtype)
+    engine = copyspec.load(options.model, dtype=options.dtype)
     passages = list(dict.fromkeys(read_rows(options.passages, "text")))
     texts, others = passages[: options.texts], passages[options.texts :]
     chosen = others[:: max(1, len(others) // options.prompts)][: options.prompts]
@@ -138,7 +138,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tokens", type=int, default=64, help="of an output at most")
     parser.add_argument("--neighbours", type=int, default=8)
     parser.add_argument("--weight", type=float, default=0.25, help="of the neighbours' distribution")
-    parser.add_argument("--model", default="default", help="hub id or folder")
+    parser.add_argument("--model", default="default", help="hub id, folder or default")
     parser.add_argument("--dtype", default="float32", help="in which outputs are equal")
     parser.add_argument("--threads", type=int, help="of torch")
     parser.add_argument("--json", help="where the figures go")

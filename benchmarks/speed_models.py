@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
+from copyspec.loading import named
 from copyspec.targets.base import Session, Target
 from copyspec.tree import DraftTree
 
@@ -85,7 +85,7 @@ def load_model(name: str, device: str, dtype: torch.dtype) -> Model:
     """`default`, a folder, or `shape:NAME`; in eval mode. Raises ValueError that names what exists."""
     if name.startswith(SHAPE_PREFIX):
         return Model(name, _shape(name.removeprefix(SHAPE_PREFIX), device, dtype), None, frozenset())
-    folder = default_folder() if name == "default" else Path(name)
+    folder = Path(named(name))
     if not (folder / "config.json").is_file():
         raise ValueError(f"no model in {str(folder)!r}: --model is default, a folder with config.json, or shape:NAME")
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
@@ -93,13 +93,6 @@ def load_model(name: str, device: str, dtype: torch.dtype) -> Model:
     eos = model.generation_config.eos_token_id
     ids = frozenset() if eos is None else frozenset([eos] if isinstance(eos, int) else eos)
     return Model(name, model, AutoTokenizer.from_pretrained(folder), ids)
-
-
-def default_folder() -> Path:
-    """Where the bundled model lies."""
-    spec = find_spec("copyspec.default_model")
-    assert spec is not None and spec.origin is not None
-    return Path(spec.origin).parent
 
 
 def _shape(name: str, device: str, dtype: torch.dtype) -> PreTrainedModel:

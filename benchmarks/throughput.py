@@ -28,7 +28,6 @@ import torch
 
 import copyspec
 from benchmarks.speed_methods import LOOKUP_TOKENS, synchronise
-from benchmarks.speed_models import default_folder
 from benchmarks.speed_report import surroundings
 from benchmarks.transcripts import ratio, write_json
 from copyspec.pipelines import (
@@ -160,8 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, ValueError) as error:
         print(f"benchmarks.throughput: {error}", file=sys.stderr)
         return 2
-    folder = str(default_folder()) if options.model == "default" else options.model
-    engine = copyspec.load(folder, dtype=options.dtype, device=options.device)
+    engine = copyspec.load(options.model, dtype=options.dtype, device=options.device)
     figures = measure(_methods(engine, options), texts, options.repeat, engine.model.device)
     print(table(figures))
     report = {

@@ -16,7 +16,7 @@ from copyspec.engine.engine import Engine
 from copyspec.engine.prompts import parse_prompts
 from copyspec.engine.reference_texts import references
 from copyspec.engine.results import Chunk, Comparison, Result
-from copyspec.loading import BUNDLED, MODEL_VARIABLE, ModelChoice, check_dtype, choose_default
+from copyspec.loading import BUNDLED, MODEL_VARIABLE, ModelChoice, check_dtype, choose_default, named
 from copyspec.registry import Registry
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ class ModelOptions(LoadOptions, total=False):
     """Which model answers, and how it is loaded."""
 
     model: str | os.PathLike[str] | PreTrainedModel | Engine | None
-    """A hub id, a folder, a loaded model or an engine. None: the one of `configure`, of $COPYSPEC_MODEL, or the
-    default model in the package."""
+    """A hub id, a folder, a loaded model, an engine, or "default" for the model in the package. None: the one of
+    `configure`, of $COPYSPEC_MODEL, or the default model."""
 
 
 class CallKeywords(GenerateOptions, ModelOptions, total=False):
@@ -184,8 +184,8 @@ def unload(model: str | os.PathLike[str] | PreTrainedModel | Engine | None = Non
 
     Raises ValueError where `model` is not loaded.
     """
-    if isinstance(model, os.PathLike):
-        model = os.fspath(model)
+    if isinstance(model, (str, os.PathLike)):
+        model = named(model)
     found = _STATE.registry.forget(model)
     if isinstance(model, Engine):
         model.unload()
@@ -234,8 +234,8 @@ def _choice(options: dict[str, object]) -> ModelChoice | Engine:
         if loading:
             raise ValueError(f"model is a loaded engine: {', '.join(sorted(loading))} cannot be changed any more")
         return model
-    if isinstance(model, os.PathLike):
-        model = os.fspath(model)
+    if isinstance(model, (str, os.PathLike)):
+        model = named(model)
     if not isinstance(model, (str, PreTrainedModel)) or model == "":
         raise TypeError(f"model must be a hub id, a folder, a transformers model or an Engine; got {shown(model)}")
     if "dtype" in loading:

@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 MODEL_VARIABLE = "COPYSPEC_MODEL"
 BUNDLED = Path(__file__).parent / "default_model"
+DEFAULT = "default"
+"""The name of the model in the package, whatever is configured. A folder of that name is "./default", or a `Path`."""
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -41,9 +43,14 @@ class ModelChoice:
     on_unsupported: Literal["error", "plain"] = "error"
 
     def key(self) -> tuple[object, ...]:
-        model = self.model if isinstance(self.model, str) else id(self.model)
-        tokenizer = self.tokenizer if isinstance(self.tokenizer, (str, type(None))) else id(self.tokenizer)
-        return (model, tokenizer, str(self.device), str(self.dtype), self.revision, self.on_unsupported)
+        return (
+            identity(self.model),
+            identity(self.tokenizer),
+            str(self.device),
+            str(self.dtype),
+            self.revision,
+            self.on_unsupported,
+        )
 
 
 def load_model(choice: ModelChoice) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -64,9 +71,26 @@ def choose_default() -> str:
     named = os.environ.get(MODEL_VARIABLE)
     if named:
         return named
+    return _bundled("no model was given")
+
+
+def named(model: str | os.PathLike[str]) -> str:
+    """The hub id or folder that is loaded: the package's own for the str "default"."""
+    return _bundled(f"model={DEFAULT!r} is the one in the package") if model == DEFAULT else os.fspath(model)
+
+
+def identity(model: object) -> object:
+    """Equal for two ways to write the path of one folder; hub ids stand for themselves, objects for that object."""
+    if isinstance(model, (str, os.PathLike)):
+        name = os.fspath(model)
+        return os.path.realpath(name) if os.path.isdir(name) else name
+    return None if model is None else id(model)
+
+
+def _bundled(why: str) -> str:
     if not (BUNDLED / "config.json").exists():
         raise LoadError(
-            f"no model was given, and this build has no default model in {BUNDLED}; give model='a hub id or a folder', "
+            f"{why}, and this build has no default model in {BUNDLED}; give model='a hub id or a folder', "
             f"call copyspec.configure(model=...), or set {MODEL_VARIABLE}"
         )
     return str(BUNDLED)

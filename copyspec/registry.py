@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 
 from copyspec.engine.engine import Engine
-from copyspec.loading import ModelChoice, load_model
+from copyspec.loading import ModelChoice, identity, load_model
 
 # Two models, so that comparing two of them does not load each one again and again; more would fill a GPU.
 MAX_LOADED = 2
@@ -56,11 +56,10 @@ class Registry:
     def forget(self, model: object = None) -> int:
         """Lets go of the engines of `model` (its name, path, object or engine; None: all); says how many."""
         with self._lock:
-            names = (model, id(model))
             gone = [
                 key
                 for key, engine in self._engines.items()
-                if model is None or engine is model or engine.name in names or key[0] in names
+                if model is None or engine is model or engine.name == model or key[0] == identity(model)
             ]
             for key in gone:
                 self._engines.pop(key).unload()

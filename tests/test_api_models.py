@@ -18,7 +18,7 @@ import torch
 from texts import CORPUS, byte_level, engine, llama
 
 import copyspec
-from copyspec import loading
+from copyspec import loading, registry
 from copyspec.api import _STATE
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("steady_drafts")
 @pytest.fixture(autouse=True)
 def nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each test begins with no model loaded, configured or named."""
-    monkeypatch.setattr(_STATE, "registry", loading.Registry())
+    monkeypatch.setattr(_STATE, "registry", registry.Registry())
     monkeypatch.setattr(_STATE, "configured", None)
     monkeypatch.setattr(_STATE, "named_default", False)
     monkeypatch.delenv("COPYSPEC_MODEL", raising=False)
@@ -50,13 +50,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Models that were loaded from folders, in order."""
     seen: list[object] = []
-    load = loading.load_engine
+    load = registry.load_engine
 
     def counted(choice: loading.ModelChoice) -> copyspec.Engine:
         seen.append(choice.model)
         return load(choice)
 
-    monkeypatch.setattr(loading, "load_engine", counted)
+    monkeypatch.setattr(registry, "load_engine", counted)
     return seen
 
 
@@ -67,6 +67,42 @@ def test_a_second_call_does_not_load_again(folders: list[Path], loads: list[obje
     assert loads == [str(folders[0])]
     copyspec.load(folders[0], dtype="bfloat16")
     assert len(loads) == 2
+
+
+def test_two_ways_to_write_a_path_load_one_model(
+    folders: list[Path], loads: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folders[0].parent)
+    link = tmp_path / "link"
+    link.symlink_to(folders[0])
+    short = f"./{folders[0].name}"
+    assert len({copyspec.load(path) for path in (short, folders[0], f"{folders[0]}/", link)}) == 1
+    assert loads == [short]
+    copyspec.unload(folders[0])
+    copyspec.load(link, tokenizer=short)
+    copyspec.load(short, tokenizer=str(link))
+    assert len(loads) == 2
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(copyspec.LoadError, match="there is no such folder"):
+        copyspec.load(short)  # what the same words named elsewhere
+
+
+def test_the_model_in_the_package_has_a_name(
+    folders: list[Path], loads: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "BUNDLED", folders[2])
+    copyspec.configure(model=folders[0])
+    bundled = copyspec.load("default")
+    assert bundled is copyspec.load(folders[2]) and bundled.name == str(folders[2])
+    assert copyspec.generate("the", model="default", max_new_tokens=2).text
+    assert loads == [str(folders[2])]
+    with pytest.raises(ValueError, match="draft_model is the model itself"):
+        bundled.generate("the", draft_model=bundled)
+    assert copyspec.generate("the", draft_model="default", max_new_tokens=2).text
+    copyspec.unload("default")
+    monkeypatch.setattr(loading, "BUNDLED", folders[2] / "nothing")
+    with pytest.raises(copyspec.LoadError, match="model='default' is the one in the package, and this build has no"):
+        copyspec.load("default")
 
 
 def test_the_least_recently_used_model_leaves(folders: list[Path], loads: list[object]) -> None:
@@ -107,7 +143,7 @@ def test_unload_takes_paths_and_names_what_is_loaded(folders: list[Path], loads:
 
 def test_a_loaded_model_answers_while_another_loads(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     copyspec.load(folders[0])
-    load, loading_now, go_on = loading.load_engine, threading.Event(), threading.Event()
+    load, loading_now, go_on = registry.load_engine, threading.Event(), threading.Event()
     count: list[object] = []
 
     def slow(choice: loading.ModelChoice) -> copyspec.Engine:
@@ -116,7 +152,7 @@ def test_a_loaded_model_answers_while_another_loads(folders: list[Path], monkeyp
         go_on.wait(10)
         return load(choice)
 
-    monkeypatch.setattr(loading, "load_engine", slow)
+    monkeypatch.setattr(registry, "load_engine", slow)
     threads = [threading.Thread(target=copyspec.load, args=(folders[1],)) for _ in range(2)]
     for thread in threads:
         thread.start()

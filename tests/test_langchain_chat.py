@@ -403,7 +403,8 @@ def test_several_answers_and_timeouts(llm: ChatCopySpec) -> None:
 def test_names_in_traces(llm: ChatCopySpec) -> None:
     params = llm._get_ls_params(stop=["x"])
     assert params["ls_provider"] == "copyspec" and params["ls_model_name"] == "tiny" and params["ls_stop"] == ["x"]
-    assert ChatCopySpec()._get_ls_params()["ls_model_name"] == "copyspec-default"
+    for default in (ChatCopySpec(), ChatCopySpec(model="default")):
+        assert default._get_ls_params()["ls_model_name"] == "copyspec-default"
     assert ChatCopySpec(model="some/model", stop="y")._get_ls_params()["ls_stop"] == ["y"]
     assert ChatCopySpec(model="some/model").traced_params()["model"] == "some/model"
     assert llm.profile == {

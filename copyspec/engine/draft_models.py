@@ -15,7 +15,7 @@ from copyspec.drafters.language_model import DraftModel, ModelPredictor, RowCont
 from copyspec.drafters.text_bridge import BridgedPredictor, Tokenizing
 from copyspec.engine.text import Codec
 from copyspec.engine.turns import lock_of
-from copyspec.loading import ModelChoice, load_model
+from copyspec.loading import ModelChoice, identity, load_model, named
 from copyspec.targets import wrap
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class DraftModels:
     def _find(self, chosen: object) -> MakePredictor:
         if isinstance(chosen, str) and chosen == POOL:
             return lambda row: PoolPredictor(row.prompt)
-        key: object = os.fspath(chosen) if isinstance(chosen, (str, os.PathLike)) else id(chosen)
+        key = identity(named(chosen) if isinstance(chosen, (str, os.PathLike)) else chosen)
         with self._loading:
             if key not in self._loaded:
                 model, codec = self._load(chosen)
@@ -86,8 +86,8 @@ class DraftModels:
                 raise ValueError(f"draft_model={chosen!r} must name a number of layers, as in 'layers:2'")
             return early_exit(self._model, int(number)), self._codec
         if isinstance(chosen, (str, os.PathLike)):
-            device, dtype = self._model.device, self._model.dtype
-            model, tokenizer = load_model(ModelChoice(os.fspath(chosen), device=device, dtype=dtype))
+            name, device = named(chosen), self._model.device
+            model, tokenizer = load_model(ModelChoice(name, device=device, dtype=self._model.dtype))
             return model, Codec(tokenizer)
         from transformers import PreTrainedModel
 

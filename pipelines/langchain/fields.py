@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, model_validator
 
 import copyspec
-from copyspec.loading import BUNDLED, LoadError, choose_default
+from copyspec.loading import BUNDLED, DEFAULT, LoadError, choose_default
 
 from . import capture
 from .documents import Private
@@ -119,7 +119,7 @@ class EngineFields(BaseModel):
         else:
             named = self._engine or self.model
             name = str(getattr(named, "name", None) or getattr(named, "name_or_path", None) or type(named).__name__)
-        return DEFAULT_NAME if name == str(BUNDLED) else name
+        return DEFAULT_NAME if name in (DEFAULT, str(BUNDLED)) else name
 
     def call_options(self, stop: object, given: Mapping[str, object]) -> dict[str, object]:
         """Options of one call for `Engine.jobs`: the model's own, and over them those of the call."""
