@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
+from types import ModuleType
+from typing import TypeGuard
 
 import pytest
 
 import copyspec
+import copyspec.pipelines
 
 HEAVY = ("torch", "transformers", "numpy", "langchain_core", "faiss", "rank_bm25")
 
@@ -18,8 +23,9 @@ def run(code: str) -> str:
     return done.stdout.strip()
 
 
-def test_import_loads_nothing_heavy() -> None:
-    loaded = run(f"import sys, copyspec; print([name for name in {HEAVY!r} if name in sys.modules])")
+@pytest.mark.parametrize("module", ["copyspec", "copyspec.pipelines"])
+def test_import_loads_nothing_heavy(module: str) -> None:
+    loaded = run(f"import sys, {module}; print([name for name in {HEAVY!r} if name in sys.modules])")
     assert loaded == "[]"
 
 
@@ -40,12 +46,21 @@ def test_help_and_version_load_no_torch(command: str) -> None:
     assert done.stdout
 
 
-def test_every_public_name_is_there() -> None:
-    for name in copyspec.__all__:
-        assert getattr(copyspec, name) is not None
-        assert name in dir(copyspec)
+@pytest.mark.parametrize("package", [copyspec, copyspec.pipelines])
+def test_every_public_name_is_there(package: ModuleType) -> None:
+    for name in package.__all__:
+        assert getattr(package, name) is not None
+        assert name in dir(package)
     with pytest.raises(AttributeError, match="no attribute 'genrate'"):
-        copyspec.genrate  # noqa: B018
+        package.genrate  # noqa: B018
+    assert package.__file__ is not None
+    (for_checkers,) = (node for node in ast.parse(Path(package.__file__).read_text()).body if is_type_checking(node))
+    named = [each for node in for_checkers.body for each in node.names]  # type: ignore[attr-defined]
+    assert sorted(each.asname or each.name for each in named) == sorted(package.__all__)
+
+
+def is_type_checking(node: ast.stmt) -> TypeGuard[ast.If]:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
 def test_public_functions_are_not_hidden_by_modules_of_their_name() -> None:
