@@ -56,7 +56,7 @@ class Match(NamedTuple):
 
 
 class Datastore:
-    """A corpus of token sequences under a folder, searched by several threads, appended to by one.
+    """A corpus of token sequences under a folder, searched by several threads and forked processes, appended to by one.
 
     The folder's manifest holds the fingerprint of the tokenizer (`tokenizer_fingerprint`); `verify` reads all files
     once and compares their checksums, without it only their sizes are checked.
@@ -78,7 +78,7 @@ class Datastore:
         for key, entry in manifest.files.items():
             number, _, name = key.partition(".")
             parts.setdefault(int(number), {})[name] = entry
-        self._segments = self._opened([parts[number] for number in sorted(parts)])
+        self._opened_segments: list[Segment] | None = self._opened([parts[number] for number in sorted(parts)])
 
     @classmethod
     def create(cls, folder: Folder, documents: Iterable[TokenIds] = (), *, fingerprint: str = "") -> Datastore:
@@ -91,6 +91,25 @@ class Datastore:
         store = cls(path)
         store.append(documents)
         return store
+
+    def __enter__(self) -> Datastore:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the files once searches that go on in other threads have ended; later ones raise ValueError."""
+        self._opened_segments = None
+
+    @property
+    def _segments(self) -> list[Segment]:
+        segments = self._opened_segments
+        if segments is None:
+            raise ValueError(
+                f"the datastore in {str(self.folder)!r} is closed; open it again: Datastore({str(self.folder)!r})"
+            )
+        return segments
 
     @property
     def num_tokens(self) -> int:
@@ -178,7 +197,7 @@ class Datastore:
         entries = {f"{number}.{name}": entry for number, part in enumerate(parts) for name, entry in part.items()}
         facts = {"byteorder": sys.byteorder}
         files.write_manifest(self.folder, files.Manifest(KIND, self.fingerprint, facts, entries))
-        self._segments = self._opened(parts)
+        self._opened_segments = self._opened(parts)
 
     def _opened(self, parts: list[dict[str, files.Entry]]) -> list[Segment]:
         segments, documents = [], 0

@@ -26,6 +26,22 @@ def test_a_draft_model_changes_no_output(capsys: pytest.CaptureFixture[str], ste
     assert json.loads(run(capsys, "generate", "the cat", *several, "--json", *LENGTH)[1])["text"] == drafted["text"]
 
 
+def test_a_datastore_changes_no_output(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steady_drafts: None
+) -> None:
+    monkeypatch.setenv("COPYSPEC_CORPORA", str(tmp_path / "corpora"))
+    plain = run(capsys, "generate", "the cat", *LENGTH)
+    (tmp_path / "said.txt").write_text("the cat" + plain[1], encoding="utf-8")
+    assert run(capsys, "index", "add", "said", str(tmp_path / "said.txt"), "--kind", "tokens")[0] == 0
+    assert run(capsys, "index", "add", "words", str(tmp_path / "said.txt"))[0] == 0
+    for datastore in ("said", str(tmp_path / "corpora" / "said")):
+        code, out, err = run(capsys, "generate", "the cat", "--datastore", datastore, "--stats", *LENGTH)
+        assert (code, out) == plain[:2] and "from datastore" in err
+    for wrong, status, message in (("nowhere", 2, "--datastore 'nowhere' is neither"), ("words", 1, "not 'tokens'")):
+        code, out, err = run(capsys, "generate", "the cat", "--datastore", wrong, *LENGTH)
+        assert (code, out) == (status, "") and message in err and len(err.splitlines()) == 1
+
+
 def test_lossy_rules_are_asked_for_and_marked(capsys: pytest.CaptureFixture[str]) -> None:
     rule = ["--rule", "lenience", "--rule-setting", "lenience=0.5"]
     code, out, err = run(capsys, "generate", "the cat", *rule, *LENGTH)

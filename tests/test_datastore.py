@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
+import warnings
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -226,3 +229,52 @@ def test_an_append_that_fails_leaves_the_store(folder: Path) -> None:
     with pytest.raises(OSError, match="the disk is gone"):
         Datastore(folder).append(documents(), segment_tokens=2)
     assert Datastore(folder).num_documents == 2
+
+
+def test_threads_search_while_one_appends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(monkeypatch, "many")
+    rng = np.random.default_rng(1)
+    documents = [rng.integers(0, 4, 40).tolist() for _ in range(20)]
+    store = Datastore.create(tmp_path, documents)
+    contexts = [rng.integers(0, 4, 12).tolist() for _ in range(40)]
+    expected = [store.find(context, 4, 5) for context in contexts]
+    extra = [[9, 9, number + 10] for number in range(30)]  # of other tokens: no match of the contexts changes
+
+    def search(_: int) -> list[object]:
+        return [store.find(context, 4, 5) for context in contexts]
+
+    with ThreadPoolExecutor(4) as threads:
+        found = [threads.submit(search, number) for number in range(8)]
+        for document in extra:
+            store.append([document])
+        assert all(each.result() == expected for each in found)
+    check(store, [*documents, *extra], [9, 9])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_process_searches_the_same_files(tmp_path: Path) -> None:
+    documents = [[number % 7, number % 5, number % 3] * 4 for number in range(50)]
+    store = Datastore.create(tmp_path, documents)
+    expected = [store.find(document[:7], 4, 5) for document in documents]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking where threads run: the child starts none
+        child = os.fork()
+    if not child:
+        os._exit(0 if [store.find(document[:7], 4, 5) for document in documents] == expected else 1)
+    assert [store.find(document[:7], 4, 5) for document in documents] == expected
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_closed_datastore_says_so(tmp_path: Path) -> None:
+    with Datastore.create(tmp_path, [[1, 2, 3]]) as store:
+        assert store.search([1]) == (1, 1)
+    for use in (lambda: store.search([1]), lambda: store.num_tokens, lambda: store.append([[4]])):
+        with pytest.raises(ValueError, match=r"is closed; open it again: Datastore\("):
+            use()
+    assert Datastore(tmp_path).num_tokens == 3
+
+
+def test_keys_at_other_distances_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampled_keys, "STRIDE", 2)
+    with pytest.raises(IndexFileError, match=r"of another version .*: build it again"):
+        Datastore(folder)

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from copyspec.cli.common import UsageError, as_json, quiet_libraries, read, read_prompt
+from copyspec.cli.index import corpus_folder, default_folder
 
 if TYPE_CHECKING:
     from copyspec.api import CallKeywords
     from copyspec.engine.results import Chunk, Comparison, Result, Stats
+    from copyspec.retrievers import Datastore
 
 _MODEL, _TEXTS, _SAMPLING, _OUTPUT = "Model", "Texts to copy from", "How tokens are picked", "Output"
 _DRAFTS = "How it is drafted"
@@ -71,6 +73,13 @@ def generate(
             rich_help_panel=_DRAFTS,
         ),
     ] = None,
+    datastore: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A corpus of copyspec index --kind tokens to draft from, by name or as a folder. Repeatable.",
+            rich_help_panel=_DRAFTS,
+        ),
+    ] = None,
     drafter: Annotated[str, typer.Option(help="auto, copy, model or none.", rich_help_panel=_DRAFTS)] = "auto",
     rule: Annotated[
         str | None, typer.Option(help="How drafts are accepted. Default: coupled.", rich_help_panel=_DRAFTS)
@@ -122,6 +131,7 @@ def generate(
         "seed": seed,
         "stop": stop or None,
         "draft_model": draft_model or None,
+        "datastore": [_opened(each) for each in datastore or ()] or None,
         "drafter": drafter,  # type: ignore[typeddict-item]  # checked with the others
         "lossy": lossy,
     }
@@ -207,6 +217,12 @@ def _comparison_dict(comparison: Comparison) -> dict[str, object]:
         "plain": comparison.plain.to_dict(),
         "copied": comparison.copied.to_dict(),
     }
+
+
+def _opened(datastore: str) -> Datastore:
+    from copyspec.retrievers import Datastore
+
+    return Datastore(corpus_folder("--datastore", datastore, default_folder()))
 
 
 def _setting(given: str) -> tuple[str, float]:

@@ -110,6 +110,26 @@ def remove(
     typer.echo(f"removed {name}")
 
 
+def default_folder() -> Path:
+    """The folder that holds the corpora where none is named."""
+    return Path(os.environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER)
+
+
+def corpus_folder(option: str, given: str, folder: Path) -> Path:
+    """The folder of a corpus that is given as one, or by its name in `folder`."""
+    from copyspec.retrievers import Corpora
+
+    if Path(given).is_dir():
+        return Path(given)
+    corpora = Corpora(folder.expanduser())
+    if given in corpora.names():
+        return corpora.path(given)
+    held = ", ".join(map(repr, corpora.names())) or "none"
+    raise UsageError(
+        f"{option} {given!r} is neither a folder nor a corpus in {str(corpora.folder)!r}, which holds {held}"
+    )
+
+
 def _passages(documents: Iterable[Document], max_chars: int) -> list[Passage]:
     from copyspec.retrievers import split_passages
 
@@ -151,9 +171,9 @@ def _add_tokens(
 ) -> Corpus:
     from transformers import AutoTokenizer
 
-    from copyspec.loading import LoadError, choose_default
+    from copyspec.loading import LoadError, choose_default, named
 
-    chosen = model or choose_default()
+    chosen = named(model or choose_default())
     try:
         tokenizer = AutoTokenizer.from_pretrained(chosen)
     except (OSError, ValueError) as error:

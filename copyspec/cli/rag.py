@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from copyspec.cli.common import UsageError, as_json, quiet_libraries
-from copyspec.cli.index import DEFAULT_FOLDER, FOLDER_VARIABLE
+from copyspec.cli.index import DEFAULT_FOLDER, FOLDER_VARIABLE, corpus_folder
 
 if TYPE_CHECKING:
     from copyspec import Result
@@ -59,7 +59,7 @@ def rag(
     from copyspec.retrievers import load_passages, load_retriever
 
     quiet_libraries()
-    path = _index_folder(index, folder.expanduser())
+    path = corpus_folder("--index", index, folder)
     retriever = load_retriever(path)
     passages = load_passages(path, retriever.texts)
     if not best_passage(question, retriever)[1]:
@@ -76,19 +76,6 @@ def rag(
     typer.echo(as_json(shown.to_dict()) if json_output else shown.text())
     if not sources and not json_output:
         print("nothing of this stands word for word in the passages", file=sys.stderr)
-
-
-def _index_folder(index: str, folder: Path) -> Path:
-    """The folder of an index that is given as one, or by its name in `folder`."""
-    from copyspec.retrievers import Corpora
-
-    if Path(index).is_dir():
-        return Path(index)
-    corpora = Corpora(folder)
-    if index in corpora.names():
-        return corpora.path(index)
-    held = ", ".join(map(repr, corpora.names())) or "none"
-    raise UsageError(f"--index {index!r} is neither a folder nor a corpus in {str(folder)!r}, which holds {held}")
 
 
 @dataclass(frozen=True, slots=True)
