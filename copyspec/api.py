@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Literal, TypedDict, overload
 
 from copyspec import aio
 from copyspec.checks import check_flag, shown
-from copyspec.engine.call_options import GenerateOptions, check_options, reject_unknown
+from copyspec.engine.call_options import check_options
 from copyspec.engine.comparison import compare_jobs
 from copyspec.engine.engine import Engine
+from copyspec.engine.keywords import GenerateOptions, reject_unknown
 from copyspec.engine.prompts import parse_prompts
 from copyspec.engine.reference_texts import references
 from copyspec.engine.results import Chunk, Comparison, Result

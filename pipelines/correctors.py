@@ -14,7 +14,7 @@ from .models import check_template, fill, wants_chat
 
 if TYPE_CHECKING:
     from copyspec import Engine
-    from copyspec.engine.call_options import GenerateOptions
+    from copyspec.engine.keywords import GenerateOptions
 
 INSTRUCTION = "Correct the grammar: {text}"
 """What the bundled model was trained on; instruction-tuned models understand it too."""

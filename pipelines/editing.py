@@ -18,7 +18,7 @@ from .render import unified_diff
 from .wrappers import unwrapped
 
 if TYPE_CHECKING:
-    from copyspec.engine.call_options import GenerateOptions
+    from copyspec.engine.keywords import GenerateOptions
 
     from .models import ModelLike
 

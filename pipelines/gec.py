@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict, overload
 
 from copyspec import Result
-from copyspec.engine.call_options import reject_unknown
+from copyspec.engine.keywords import reject_unknown
 
 from .correctors import INSTRUCTION, Corrector, ModelCorrector, ModelOptions
 from .documents import Edit, Part, Refusal

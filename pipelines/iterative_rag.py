@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from copyspec import Chunk, Result
-    from copyspec.engine.call_options import GenerateOptions
     from copyspec.engine.jobs import Job
+    from copyspec.engine.keywords import GenerateOptions
 
     from .models import ModelLike
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypedDict
 
-from copyspec.engine.call_options import CallOptions, reject_unknown
+from copyspec.engine.call_options import CallOptions
+from copyspec.engine.keywords import reject_unknown
 from copyspec.verification.registry import decides_apart
 
 from .models import check_template

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from copyspec.api import ModelOptions
-from copyspec.engine.call_options import GenerateOptions
+from copyspec.engine.keywords import GenerateOptions
 from copyspec.loading import BUNDLED
 from docs import update
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
     from typing_extensions import Unpack
 
-    from copyspec.engine.call_options import GenerateOptions
+    from copyspec.engine.keywords import GenerateOptions
     from copyspec.engine.prompts import ManyPrompts, OnePrompt
     from copyspec.engine.reference_texts import Reference
 
