@@ -47,8 +47,8 @@ def make(path: Path, right: Path, megabytes: int) -> None:
 
 
 def peak() -> float:
-    """MB that the process had at most."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1_000_000 if sys.platform == "darwin" else 1000)
+    """MB (10^6 bytes) that the process had at most."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1_000_000 * (1 if sys.platform == "darwin" else 1024)
 
 
 def resident() -> float:

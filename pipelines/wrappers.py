@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 
-from .words import Tolerance, align, words
+from .words import Tolerance, Word, align, words
 
 _THOUGHTS = re.compile(
     r"\A\s*<(think|thinking|thought|reasoning|analysis)>.*?(?:</\1>|\Z)\s*", re.DOTALL | re.IGNORECASE
 )
 _FENCE = re.compile(r"(?:\A|\n)[ \t]*(```+|~~~+)[^\n`]*\n(.*?)(?:\n[ \t]*\1[ \t]*(?=\n|\Z)|\Z)", re.DOTALL)
-_TAGS = re.compile(r"<(\w[\w-]*)>(.*?)</\1>", re.DOTALL)
+_TAG = re.compile(r"<(/?)(\w[\w-]*)>")
 _WHAT = (
     r"(?:the |your |my |a |an )?(?:fully |slightly |grammatically |lightly )?"
     r"(?:corrected|correct|revised|edited|improved|proofread|polished|rewritten|updated|fixed|final)"
@@ -25,14 +26,15 @@ _OPENING = re.compile(
 """How a line of talk begins; whether it is one, the source decides."""
 _LABEL = re.compile(r"[^\n]{0,200}?(?:[:：]|\*\*)[ \t*_]*(?=\S|\n)")
 _LINE = re.compile(r"[^\n]{1,300}\n\s*")
+# `(?=(x))\1` takes the longest x and tries no shorter one: else every line of a list is tried 200 times.
 _CLOSING = re.compile(
-    r"\n\W{0,200}(?:notes?|explanations?|changes?|corrections?|edits?|what (?:i )?changed|"
+    r"\n(?:\W{0,200}?---|(?=(\W{0,200}))\1(?:notes?|explanations?|changes?|corrections?|edits?|what (?:i )?changed|"
     r"i (?:have |'ve )?\w+ed|i hope|let me know|please|feel free|if you|would you|is there|original|"
-    r"the (?:changes|corrections|main|original|errors?|sentence|text)|summary|reason|end of|---|key )[^\n]*(?:\n.*)?\Z",
+    r"the (?:changes|corrections|main|original|errors?|sentence|text)|summary|reason|end of|key ))[^\n]*(?:\n.*)?\Z",
     re.IGNORECASE | re.DOTALL,
 )
 _ECHO = re.compile(
-    rf"\n\W{{0,200}}(?:{_WHAT}[^\n:]{{0,40}}|output|answer|result|after)\W{{0,3}}:\W{{0,200}}?(?=[\w\"'“(])",
+    rf"\n(?=(\W{{0,200}}))\1(?:{_WHAT}[^\n:]{{0,40}}|output|answer|result|after)\W{{0,3}}:\W{{0,200}}?(?=[\w\"'“(])",
     re.IGNORECASE,
 )
 _PAIRS = ('""', "''", "“”", "‘’", "«»", "„“", "``", "[]", "()", "**", "__")
@@ -56,14 +58,16 @@ def unwrapped(output: str, source: str) -> str:
     text = _without_thoughts(output, source).strip()
     if not text or text == source.strip():
         return text
-    distance = _distance(source, text)
+    wanted = words(source, _EXACT)
+    has = words(text, _EXACT)
+    distance = _distance(wanted, has)
     for _ in range(_ROUNDS):
-        better = [(_distance(source, candidate), candidate) for candidate in _candidates(text)]
-        nearest = min(better, default=(distance, text), key=lambda pair: pair[0])
-        if nearest[0] >= distance:
+        nearest = _nearest(wanted, text, has, distance)
+        if nearest is None:
             break
         distance, text = nearest
-    if _NOTHING.match(text) and distance > _distance(source, ""):
+        has = words(text, _EXACT)
+    if _NOTHING.match(text) and distance > len(wanted):
         return source
     return text
 
@@ -75,31 +79,77 @@ def _without_thoughts(output: str, source: str) -> str:
     return rest if closed and "</think>" not in source else output
 
 
-def _distance(source: str, text: str) -> int:
+def _distance(left: Sequence[Word], right: Sequence[Word]) -> int:
     """Words and marks that one of them has and the other has not."""
-    left, right = words(source, _EXACT), words(text, _EXACT)
     return len(left) + len(right) - 2 * len(align(left, right))
 
 
-def _candidates(text: str) -> Iterator[str]:
-    """What may remain of `text` when one wrapper is taken off."""
+def _nearest(wanted: Sequence[Word], text: str, has: Sequence[Word], distance: int) -> tuple[int, str] | None:
+    """What remains of `text` without one wrapper, where that is nearer to the source than `distance`: the nearest, and
+    of several the first. `has` are the words of `text`."""
+    starts = [word.start for word in has]
+    spans = [_stripped(text, start, end) for start, end in _candidates(text)]
+    bounds = [(bisect_left(starts, start), bisect_left(starts, end)) for start, end in spans]
+    # A text is no nearer than the difference of the numbers of words: most of many candidates need no alignment.
+    least = [abs(len(wanted) - (last - first)) for first, last in bounds]
+    best, found = distance, None
+    for index in sorted(range(len(spans)), key=least.__getitem__):
+        if least[index] > best or (least[index] == best and found is None):
+            break
+        first, last = bounds[index]
+        got = _distance(wanted, has[first:last])
+        if got < best or (got == best and found is not None and index < found):
+            best, found = got, index
+    if text.startswith(("> ", "- ", "* ", "# ")):
+        lines = "\n".join(line[2:] if line[:2] == text[:2] else line for line in text.split("\n"))
+        if (got := _distance(wanted, words(lines, _EXACT))) < best:
+            return got, lines
+    if found is None:
+        return None
+    start, end = spans[found]
+    return best, text[start:end]
+
+
+def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
+    """The stretch without white space around it."""
+    piece = text[start:end]
+    start += len(piece) - len(piece.lstrip())
+    return start, start + len(piece.strip())
+
+
+def _candidates(text: str) -> Iterator[tuple[int, int]]:
+    """Where what may remain of `text` stands in it when one wrapper is taken off."""
     for found in _FENCE.finditer(text):
-        yield found[2].strip()
-    for found in _TAGS.finditer(text):
-        yield found[2].strip()
+        yield found.span(2)
+    yield from _inside_tags(text)
+    end = len(text)
     if _OPENING.match(text):
         if line := _LINE.match(text):
-            yield text[line.end() :].strip()
+            yield line.end(), end
         for found in re.finditer(r"[:：.!][ \t*_]*\s", text[:300]):
-            yield text[found.end() :].strip()
+            yield found.end(), end
         if label := _LABEL.match(text):
-            yield text[label.end() :].strip()
+            yield label.end(), end
     if closing := _CLOSING.search(text):
-        yield text[: closing.start()].strip()
+        yield 0, closing.start()
     if echoes := list(_ECHO.finditer(text)):
-        yield text[echoes[-1].end() :].strip()
+        yield echoes[-1].end(), end
     for pair in _PAIRS:
         if len(text) > 2 and text[0] == pair[0] and text[-1] == pair[1]:
-            yield text[1:-1].strip()
-    if text.startswith(("> ", "- ", "* ", "# ")):
-        yield "\n".join(line[2:] if line[:2] == text[:2] else line for line in text.split("\n"))
+            yield 1, end - 1
+
+
+def _inside_tags(text: str) -> Iterator[tuple[int, int]]:
+    """What stands between a tag and the first one that closes it; tags inside such a pair are passed over."""
+    tags = list(_TAG.finditer(text))
+    closing: dict[str, list[int]] = {}
+    for tag in tags:
+        if tag[1]:
+            closing.setdefault(tag[2], []).append(tag.start())
+    at = 0
+    for tag in tags:
+        ends = closing.get(tag[2], [])
+        place = bisect_left(ends, tag.end())
+        if not tag[1] and tag.start() >= at and place < len(ends):
+            yield tag.end(), ends[place]
+            at = ends[place] + len(tag[0]) + 1

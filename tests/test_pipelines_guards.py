@@ -202,11 +202,18 @@ def test_long_words_take_little_time(unit: str) -> None:
     assert time.process_time() - start < _SOON
 
 
-def test_long_answers_take_little_time() -> None:
-    for unit in ("\n", "\n-", "<a> ", "```\n"):
-        start = time.process_time()
-        assert unwrapped(f"Sure: {unit * 1000}He goes.", "He go.")
-        assert time.process_time() - start < _SOON
+@pytest.mark.parametrize("unit", ["\n", "\n-", "<a> ", "<a>x</a>", "<a>x</b>", "```\n", "Sure! ", " : ", "\nNote: "])
+def test_long_answers_take_little_time(unit: str) -> None:
+    """An answer that has lost its way: with the square of its length, or every ending compared, this took minutes."""
+    start = time.process_time()
+    assert unwrapped(f"Sure: {unit * (120_000 // len(unit))}He goes.", "He go.")
+    assert time.process_time() - start < _SOON
+
+
+def test_the_first_closing_tag_ends_what_a_tag_holds() -> None:
+    for output in (f"<a>{RIGHT}</a> <a>x</a>", f"<b>x <a>{RIGHT}</a>", f"x</a> <a>{RIGHT}</a></a>"):
+        assert unwrapped(output, SOURCE) == RIGHT
+    assert unwrapped(f"<a>{RIGHT}</b>", SOURCE) == f"<a>{RIGHT}</b>"
 
 
 def test_own_patterns() -> None:
