@@ -47,7 +47,7 @@ class DatastorePredictor:
         self._tries = [PRIOR_WEIGHT] * len(PRIOR)
         self._matched = 0
         self._hits: list[_Hit] | None = None  # of this context; None: not looked up yet
-        self._by_path: dict[Path, list[_Hit]] = {}
+        self._groups: dict[Path, list[_Hit]] = {}  # the places found by what they go on with
         self._said: dict[Path, Words | None] = {}
 
     @property
@@ -77,7 +77,7 @@ class DatastorePredictor:
             self._right[bucket] = DECAY * self._right[bucket] + prior * PRIOR[bucket] + right
             self._tries[bucket] = DECAY * self._tries[bucket] + prior + 1
         self._context = [*self._context, *tokens][-CONTEXT:]
-        self._hits, self._by_path, self._said = None, {}, {}
+        self._hits, self._groups, self._said = None, {}, {}
 
     def rest(self) -> None:
         pass
@@ -86,33 +86,39 @@ class DatastorePredictor:
         self._weights.learn(left, gradient)
 
     def _said_after(self, path: Path) -> Words | None:
-        found = self._through(path)
-        if not found:
+        group, depth = self._going(path), len(path)
+        if not group:
             return None
-        chance, total = self._chance(self._matched + len(path)), sum(weight for *_, weight in found)
+        total = 0.0
         shares: dict[int, float] = {}
-        for _, _, tokens, weight in found:
-            if len(path) < len(tokens) and tokens[len(path)] < self._vocab_size:
-                shares[tokens[len(path)]] = shares.get(tokens[len(path)], 0.0) + weight
-        said = [(token, chance * weight / total) for token, weight in shares.items()]
-        likely = sorted((each for each in said if each[1] >= FEWEST), key=lambda each: -each[1])
-        return likely or None
+        onward: dict[int, list[_Hit]] = {}
+        for hit in group:
+            _, _, tokens, weight = hit
+            total += weight
+            if depth < len(tokens):
+                token = tokens[depth]
+                if token in shares:
+                    shares[token] += weight
+                    onward[token].append(hit)
+                elif token < self._vocab_size:
+                    shares[token], onward[token] = weight, [hit]
+        self._groups.update(((*path, token), hits) for token, hits in onward.items())
+        scale = self._chance(self._matched + depth) / total
+        said = [(token, scale * share) for token, share in shares.items() if scale * share >= FEWEST]
+        said.sort(key=lambda each: -each[1])
+        return said or None
 
     def _chance(self, matched: int) -> float:
         bucket = min(matched, len(PRIOR) - 1)
         return self._right[bucket] / self._tries[bucket]
 
-    def _through(self, path: Path) -> list[_Hit]:
-        """The places found whose continuation begins with `path`."""
+    def _going(self, path: Path) -> list[_Hit]:
+        """The places found whose continuation begins with `path`: those of its beginning are told apart first."""
         if not path:
             return self._found()
-        known = self._by_path.get(path)
-        if known is None:
-            depth = len(path) - 1
-            before = self._through(path[:-1])
-            known = [hit for hit in before if depth < len(hit[2]) and hit[2][depth] == path[-1]]
-            self._by_path[path] = known
-        return known
+        if path not in self._groups:
+            self.words(path[:-1])
+        return self._groups.get(path, [])
 
     def _found(self) -> list[_Hit]:
         if self._hits is None:
