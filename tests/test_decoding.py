@@ -14,10 +14,12 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from transformers import LogitsProcessor, NoRepeatNGramLogitsProcessor
 
+from copyspec.budget import Budget
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Finish, Request, RowStats
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.sources import Source
+from copyspec.tree import ROOT, DraftTree
 
 VOCAB = 12
 
@@ -310,6 +312,31 @@ def test_a_failing_processor_frees_the_caches() -> None:
     with pytest.raises(RuntimeError, match="processor failed"):
         run(target, [Request([1], 50, SamplingOptions(), processors=[Failing()])])
     assert target.sessions[0].closed
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        (DraftTree([1, 2], [ROOT, 1], [0.5, 0.5], [None, None]), "node 1 has parent 1; a parent is -1 or a node"),
+        (DraftTree([1, 1], [ROOT, ROOT], [0.5, 0.5], [None, None]), "node 1 repeats token 1 among the children"),
+        (DraftTree([1], [ROOT], [0.5]), r"differ in length: \[0, 1\]"),
+        (
+            DraftTree([1, 12], [ROOT, 0], [0.5, 0.5], [None, None]),
+            "12 is no token id of the model: those go from 0 to 11",
+        ),
+        (DraftTree([-1], [ROOT], [0.5], [None]), "-1 is no token id of the model"),
+    ],
+)
+def test_a_wrong_draft_tree_is_named(tree: DraftTree, message: str) -> None:
+    class Wrong(ScriptedDrafter):
+        def propose(self, budget: Budget) -> DraftTree:
+            return tree if self.output else DraftTree([1], [ROOT], [0.5], [None])
+
+    target = FakeTarget()
+    request = Request([1], 8, SamplingOptions(), drafter=lambda: Wrong([], 12, 1.0))
+    with pytest.raises(ValueError, match=f"Wrong proposed a wrong draft tree: .*{message}"):
+        list(decode(target, [request]))
+    assert all(session.closed for session in target.sessions)
 
 
 def test_drafting_pauses_where_nothing_is_accepted() -> None:

@@ -12,7 +12,7 @@ from copyspec.decoding.requests import Finish, Request, RowStats, StepOutput
 from copyspec.drafters.harvest import Harvester
 from copyspec.sources import OUTPUT
 from copyspec.targets.base import Target
-from copyspec.tree import EMPTY, DraftTree, Origin
+from copyspec.tree import EMPTY, DraftTree, Origin, check_tree
 from copyspec.verification.margins import Margin
 from copyspec.verification.picking import Picker, Picks
 from copyspec.verification.walk import walk
@@ -47,6 +47,7 @@ class Row:
         self._margins: list[Margin] = []
         self._keep_margins = keep_margins
         self._reported = 0
+        self._vocab_size = target.vocab_size
         self._drafter = request.drafter() if request.drafter is not None else None
         self._harvester = self._drafter if isinstance(self._drafter, Harvester) else None
         self._costs = costs or CostModel()
@@ -67,6 +68,8 @@ class Row:
         self._asked = True
         started = self._costs.clock()
         tree = self._drafter.propose(budget)
+        if len(tree):
+            self._check_tree(tree)
         self._proposed = tree if len(tree) <= room else tree.up_to_depth(room)
         self._seconds = self._costs.clock() - started
         return self._proposed
@@ -118,6 +121,13 @@ class Row:
             stats=self.stats if self.finish else None,
             margins=self._margins[since:],
         )
+
+    def _check_tree(self, tree: DraftTree) -> None:
+        """Drafters may be anybody's: what is wrong with a tree is said before it is verified."""
+        try:
+            check_tree(tree, self._vocab_size)
+        except ValueError as error:
+            raise ValueError(f"{type(self._drafter).__name__} proposed a wrong draft tree: {error}") from error
 
     def _learn(self, tree: DraftTree, path: Sequence[int], share: Share) -> None:
         """Books what the controller decided for this call, and what came of it."""
