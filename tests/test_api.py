@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ from texts import CORPUS, bart, byte_fallback, byte_level, engine, llama, senten
 from transformers import GenerationConfig, PreTrainedModel, StoppingCriteria
 
 import copyspec
+from copyspec.decoding.requests import RowStats
 from copyspec.engine.engine import Engine
-from copyspec.engine.results import Result
+from copyspec.engine.results import Result, Stats
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
 
@@ -342,6 +344,14 @@ def test_max_new_tokens_its_default_and_the_context() -> None:
     assert len(long.token_ids) == 256 - 250 + 1 and long.finish_reason == "length"
     with pytest.raises(ValueError, match="prompt 0 has 257 tokens, but the model's context is 256; shorten it"):
         tiny.generate([5] * 257)
+
+
+def test_every_counter_of_a_row_reaches_the_stats_of_its_result() -> None:
+    shapes: dict[str, Any] = {"list[int]": [3], "dict[str, int]": {"drafted": 3}, "dict[int, float]": {3: 3.0}}
+    row = RowStats(**{each.name: shapes.get(str(each.type), 3) for each in fields(RowStats)})
+    found, nothing = Stats.of_row(row), Stats()
+    assert [each.name for each in fields(Stats) if getattr(found, each.name) == getattr(nothing, each.name)] == []
+    assert len(fields(Stats)) == len(fields(RowStats))
 
 
 def test_the_default_length_grows_with_the_text_being_edited() -> None:

@@ -6,32 +6,24 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
+from decoded import decoded
 from models import VOCAB_SIZE, random_ids, tiny
 from transformers import PreTrainedModel
 
-from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request, RowStats
 from copyspec.decoding.row import Row
 from copyspec.drafters import create
 from copyspec.drafters.base import Drafter
 from copyspec.drafters.blend import BlendDrafter, PredictorDrafter
 from copyspec.drafters.harvest import Harvester, PoolPredictor
-from copyspec.options import DraftOptions, SamplingOptions
+from copyspec.options import SamplingOptions
 from copyspec.sources import Source
 from copyspec.targets import wrap
 from copyspec.tree import ROOT, DraftTree
 
 
 def run(model: PreTrainedModel, requests: Sequence[Request]) -> list[tuple[list[int], RowStats]]:
-    outputs: list[list[int]] = [[] for _ in requests]
-    stats: dict[int, RowStats] = {}
-    settings = DecodeSettings(draft=DraftOptions(max_nodes=8, adaptive=False), batch_size=2)
-    for step in decode(wrap(model), requests, settings):
-        for output in step:
-            outputs[output.row] += output.tokens
-            if output.stats is not None:
-                stats[output.row] = output.stats
-    return [(tokens, stats[row]) for row, tokens in enumerate(outputs)]
+    return decoded(wrap(model), requests, 8, batch_size=2)
 
 
 def drafting(request: Request, shape: str) -> Callable[[], Drafter]:

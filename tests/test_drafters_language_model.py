@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from decoded import decoded
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -15,12 +16,11 @@ from models import VOCAB_SIZE, random_ids, tiny
 from transformers import PreTrainedModel
 
 from copyspec.budget import Budget
-from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request, RowStats
 from copyspec.drafters.base import Drafter
 from copyspec.drafters.blend import BlendDrafter, PredictorDrafter
 from copyspec.drafters.language_model import DraftModel, LanguageModelDrafter, ModelPredictor, Reader, RowContext
-from copyspec.options import DraftOptions, SamplingOptions
+from copyspec.options import SamplingOptions
 from copyspec.sources import Source
 from copyspec.targets import wrap
 from copyspec.tree import ROOT, DraftTree, check_tree
@@ -68,15 +68,7 @@ def make(shape: str, models: Sequence[DraftModel], row: RowContext) -> Drafter:
 def run(
     model: PreTrainedModel, requests: Sequence[Request], batch_size: int = 8, nodes: int = 12, adaptive: bool = False
 ) -> list[tuple[list[int], RowStats]]:
-    outputs: list[list[int]] = [[] for _ in requests]
-    stats: dict[int, RowStats] = {}
-    settings = DecodeSettings(draft=DraftOptions(max_nodes=nodes, adaptive=adaptive), batch_size=batch_size)
-    for step in decode(wrap(model), requests, settings):
-        for output in step:
-            outputs[output.row] += output.tokens
-            if output.stats is not None:
-                stats[output.row] = output.stats
-    return [(tokens, stats[row]) for row, tokens in enumerate(outputs)]
+    return decoded(wrap(model), requests, nodes, batch_size=batch_size, adaptive=adaptive)
 
 
 def drafting(

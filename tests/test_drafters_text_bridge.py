@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from decoded import decoded
 from fakes import FakeTarget
 from models import tiny
 from tiny import tiny_tokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request
 from copyspec.drafters.blend import BlendDrafter, PredictorDrafter
 from copyspec.drafters.language_model import DraftModel, RowContext
 from copyspec.drafters.text_bridge import BridgedPredictor, Tokenizing
-from copyspec.options import DraftOptions, SamplingOptions
+from copyspec.options import SamplingOptions
 from copyspec.sources import Source
 from copyspec.targets import wrap
 from copyspec.tree import EMPTY
@@ -113,12 +113,7 @@ def test_output_equals_plain_decoding(shape: str, temperature: float) -> None:
 
 
 def run(model: object, requests: Sequence[Request]) -> list[list[int]]:
-    outputs: list[list[int]] = [[] for _ in requests]
-    draft = DraftOptions(max_nodes=8, adaptive=False)
-    for step in decode(wrap(model), requests, DecodeSettings(draft=draft, batch_size=2)):  # type: ignore[arg-type]
-        for output in step:
-            outputs[output.row] += output.tokens
-    return outputs
+    return [tokens for tokens, _ in decoded(wrap(model), requests, 8, batch_size=2)]  # type: ignore[arg-type]
 
 
 def test_tokens_hold_as_the_draft_up_to_their_end_does() -> None:

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ from copyspec.engine import queue
 from copyspec.engine.call_options import check_options
 from copyspec.engine.engine import finish
 from copyspec.engine.queue import EngineQueue
-from tests.texts import byte_level, llama
+from tests.texts import byte_level, counted, llama
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
 
@@ -76,17 +75,6 @@ class Callers:
 @pytest.fixture
 def callers(engine: Engine, shared: EngineQueue) -> Callers:
     return Callers(engine, shared)
-
-
-@contextmanager
-def counted(engine: Engine) -> Iterator[Callable[[], int]]:
-    """How many passes the model makes."""
-    passes: list[None] = []
-    handle = engine.model.register_forward_hook(lambda *_: passes.append(None))
-    try:
-        yield lambda: len(passes)
-    finally:
-        handle.remove()
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from decoded import decoded
 from fakes import ScriptedDrafter
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
@@ -16,10 +17,9 @@ from hypothesis import strategies as st
 from models import CAUSAL, SEQ2SEQ, VOCAB_SIZE, tiny
 from transformers import PreTrainedModel
 
-from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request
 from copyspec.drafters import create
-from copyspec.options import DraftOptions, SamplingOptions
+from copyspec.options import SamplingOptions
 from copyspec.sources import Source
 from copyspec.targets import wrap
 from copyspec.targets.cache import BLOCK
@@ -98,12 +98,9 @@ def check(name: str, case: dict[str, Any]) -> list[list[int]]:
     """Decodes the case's rows and compares them; returns the outputs."""
     model = model_of(name)
     pairs = [make_request(model, case, row) for row in range(case["rows"])]
-    draft = DraftOptions(max_nodes=case["max_nodes"], adaptive=case["adaptive"])
-    settings = DecodeSettings(draft=draft, batch_size=case["batch_size"])
-    outputs: list[list[int]] = [[] for _ in pairs]
-    for step in decode(wrap(model), [request for request, _ in pairs], settings):
-        for output in step:
-            outputs[output.row] += output.tokens
+    requests = [request for request, _ in pairs]
+    options = {name: case[name] for name in ("batch_size", "adaptive")}
+    outputs = [tokens for tokens, _ in decoded(wrap(model), requests, case["max_nodes"], **options)]
     assert outputs == [expected for _, expected in pairs]
     return outputs
 

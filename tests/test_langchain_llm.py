@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import pytest
 
@@ -19,7 +17,7 @@ from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from copyspec import Engine
 from copyspec.pipelines.langchain import ChatCopySpec, CitedAnswer, CopySpecLLM, with_citations
 from tests.models import tiny
-from tests.texts import bart, byte_level, llama, sentencepiece_like
+from tests.texts import bart, byte_level, counted, llama, sentencepiece_like
 from tests.tiny import tiny_model, tiny_tokenizer
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
@@ -35,16 +33,6 @@ def engine() -> Engine:
 @pytest.fixture
 def llm(engine: Engine) -> CopySpecLLM:
     return CopySpecLLM(model=engine, max_tokens=16)
-
-
-@contextmanager
-def counted(engine: Engine) -> Iterator[Callable[[], int]]:
-    passes: list[None] = []
-    handle = engine.model.register_forward_hook(lambda *_: passes.append(None))
-    try:
-        yield lambda: len(passes)
-    finally:
-        handle.remove()
 
 
 def test_batches_are_decoded_together(engine: Engine, llm: CopySpecLLM) -> None:

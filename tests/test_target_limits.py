@@ -10,13 +10,13 @@ from typing import Any
 import models
 import pytest
 import torch
+from decoded import decoded
 from fakes import ScriptedDrafter
 from test_target_tree import Rows, fingerprint
 from transformers import PreTrainedModel
 
-from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request
-from copyspec.options import DraftOptions, SamplingOptions
+from copyspec.options import SamplingOptions
 from copyspec.sources import Source
 from copyspec.targets import wrap
 
@@ -48,7 +48,7 @@ def generated(model: PreTrainedModel, prompt: Sequence[int], length: int) -> lis
     return tokens
 
 
-def decoded(model: PreTrainedModel, prompts: Sequence[Sequence[int]], scripts: Sequence[list[int]]) -> list[list[int]]:
+def drafted(model: PreTrainedModel, prompts: Sequence[Sequence[int]], scripts: Sequence[list[int]]) -> list[list[int]]:
     """Output as long as the model takes, with drafts that are right most of the time and branch otherwise."""
     requests = []
     for row, (prompt, script) in enumerate(zip(prompts, scripts, strict=True)):
@@ -56,12 +56,7 @@ def decoded(model: PreTrainedModel, prompts: Sequence[Sequence[int]], scripts: S
         request = Request(prompt, 64, SamplingOptions(), eos_token_ids=frozenset(), sources=sources)
         request.drafter = partial(ScriptedDrafter, script, models.VOCAB_SIZE, 0.8, seed=row)
         requests.append(request)
-    outputs: list[list[int]] = [[] for _ in requests]
-    draft = DraftOptions(max_nodes=8, adaptive=False)
-    for step in decode(wrap(model), requests, DecodeSettings(draft=draft, batch_size=len(requests))):
-        for output in step:
-            outputs[output.row] += output.tokens
-    return outputs
+    return [tokens for tokens, _ in decoded(wrap(model), requests, 8, batch_size=len(requests))]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -78,9 +73,9 @@ def test_equal_to_generate_up_to_the_border(
     # One more: the last token is the output of the last position and needs none of its own.
     truths = [generated(model, prompt, BORDER - len(prompt) + 1) for prompt in prompts]
     scripts = [truth + models.random_ids(8, seed=9) for truth in truths]
-    assert decoded(model, prompts, scripts) == truths
+    assert drafted(model, prompts, scripts) == truths
     for prompt, script, truth in zip(prompts, scripts, truths, strict=True):
-        assert decoded(model, [prompt], [script]) == [truth]
+        assert drafted(model, [prompt], [script]) == [truth]
 
 
 @torch.inference_mode()
@@ -110,7 +105,7 @@ def test_attention_temperature_counts_positions(floor_scale: int, monkeypatch: p
     before = fingerprint(model)
     prompts = [models.random_ids(length, seed=length) for length in (4, 13)]
     truths = [generated(model, prompt, 64) for prompt in prompts]
-    assert decoded(model, prompts, truths) == truths
+    assert drafted(model, prompts, truths) == truths
     rows = Rows(model, wrap(model), (5, 17))
     assert max(rows.step() for _ in range(3)) < 1e-5
     assert fingerprint(model) == before

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 
 from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers, processors
@@ -139,3 +141,14 @@ def engine(seed: int = 0, *, wraps: bool = False) -> Engine:
     """A tiny engine with the byte-level tokenizer."""
     tokenizer = byte_level(wraps=wraps)
     return Engine(llama(len(tokenizer), seed), tokenizer, name="tiny")
+
+
+@contextmanager
+def counted(engine: Engine) -> Iterator[Callable[[], int]]:
+    """How many passes the model makes."""
+    passes: list[None] = []
+    handle = engine.model.register_forward_hook(lambda *_: passes.append(None))
+    try:
+        yield lambda: len(passes)
+    finally:
+        handle.remove()
