@@ -99,7 +99,7 @@ class KNNLM:
         text = _Text(self, ids, max_new_tokens)
         stats = SpeculationStats()
         if self.speculates:
-            rounds = Rounds(text, self._submit, self._scheduler)
+            rounds = Rounds(text, self._submit, self._scheduler, guesses_first=True)
             for _ in rounds.run():
                 pass
             stats = rounds.stats
@@ -238,6 +238,7 @@ class _Entries:
     def __init__(self, datastore: KNNDatastore) -> None:
         self._datastore = datastore
         self._keys = np.empty((CAPACITY, datastore.keys.dimension), np.float32)
+        self._squares = np.empty(CAPACITY, np.float32)  # of the keys' lengths
         self._ids = np.full(CAPACITY, -1, np.int64)
         self._held: set[int] = set()
         self._next = 0
@@ -255,7 +256,8 @@ class _Entries:
             self._held -= set(self._ids[slots].tolist())
             self._held |= set(new)
             self._ids[slots] = new
-            self._keys[slots] = self._datastore.keys.vectors(new)
+            vectors = self._datastore.keys.vectors(new)
+            self._keys[slots], self._squares[slots] = vectors, np.einsum("nd,nd->n", vectors, vectors)
             self._next = int(slots[-1] + 1) % CAPACITY
 
     def nearest(self, state: NDArray[np.float32], k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]] | None:
@@ -264,10 +266,11 @@ class _Entries:
             count = len(self._held)
             if not count:
                 return None
-            ids, difference = self._ids[:count].copy(), self._keys[:count] - state
-        scores = -np.einsum("nd,nd->n", difference, difference).astype(np.float64)
-        best = np.argpartition(-scores, min(k, count) - 1)[:k]
-        return ids[best], scores[best]
+            # Distances less |state|^2, which orders them as well, without a copy of the matrix.
+            distances = self._squares[:count] - 2.0 * (self._keys[:count] @ state)
+            best = np.argpartition(distances, min(k, count) - 1)[:k]
+            ids, difference = self._ids[best], self._keys[best] - state
+        return ids, -np.einsum("nd,nd->n", difference, difference).astype(np.float64)
 
 
 def _ends(engine: Engine) -> frozenset[int]:

@@ -47,11 +47,12 @@ class Rounds(Generic[Query, Answer]):
         scheduler: Scheduler,
         *,
         keeps_guessing: bool = True,
+        guesses_first: bool = False,
     ) -> None:
         """`keeps_guessing`: guess also in rounds that wait for each answer, so that it is seen when guesses get
-        right."""
+        right. `guesses_first`: guess the first answer, too, once the scheduler has seen that guesses pay."""
         self._task, self._submit, self._scheduler = task, submit, scheduler
-        self._keeps_guessing = keeps_guessing
+        self._keeps_guessing, self._guesses_first = keeps_guessing, guesses_first
         self.stats = SpeculationStats()
         self._open: list[Guess[Query, Answer]] = []  # not sent yet
         self._flight: Flight[Query, Answer] | None = None
@@ -65,14 +66,26 @@ class Rounds(Generic[Query, Answer]):
     def run(self) -> Iterator[int]:
         """Closing the iterator leaves the search under way behind; the exceptions of searches and steps arrive."""
         try:
-            found = self._answers([self._task.query()])[0]
-            self._take(found, self._task.reads(found))
-            self._plan = self._scheduler.plan()
+            if not self._begun_by_guess():
+                found = self._answers([self._task.query()])[0]
+                self._take(found, self._task.reads(found))
+                self._plan = self._scheduler.plan()
             while not (self._ended and not self._open and self._flight is None):
                 yield from self._go_on()
         finally:
             if self._flight is not None:
                 self._flight.search.cancel()
+
+    def _begun_by_guess(self) -> bool:
+        self._plan = self._scheduler.plan()
+        if not self._guesses_first or not self._plan.speculates:
+            return False
+        guess = self._made()
+        if guess.answer is None:
+            return False
+        self._open.append(guess)
+        self._take(guess.answer, guess.reads)
+        return True
 
     def _go_on(self) -> Iterator[int]:
         """The next thing to do; gives the new verified position where there is one."""
