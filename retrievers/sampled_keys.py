@@ -127,6 +127,8 @@ class SampledKeys:
             for index, shared in enumerate(reversed(self._shared.part(start, low + 1))):
                 if shared < length:
                     return low - index
+            if not start:
+                return 0
             low = start - 1
 
     def _past(self, high: int, length: int) -> int:
