@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DEFAULT_NAME = "copyspec-default"
 """The bundled model's name in traces and metadata, instead of a path on this machine."""
 
-PRIVATE = ("references", "prediction", "edit_source", "output_cache")
+PRIVATE = ("references", "prediction", "edit_source", "output_cache", "datastore")
 """Texts to copy from: they change no output, so they stay out of cache keys, and they are nobody's business."""
 
 _ELSEWHERE = {"max_new_tokens": "max_tokens", "stop_sequences": "stop", "model_name": "model", "model_id": "model"}
