@@ -84,23 +84,32 @@ def _task(
     task: str, rows: Sequence[Transcript], stores: dict[str, Datastore], tokenizer: Tokenizer, nodes: int
 ) -> list[dict[str, object]]:
     eos = end_token(tokenizer)
-    tallies: dict[str, Tally] = {}
+    tallies: dict[str, dict[str, Tally]] = {}  # by method, and by set and model
     for row in rows:
-        tokens = tokenise(row, tokenizer, eos)
+        tokens, key = tokenise(row, tokenizer, eos), f"{row.set}, {row.model}"
         for name, drafter in _drafters(task, tokens, stores).items():
-            replay(drafter, tokens.output, Budget(nodes), tallies.setdefault(name, Tally()))
+            replay(drafter, tokens.output, Budget(nodes), tallies.setdefault(name, {}).setdefault(key, Tally()))
     sizes = ", ".join(f"{name} {store.num_tokens:,} tokens" for name, store in stores.items())
     print(f"{task}: {len(rows)} rows; {sizes}")
     lines: list[dict[str, object]] = []
-    for name, tally in tallies.items():
-        per_call = ratio(tally.output_tokens, tally.calls)
-        print(f"  {name:18}{per_call:6.3f} tokens per call, drafting p50 {quantile(tally.microseconds, 0.5):5.0f} us")
+    for name, sets in tallies.items():
+        per_call = _per_call(list(sets.values()))
+        microseconds = [each for tally in sets.values() for each in tally.microseconds]
+        print(f"  {name:18}{per_call:6.3f} tokens per call, drafting p50 {quantile(microseconds, 0.5):5.0f} us")
         stored = {f"{store}_tokens": stores[store].num_tokens for store in stores if name.endswith(store)}
-        lines.append(
-            {"task": task, "method": name, "rows": tally.rows, "tokens_per_call": round(per_call, 4), **stored}
-        )
+        by_set = {key: {"rows": tally.rows, "tokens_per_call": _per_call([tally])} for key, tally in sets.items()}
+        line = {"task": task, "method": name, "rows": len(rows), "tokens_per_call": per_call, **stored, "sets": by_set}
+        lines.append(line)
+    for key, alone in tallies["copies"].items():
+        both = {name: _per_call([tallies[f"copies + {name}"][key]]) for name in stores}
+        shown = ", ".join(f"with {name} {per_call:.2f}" for name, per_call in both.items())
+        print(f"    {key:60.60}{alone.rows:4} rows: copies {_per_call([alone]):.2f}, {shown}")
     sys.stdout.flush()
     return lines
+
+
+def _per_call(tallies: Sequence[Tally]) -> float:
+    return round(ratio(sum(each.output_tokens for each in tallies), sum(each.calls for each in tallies)), 4)
 
 
 def _drafters(task: str, row: TokenRow, stores: dict[str, Datastore]) -> dict[str, Drafter]:
