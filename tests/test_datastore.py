@@ -37,16 +37,18 @@ def sorting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def made(patch: pytest.MonkeyPatch, keys: str) -> None:
-    """Indexes are made as they are; with so many keys that few tokens have several blocks of them; or without any,
-    as an earlier version made them."""
+    """Indexes are made as they are; with so many keys that few tokens have several blocks of them; without any, as an
+    earlier version made them; or read where a system cannot read at a place."""
     if keys == "many":
         for name, value in {"STRIDE": 2, "BLOCK": 2, "_AT_ONCE": 4}.items():
             patch.setattr(sampled_keys, name, value)
     if keys == "none":
         patch.setattr(segment, "sampled_keys", lambda *text: {})
+    if keys == "mapped":
+        patch.delattr("os.pread", raising=False)
 
 
-KEYS = ("few", "many", "none")
+KEYS = ("few", "many", "none", "mapped")
 
 
 def occurrences(documents: Sequence[Sequence[int]], end: Sequence[int]) -> list[tuple[int, int]]:
