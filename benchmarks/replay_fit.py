@@ -78,7 +78,7 @@ class RecordingDrafter(CopyDrafter):
         super().accept(tokens)
 
     def _see(self, node: int, token: int) -> None:
-        text, grown, weights = self._corpus.tokens, self._grown, self._estimates.weights
+        text, grown, weights = self._corpus.tokens, self._grown, self._estimates.deeper
         cursors = list(self._cursors if node == ROOT else grown.cursors[node])
         if node != ROOT and sum(weights[state] for _, state in cursors) < SURE:
             join(self._corpus, grown.tokens[node], cursors)

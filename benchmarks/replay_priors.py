@@ -5,7 +5,17 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from copyspec.drafters.situations import COMMON, CROWD_ROWS, EDIT_START, FAMILIES, GAPS, NONE, STRIDE
+from copyspec.drafters.corpus import COMMON_TOKENS
+from copyspec.drafters.situations import (
+    COMMON,
+    CROWD_ROWS,
+    EDIT_START,
+    FAMILIES,
+    GAPS,
+    NONE,
+    RESUMED,
+    STRIDE,
+)
 
 HEAD = '''"""Measured priors: the weight of a cursor in each situation, before anything is learned from the row.
 
@@ -58,12 +68,12 @@ def _columns(family: int) -> Sequence[int]:
     if family < EDIT_START:
         return range(1, STRIDE)
     if family == COMMON:
-        return range(STRIDE)
+        return range((COMMON_TOKENS + 1) // 2)
     if family == NONE:
         return range(2)
     if family == EDIT_START:
         return range(3)  # the last two: of an encoder's input
-    return range(1, STRIDE - 1) if "resumed" in FAMILIES[family] else range(1)
+    return range(1, RESUMED) if "resumed" in FAMILIES[family] else range(1)
 
 
 def _wrap(cells: Sequence[str]) -> list[str]:

@@ -41,7 +41,7 @@ class CopyDrafter:
     def accept(self, tokens: Sequence[int]) -> None:
         """Follows the output and learns from what became of the last tree."""
         cursors, taken = self._learn(tokens)
-        self._tracker.follow(tokens, taken, cursors, self._estimates.weights)
+        self._tracker.follow(tokens, taken, cursors, self._estimates.deeper)
         for token in tokens:
             self._corpus.append(token)
         self._cursors, self._grown = [], Grown()
@@ -58,23 +58,24 @@ class CopyDrafter:
             right = drafted[child] == tokens[taken]
             if likely is None:
                 likely = child
-                family = self._family(child)
-                if family < EDIT_START:
+                after = self._after(child)
+                if after < EDIT_START * STRIDE:
                     probability = grown.scores[child] / (grown.scores[node] if node != ROOT else 1.0)
-                    estimates.record(family, probability, right)
-                    touched.add(family)
+                    touched.add(estimates.record(after, probability, right, is_root=node == ROOT))
             if right:
                 node, taken, likely = child, taken + 1, None
                 if taken == len(tokens):
                     break
-        for family in touched:
-            estimates.refresh(family)
+        for number in touched:
+            estimates.refresh(number)
+        if grown.offered:
+            estimates.record_any(grown.covered, tokens[0] in grown.offered)
         return (self._cursors if node == ROOT else grown.cursors[node]), taken
 
-    def _family(self, node: int) -> int:
-        """Family of the heaviest cursor that drafted `node`."""
+    def _after(self, node: int) -> int:
+        """Situation, after `node`, of the first cursor that drafted it."""
         cursors = self._grown.cursors[node]
-        return cursors[0][1] // STRIDE if cursors else EDIT_START
+        return cursors[0][1] if cursors else EDIT_START * STRIDE
 
     def _tree(self, grown: Grown, count: int) -> DraftTree:
         """The first `count` nodes, the most likely chain moved to the front."""

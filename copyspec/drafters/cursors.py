@@ -15,6 +15,8 @@ from copyspec.drafters.situations import (
     FAR_BY_KIND,
     INPUT_LATER,
     INPUT_START,
+    LENGTH,
+    LONG_RUNS,
     NEAR_BY_KIND,
     REFERENCE_START,
     RESUMED_BY_KIND,
@@ -66,6 +68,8 @@ class Tracker:
                 family = NEAR_BY_KIND[kind]
             else:
                 family = FAR_BY_KIND[kind]
+            if length == LONGEST:
+                length += _beyond(corpus.tokens, position)
             cursors.append((position, family * STRIDE + length))
         if len(corpus.tokens) == output_start:
             self._add_starts(cursors)
@@ -79,7 +83,7 @@ class Tracker:
         best = max(cursors, key=lambda cursor: weights[cursor[1]], default=None)
         rest = len(tokens) - taken
         if best is not None and (taken or best[1] % STRIDE) and best[1] < EDIT_START * STRIDE:
-            position, self._run, self._since = best[0], best[1] % STRIDE, 0
+            position, self._run, self._since = best[0], LENGTH[best[1]], 0
             if rest and position < len(text) and text[position] == tokens[taken]:
                 position, rest = position + 1, rest - 1
             self._anchor = position
@@ -122,3 +126,13 @@ class Tracker:
             position = anchor + shift
             if position < end and position not in seen and (kind == WRITTEN or corpus.kinds[position] == kind):
                 cursors.append((position, family + resumed(since, shift)))
+
+
+def _beyond(tokens: list[int], position: int) -> int:
+    """How many of LONG_RUNS the match before `position`, known to be of LONGEST, reaches."""
+    known, end = LONGEST, len(tokens)
+    for reached, length in enumerate(LONG_RUNS):
+        if position < length or tokens[position - length : position - known] != tokens[end - length : end - known]:
+            return reached
+        known = length
+    return len(LONG_RUNS)

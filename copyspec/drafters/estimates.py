@@ -3,44 +3,89 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from copyspec.drafters.corpus import COMMON_TOKENS
 from copyspec.drafters.priors import CROWDS, PRIORS
 from copyspec.drafters.situations import COMMON, NONE_AT_ROOT, NONE_DEEPER, STRIDE
 
-TRUST = 6.0  # predictions after which a family's own record counts as much as its prior
-DECAY = 0.97  # of the record, for each later prediction of the family
-MOST = 4.0  # factor by which a record may raise or lower the odds
+TRUST = 6.0  # predictions that were right after which a record counts as much as its prior
+TRUST_LONG = 3.0  # wrong ones of long matches: they are few, and say most about how long copies hold here
+DECAY = 0.99  # of a record, for each later prediction
+MOST = 6.0  # factor by which a record may raise or lower the odds
+MOST_NONE = 4.0  # the same of no cursor being right
+
+SHORT = 3
+"""Matches below this length keep records of their own, at the root and deeper: a short one at the root comes after a
+difference, deeper it was joined to a draft, and neither says how long copies hold once they match."""
+
+SHORT_AT_ROOT, SHORT_DEEPER, LONG = range(3)
+KINDS = 3  # of records of a family
+
+
+@dataclass(slots=True)
+class Record:
+    """How often predictions were right, and how often they should have been. Earlier ones count less and less."""
+
+    right: float = 0.0
+    wrong: float = 0.0
+    expected: float = 0.0  # the sum of their probabilities
+    doubted: float = 0.0  # the sum of what was left to others
+
+    def add(self, probability: float, right: bool) -> None:
+        """A prediction that held `probability` was `right` or not."""
+        self.right = self.right * DECAY + right
+        self.wrong = self.wrong * DECAY + (not right)
+        self.expected = self.expected * DECAY + probability
+        self.doubted = self.doubted * DECAY + 1.0 - probability
+
+    def odds(self, trust_wrong: float, most: float) -> float:
+        """Factor that the odds of a prediction are to be given: those that it had over those expected."""
+        hits = (self.right + TRUST) / (self.expected + TRUST)
+        misses = (self.wrong + trust_wrong) / (self.doubted + trust_wrong)
+        return min(most, max(1.0 / most, hits / misses))
 
 
 class Estimates:
     """The weights of one row. They are ratios: the event that no cursor is right weighs about 1.
 
-    Each family of situations keeps a record of how often its first choice was right and how often it should have
-    been. The odds of what happened over the odds of what was expected multiply its weights.
+    Each family of situations keeps records of how often its first choice was right and how often it should have
+    been, and multiplies its weights by what they say.
     """
 
     def __init__(self) -> None:
-        self.weights = list(PRIORS)  # by situation
+        self.at_root = list(PRIORS)  # by situation, for the tree's root
+        self.deeper = list(PRIORS)  # the same for its other nodes
         self.crowds: Sequence[float] = CROWDS
         self.none_at_root = PRIORS[NONE_AT_ROOT]
         self.none_deeper = PRIORS[NONE_DEEPER]
-        self.common = [PRIORS[COMMON * STRIDE + rank // 2] for rank in range(2 * STRIDE)]  # by rank
-        self._right = [0.0] * COMMON  # by family, predictions that were right, decayed
-        self._wrong = [0.0] * COMMON
-        self._expected = [0.0] * COMMON  # the sum of their probabilities
-        self._doubted = [0.0] * COMMON
+        self.common = [PRIORS[COMMON * STRIDE + rank // 2] for rank in range(COMMON_TOKENS)]  # by rank
+        self._records = [Record() for _ in range(COMMON * KINDS)]
+        self._any = Record()  # at the root, of any cursor being right
 
-    def record(self, family: int, probability: float, right: bool) -> None:
-        """A prediction of `family` that held `probability` was `right` or not."""
-        self._right[family] = self._right[family] * DECAY + right
-        self._wrong[family] = self._wrong[family] * DECAY + (not right)
-        self._expected[family] = self._expected[family] * DECAY + probability
-        self._doubted[family] = self._doubted[family] * DECAY + 1.0 - probability
+    def record(self, after: int, probability: float, right: bool, *, is_root: bool) -> int:
+        """A first choice that held `probability` was `right` or not: the number of its record.
 
-    def refresh(self, family: int) -> None:
-        """Puts the family's record into its weights."""
-        hits = (self._right[family] + TRUST) / (self._expected[family] + TRUST)
-        misses = (self._wrong[family] + TRUST) / (self._doubted[family] + TRUST)
-        factor = min(MOST, max(1.0 / MOST, hits / misses))
-        start = family * STRIDE
-        self.weights[start : start + STRIDE] = [weight * factor for weight in PRIORS[start : start + STRIDE]]
+        `after`: the situation of its cursor had it been right. `is_root`: it was a child of the root.
+        """
+        family, length = divmod(after, STRIDE)
+        number = family * KINDS + (LONG if length > SHORT else SHORT_AT_ROOT if is_root else SHORT_DEEPER)
+        self._records[number].add(probability, right)
+        return number
+
+    def record_any(self, probability: float, right: bool) -> None:
+        """All that was predicted at the root held `probability`, and one of them was `right` or none."""
+        self._any.add(probability, right)
+        self.none_at_root = PRIORS[NONE_AT_ROOT] / self._any.odds(TRUST, MOST_NONE)
+
+    def refresh(self, number: int) -> None:
+        """Puts a record into the weights that it is of."""
+        family, kind = divmod(number, KINDS)
+        factor = self._records[number].odds(TRUST_LONG if kind != SHORT_AT_ROOT else TRUST, MOST)
+        start, end = family * STRIDE, (family + 1) * STRIDE
+        start, end = (start + SHORT, end) if kind == LONG else (start, start + SHORT)
+        weights = [weight * factor for weight in PRIORS[start:end]]
+        if kind != SHORT_DEEPER:
+            self.at_root[start:end] = weights
+        if kind != SHORT_AT_ROOT:
+            self.deeper[start:end] = weights

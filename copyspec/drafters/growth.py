@@ -34,6 +34,8 @@ class Grown:
     scores: list[float] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)  # of the token, where the heaviest cursor stood, or NOWHERE
     cursors: list[list[Cursor]] = field(default_factory=list)  # those that were right, moved on
+    offered: set[int] = field(default_factory=set)  # tokens that something at the root says come next
+    covered: float = 0.0  # their probability
 
 
 _Entry = tuple[float, int, int, int, int, list[Cursor]]
@@ -49,7 +51,7 @@ def grow(corpus: Corpus, cursors: list[Cursor], estimates: Estimates, budget: Bu
     Cursors at equal tokens share a node and add their weights: P(token) = weight of its cursors /
     (weight of all cursors + weight of none being right). A node's score is the product along its path.
     """
-    grown, text, weights = Grown(), corpus.tokens, estimates.weights
+    grown, text, weights = Grown(), corpus.tokens, estimates.deeper
     add_token, add_parent, add_score = grown.tokens.append, grown.parents.append, grown.scores.append
     add_position, add_cursors = grown.positions.append, grown.cursors.append
     heap = roots(corpus, cursors, estimates, grown)
@@ -116,6 +118,8 @@ def roots(corpus: Corpus, cursors: list[Cursor], estimates: Estimates, grown: Gr
     ranked = list(zip(estimates.common, corpus.common, strict=False))
     common = [entry for entry in ranked if entry[1] not in votes]
     total = estimates.none_at_root + sum([vote[0] for vote in votes.values()]) + sum([entry[0] for entry in common])
+    grown.covered = 1.0 - estimates.none_at_root / total
+    grown.offered = {*votes, *corpus.common}
     least = LEAST_SCORE * total
     heap: list[_Entry] = []
     for token, (weight, position, group) in votes.items():
@@ -131,7 +135,7 @@ def children(
     corpus: Corpus, cursors: list[Cursor], estimates: Estimates, grown: Grown, node: int
 ) -> list[tuple[float, int, int, int, list[Cursor]]]:
     """The entries of the children of `node`, after which `cursors` stand, without their order."""
-    if sum([estimates.weights[state] for _, state in cursors]) < SURE:
+    if sum([estimates.deeper[state] for _, state in cursors]) < SURE:
         join(corpus, grown.tokens[node], cursors)
     votes = _vote(corpus, cursors, estimates, grown, node)
     share = -grown.scores[node] / (estimates.none_deeper + sum(vote[0] for vote in votes.values()))
@@ -140,7 +144,7 @@ def children(
 
 def _vote(corpus: Corpus, cursors: list[Cursor], estimates: Estimates, grown: Grown, node: int) -> dict[int, _Vote]:
     """What the cursors after `node` say comes next, by token. Cursors at a border say nothing."""
-    weights, crowds, text = estimates.weights, estimates.crowds, corpus.tokens
+    weights, crowds, text = estimates.at_root if node == ROOT else estimates.deeper, estimates.crowds, corpus.tokens
     columns = crowd_columns([LENGTH[state] for _, state in cursors])
     votes: dict[int, _Vote] = {}
     heaviest: dict[int, float] = {}

@@ -5,7 +5,10 @@ from __future__ import annotations
 from copyspec.drafters.corpus import EDIT, PROMPT, REFERENCE, WRITTEN
 from copyspec.drafters.suffix import LONGEST
 
-STRIDE = LONGEST + 1
+LONG_RUNS = (32, 64, 128)
+"""Match lengths from which a situation is a further one, beyond LONGEST: how long a copy has held says whether the
+output is one that changes a word in twelve or one that changes a line in fifty."""
+STRIDE = LONGEST + 1 + len(LONG_RUNS)
 
 FAMILIES = (
     "aligned",  # in the edited text, at the least edit cost; by match length
@@ -33,6 +36,7 @@ NEAR_BY_KIND = {EDIT: 3, REFERENCE: 7, PROMPT: 8, WRITTEN: 9}
 EDIT_START, REFERENCE_START = 10, 11
 INPUT_START, INPUT_LATER = EDIT_START * STRIDE + 1, EDIT_START * STRIDE + 2
 """Situations of an encoder's input: no fit sees them, for recorded outputs are of decoder-only models."""
+RESUMED = 16  # columns of a resumed cursor, the first of them unused
 RESUMED_BY_KIND = {EDIT: 12, REFERENCE: 13, PROMPT: 14, WRITTEN: 15}
 COMMON, NONE = 16, 17
 
@@ -63,7 +67,7 @@ def _following() -> list[int]:
         if family >= EDIT_START:
             family = {EDIT_START: ALIGNED, REFERENCE_START: 4, 12: ALIGNED, 13: 7, 14: 8, 15: 9}.get(family, 6)
             length = 0
-        following.append(situation(family, min(length + 1, LONGEST)))
+        following.append(situation(family, length + 1 if length < LONGEST else length))
     return following
 
 
@@ -79,8 +83,8 @@ CROWD_ROWS = (*(f"{kind} {length}" for kind in ("aligned", "other") for length i
 CROWD = len(CROWD_ROWS) * COMPANIES * GAPS
 COMPANY = [0, 0, 1, 2, 2, 3, 3, 3, 3, *[4] * 8, 5]
 
-LENGTH = [state % STRIDE if state // STRIDE < EDIT_START else 0 for state in range(COUNT)]
-"""Match length of each situation."""
+LENGTH = [min(state % STRIDE, LONGEST) if state // STRIDE < EDIT_START else 0 for state in range(COUNT)]
+"""Match length of each situation, at most LONGEST."""
 
 
 def _crowd_row(state: int) -> int:
@@ -98,8 +102,10 @@ CROWD_ROW = [_crowd_row(state) for state in range(COUNT)]
 
 def crowd_columns(lengths: list[int]) -> dict[int, int]:
     """By match length, the column of the crowd table for a node whose cursors have these lengths."""
-    longest = max(lengths, default=0)
+    counts: dict[int, int] = {}
+    for length in lengths:
+        counts[length] = counts.get(length, 0) + 1
+    longest = max(counts, default=0)
     return {
-        length: COMPANY[min(lengths.count(length), 17)] * GAPS + min(longest - length, GAPS - 1)
-        for length in set(lengths)
+        length: COMPANY[min(count, 17)] * GAPS + min(longest - length, GAPS - 1) for length, count in counts.items()
     }
