@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from .citing import Citation, citations
     from .correctors import Corrector, FunctionCorrector, ModelCorrector, ModelOptions, Outcome
     from .documents import Edit, Format, FormatError, Part, Refusal, Segment
+    from .earlier import EarlierCorrections
     from .editing import Edited, EditOptions, EditPipeline
     from .editing import decoded as decoded_text
     from .edits import apply, shift
@@ -43,6 +44,7 @@ __all__ = [
     "Corrector",
     "DocxFormat",
     "Done",
+    "EarlierCorrections",
     "Edit",
     "EditOptions",
     "EditPipeline",
@@ -104,6 +106,7 @@ _EXPORTS = {
     "citing": ("Citation", "citations"),
     "correctors": ("Corrector", "FunctionCorrector", "ModelCorrector", "ModelOptions", "Outcome"),
     "documents": ("Edit", "Format", "FormatError", "Part", "Refusal", "Segment"),
+    "earlier": ("EarlierCorrections",),
     "editing": ("Edited", "EditOptions", "EditPipeline"),
     "edits": ("apply", "shift"),
     "files": ("FileJob", "FileOptions", "FileReport", "Listener", "correct_files"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from copyspec import Input, Result
 
 from .documents import Refusal
+from .earlier import PLACES, EarlierCorrections
 from .models import check_template, fill, wants_chat
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ class ModelOptions:
     segment_tokens: int | None = None  # longer texts are split; None: what fits into the model's context
     drafts: bool = True  # False decodes plainly; the output is the same
     draft_models: tuple[str, ...] = ()  # smaller models that draft too, as `draft_model` of `generate`
+    earlier: int = PLACES  # places corrected last in the run that drafts are copied from too
 
     def __post_init__(self) -> None:
         if self.instruction is not None:
@@ -108,6 +110,8 @@ class ModelOptions:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name}={value!r} must be at least 1")
+        if self.earlier < 0:
+            raise ValueError(f"earlier={self.earlier!r} must be a number of places, 0 for none")
 
 
 class ModelCorrector:
@@ -155,11 +159,19 @@ class ModelCorrector:
             options["draft_model"] = self.options.draft_models
         if not self.options.drafts:
             options["drafter"] = "none"
-        inputs = self._inputs(texts, asked)
+        encode = self.engine.codec.encode
+        earlier = EarlierCorrections(lambda text: encode(text).ids, most=self.options.earlier * self.options.drafts)
+        inputs = self._inputs(texts, asked, earlier)
         for index, result in self.engine.generate_each(inputs, ordered=False, skip_too_long=True, **options):
-            yield index, self._outcome(asked.pop(index), result)
+            text = asked.pop(index)
+            outcome = self._outcome(text, result)
+            if outcome.text is not None:
+                earlier.add(text, outcome.text)
+            yield index, outcome
 
-    def _inputs(self, texts: Iterable[str | None], asked: dict[int, str]) -> Iterator[Input | None]:
+    def _inputs(
+        self, texts: Iterable[str | None], asked: dict[int, str], earlier: EarlierCorrections
+    ) -> Iterator[Input | None]:
         index = 0
         for text in texts:
             if text is None:
@@ -167,7 +179,12 @@ class ModelCorrector:
                 continue
             asked[index] = text
             index += 1
-            yield Input(fill(self.instruction, text=text), edit_source=text, max_new_tokens=self._max_new_tokens(text))
+            yield Input(
+                fill(self.instruction, text=text),
+                edit_source=text,
+                max_new_tokens=self._max_new_tokens(text),
+                earlier=earlier.ids(),
+            )
 
     def _max_new_tokens(self, text: str) -> int:
         if self.options.max_new_tokens is not None:

@@ -90,6 +90,8 @@ class PipelineOptions(TypedDict, total=False):
     """Split what is longer. None: what fits into the model's context."""
     drafts: bool
     """False decodes plainly. The output is the same."""
+    earlier: int
+    """So many of the places corrected last are copied from too; 0: none."""
     guards: GuardOptions | None
     split: Splitter
     """How paragraphs fall into sentences: `segmentation.splitter`, or a function from a text to spans."""

@@ -20,7 +20,13 @@ from copyspec.engine.generation_config import note_ignored
 from copyspec.engine.inputs import encoder_limit, gather
 from copyspec.engine.jobs import Job, JobMaker
 from copyspec.engine.prompts import parse_prompts
-from copyspec.engine.reference_texts import ambient_references, parse_edits, parse_prediction, parse_references
+from copyspec.engine.reference_texts import (
+    ambient_references,
+    parse_earlier,
+    parse_edits,
+    parse_prediction,
+    parse_references,
+)
 from copyspec.engine.results import Chunk, Result
 from copyspec.engine.streaming import chunks
 from copyspec.engine.text import Codec
@@ -141,13 +147,16 @@ class Engine:
         """
         return generate_each(self, inputs, check_options(options), ordered=ordered, skip_too_long=skip_too_long)
 
-    def jobs(self, prompt: object, references: object, options: CallOptions) -> tuple[list[Job], bool]:
-        """One job per prompt and sample, and whether there was one prompt alone."""
+    def jobs(
+        self, prompt: object, references: object, options: CallOptions, earlier: Sequence[Sequence[int]] = ()
+    ) -> tuple[list[Job], bool]:
+        """One job per prompt and sample, and whether there was one prompt alone; `earlier` as in `Input`."""
         self._check_loaded()
         prompts, single = parse_prompts(prompt)
         own = parse_references(references, len(prompts))
         edits = parse_edits(options.edit_source, len(prompts))
         shared: list[Reference] = [*parse_prediction(options.prediction), *ambient_references()]
+        shared += parse_earlier(earlier)
         return self._jobs.make(gather(prompts, edits, own, shared), options), single
 
     def steps(

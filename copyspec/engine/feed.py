@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -26,12 +26,17 @@ class Input:
     edit_source: str | None = None
     max_new_tokens: int | None = None
     """Instead of the limit given for all."""
+    earlier: Sequence[Sequence[int]] = ()
+    """Token ids of stretches of other outputs that may come again in this one: copied from, like references, but they
+    count for less, for nobody says that they belong to this prompt."""
 
 
 class Decoder(Protocol):
     """What a stream of inputs needs of an engine: prompts as jobs, and the steps of their requests."""
 
-    def jobs(self, prompt: object, references: object, options: CallOptions) -> tuple[list[Job], bool]: ...
+    def jobs(
+        self, prompt: object, references: object, options: CallOptions, earlier: Sequence[Sequence[int]] = ()
+    ) -> tuple[list[Job], bool]: ...
     def steps(
         self, requests: Iterable[Request | None], options: CallOptions
     ) -> Generator[list[StepOutput], None, None]: ...
@@ -107,7 +112,7 @@ class _Feed:
             edit_source=each.edit_source,
             max_new_tokens=each.max_new_tokens or self._options.max_new_tokens,
         )
-        jobs, single = self._engine.jobs(each.prompt, each.references, options)
+        jobs, single = self._engine.jobs(each.prompt, each.references, options, each.earlier)
         if not single:
             raise TypeError(f"an Input holds one prompt, got {len(jobs)}: give an Input for each of them")
         return jobs[0]

@@ -73,7 +73,7 @@ class InputEncoder:
         """The edit source and the references, empty ones left out, `earlier` outputs last."""
         given = [(inputs.edit, "edit")] if inputs.edit is not None else []
         if with_references:
-            given += [(reference, "reference") for reference in inputs.references]
+            given += [(reference, reference.kind) for reference in inputs.references]
             given += [(reference, "reference") for reference in earlier]
         if not given:
             return []

@@ -25,6 +25,8 @@ class Reference:
     """In the caller's `references`; None for predictions, texts being edited and ambient references."""
     text: str | None = None
     ids: Sequence[int] | None = None
+    kind: str = "reference"
+    """As spans tell it. Anything but `reference` is told nothing of its worth, and weighs as the prompt does."""
 
 
 # References of the `with copyspec.references(...)` blocks around the call, outermost first.
@@ -86,6 +88,17 @@ def parse_prediction(value: object) -> list[Reference]:
         if parts and all(isinstance(part, str) for part in parts):
             return [Reference("prediction", None, encodable("".join(map(str, parts)), "prediction"))]
     raise TypeError(f"prediction must be {{'type': 'content', 'content': 'the expected text'}}; got {shown(value)}")
+
+
+def parse_earlier(value: object) -> list[Reference]:
+    """`Input.earlier`: lists of token ids."""
+    value = plain_list(value)
+    for item in value if isinstance(value, (list, tuple)) else [value]:
+        # Many short lists come with every input: checked in one pass, without the words that `check_ids` has.
+        if not isinstance(item, (list, tuple)) or not all(isinstance(token, int) for token in item):
+            raise TypeError(f"earlier must hold lists of token ids; got {shown(item)}")
+    assert isinstance(value, (list, tuple))
+    return [Reference("earlier", None, ids=item, kind="earlier") for item in value]
 
 
 def parse_edits(value: object, prompts: int) -> list[Reference | None]:
