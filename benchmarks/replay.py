@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from benchmarks import replay_chart, replay_html, replay_table
+from benchmarks import replay_chart, replay_html, replay_peers, replay_table
 from benchmarks.replay_figures import Figures
 from benchmarks.replay_limits import within_mean
 from benchmarks.replay_methods import HfPromptLookup, Llma, LongestSuffix, PromptLookup, ShallowAggressive
@@ -61,6 +61,12 @@ METHODS: dict[str, Method] = {
     "sad": lambda _, row: ShallowAggressive(row.prompt, row.references, row.output[-1]),
     "llma": lambda _, row: Llma(row.prompt, row.references, row.output[-1]),
 }
+
+PEERS: dict[str, Method] = {
+    "arctic": lambda _, row: replay_peers.Arctic(row.prompt, row.references, row.output[-1]),
+    "sglang": lambda _, row: replay_peers.SGLang(row.prompt, row.references, row.output[-1]),
+}
+"""Methods that need other projects' compiled code; asked for by name only."""
 
 
 @dataclass(slots=True)
@@ -138,7 +144,7 @@ def run(
         tokens = [tokenise(row, tokenizer, eos) for row in members]
         for most in limits:
             for name in methods:
-                measure = partial(replay_all, METHODS[name], key[0], tokens)
+                measure = partial(replay_all, (METHODS | PEERS)[name], key[0], tokens)
                 tally = within_mean(measure, mean_nodes, most) if mean_nodes else measure(Budget(most))
                 figures.append(_figures((*key, name, most), tally, mean_nodes))
         done += len(members)
@@ -203,7 +209,11 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.replay", description=__doc__)
     parser.add_argument("transcripts", nargs="+", help=".jsonl.gz files or folders of them")
     parser.add_argument("--tokenizer", required=True, help="tokenizer.json, gzip allowed")
-    parser.add_argument("--methods", default=",".join(METHODS), help="comma-separated, of: %(default)s")
+    parser.add_argument(
+        "--methods",
+        default=",".join(METHODS),
+        help="comma-separated, of: %(default)s; where installed: arctic,sglang",
+    )
     parser.add_argument("--nodes", type=node_counts, default=[32], help="draft nodes a call, at most (default: 32)")
     parser.add_argument("--mean-nodes", type=positive, default=None, help="draft nodes a call on average, at most")
     parser.add_argument("--rows", type=row_count, default=None, help="rows of each set, at most (default: all)")
@@ -212,9 +222,16 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--html", default=None, help="where to write a page with chart and table")
     parser.add_argument("--png", default=None, help="where to draw the chart (needs matplotlib)")
     options = parser.parse_args(arguments)
-    unknown = [method for method in options.methods.split(",") if method not in METHODS]
+    methods = options.methods.split(",")
+    unknown = [method for method in methods if method not in METHODS | PEERS]
     if unknown:
-        parser.error(f"--methods: no method {unknown[0]!r}; there are {', '.join(METHODS)}")
+        parser.error(f"--methods: no method {unknown[0]!r}; there are {', '.join(METHODS | PEERS)}")
+    for method, module in (("arctic", replay_peers.ARCTIC), ("sglang", replay_peers.SGLANG)):
+        if method in methods:
+            try:
+                replay_peers.need(module)
+            except ImportError as error:
+                parser.error(f"--methods: {method} {error}")
     for name in ("json", "html", "png"):  # before minutes of work, not after
         file = getattr(options, name)
         if file and not Path(file).parent.is_dir():

@@ -20,20 +20,23 @@ SGLANG_DEPTH, SGLANG_BREADTH = 18, 10  # its own defaults
 SGLANG_CORPUS_SHARE = 0.75  # of the nodes, for the automaton of the prompt: ahead of a quarter, a half and all
 
 
-def _peer(module: str, package: str) -> ModuleType:
+ARCTIC, SGLANG = "arctic_inference.suffix_decoding", "sglang.srt.speculative.cpp_ngram.ngram_corpus"
+
+
+def need(module: str) -> ModuleType:
+    """A peer's module. Raises ImportError, with what to install, where it is not there."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ValueError(
-            f"this method runs the compiled code of {package}, which is not installed here: {error}"
-        ) from None
+        package = module.partition(".")[0].replace("_", "-")
+        raise ImportError(f"runs the compiled code of {package}, which is not installed here: {error}") from None
 
 
 class Arctic:
     """SuffixDecoding (arXiv 2411.04975): `arctic_inference`'s suffix tree over the prompt and the output of one row."""
 
     def __init__(self, prompt: Sequence[int], references: Sequence[Sequence[int]], eos: int) -> None:
-        module = _peer("arctic_inference.suffix_decoding", "arctic-inference")
+        module = need(ARCTIC)
         self.cache = module.SuffixDecodingCache(max_tree_depth=ARCTIC_DEPTH, max_cached_requests=0)
         self.tokens = list(prompt)
         self.cache.start_request(0, self.tokens)
@@ -58,7 +61,7 @@ class SGLang:
     """SGLang's NGRAM speculation: a trie of the output and a suffix automaton of the prompt."""
 
     def __init__(self, prompt: Sequence[int], references: Sequence[Sequence[int]], eos: int) -> None:
-        self.module = _peer("sglang.srt.speculative.cpp_ngram.ngram_corpus", "sglang")
+        self.module = need(SGLANG)
         self.corpus: Any = None
         self.nodes = 0
         self.prompt, self.output = list(prompt), list[int]()

@@ -118,30 +118,30 @@ def same_rows_table(report: Report) -> str:
     """Peers' own code on the same rows, where it was measured, and where it is ahead."""
     if not report.peer_figures:
         return ""
-    peers, many, mean = (_grids(figures)[0] for figures in (report.peer_figures, report.figures, report.mean_figures))
-    names = [name for name in peers.methods if name not in many.methods]
+    most, mean = _grids(report.figures)[0], _grids(report.mean_figures)[0]
+    limits = {_mean(own): own for own in (most, mean)}
+    peers = {_mean(grid): grid for grid in _grids(report.peer_figures) if _mean(grid) in limits}
+    columns = [(name, limit) for limit, grid in peers.items() for name in grid.methods if name not in most.methods]
     rows, behind = [], []
-    for task, keys in many.tasks.items():
+    for task, keys in most.tasks.items():
         rows.append([f"**{task}**"])
         for key in keys:
-            theirs = [peers.cell(key, name) for name in names]
-            ours = many.cell(key, OWN), mean.cell(key, OWN)
-            cells = (f"{one.tokens_per_call:.2f} [{one.nodes_per_call:.1f}]" for one in (*theirs, *ours))
-            rows.append([many.label(key), *cells])
-            for name, one in zip(names, theirs, strict=True):
-                for own, said in zip(ours, (f"{_most(many)} nodes", f"mean {_mean(mean):g}"), strict=True):
-                    if one.tokens_per_call > own.tokens_per_call:
-                        figures = f"{own.tokens_per_call:.2f} against {one.tokens_per_call:.2f} of {_title(name)}"
-                        behind.append(f"{task}, {many.label(key)}: {figures} ({said})")
-    head = [
-        "set",
-        *(_title(name) for name in names),
-        f"copyspec, {_most(many)} nodes",
-        f"copyspec, mean {_mean(mean):g}",
-    ]
-    where = f"The same code on these {report.rows} rows of each set, at most {_most(peers)} nodes;"
-    said = f"{where} in brackets nodes per call."
-    return "\n".join([said, "", _table(head, rows), "", *_listed("Behind on these rows:", behind)]).rstrip()
+            theirs = [(name, limit, peers[limit].cell(key, name)) for name, limit in columns]
+            cells = [line for _, _, line in theirs] + [own.cell(key, OWN) for own in limits.values()]
+            rows.append([most.label(key), *(f"{one.tokens_per_call:.2f} [{one.nodes_per_call:.1f}]" for one in cells)])
+            for name, limit, line in theirs:
+                own = limits[limit].cell(key, OWN).tokens_per_call
+                if line.tokens_per_call > own:
+                    said = f"{own:.2f} against {line.tokens_per_call:.2f} of {_title(name)}"
+                    behind.append(f"{task}, {most.label(key)}: {said} ({limits[limit].any.limit})")
+    names = [(_title(name), limit) for name, limit in [*columns, *((OWN, limit) for limit in limits)]]
+    head = ["set", *(f"{name}, {_words(limit, most)}" for name, limit in names)]
+    said = f"The same code on these {report.rows} rows of each set, in brackets nodes per call."
+    return "\n".join([said, "", _table(head, rows), "", *_listed("Behind at the same limit:", behind)]).rstrip()
+
+
+def _words(limit: float, grid: Grid) -> str:
+    return f"mean {limit:g}" if limit else f"{_most(grid)} nodes"
 
 
 def provenance(report: Report) -> str:

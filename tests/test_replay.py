@@ -258,6 +258,30 @@ def test_several_limits_and_a_mean_of_nodes(
     assert "at most 4 nodes a call, 2.5 on average" in capsys.readouterr().out
 
 
+def test_methods_of_peers_say_what_they_need(
+    files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "arctic_inference", None)  # as if it were not installed
+    with pytest.raises(SystemExit):
+        replay.main([str(files[0]), "--tokenizer", str(files[1]), "--methods", "copyspec,arctic"])
+    assert "arctic runs the compiled code of arctic-inference, which is not installed" in capsys.readouterr().err
+
+
+def test_peers_are_compared_at_the_same_limit() -> None:
+    def line(method: str, tokens: float, mean: float | None = None) -> Figures:
+        return Figures("code_edit", "edits", "m", method, 32, 5, 100, 20, tokens, 7.5, 1.0, 1.0, mean)
+
+    report = replay_tables.Report(
+        command="", date="", machine={}, versions={}, rows=5,
+        figures=[line("copyspec", 9.0)], mean_figures=[line("copyspec", 6.0, 8.0)], few_rows=2, few_figures=[],
+        peer_figures=[line("arctic", 7.0), line("arctic", 6.5, 8.0)],
+    )  # fmt: skip
+    table = replay_tables.same_rows_table(report)
+    assert "| 7.00 [7.5] | 6.50 [7.5] | 9.00 [7.5] | 6.00 [7.5] |" in table
+    assert "6.00 against 6.50 of Arctic (at most 32 nodes a call, 8 on average)" in table
+    assert table.count("against") == 1, "32 nodes at most are compared with 32 at most"
+
+
 class Page(HTMLParser):
     """The tags of a page, in order, those without an end left out of the count of open ones."""
 
