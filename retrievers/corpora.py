@@ -201,6 +201,10 @@ def _unseen(more: Sequence[Passage], before: Sequence[Passage]) -> list[Passage]
 def load_retriever(folder: Folder, *, encode: Encode | None = None) -> Retriever:
     """The retriever that was saved in a folder, whichever it is. `encode`: the encoder of a dense one, if not the
     HuggingFaceEmbedder whose name stands in the index."""
+    return files.read_whole(folder, lambda: _load(folder, encode))
+
+
+def _load(folder: Folder, encode: Encode | None) -> Retriever:
     manifest = files.read_manifest(folder)
     if manifest.kind == bm25.KIND:
         return BM25Retriever.load(folder)

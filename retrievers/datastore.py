@@ -65,6 +65,10 @@ class Datastore:
     def __init__(self, folder: Folder, *, fingerprint: str | None = None, verify: bool = True) -> None:
         """Opens what `create` made. Raises files.IndexFileError for damage or another tokenizer."""
         self.folder = Path(folder)
+        files.read_whole(folder, lambda: self._open(fingerprint, verify))
+
+    def _open(self, fingerprint: str | None, verify: bool) -> None:
+        folder = self.folder
         manifest = files.read_manifest(folder, KIND)
         if fingerprint is not None:
             files.check_fingerprint(folder, manifest, fingerprint, "tokenizer")

@@ -12,10 +12,10 @@ import io
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from .base import Folder
 FORMAT = "copyspec-index"
 VERSION = 1
 MANIFEST = "manifest.json"
+_T = TypeVar("_T")
 _BLOCK = 1 << 20  # bytes hashed at once: large enough for full speed, small enough to stay in the cache
 
 
@@ -140,6 +141,18 @@ def read_manifest(folder: Folder, kind: str | None = None) -> Manifest:
     for entry in files.values():
         _check_size(Path(folder) / entry.name, entry)
     return manifest
+
+
+def read_whole(folder: Folder, read: Callable[[], _T]) -> _T:
+    """What `read` makes of an index; anew where another process replaced the index, and its files, meanwhile."""
+    path = Path(folder) / MANIFEST
+    while True:
+        before = path.read_bytes() if path.exists() else b""
+        try:
+            return read()
+        except OSError:
+            if not path.exists() or path.read_bytes() == before:
+                raise
 
 
 def check_file(folder: Path, entry: Entry) -> Path:

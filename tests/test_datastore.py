@@ -280,3 +280,13 @@ def test_keys_at_other_distances_are_refused(folder: Path, monkeypatch: pytest.M
     monkeypatch.setattr(sampled_keys, "STRIDE", 2)
     with pytest.raises(IndexFileError, match=r"of another version .*: build it again"):
         Datastore(folder)
+
+
+def test_a_datastore_opens_while_another_process_appends(tmp_path: Path) -> None:
+    store = Datastore.create(tmp_path, [[1, 2, 3]])
+    with ThreadPoolExecutor(1) as other:
+        done = other.submit(lambda: [store.append([[5, number]]) for number in range(60)])
+        opened = []
+        while not done.done():
+            opened.append(Datastore(tmp_path).num_documents)
+    assert opened == sorted(opened) and Datastore(tmp_path).num_documents == 61
