@@ -64,6 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.threads:
         torch.set_num_threads(options.threads)
     engine = copyspec.load(options.model, dtype=options.dtype)
+    if options.ignore_eos and engine.model.generation_config is not None:
+        engine.model.generation_config.eos_token_id = None
     passages = list(dict.fromkeys(read_rows(options.passages, "text")))
     texts, others = passages[: options.texts], passages[options.texts :]
     chosen = others[:: max(1, len(others) // options.prompts)][: options.prompts]
@@ -136,6 +138,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--texts", type=int, default=300, help="passages in the datastore")
     parser.add_argument("--prompts", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=64, help="of an output at most")
+    parser.add_argument("--ignore-eos", action="store_true", help="all outputs as long as that, as where a text goes on")
     parser.add_argument("--neighbours", type=int, default=8)
     parser.add_argument("--weight", type=float, default=0.25, help="of the neighbours' distribution")
     parser.add_argument("--model", default="default", help="hub id, folder or default")
