@@ -138,7 +138,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--texts", type=int, default=300, help="passages in the datastore")
     parser.add_argument("--prompts", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=64, help="of an output at most")
-    parser.add_argument("--ignore-eos", action="store_true", help="all outputs as long as that, as where a text goes on")
+    parser.add_argument("--ignore-eos", action="store_true", help="all outputs as long as that")
     parser.add_argument("--neighbours", type=int, default=8)
     parser.add_argument("--weight", type=float, default=0.25, help="of the neighbours' distribution")
     parser.add_argument("--model", default="default", help="hub id, folder or default")
