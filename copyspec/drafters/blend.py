@@ -11,7 +11,7 @@ from copyspec.drafters.copying import CopyDrafter
 from copyspec.drafters.growth import Grown
 from copyspec.drafters.harvest import ALTERNATIVES, PoolPredictor
 from copyspec.drafters.mixture import Blended, Candidate, blend, learn, no_copies, read_on
-from copyspec.drafters.predictors import Predictor, Words, paths
+from copyspec.drafters.predictors import Path, Predictor, Words, paths
 from copyspec.sources import Source
 from copyspec.tree import EMPTY, ROOT, DraftTree
 
