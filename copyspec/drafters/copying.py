@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from copyspec.budget import Budget
 from copyspec.drafters.corpus import Corpus
 from copyspec.drafters.cursors import Tracker
-from copyspec.drafters.estimates import Estimates
+from copyspec.drafters.estimates import AT_ROOT, DEEPER, Estimates
 from copyspec.drafters.growth import Cursor, Grown, grow
-from copyspec.drafters.situations import EDIT_START, STRIDE
 from copyspec.sources import Source
 from copyspec.tree import EMPTY, ROOT, DraftTree
 
@@ -49,7 +48,7 @@ class CopyDrafter:
     def _learn(self, tokens: Sequence[int]) -> tuple[list[Cursor], int]:
         """Walks the last tree along `tokens`: the cursors where the walk leaves it, and after how many tokens."""
         grown, estimates = self._grown, self._estimates
-        parents, drafted = grown.parents, grown.tokens
+        parents, drafted, scores, records = grown.parents, grown.tokens, grown.scores, estimates.records
         node, taken, likely = ROOT, 0, None  # `likely`: the first child of `node`
         touched = set()
         for child, parent in enumerate(parents):  # children come after their parents: one pass walks the path
@@ -58,10 +57,12 @@ class CopyDrafter:
             right = drafted[child] == tokens[taken]
             if likely is None:
                 likely = child
-                after = self._after(child)
-                if after < EDIT_START * STRIDE:
-                    probability = grown.scores[child] / (grown.scores[node] if node != ROOT else 1.0)
-                    touched.add(estimates.record(after, probability, right, is_root=node == ROOT))
+                cursors = grown.cursors[child]
+                if cursors:
+                    after = cursors[0][1]
+                    number = DEEPER[after] if node != ROOT else AT_ROOT[after]
+                    records[number].add(scores[child] / (scores[node] if node != ROOT else 1.0), right)
+                    touched.add(number)
             if right:
                 node, taken, likely = child, taken + 1, None
                 if taken == len(tokens):
@@ -71,11 +72,6 @@ class CopyDrafter:
         if grown.offered:
             estimates.record_any(grown.covered, tokens[0] in grown.offered)
         return (self._cursors if node == ROOT else grown.cursors[node]), taken
-
-    def _after(self, node: int) -> int:
-        """Situation, after `node`, of the first cursor that drafted it."""
-        cursors = self._grown.cursors[node]
-        return cursors[0][1] if cursors else EDIT_START * STRIDE
 
     def _tree(self, grown: Grown, count: int) -> DraftTree:
         """The first `count` nodes, the most likely chain moved to the front."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,9 @@ COMMON_TOKENS = 32
 OWN_COUNT = 3  # what a token of the output counts in frequencies, a token of a source counting 1
 _KINDS = {"edit": EDIT, "reference": REFERENCE, "prompt": PROMPT}
 _DUPLICATE_TOKENS = 8  # a shorter reference found inside a prompt is as likely chance as quotation
+
+
+_make_origin = partial(tuple.__new__, Origin)  # twice as fast as the class itself, and called for every node
 
 
 class Corpus:
@@ -106,7 +110,7 @@ class Corpus:
                     which = bisect_right(self._starts, position) - 1
                     source, start = self._sources[which], self._starts[which]
                     stop = start + self._lengths[which]
-            found.append(Origin(source, position - start) if position < stop else None)
+            found.append(_make_origin((source, position - start)) if position < stop else None)
         return found
 
     def starts(self, kind: int) -> list[int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from copyspec.drafters.corpus import COMMON_TOKENS
 from copyspec.drafters.priors import CROWDS, PRIORS
-from copyspec.drafters.situations import COMMON, NONE_AT_ROOT, NONE_DEEPER, STRIDE
+from copyspec.drafters.situations import COMMON, EDIT_START, NONE_AT_ROOT, NONE_DEEPER, STRIDE
 
 TRUST = 6.0  # predictions that were right after which a record counts as much as its prior
 TRUST_LONG = 3.0  # wrong ones of long matches: they are few, and say most about how long copies hold here
@@ -21,6 +21,20 @@ difference, deeper it was joined to a draft, and neither says how long copies ho
 
 SHORT_AT_ROOT, SHORT_DEEPER, LONG = range(3)
 KINDS = 3  # of records of a family
+
+
+def record_number(after: int, *, is_root: bool) -> int:
+    """The record of a first choice whose cursor would, had it been right, be in the situation `after`.
+
+    `is_root`: it was a child of the root.
+    """
+    family, length = divmod(after, STRIDE)
+    return family * KINDS + (LONG if length > SHORT else SHORT_AT_ROOT if is_root else SHORT_DEEPER)
+
+
+AT_ROOT = [record_number(after, is_root=True) for after in range(EDIT_START * STRIDE)]
+DEEPER = [record_number(after, is_root=False) for after in range(EDIT_START * STRIDE)]
+"""Record numbers by situation. Nothing is in one of the others after a right token."""
 
 
 @dataclass(slots=True)
@@ -60,18 +74,8 @@ class Estimates:
         self.none_at_root = PRIORS[NONE_AT_ROOT]
         self.none_deeper = PRIORS[NONE_DEEPER]
         self.common = [PRIORS[COMMON * STRIDE + rank // 2] for rank in range(COMMON_TOKENS)]  # by rank
-        self._records = [Record() for _ in range(COMMON * KINDS)]
+        self.records = [Record() for _ in range(EDIT_START * KINDS)]  # see `record_number`
         self._any = Record()  # at the root, of any cursor being right
-
-    def record(self, after: int, probability: float, right: bool, *, is_root: bool) -> int:
-        """A first choice that held `probability` was `right` or not: the number of its record.
-
-        `after`: the situation of its cursor had it been right. `is_root`: it was a child of the root.
-        """
-        family, length = divmod(after, STRIDE)
-        number = family * KINDS + (LONG if length > SHORT else SHORT_AT_ROOT if is_root else SHORT_DEEPER)
-        self._records[number].add(probability, right)
-        return number
 
     def record_any(self, probability: float, right: bool) -> None:
         """All that was predicted at the root held `probability`, and one of them was `right` or none."""
@@ -81,7 +85,7 @@ class Estimates:
     def refresh(self, number: int) -> None:
         """Puts a record into the weights that it is of."""
         family, kind = divmod(number, KINDS)
-        factor = self._records[number].odds(TRUST_LONG if kind != SHORT_AT_ROOT else TRUST, MOST)
+        factor = self.records[number].odds(TRUST_LONG if kind != SHORT_AT_ROOT else TRUST, MOST)
         start, end = family * STRIDE, (family + 1) * STRIDE
         start, end = (start + SHORT, end) if kind == LONG else (start, start + SHORT)
         weights = [weight * factor for weight in PRIORS[start:end]]
