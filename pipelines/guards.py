@@ -14,6 +14,10 @@ from .wrappers import unwrapped
 _EXACT = Tolerance(forms=False, quotes=False)
 _FREE_WORDS = 3
 """So many changed words are never too many: in a heading of two words, one is half of it."""
+_FRAGMENT_WORDS = _FREE_WORDS
+"""So few words without an end are no sentence but a heading, a cell, a name: nothing tells what it lacks, and models
+that want to see a sentence write one ("Task" comes back as "Task. Task.")."""
+_END = re.compile(r"[.!?…。！？][\"'”’»)\]]*\Z")
 
 # What may stand inside a match does not stand before one: from every letter of a long word on, a search for the `@` or
 # the bracket behind it would take the square of its length.
@@ -96,7 +100,7 @@ def check(
     if not output.strip():
         return Checked((), Refusal("empty", "the model wrote nothing"))
     edits = segment_edits(text, segment, output, tolerance=tolerance)
-    if refusal := _too_many(text, segment, edits, options):
+    if refusal := _too_many(text, segment, edits, options) or _sentence_of_fragment(text, segment, edits):
         return Checked((), refusal)
     guards = _Guards(text, segment, options)
     kept, dropped = [], []
@@ -121,6 +125,39 @@ def _too_many(text: str, segment: Segment, edits: Sequence[Edit], options: Guard
     return None
 
 
+def _fragment_words(piece: str) -> int:
+    """Words of a text that is no sentence; 0 for others."""
+    count = 0 if _END.search(piece) else _count(piece)
+    return count if count <= _FRAGMENT_WORDS else 0
+
+
+def _sentence_of_fragment(text: str, segment: Segment, edits: Sequence[Edit]) -> Refusal | None:
+    """A fragment that would become more words or take on a mark: a model that writes these understood nothing. Of two
+    words and more, only the mark at the end is left out (`_Guards`): models add it out of habit."""
+    piece = text[segment.start : segment.end]
+    count = _fragment_words(piece)
+    for edit in edits if count else ():
+        if _grows(text, edit) and (count == 1 or not _ends(text, segment, edit)):
+            return Refusal("fragment", f"{piece!r} is no sentence, and would take on {edit.replacement!r}")
+    return None
+
+
+def _grows(text: str, edit: Edit) -> bool:
+    """Whether there are more words and marks than before; the same letters in more words ("alot") are no more."""
+    was = text[edit.start : edit.end]
+    more = len(words(edit.replacement, _EXACT)) > len(words(was, _EXACT))
+    return more and not (was and _letters(was) == _letters(edit.replacement))
+
+
+def _ends(text: str, segment: Segment, edit: Edit) -> bool:
+    """Whether it does no more than to put a mark behind the segment."""
+    return edit.start == edit.end == segment.end and not _letters(edit.replacement)
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalnum, text)).casefold()
+
+
 def _count(text: str) -> int:
     return sum(word.key[0].isalnum() for word in words(text, _EXACT))
 
@@ -141,6 +178,7 @@ class _Guards:
             for reason, pattern in self.patterns.items()
         }
         self.names = [] if options.allow_names else _names(piece, segment.start)
+        self.is_fragment = _fragment_words(piece) > 0
 
     def refusal(self, edit: Edit) -> Refusal | None:
         was = self.text[edit.start : edit.end]
@@ -152,6 +190,8 @@ class _Guards:
             return Refusal("markup", f"{edit.replacement!r} brings {new!r}")
         if self.segment.is_label and edit.start == self.segment.start and was.casefold() == edit.replacement.casefold():
             return Refusal("markup", f"{was!r} begins a heading or a cell, and would become {edit.replacement!r}")
+        if self.is_fragment and _ends(self.text, self.segment, edit):
+            return Refusal("fragment", f"{edit.replacement!r} would stand behind what is no sentence")
         for reason, pattern in self.patterns.items():
             before, after = self._windows(edit, self.places[reason])
             had, has = ([found[0] for found in pattern.finditer(window)] for window in (before, after))

@@ -90,6 +90,16 @@ def test_edits_of_a_file_applied_to_its_bytes_give_the_output(
     assert "<title>c.md</title>" in page and str(tmp_path) not in page
 
 
+def test_headings_cells_and_lone_words_stay(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    """What the bundled model makes sentences of ("Task. Task.") stays what it is, in plain text too."""
+    table = b"# Task\n\nOwner\n\n| Task | Owner | Due date |\n|---|---|---|\n| Total | Anna | Monday |\n"
+    for name in ("a.md", "a.txt"):
+        (tmp_path / name).write_bytes(table)
+        code, out, err = run_binary(capfdbinary, "gec", tmp_path / name)
+        assert (code, out) == (0, table), name
+    assert "fragment" in err
+
+
 def test_json_lines_tell_the_correction_beside_the_text(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:

@@ -193,8 +193,8 @@ def test_a_correction_brings_no_markup() -> None:
 
 def test_headings_and_cells_take_on_no_full_stop() -> None:
     fixes = {"teh": "the", "notes": "notes."}
-    assert corrected(b"# teh notes\n\nteh notes\n\n| teh notes |\n|--|\n", fixes) == (
-        b"# the notes\n\nthe notes.\n\n| the notes |\n|--|\n"
+    assert corrected(b"# teh notes\n\nhe reads teh notes\n\n| teh notes |\n|--|\n", fixes) == (
+        b"# the notes\n\nhe reads the notes.\n\n| the notes |\n|--|\n"
     )
 
 

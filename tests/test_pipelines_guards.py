@@ -183,6 +183,34 @@ def test_a_text_that_lost_a_part_stays() -> None:
         GuardOptions(max_lost_ratio=-1)
 
 
+@pytest.mark.parametrize(
+    ("source", "output", "expected"),
+    [
+        ("Task", "Task. Task.", "Task"),
+        ("Task", "T task", "Task"),
+        ("Total", "Totalal.", "Total"),
+        ("childrens", "Mill children are.", "childrens"),
+        ("Part two", "Part two. Part two.", "Part two"),
+        ("Dear Anna,", "Dear Anna, Dear Anna, Dear.", "Dear Anna,"),
+        ("Opne questions", "Open questions.", "Open questions"),
+        ("The boat", "The boat.", "The boat"),
+        ("recieve", "receive", "receive"),
+        ("teh", "The", "The"),
+        ("alot", "a lot", "a lot"),
+        ("dont worry", "don't worry", "don't worry"),
+        ("tasks tasks", "tasks", "tasks"),
+        ("He go.", "He goes there.", "He goes there."),
+        ("“Go!”", "“Go away!”", "“Go away!”"),
+        ("he go home late", "he goes home late.", "he goes home late."),
+    ],
+)
+def test_few_words_without_an_end_become_no_sentence(source: str, output: str, expected: str) -> None:
+    found = checked(source, output)
+    assert apply(source, found.edits) == expected
+    told = [*found.dropped, *([found.refusal] if found.refusal else [])]
+    assert {refusal.reason for refusal in told} <= {"fragment"} and bool(told) == (expected != output)
+
+
 def test_protected_spans_stay() -> None:
     source = "He see [teh link](http://x.y) and teh cat"
     segment = Segment(0, len(source), protected=((16, 29),))

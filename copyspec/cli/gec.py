@@ -118,9 +118,9 @@ def gec(
 
     The summary counts what was left as it was, by reason. Edits that touch numbers, links, code, names or what
     --protect names; markup: an edit would bring some, protected: it touches some. Whole segments: ratio (more words
-    changed than --max-edit-ratio), lost (more would be gone than --max-lost-ratio), empty (the model wrote nothing),
-    cut (its output had no end), length (longer than its context), encoding and binary (no text), json and field
-    (records without a text).
+    changed than --max-edit-ratio), lost (more would be gone than --max-lost-ratio), fragment (three words at most, no
+    sentence, would become one), empty (the model wrote nothing), cut (its output had no end), length (longer than its
+    context), encoding and binary (no text), json and field (records without a text).
     """
     from copyspec.pipelines import (
         FORMATS,
