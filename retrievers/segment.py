@@ -14,7 +14,7 @@ from .numbers import mapped, numbers_of
 from .sampled_keys import Heads, PlaceIndex, SampledKeys, sampled_keys
 from .suffix_array import BORDER, Tokens, sorted_places
 
-_KEYS = ("keys", "tops", "shared")  # which an index of an earlier version lacks: searches take two to three times as long
+_KEYS = ("keys", "tops", "shared")  # which an index of an earlier version lacks: searches there take longer
 
 
 def write_segment(folder: Path, tokens: Tokens) -> dict[str, files.Entry]:
