@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from copyspec.pipelines import Done, EditRows, FileJob, FileReport, Format
 
+_NAME_CHARS = 30  # of a file's name beside the bar: the rest of 80 columns is the bar's and the time's
 _SPOOLED_BYTES = 16 << 20  # of a spool in memory
 
 
@@ -149,13 +150,21 @@ class Shown:
     def part(self, path: str, form: Format, done: Done[FileJob]) -> None:
         assert done.part is not None
         self._here += len(done.part.text)
-        self._bar.update(self._task, description=Path(path).name, completed=self._done + self._here)
+        self._bar.update(self._task, description=self._shown(path), completed=self._done + self._here)
 
     def end(self, report: FileReport) -> None:
         path = Path(report.path)
         self._done += path.stat().st_size if path.is_file() else self._here
         self._here = 0
         self._bar.update(self._task, completed=self._done)
+
+    @staticmethod
+    def _shown(path: str) -> str:
+        """The file's name, in one line beside the bar; brackets in it are no markup."""
+        from rich.markup import escape
+
+        name = _named(path)
+        return escape(name if len(name) <= _NAME_CHARS else name[: _NAME_CHARS - 3] + "...")
 
 
 class _Spool:
