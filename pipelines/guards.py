@@ -132,21 +132,26 @@ def _fragment_words(piece: str) -> int:
 
 
 def _sentence_of_fragment(text: str, segment: Segment, edits: Sequence[Edit]) -> Refusal | None:
-    """A fragment that would become more words or take on a mark: a model that writes these understood nothing. Of two
+    """A fragment that would get more words or fewer, or a mark: a model that writes these understood nothing. Of two
     words and more, only the mark at the end is left out (`_Guards`): models add it out of habit."""
     piece = text[segment.start : segment.end]
     count = _fragment_words(piece)
     for edit in edits if count else ():
-        if _grows(text, edit) and (count == 1 or not _ends(text, segment, edit)):
-            return Refusal("fragment", f"{piece!r} is no sentence, and would take on {edit.replacement!r}")
+        if not _is_word_for_word(text, segment, edit) and (count == 1 or not _ends(text, segment, edit)):
+            was = text[edit.start : edit.end]
+            return Refusal("fragment", f"{piece!r} is no sentence, and {was!r} would become {edit.replacement!r}")
     return None
 
 
-def _grows(text: str, edit: Edit) -> bool:
-    """Whether there are more words and marks than before; the same letters in more words ("alot") are no more."""
+def _is_word_for_word(text: str, segment: Segment, edit: Edit) -> bool:
+    """Whether there are as many words and marks as before, the same letters ("alot"), or one word less of two equal
+    ones."""
     was = text[edit.start : edit.end]
-    more = len(words(edit.replacement, _EXACT)) > len(words(was, _EXACT))
-    return more and not (was and _letters(was) == _letters(edit.replacement))
+    had, has = (words(piece, _EXACT) for piece in (was, edit.replacement))
+    if len(had) == len(has) or (had and _letters(was) == _letters(edit.replacement)):
+        return True
+    rest = text[segment.start : edit.start] + text[edit.end : segment.end]
+    return not has and {word.key for word in had} <= {word.key for word in words(rest, _EXACT)}
 
 
 def _ends(text: str, segment: Segment, edit: Edit) -> bool:

@@ -191,6 +191,8 @@ def test_a_text_that_lost_a_part_stays() -> None:
         ("Total", "Totalal.", "Total"),
         ("childrens", "Mill children are.", "childrens"),
         ("Part two", "Part two. Part two.", "Part two"),
+        ("buy new ropes", "Boppes.", "buy new ropes"),
+        ("buy new ropes", "buy ropes", "buy new ropes"),
         ("Dear Anna,", "Dear Anna, Dear Anna, Dear.", "Dear Anna,"),
         ("Opne questions", "Open questions.", "Open questions"),
         ("The boat", "The boat.", "The boat"),
