@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
@@ -20,6 +21,7 @@ from tests.test_pipelines_formats import TEXTS
 
 WORDS = {"goed": "went", "teh": "the", "recieve": "receive"}
 ROOT = Path(__file__).parent.parent
+CORPUS = ROOT.parent / "shared" / "data" / "gec" / "jfleg_dev.jsonl.gz"
 
 
 def fix(text: str) -> str:
@@ -90,6 +92,28 @@ def test_only_mistakes_change(
     assert (code, out) == (0, expected)
     assert err.startswith("1 file: 1 changed")
     assert run_binary(capfdbinary, "gec", file, *options, "-q")[2] == ""
+
+
+@pytest.mark.parametrize("options", [["--line-mode"], ["--format", "parallel"]])
+def test_every_line_of_a_corpus_stays(
+    options: list[str], tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of JFLEG dev, blank lines between, and a corrector whose context half of the lines exceed."""
+    if not CORPUS.exists():
+        pytest.skip(f"{CORPUS.name} is not there")
+    with gzip.open(CORPUS, "rt", encoding="utf-8") as rows:
+        lines = [json.loads(row)["source"].rstrip("\n") for row in rows]
+    assert len(lines) == 754
+    lines = [line for number, each in enumerate(lines) for line in ([each, ""] if number % 100 == 0 else [each])]
+    lines.append("x" * 200)
+    corrector = FunctionCorrector(lambda text: " ".join("was" if word == "is" else word for word in text.split(" ")))
+    corrector.limit = 80
+    monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: corrector)
+    (tmp_path / "dev.txt").write_text("\n".join(lines) + "\n", encoding="utf-8", newline="")
+    code, out, err = run_binary(capfdbinary, "gec", tmp_path / "dev.txt", *options)
+    found = out.decode().split("\n")
+    assert code == 0 and len(found) == len(lines) + 1 and "left as they were: 1 length" in err
+    assert found[:-1] == [" ".join("was" if word == "is" else word for word in line.split(" ")) for line in lines]
 
 
 def test_stdin_goes_to_stdout(capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
