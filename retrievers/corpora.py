@@ -129,7 +129,7 @@ class Corpora:
         def tokens() -> Iterator[list[int]]:
             nonlocal skipped
             for document in documents:
-                ids = tokenizer(document.text, add_special_tokens=False)["input_ids"]
+                ids = tokenizer(document.text, add_special_tokens=False, verbose=False)["input_ids"]  # of any length
                 if not duplicates and any(store.document(each) == ids for each in numbers.get(document.name, ())):
                     skipped += 1
                     continue
