@@ -27,6 +27,8 @@ class Summary:
     dropped: Counter[str] = field(default_factory=Counter)  # edits that guards left out, by reason
     tokens: int = 0  # of outputs
     row_calls: int = 0  # passes of the model, counted for each text that took part
+    model_seconds: float = 0.0  # each text's, of the steps that it took part in
+    saved_seconds: float = 0.0  # of those that drafting saved it, by measured costs
     drafted: int = 0
     accepted: int = 0
     started: float = field(default_factory=perf_counter)
@@ -36,6 +38,8 @@ class Summary:
         stats = result.stats
         self.tokens += stats.num_output_tokens
         self.row_calls += stats.num_calls
+        self.model_seconds += stats.seconds
+        self.saved_seconds += stats.saved_passes * stats.pass_seconds
         self.drafted += stats.num_draft_tokens
         self.accepted += stats.num_accepted_tokens
 
@@ -69,6 +73,12 @@ class Summary:
         """Passes that plain decoding would have taken more, counted for each text: one for every token."""
         return self.tokens - self.row_calls
 
+    @property
+    def estimated_speedup(self) -> float:
+        """Over plain decoding in the same batches: of the model's time alone, by what passes cost in this run."""
+        plain = self.model_seconds + self.saved_seconds
+        return max(0.0, plain / self.model_seconds) if self.model_seconds else 1.0
+
     def to_dict(self) -> dict[str, object]:
         """All of it, ready for JSON."""
         names = ("files", "files_changed", "files_failed", "segments", "changed", "edits", "resumed")
@@ -81,6 +91,7 @@ class Summary:
             "calls_saved": self.calls_saved,
             "mean_acceptance_length": round(self.mean_acceptance_length, 3),
             "acceptance_rate": round(self.acceptance_rate, 4),
+            "estimated_speedup": round(self.estimated_speedup, 2),
             "seconds": round(self.seconds, 3),
             "tokens_per_second": round(self.tokens_per_second, 1),
         }
@@ -103,6 +114,7 @@ class Summary:
             f"passes of the model  {self.row_calls}, {self.mean_acceptance_length:.2f} tokens each, "
             f"{self.calls_saved} saved"
         )
+        told.append(f"estimated speed-up   {self.estimated_speedup:.1f} over plain decoding, of the model's time")
         return told
 
     def line(self) -> str:

@@ -213,7 +213,15 @@ def test_edits_page_m2_and_stats(tmp_path: Path, capfdbinary: pytest.CaptureFixt
     assert "goed" in page and page.endswith("</html>\n") and "2 changes" in page
     stats = json.loads(err)
     assert (stats["segments"], stats["changed"], stats["edits"], stats["files_changed"]) == (2, 1, 2, 1)
-    for name in ("tokens_per_second", "calls", "mean_acceptance_length", "calls_saved", "skipped", "dropped_edits"):
+    for name in (
+        "tokens_per_second",
+        "calls",
+        "estimated_speedup",
+        "mean_acceptance_length",
+        "calls_saved",
+        "skipped",
+        "dropped_edits",
+    ):
         assert name in stats
     code, out, err = run_binary(capfdbinary, "gec", file, "--m2", "-", "--stats", "text")
     assert out.decode().splitlines()[3:6] == [
@@ -271,6 +279,9 @@ def test_guards_are_options(
         (["gec", "a", "--segmenter", "spacy"], "unknown segmenter 'spacy'"),
         (["gec", "a", "--edits", "-", "--html", "-"], "can have stdout"),
         (["gec", "a", "--instructon", "x"], "--instruction"),
+        (["gec", "a", "-o", "/no/such/b"], "--output '/no/such/b': there is no folder '/no/such'; make it first"),
+        (["gec", "a", "--html", "/no/such/b"], "--html '/no/such/b': there is no folder '/no/such'"),
+        (["edit", "a", "--instruction", "x", "-o", "/no/such/b"], "--output '/no/such/b': there is no folder"),
         (["edit", "a"], "--instruction"),
         (["edit", "a", "--instruction", " "], "--instruction is empty"),
         (["edit", "a", "b", "--instruction", "x", "-o", "c"], "--output is for one file"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,6 +89,13 @@ def inputs_of(paths: Sequence[str], format: str | None, exclude: Sequence[str]) 
     if STDIN in found and len(found) > 1:
         raise UsageError("- is stdin and stands alone; correct the other files in another run")
     return found
+
+
+def check_folders(named: Mapping[str, Path | None]) -> None:
+    """Raises UsageError where a file is to be written into a folder that is not there; by option."""
+    for option, path in named.items():
+        if path is not None and str(path) != STDIN and not path.parent.is_dir():
+            raise UsageError(f"{option} {str(path)!r}: there is no folder {str(path.parent)!r}; make it first")
 
 
 def corrector_of(model: str | None, loading: LoadOptions, asked: ModelOptions) -> Corrector:

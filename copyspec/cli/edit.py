@@ -11,7 +11,7 @@ import typer
 
 from copyspec.cli import correction_options as options
 from copyspec.cli.common import STDIN, UsageError, quiet_libraries, quieted
-from copyspec.cli.correcting import CHANGED, FAILED, reason
+from copyspec.cli.correcting import CHANGED, FAILED, check_folders, reason
 from copyspec.cli.correction_options import GUARDS, MODEL, OUTPUT
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ def edit(
     writes = in_place or output is not None
     if sum((writes, whole, diff, check)) > 1:
         raise UsageError("-i or -o, --whole, --diff and --check each say what comes out; give one")
+    check_folders({"--output": output})
     if not instruction.strip():
         raise UsageError("--instruction is empty: say what to change")
     asked = EditOptions(system, max_new_tokens, max_edit_ratio, drafts=not plain, draft_models=tuple(draft_model or ()))

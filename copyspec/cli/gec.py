@@ -9,7 +9,7 @@ import typer
 
 from copyspec.cli import correction_options as options
 from copyspec.cli.common import UsageError
-from copyspec.cli.correcting import Told, corrector_of, inputs_of, run_files
+from copyspec.cli.correcting import Told, check_folders, corrector_of, inputs_of, run_files
 from copyspec.cli.correction_options import GUARDS, INPUT, MODEL, OUTPUT, RUN
 
 if TYPE_CHECKING:
@@ -136,6 +136,7 @@ def gec(
         raise UsageError(f"--format {format!r}: name one of {', '.join(FORMATS)}")
     if stats not in (None, "text", "json"):
         raise UsageError(f"--stats {stats!r}: text or json")
+    check_folders({"--output": output, "--edits": edits, "--html": html, "--m2": m2})
     form = FormatOptions(encoding=encoding, by_line=line_mode, field=field, in_place=untracked, column=column)
     suffix = options.backup_of(backup, backup_suffix, paths, in_place=in_place)
     files = FileOptions(format, form, in_place, suffix, output, resume)
