@@ -27,12 +27,13 @@ class Table:
         self.reads: list[DraftTree] = []
         self.output: list[int] = []
         self.gradients: list[float] = []
-        self.rests = 0
+        self.rests = self.asked = 0
 
     def weight(self, left: float) -> float:
         return 4.0
 
     def words(self, path: Path) -> Words | None:
+        self.asked += 1
         return self.said.get(path, ()) if path in self.known else None
 
     def read(self, tree: DraftTree) -> bool:
@@ -85,6 +86,21 @@ def test_without_a_word_the_tree_is_that_of_the_copies() -> None:
         assert tree.makers is None
         silent.accept(joined)
         copies.accept(joined)
+
+
+def test_growth_ends_where_no_node_can_pay() -> None:
+    """What is kept of the tree is the same, but what costs more than it promises is not even looked at."""
+    sources = [Source([*range(1, 60), 3, 5], "reference"), Source([7, 1, 2, 3], "prompt")]
+    trees, asked = [], []
+    for costs in ([1 + 0.05 * nodes for nodes in range(65)], []):
+        table = Table({(): [(4, 0.5), (90, 0.2)], (4,): [(5, 0.9)]})
+        trees.append(BlendDrafter(sources, [table], eos=0).propose(Budget(64, costs)))
+        asked.append(table.asked)
+    short, full = (dict(zip(paths(tree.tokens, tree.parents), tree.scores, strict=True)) for tree in trees)
+    scores = sorted(full.values(), reverse=True)
+    assert 0 < len(short) == Budget(64, [1 + 0.05 * nodes for nodes in range(65)]).cut(scores)
+    assert short == pytest.approx({path: full[path] for path in short}) and min(short.values()) >= scores[len(short)]
+    assert asked[0] < asked[1] / 2
 
 
 def test_copies_go_on_behind_what_a_model_says() -> None:

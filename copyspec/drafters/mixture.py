@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from itertools import pairwise
 
 from copyspec.budget import Budget
 from copyspec.drafters.growth import LEAST_SCORE, NOWHERE, Cursor, Grown
@@ -38,6 +39,7 @@ class Blended:
     paths: list[Path] = field(default_factory=list)  # by node
     mixes: dict[Path, Mix] = field(default_factory=dict)  # of the nodes after which a model spoke too
     makers: dict[Path, str] = field(default_factory=dict)  # of the nodes that no cursor stands at
+    least: float = 0.0  # a further node is of use only with a score above this
 
     def ask(self, most: int) -> DraftTree:
         """The nodes that models read: the likely ones."""
@@ -60,7 +62,7 @@ def no_copies(grown: Grown, node: int) -> tuple[dict[int, Candidate], float]:
 
 
 def blend(copies: Copies, predictors: Sequence[Predictor], budget: Budget) -> Blended:
-    """The most likely nodes, best first.
+    """The most likely nodes, best first, until the budget is full or no further node can pay for its cost.
 
     Models are voices beside the cursors: P(token) = (weight of its cursors + sum of weight * P_model(token)) /
     (weight of all). What the cursors leave open, their weight of none being right, is shared among the models, so
@@ -69,7 +71,8 @@ def blend(copies: Copies, predictors: Sequence[Predictor], budget: Budget) -> Bl
     blended = Blended()
     grown = blended.grown
     heap: list[tuple[float, int, int, int, int, list[Cursor]]] = []
-    order = 0
+    order, expected, rate = 0, 1.0, 1.0
+    cheapest = min([after - before for before, after in pairwise(budget.costs)], default=0.0)
 
     def push(node: int, path: Path, score: float) -> None:
         nonlocal order
@@ -83,6 +86,12 @@ def blend(copies: Copies, predictors: Sequence[Predictor], budget: Budget) -> Bl
     push(ROOT, (), 1.0)
     while heap and len(grown.tokens) < budget.max_nodes:
         negative, _, token, parent, position, group = heappop(heap)
+        if budget.costs:
+            if -negative <= rate * cheapest:
+                blended.least = rate * cheapest
+                break
+            expected -= negative
+            rate = max(rate, expected / budget.costs[len(grown.tokens) + 1])
         path = (token,) if parent == ROOT else (*blended.paths[parent], token)
         grown.tokens.append(token)
         grown.parents.append(parent)
@@ -92,6 +101,8 @@ def blend(copies: Copies, predictors: Sequence[Predictor], budget: Budget) -> Bl
         blended.paths.append(path)
         if len(grown.tokens) < budget.max_nodes:
             push(len(grown.tokens) - 1, path, -negative)
+        else:
+            blended.least = -negative
     return blended
 
 
@@ -141,9 +152,9 @@ def _pays(blended: Blended, predictor: Predictor, budget: Budget, *, is_first: b
     open_ = [1.0, *grown.scores]
     for node, parent in enumerate(grown.parents):
         open_[parent + 1] -= grown.scores[node]
-    least = grown.scores[-1] if len(grown.scores) >= budget.max_nodes else 0.0
     nodes = zip([(), *blended.paths], open_, strict=True)
-    gain = sum(max(predictor.hits * chance - least, 0.0) for path, chance in nodes if predictor.words(path) is None)
+    unread = [chance for path, chance in nodes if predictor.words(path) is None]
+    gain = sum(max(predictor.hits * chance - blended.least, 0.0) for chance in unread)
     if not (budget.seconds and predictor.seconds):
         return is_first or gain >= WORTH
     count = budget.cut(grown.scores)
