@@ -51,10 +51,10 @@ def test_copied_plain_and_generate_are_equal(engine: Engine, instruction: str) -
 
 def test_a_hundred_tokens_from_the_encoders_input_take_fifteen_calls(engine: Engine) -> None:
     text = (
-        "The old man went to the market in the morning, bought some bread, a little cheese and two bottles of milk, and "
-        "then he walked back to his house near the river, where his wife was waiting for him in the garden with a cup "
-        "of tea, and the children were playing with the dog until it was dark, and in the evening they all sat in the "
-        "kitchen and talked about the day."
+        "The old man went to the market in the morning, bought some bread, a little cheese and two bottles of milk, "
+        "and then he walked back to his house near the river, where his wife was waiting for him in the garden with a "
+        "cup of tea, and the children were playing with the dog until it was dark, and in the evening they all sat in "
+        "the kitchen and talked about the day."
     )
     result = engine.generate(INSTRUCTION + text, max_new_tokens=200)
     assert result.text == text and len(result.token_ids) >= 100 and result.stats.num_calls <= 15
