@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from transformers import LogitsProcessor, NoRepeatNGramLogitsProcessor
 
 from copyspec.budget import Budget
-from copyspec.decoding.loop import DecodeSettings, decode
+from copyspec.decoding.loop import DecodeSettings, _going, decode
 from copyspec.decoding.requests import Finish, Request, RowStats
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.sources import Source
@@ -363,3 +363,10 @@ def test_margins_show_the_token_and_its_runner_up() -> None:
     request = Request([5, 6], 1, SamplingOptions())
     (step,) = decode(target, [request], DecodeSettings(keep_margins=True))
     assert step[0].margins[0].score == logits.max()
+
+
+@given(st.lists(st.booleans(), max_size=12))
+def test_few_rows_move_where_others_leave(goes_on: list[bool]) -> None:
+    going = _going(goes_on)
+    assert sorted(going) == [index for index, goes in enumerate(goes_on) if goes]
+    assert sum(place != row for place, row in enumerate(going)) == sum(not goes for goes in goes_on[: len(going)])

@@ -159,6 +159,24 @@ def test_cache_after_keep_equals_fresh_prefill(name: str) -> None:
                 torch.testing.assert_close(one[row, :, :cached], other[0, :, :cached], atol=TOLERANCE, rtol=0)
 
 
+@pytest.mark.parametrize("name", ["llama", "gpt2", "t5"])
+def test_rows_join_in_the_places_of_those_that_left(name: str) -> None:
+    model = models.tiny(name)
+    target = wrap(model)
+    rows = Rows(model, target, [9, 30, 4, 17, 6, 12], seed=5)
+    rows.step()
+    buffers = {len(rows.session._cache.layers[0])}
+    for seed, (going, joining) in enumerate([([0, 5, 2, 4], [8, 25]), ([4, 1], [3]), ([2, 1, 0], [70, 5]), ([4], [6])]):
+        rows.select(going)
+        assert rows.step() < TOLERANCE
+        newcomers = Rows(model, target, joining, seed=seed + 10)
+        assert newcomers.step() < TOLERANCE
+        rows.join(newcomers)
+        assert rows.step() < TOLERANCE and rows.step() < TOLERANCE
+        buffers.add(len(rows.session._cache.layers[0]))
+    assert buffers == {6, 2}, "room for six rows is kept, and given back when one is left"
+
+
 @pytest.mark.parametrize("name", ["mpt", "llama"])
 def test_select_may_repeat_and_reorder(name: str) -> None:
     model = models.tiny(name)

@@ -3,7 +3,8 @@
 Every layer is one buffer per keys and values, [B, H, S, D], allocated where and how the layer's own keys are and
 grown by doubling. Row r holds its cached tokens in slots 0 .. length[r] - 1; one target pass writes what it
 computes right behind them, and `keep` makes the accepted path contiguous. Attention sees a view cut to the columns
-in use. The last slot is scratch: pads of a ragged batch are written there and never seen.
+in use. The last slot is scratch: pads of a ragged batch are written there and never seen. Rows that leave make room in
+the buffers for rows that join.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from transformers.cache_utils import CacheLayerMixin
 
 BLOCK = 64
 """Capacity is a multiple of this many slots: a short output never grows the first buffer."""
+
+SPARE = 4
+"""Buffers for more than so many times the rows in use are given back: a batch's last rows need not hold them all."""
 
 
 @dataclass(slots=True)
@@ -68,8 +72,8 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
             self.lazy_initialization(key_states, value_states)
         elif write.stop >= self._capacity:
             self.grow(_capacity(max(write.stop, 2 * self._capacity - 1)))
-        keys, values = self.keys, self.values
-        assert keys is not None and values is not None
+        assert self.keys is not None and self.values is not None
+        keys, values = self.keys[: self._cache.rows], self.values[: self._cache.rows]
         if write.row is not None:
             keys, values = keys.narrow(0, write.row, 1), values.narrow(0, write.row, 1)
         if write.slots is None:
@@ -84,8 +88,7 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
 
     def grow(self, capacity: int) -> None:
         """Moves the buffers into larger ones."""
-        self.keys, self.values = _padded(self.keys, capacity), _padded(self.values, capacity)
-        self._capacity = capacity
+        self._allocate(len(self), capacity)
 
     def move(self, rows: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
         """Copies slots `sources` [n, L] to `targets` [n, L] in `rows` [n, L], as if all were read before any write."""
@@ -100,19 +103,35 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
             one = buffer[row]
             one.narrow(1, start, len(sources)).copy_(one.index_select(1, sources))
 
-    def select(self, rows: torch.Tensor | int) -> None:
-        """Keeps these rows; a number keeps the first ones."""
+    def __len__(self) -> int:
+        """Rows that the buffers have room for."""
+        return 0 if self.keys is None else len(self.keys)
+
+    def move_rows(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
+        """Copies rows `sources` [n] to `targets` [n], as if all were read before any write."""
+        used = self._cache.write.stop
+        for buffer in (self.keys, self.values):
+            assert buffer is not None
+            buffer[targets, :, :used] = buffer[sources, :, :used]
+
+    def shrink(self, rows: int) -> None:
+        """Keeps room for the first rows only."""
         assert self.keys is not None and self.values is not None
-        if isinstance(rows, int):
-            self.keys, self.values = self.keys[:rows], self.values[:rows]
-        else:
-            self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
+        self.keys, self.values = self.keys[:rows].clone(), self.values[:rows].clone()
 
     def join(self, other: TreeLayer) -> None:
-        """The rows of `other` come behind the rows of this layer."""
-        capacity = max(self._capacity, other._capacity)
-        self.keys = _stacked(self.keys, other.keys, capacity)
-        self.values = _stacked(self.values, other.values, capacity)
+        """The rows of `other` come behind the rows in use."""
+        first, last, used = self._cache.rows, self._cache.rows + other._cache.rows, other._cache.write.stop
+        if last > len(self) or other._capacity > self._capacity:
+            self._allocate(max(last, len(self)), max(self._capacity, other._capacity))
+        for buffer, more in ((self.keys, other.keys), (self.values, other.values)):
+            assert buffer is not None and more is not None
+            buffer[first:last, :, :used] = more[: other._cache.rows, :, :used]
+
+    def _allocate(self, rows: int, capacity: int) -> None:
+        assert self.keys is not None and self.values is not None
+        self.keys = _padded(self.keys[: self._cache.rows], rows, capacity)
+        self.values = _padded(self.values[: self._cache.rows], rows, capacity)
         self._capacity = capacity
 
     def get_seq_length(self) -> int:
@@ -175,11 +194,14 @@ class TreeCache(Cache):
                 layer.move(*on_device[layer.device])
 
     def select(self, rows: Sequence[int]) -> None:
-        """Keeps these rows only, in this order."""
-        first = list(rows) == list(range(len(rows)))
-        for layer in self._filled():
-            layer.select(len(rows) if first else torch.tensor(rows, device=layer.device))
+        """Keeps these rows only, in this order. Those that keep their places are not copied."""
+        moved = torch.tensor([(row, place) for place, row in enumerate(rows) if row != place]).reshape(-1, 2)
         self.rows = len(rows)
+        for layer in self._filled():
+            if len(moved):
+                layer.move_rows(*moved.to(layer.device).T)
+            if len(layer) > SPARE * len(rows):
+                layer.shrink(len(rows))
 
     def join(self, other: TreeCache) -> None:
         """The rows of `other` come behind the rows of this cache. Both have been written to by the same layers."""
@@ -206,16 +228,7 @@ def _packed(moves: Sequence[Move]) -> torch.Tensor:
     return torch.from_numpy(packed)
 
 
-def _padded(buffer: torch.Tensor | None, capacity: int) -> torch.Tensor:
-    assert buffer is not None
-    grown = buffer.new_zeros((*buffer.shape[:2], capacity, buffer.shape[3]))
-    grown.narrow(2, 0, buffer.shape[2]).copy_(buffer)
+def _padded(buffer: torch.Tensor, rows: int, capacity: int) -> torch.Tensor:
+    grown = buffer.new_zeros((rows, buffer.shape[1], capacity, buffer.shape[3]))
+    grown[: len(buffer), :, : buffer.shape[2]] = buffer
     return grown
-
-
-def _stacked(first: torch.Tensor | None, second: torch.Tensor | None, capacity: int) -> torch.Tensor:
-    assert first is not None and second is not None
-    both = first.new_zeros((len(first) + len(second), first.shape[1], capacity, first.shape[3]))
-    both[: len(first)].narrow(2, 0, first.shape[2]).copy_(first)
-    both[len(first) :].narrow(2, 0, second.shape[2]).copy_(second)
-    return both
