@@ -125,7 +125,7 @@ class IterativeRAG:
         """What writes the output, position by position, and what counts its speculation."""
         if self.speculation is None:
             return plainly(task, self._search), None
-        rounds = Rounds(task, self._submit, self._scheduler)
+        rounds = Rounds(task, self._submit, self._scheduler, search=self._search_here)
         return rounds.run(), rounds
 
     def _task(self, prompt: str, options: CallOptions) -> Strides:
@@ -147,6 +147,11 @@ class IterativeRAG:
 
     def _submit(self, queries: Sequence[str]) -> _BestHits:
         return _BestHits(self.retriever.submit(queries))
+
+    def _search_here(self, queries: Sequence[str]) -> _Found:
+        started = perf_counter()
+        found = self.retriever.search_here(queries)
+        return _Found([_best(hits) for hits in found], perf_counter() - started)
 
     def _search(self, queries: Sequence[str]) -> _Found:
         """In the caller's thread, for as many hits as the speculative form asks for: HNSW may find another best one
@@ -227,10 +232,8 @@ class _BestHits:
 class _Found:
     """A search that is over."""
 
-    seconds = 0.0
-
-    def __init__(self, hits: list[Hit]) -> None:
-        self._hits = hits
+    def __init__(self, hits: list[Hit], seconds: float = 0.0) -> None:
+        self._hits, self.seconds = hits, seconds
 
     def done(self) -> bool:
         return True

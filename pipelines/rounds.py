@@ -20,8 +20,9 @@ Submit = Callable[[Sequence[Query]], Verification[Answer]]
 """Starts a search for the answers to some queries."""
 
 
-GUESS_EVERY = 4
-"""Of the rounds that wait for their answer, one guesses, to see when guesses get right: a guess costs time."""
+GUESS_EVERY, MOST_APART = 2, 32
+"""Of the rounds that wait for their answer, one of so many guesses, to see when guesses get right: a guess costs time,
+and where it has changed nothing the next one comes twice as late."""
 
 
 def _never() -> bool:
@@ -46,12 +47,15 @@ class Rounds(Generic[Query, Answer]):
         submit: Submit[Query, Answer],
         scheduler: Scheduler,
         *,
+        search: Submit[Query, Answer] | None = None,
         keeps_guessing: bool = True,
         guesses_first: bool = False,
     ) -> None:
-        """`keeps_guessing`: guess also in rounds that wait for each answer, so that it is seen when guesses get
+        """`search`: for answers that are waited for at once; None: as `submit`, whose thread takes time to wake.
+        `keeps_guessing`: guess also in rounds that wait for each answer, so that it is seen when guesses get
         right. `guesses_first`: guess the first answer, too, once the scheduler has seen that guesses pay."""
         self._task, self._submit, self._scheduler = task, submit, scheduler
+        self._search = search or submit
         self._keeps_guessing, self._guesses_first = keeps_guessing, guesses_first
         self.stats = SpeculationStats()
         self._open: list[Guess[Query, Answer]] = []  # not sent yet
@@ -61,10 +65,13 @@ class Rounds(Generic[Query, Answer]):
         self._error: Exception | None = None
         self._plan = Plan()
         self._reads = True  # whether the next step begins with reading
-        self._waits = 0  # rounds that waited for their answer
+        self._waits = 0  # rounds that waited for their answer, since one of them guessed
+        self._apart = GUESS_EVERY
+        self._settled = perf_counter()  # when text was verified last
 
     def run(self) -> Iterator[int]:
         """Closing the iterator leaves the search under way behind; the exceptions of searches and steps arrive."""
+        self._settled = perf_counter()
         try:
             if not self._begun_by_guess():
                 found = self._answers([self._task.query()])[0]
@@ -151,7 +158,7 @@ class Rounds(Generic[Query, Answer]):
             return
         query = task.query()
         self._waits += 1
-        tries = self._keeps_guessing and self._waits % GUESS_EVERY == 1
+        tries = self._keeps_guessing and self._waits >= self._apart
         guess = task.guess(query) if tries else None
         self._scheduler.observe_step(perf_counter() - started, reads=reads)
         truth = self._answers([query])[0]
@@ -162,24 +169,37 @@ class Rounds(Generic[Query, Answer]):
             if guess is not None and task.reads(guess):
                 self._scheduler.observe_change(right)
         self._take(truth, task.reads(truth))
-        self._plan = self._scheduler.plan()
+        if not tries:
+            self._pace(1, speculates=False)
+        if self._waits % GUESS_EVERY == 0:  # planning takes time too
+            self._plan = self._scheduler.plan()
+        if tries:
+            self._waits, self._apart = 0, GUESS_EVERY if self._plan.speculates else min(2 * self._apart, MOST_APART)
+            self._settled = perf_counter()
+
+    def _pace(self, steps: int, *, speculates: bool) -> None:
+        now = perf_counter()
+        self._scheduler.observe_pace(now - self._settled, steps, speculates=speculates)
+        self._settled = now
 
     def _send(self) -> None:
         """The open guesses go to the worker; the next round begins."""
         count = self._scheduler.batch(len(self._open))
         sent, self._open = self._open[:count], self._open[count:]
-        self._flight = Flight(self._task, sent, self._submit([guess.query for guess in sent]))
+        submit = self._submit if self._scheduler.overlaps else self._search
+        self._flight = Flight(self._task, sent, submit([guess.query for guess in sent]))
         last = self._open[-1] if self._open else sent[-1]
         self._stuck = self._error is not None or last.answer is None
         self._plan = self._scheduler.plan()
 
     def _settle(self, flight: Flight[Query, Answer]) -> int:
         """Waits for the batch, and goes back where a guess was wrong. Returns the position that is verified."""
-        truths = self._waited(flight.search)
+        truths = self._waited(flight.search, perf_counter())
         self._flight = None
         guesses, right = flight.guesses, flight.right
         self._learn(flight, truths)
         verified = min(right + 1, len(guesses))
+        self._pace(verified, speculates=True)
         withheld = right < verified and guesses[right].withheld is not None
         self.stats += SpeculationStats(guesses=verified - withheld, right=right, rounds=1, kept=verified)
         if right == len(guesses):
@@ -209,13 +229,14 @@ class Rounds(Generic[Query, Answer]):
 
     def _answers(self, queries: Sequence[Query]) -> Sequence[Answer]:
         """A search that is waited for."""
-        search = self._submit(queries)
-        found = self._waited(search)
+        started = perf_counter()
+        search = self._search(queries)
+        found = self._waited(search, started)
         self._scheduler.observe_search(len(queries), search.seconds)
         return found
 
-    def _waited(self, search: Verification[Answer]) -> Sequence[Answer]:
-        started = perf_counter()
+    def _waited(self, search: Verification[Answer], started: float) -> Sequence[Answer]:
+        """What was found; `started`: since when it was waited for."""
         found = search.result()
         waited = perf_counter() - started
         seconds = search.seconds

@@ -81,7 +81,7 @@ class DenseRetriever:
             return []
         found = self._index.search(np.stack(vectors), k)
         return [
-            [Hit(int(i), float(score), self._texts[i]) for i, score in zip(ids, scores, strict=True)]
+            [Hit(i, score, self._texts[i]) for i, score in zip(ids.tolist(), scores.tolist(), strict=True)]
             for ids, scores in found
         ]
 

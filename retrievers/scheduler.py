@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 MOST = 64
@@ -16,6 +17,12 @@ MOST = 64
 
 WORTH = 1.02
 """Speculation must promise this much over plain retrieval: estimates are no better than that."""
+
+SURE = 1.3
+"""Speculation that promises this much over plain retrieval is believed; below, the pace of both is measured first."""
+
+PACED = 12  # rounds of a kind that tell its pace
+RETRY = 96  # rounds that wait, after which speculation that turned out slower is tried again
 
 RECENT_STEPS = 64  # speculation steps whose mean is `a`
 RECENT_ROUNDS = 64  # rounds that gamma is estimated from
@@ -45,6 +52,7 @@ class Plan:
     stride: int = 1  # guesses of one round: s
     speculates: bool = False  # False: each retrieval is waited for, as without a cache
     ahead: int = 1  # guesses made while a batch is verified, at most: time that would else be waited
+    promise: float = 1.0  # steps per second, over those of plain retrieval
 
 
 def expected_steps(gamma: float, s: int) -> float:
@@ -71,12 +79,12 @@ def best_plan(gamma: float, costs: Costs, *, overlaps: bool, most: int = MOST) -
     `overlaps`: the next round is begun while this one is verified, up to its own length.
     """
     plain = 1.0 / max(costs.step + costs.search(1), 1e-12)
-    best, chosen = plain * WORTH, Plan()
+    best, chosen = plain * WORTH, Plan(1)
     for s in range(1, most + 1):
         seconds = round_seconds(gamma, s, costs, ahead=s if overlaps else 0)
         rate = expected_steps(gamma, s) / max(seconds, 1e-12)
         if rate > best:
-            best, chosen = rate, Plan(s, True, most)
+            best, chosen = rate, Plan(s, True, most, rate / plain)
     return chosen
 
 
@@ -111,6 +119,10 @@ class Scheduler:
         self._readings: deque[float] = deque(maxlen=RECENT_STEPS)  # and those that did
         self._changes: deque[bool] = deque(maxlen=RECENT_ROUNDS)  # whether guesses that have to be read were right
         self._late: deque[float] = deque(maxlen=RECENT_ROUNDS)
+        self._paces: dict[bool, deque[tuple[float, int]]] = {
+            speculates: deque(maxlen=2 * PACED) for speculates in (False, True)
+        }
+        self._waits = 0  # since the paces of both were compared and speculation was the slower one
         self._searches = _Line()
         self._lock = threading.Lock()
 
@@ -140,6 +152,11 @@ class Scheduler:
         with self._lock:
             self._rounds.append((right, s))
 
+    def observe_pace(self, seconds: float, steps: int, *, speculates: bool) -> None:
+        """A round that did or did not speculate took so long for so many steps of verified text."""
+        with self._lock:
+            self._paces[speculates].append((seconds, steps))
+
     @property
     def gamma(self) -> float:
         """Posterior mean that a guess is right, from a uniform prior. No upper bound: the paper's bound of 0.6
@@ -159,7 +176,10 @@ class Scheduler:
             return Plan(self._stride, True, self._stride)
         with self._lock:
             gamma, costs = self._gamma(), self._costs()
-        return Plan() if costs is None else best_plan(gamma, costs, overlaps=self.overlaps, most=self._most)
+        if costs is None:
+            return Plan()
+        plan = best_plan(gamma, costs, overlaps=self.overlaps, most=self._most)
+        return Plan() if plan.speculates and plan.promise < SURE and self._waits_instead() else plan
 
     def batch(self, made: int) -> int:
         """How many of `made` guesses the next search verifies, from 1."""
@@ -181,6 +201,23 @@ class Scheduler:
             gamma = (1.0 + sum(self._changes)) / (2.0 + len(self._changes))
         return reading_pays(gamma, reading, costs.search(1))
 
+    def _waits_instead(self) -> bool:
+        """Whether to wait although speculation promises a little: costs are measured while searches run beside the
+        steps and slow them down, so that the promise may be wrong by more than that. Rounds of both kinds tell."""
+        with self._lock:
+            plain, speculating = self._paces[False], self._paces[True]
+            if len(plain) < PACED:
+                return True
+            if len(speculating) < PACED:
+                return False
+            if _pace(speculating) < _pace(plain):
+                return False
+            self._waits += 1
+            if self._waits >= RETRY:
+                self._waits = 0
+                speculating.clear()
+            return True
+
     def _gamma(self) -> float:
         right = sum(matched for matched, _ in self._rounds)
         broken = sum(matched < s for matched, s in self._rounds)
@@ -192,6 +229,12 @@ class Scheduler:
         batch, query = self._searches.fit()
         late = sum(self._late) / len(self._late) if self._late else 0.0
         return Costs(sum(self._steps) / len(self._steps), batch, query, late)
+
+
+def _pace(rounds: Iterable[tuple[float, int]]) -> float:
+    """Seconds of a step."""
+    seconds, steps = map(sum, zip(*rounds, strict=True))
+    return seconds / max(steps, 1)
 
 
 class _Line:

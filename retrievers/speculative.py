@@ -160,6 +160,10 @@ class SpeculativeRetriever:
         checked = check_texts(queries, "queries")
         return self._worker.submit(lambda: self._search(checked, self.prefetch))
 
+    def search_here(self, queries: Sequence[str]) -> list[list[Hit]]:
+        """What `submit` searches for, in the caller's thread: a search that is waited for needs no other one."""
+        return self._search(check_texts(queries, "queries"), self.prefetch)
+
     def ask(self, query: str) -> Answer:
         """The cache's answer, to be verified later; the base's own while the cache is empty."""
         hit = self.guess(query)

@@ -15,6 +15,10 @@ from hypothesis import strategies as st
 
 from copyspec.retrievers import BM25Retriever, Hit
 from copyspec.retrievers.scheduler import (
+    PACED,
+    RETRY,
+    SURE,
+    WORTH,
     Costs,
     Plan,
     Scheduler,
@@ -333,3 +337,24 @@ def test_a_fixed_stride_is_kept() -> None:
     assert Scheduler(stride=7).batch(9) == 7 and Scheduler(stride=7).reads()
     with pytest.raises(ValueError, match="got 65"):
         Scheduler(stride=65)
+
+
+def test_a_small_promise_is_measured_before_it_is_believed() -> None:
+    scheduler = Scheduler()
+    for _ in range(20):
+        scheduler.observe_step(0.01)
+        scheduler.observe_search(1, 0.0015)
+        scheduler.observe_round(1, 1)
+    promised = best_plan(scheduler.gamma, scheduler.costs, overlaps=True)  # type: ignore[arg-type]
+    assert promised.speculates and WORTH < promised.promise < SURE
+    assert not scheduler.plan().speculates, "nothing is known of the pace without"
+    for _ in range(PACED):
+        scheduler.observe_pace(0.0115, 1, speculates=False)
+    assert scheduler.plan().speculates
+    for _ in range(PACED):
+        scheduler.observe_pace(0.0125, 1, speculates=True)  # the searches beside slow the steps down
+    assert not any(scheduler.plan().speculates for _ in range(RETRY)), "it was slower"
+    assert scheduler.plan().speculates, "after a while it is tried again"
+    for _ in range(PACED):
+        scheduler.observe_pace(0.0105, 1, speculates=True)
+    assert all(scheduler.plan().speculates for _ in range(2 * RETRY))
