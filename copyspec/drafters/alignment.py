@@ -57,29 +57,30 @@ class Alignment:
 
     def extend(self, tokens: Iterable[int]) -> None:
         """More tokens of output."""
+        every, places_of = min(MOVE_EVERY, self._band // 2), self._places
+        rises, falls, start, width, all_ = self._rises, self._falls, self.start, self._width, self._all
         for token in tokens:
-            self._push(token)
-
-    def _push(self, token: int) -> None:
-        rises, falls, start = self._rises, self._falls, self.start
-        equal = 0  # bit i: source[start + i] is the token
-        places = self._places.get(token)
-        if places is not None:
-            for place in places if len(places) <= FEW else places[bisect_left(places, start) :]:
-                if place >= start + self._width:
-                    break
-                if place >= start:
-                    equal |= 1 << (place - start)
-        # Along the row's new version `across` says where D rises over the old row, `down` where it falls.
-        same = (((equal & rises) + rises) ^ rises) | equal
-        across = ((falls | (self._all & ~(same | rises))) << 1) | 1
-        steady = equal | falls
-        self._rises = self._all & (((rises & same) << 1) | ~(steady | across))
-        self._falls = self._all & across & steady
-        self._base += 1
-        self._output += 1
-        if self._output % min(MOVE_EVERY, self._band // 2) == 0 and self._width < self._length:
-            self._move_band()
+            equal = 0  # bit i: source[start + i] is the token
+            places = places_of.get(token)
+            if places is not None:
+                for place in places if len(places) <= FEW else places[bisect_left(places, start) :]:
+                    if place >= start + width:
+                        break
+                    if place >= start:
+                        equal |= 1 << (place - start)
+            # Along the new version of the row `across` says where D rises over the old one.
+            same = (((equal & rises) + rises) ^ rises) | equal
+            across = ((falls | (all_ & ~(same | rises))) << 1) | 1
+            steady = equal | falls
+            rises = all_ & (((rises & same) << 1) | ~(steady | across))
+            falls = all_ & across & steady
+            self._base += 1
+            self._output += 1
+            if self._output % every == 0 and width < self._length:
+                self._rises, self._falls = rises, falls
+                self._move_band()
+                rises, falls, start, width, all_ = self._rises, self._falls, self.start, self._width, self._all
+        self._rises, self._falls = rises, falls
 
     def least(self) -> int:
         """The least cost of any position."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 from copyspec.budget import Budget
 from copyspec.drafters.corpus import Corpus
@@ -88,11 +89,13 @@ class CopyDrafter:
             return DraftTree(grown.tokens[:count], parents[:count], grown.scores[:count], origins)
         on_chain = set(chain)
         order = chain + [node for node in range(count) if node not in on_chain]
-        place = {node: index for index, node in enumerate(order)}
-        place[ROOT] = ROOT
+        place = [*range(count), ROOT]  # its last entry is at the index of ROOT, -1
+        for index, node in enumerate(order):
+            place[node] = index
+        ordered = itemgetter(*order)
         return DraftTree(
-            [grown.tokens[node] for node in order],
-            [place[parents[node]] for node in order],
-            [grown.scores[node] for node in order],
-            [origins[node] for node in order],
+            list(ordered(grown.tokens)),
+            [place[parent] for parent in ordered(parents)],
+            list(ordered(grown.scores)),
+            list(ordered(origins)),
         )
