@@ -22,7 +22,7 @@ SURE = 1.3
 """Speculation that promises this much over plain retrieval is believed; below, the pace of both is measured first."""
 
 PACED = 12  # rounds of a kind that tell its pace
-RETRY = 96  # rounds that wait, after which speculation that turned out slower is tried again
+RETRY = 96  # plans to wait, after which speculation that turned out slower is tried again
 
 RECENT_STEPS = 64  # speculation steps whose mean is `a`
 RECENT_ROUNDS = 64  # rounds that gamma is estimated from
@@ -79,7 +79,7 @@ def best_plan(gamma: float, costs: Costs, *, overlaps: bool, most: int = MOST) -
     `overlaps`: the next round is begun while this one is verified, up to its own length.
     """
     plain = 1.0 / max(costs.step + costs.search(1), 1e-12)
-    best, chosen = plain * WORTH, Plan(1)
+    best, chosen = plain * WORTH, Plan()
     for s in range(1, most + 1):
         seconds = round_seconds(gamma, s, costs, ahead=s if overlaps else 0)
         rate = expected_steps(gamma, s) / max(seconds, 1e-12)

@@ -10,7 +10,7 @@ from copyspec.drafters.priors import CROWDS, PRIORS
 from copyspec.drafters.situations import COMMON, EDIT_START, NONE_AT_ROOT, NONE_DEEPER, STRIDE
 
 TRUST = 6.0  # predictions that were right after which a record counts as much as its prior
-TRUST_LONG = 3.0  # wrong ones of long matches: they are few, and say most about how long copies hold here
+TRUST_WRONG = 3.0  # wrong ones, but of short matches at the root: they are few, and say how long copies hold here
 DECAY = 0.99  # of a record, for each later prediction
 MOST = 6.0  # factor by which a record may raise or lower the odds
 MOST_NONE = 4.0  # the same of no cursor being right
@@ -85,7 +85,7 @@ class Estimates:
     def refresh(self, number: int) -> None:
         """Puts a record into the weights that it is of."""
         family, kind = divmod(number, KINDS)
-        factor = self.records[number].odds(TRUST_LONG if kind != SHORT_AT_ROOT else TRUST, MOST)
+        factor = self.records[number].odds(TRUST_WRONG if kind != SHORT_AT_ROOT else TRUST, MOST)
         start, end = family * STRIDE, (family + 1) * STRIDE
         start, end = (start + SHORT, end) if kind == LONG else (start, start + SHORT)
         weights = [weight * factor for weight in PRIORS[start:end]]
