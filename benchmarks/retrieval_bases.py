@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from copyspec.retrievers import Hit, Retriever, words
+from copyspec.retrievers.shortlist import Shortlist, shortlist_of
 
 DIMENSION = 768  # of the vectors
 
@@ -50,6 +51,9 @@ class Delayed:
 
     def score(self, query: str, ids: Sequence[int]) -> NDArray[np.float64]:
         return self.base.score(query, ids)
+
+    def shortlist(self) -> Shortlist:
+        return shortlist_of(self.base)
 
     def add(self, texts: Sequence[str]) -> None:
         self.base.add(texts)

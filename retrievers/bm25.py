@@ -15,6 +15,7 @@ from rank_bm25 import BM25Okapi
 
 from . import files
 from .base import DEFAULT_K, Folder, Hit, best, check_ids, check_k, check_texts
+from .shortlist import Shortlist, WordShortlist
 
 KIND = "bm25"
 
@@ -78,11 +79,12 @@ class BM25Retriever:
         wanted = check_ids(ids, len(self._texts))
         scores = np.zeros(len(wanted))
         for word in self._split(query):
-            held, weights = self._postings.of(word)
-            if len(held):
-                place = np.minimum(np.searchsorted(held, wanted), len(held) - 1)
-                scores += np.where(held[place] == wanted, weights[place], 0.0)
+            scores += self._postings.weights(word, wanted)
         return scores
+
+    def shortlist(self) -> Shortlist:
+        """An empty one, which some of the texts can be put in and ranked by their scores."""
+        return WordShortlist(self._split, lambda: self._postings)
 
     def search(self, query: str, k: int = DEFAULT_K) -> list[Hit]:
         """At most `k` hits, best first; equal scores in the order of the texts. Raises ValueError for k < 1."""
@@ -221,3 +223,11 @@ class _Postings:
             return self._ids[:0], self._weights[:0]
         part = slice(self._ends[number - 1] if number else 0, self._ends[number])
         return self._ids[part], self._weights[part]
+
+    def weights(self, word: str, ids: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The weight of the word in each of these texts, zero where it does not stand. [len(ids)]"""
+        held, weights = self.of(word)
+        if not len(held):
+            return np.zeros(len(ids))
+        place = np.minimum(np.searchsorted(held, ids), len(held) - 1)
+        return np.where(held[place] == ids, weights[place], 0.0)

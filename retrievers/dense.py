@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from . import files
 from .base import DEFAULT_K, Folder, Hit, check_texts
 from .faiss_index import FaissIndex, FaissOptions
+from .shortlist import Shortlist, VectorShortlist
 from .vectors import ExactIndex, Metric, VectorIndex, Vectors, checked, exact_scores
 
 KIND = "dense"
@@ -88,6 +89,10 @@ class DenseRetriever:
     def score(self, query: str, ids: Sequence[int]) -> NDArray[np.float64]:
         """The scores of these texts. [len(ids)]"""
         return exact_scores(self.query_vector(query), self._index.vectors(ids), self._index.metric)
+
+    def shortlist(self) -> Shortlist:
+        """An empty one, which some of the texts can be put in and ranked by their scores."""
+        return VectorShortlist(self._index, self.query_vector)
 
     def query_vector(self, query: str) -> Vectors:
         """The query's vector; the last few are remembered. [dimension]"""

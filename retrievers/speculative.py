@@ -10,12 +10,14 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from operator import add, attrgetter
 from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .base import DEFAULT_K, Folder, Hit, Retriever, check_k, check_texts
+from .shortlist import Shortlist, shortlist_of
 from .worker import Search, Worker
 
 PREFETCH = 20
@@ -56,9 +58,10 @@ class SpeculationStats:
         return max(0.0, self.search_seconds - self.waited_seconds)
 
     def __add__(self, other: SpeculationStats) -> SpeculationStats:
-        return SpeculationStats(
-            **{field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)}
-        )
+        return SpeculationStats(*map(add, _numbers(self), _numbers(other)))
+
+
+_numbers = attrgetter(*(field.name for field in fields(SpeculationStats)))
 
 
 @dataclass(slots=True)
@@ -90,6 +93,7 @@ class SpeculativeRetriever:
         self.base = base
         self.prefetch = prefetch
         self._cache = _Cache(capacity)
+        self._shortlist = shortlist_of(base)
         self._open: list[Answer] = []
         self._stats = SpeculationStats()
         self._lock = threading.Lock()  # of the three above
@@ -145,15 +149,12 @@ class SpeculativeRetriever:
     def guess(self, query: str) -> Hit | None:
         """The cached text with the highest score, of equal ones the first; None while the cache is empty."""
         with self._lock:
-            ids = self._cache.ids()
-        if not len(ids):
-            return None
-        scores = self.base.score(query, ids)  # type: ignore[arg-type]  # an array of numbers is a sequence of them
-        best = int(np.argmax(scores))
-        chosen = int(ids[best])
+            if not self._cache.fills(self._shortlist):
+                return None
+        chosen, score = self._shortlist.best(query)
         with self._lock:
             self._cache.touch(chosen)
-        return Hit(chosen, float(scores[best]), self.base.texts[chosen])
+        return Hit(chosen, score, self.base.texts[chosen])
 
     def submit(self, queries: Sequence[str]) -> Search[list[list[Hit]]]:
         """Starts `search_batch(queries, k=prefetch)` in the worker thread. Raises RuntimeError after `close`."""
@@ -224,32 +225,34 @@ class SpeculativeRetriever:
 
 
 class _Cache:
-    """Ids of texts, the least recently used leaving first."""
+    """Ids of texts in slots, the least recently used leaving first."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._ages: OrderedDict[int, None] = OrderedDict()
-        self._sorted: NDArray[np.int64] | None = None
+        self._slots: OrderedDict[int, int] = OrderedDict()  # of the ids
+        self._pending: dict[int, int] = {}  # ids by slot that the shortlist has not got yet
 
     def add(self, ids: Iterable[int]) -> None:
         for each in ids:
-            if each in self._ages:
-                self._ages.move_to_end(each)
+            if each in self._slots:
+                self._slots.move_to_end(each)
                 continue
-            self._ages[each] = None
-            self._sorted = None
-            if len(self._ages) > self._capacity:
-                self._ages.popitem(last=False)
+            full = len(self._slots) == self._capacity
+            slot = self._slots.popitem(last=False)[1] if full else len(self._slots)
+            self._slots[each] = slot
+            self._pending[slot] = each
 
     def touch(self, each: int) -> None:
-        if each in self._ages:
-            self._ages.move_to_end(each)
+        if each in self._slots:
+            self._slots.move_to_end(each)
 
     def by_age(self) -> list[int]:
-        return list(self._ages)
+        return list(self._slots)
 
-    def ids(self) -> NDArray[np.int64]:
-        """Ascending, so that of equal scores the first is the one that a search puts first."""
-        if self._sorted is None:
-            self._sorted = np.array(sorted(self._ages), dtype=np.int64)
-        return self._sorted
+    def fills(self, shortlist: Shortlist) -> bool:
+        """Puts what was added into the shortlist: only when a guess is asked for, as most searches that are waited
+        for are followed by none. False while there is nothing in it."""
+        if self._pending:
+            shortlist.put(list(self._pending), list(self._pending.values()))
+            self._pending.clear()
+        return bool(self._slots)

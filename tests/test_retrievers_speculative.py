@@ -4,16 +4,16 @@ scheduler finds the best round, and threads neither lose exceptions nor stay beh
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from copyspec.retrievers import BM25Retriever, Hit
+from copyspec.retrievers import BM25Retriever, DenseRetriever, Hit, Retriever
 from copyspec.retrievers.scheduler import (
     PACED,
     RETRY,
@@ -28,6 +28,7 @@ from copyspec.retrievers.scheduler import (
     reading_pays,
     round_seconds,
 )
+from copyspec.retrievers.shortlist import shortlist_of
 from copyspec.retrievers.speculative import SpeculativeRetriever
 
 TEXTS = [
@@ -76,6 +77,56 @@ def test_a_guess_is_right_exactly_where_the_cache_holds_the_best_text(
         if truth.id in cached:
             assert guess == truth
         assert retriever.search(query, 3) == base.search(query, 3)
+
+
+class Unknown:
+    """A retriever without a shortlist of its own."""
+
+    def __init__(self, base: Retriever) -> None:
+        self.score = base.score
+
+
+def letters(texts: list[str]) -> list[list[float]]:
+    return [[text.count("a") - 0.5, text.count("b"), len(text)] for text in texts]
+
+
+def far(texts: list[str]) -> list[list[float]]:
+    """Vectors that float32 hardly tells apart."""
+    return [[1e3 + row[0] * 1e-4, row[1] * 1e-4] for row in letters(texts)]
+
+
+BASES: dict[str, Callable[[list[str]], Retriever]] = {
+    "bm25": BM25Retriever,
+    "ip": lambda texts: DenseRetriever(texts, letters),
+    "l2": lambda texts: DenseRetriever(texts, letters, metric="l2"),
+    "ip, near ties": lambda texts: DenseRetriever(texts, far),
+    "l2, near ties": lambda texts: DenseRetriever(texts, far, metric="l2"),
+}
+
+
+@pytest.mark.parametrize("kind", list(BASES))
+@settings(max_examples=25)
+@given(data=st.data())
+def test_a_shortlist_ranks_as_the_scores_do(kind: str, data: st.DataObject) -> None:
+    base = BASES[kind](["ab" * (i % 5) + " a" * (i % 3) + " b" * (i % 4) + "." for i in range(40)])
+    held: list[int] = []
+    shortlists = [shortlist_of(base), shortlist_of(Unknown(base))]
+    assert type(shortlists[0]) is not type(shortlists[1])
+    for _ in range(data.draw(st.integers(1, 6))):
+        more = data.draw(st.lists(st.integers(0, len(base) - 1).filter(lambda each: each not in held), unique=True))
+        first = data.draw(st.integers(0, len(held)))
+        slots = list(range(first, first + len(more)))
+        held[first : first + len(more)] = more
+        for shortlist in shortlists:
+            shortlist.put(slots, more)
+        if data.draw(st.booleans()):
+            base.add([data.draw(st.text("ab ", max_size=6))])
+        query = data.draw(st.text("ab. ", max_size=9))
+        if held:
+            scores = base.score(query, held)
+            expected = min(each for each, score in zip(held, scores, strict=True) if score == scores.max())
+            for shortlist in shortlists:
+                assert shortlist.best(query) == (expected, scores.max())
 
 
 def test_answers_are_guessed_at_once_and_verified_in_one_search() -> None:

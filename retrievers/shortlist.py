@@ -1,0 +1,185 @@
+"""Shortlists: some of a retriever's texts, ranked by its own scores without a search of all.
+
+A cache guesses from one before every retrieval, so that its time comes on top of each step: what the texts were found
+by lies side by side here, and only what changed since the last guess is fetched from the retriever.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .vectors import VectorIndex, Vectors, exact_scores, longest_of, tolerance
+
+_KEPT_WORDS = 256  # whose weights are kept: queries of neighbouring steps share most of their words
+
+
+class Shortlist(Protocol):
+    """Texts in slots. Thread-safe."""
+
+    def put(self, slots: Sequence[int], ids: Sequence[int]) -> None:
+        """Each text takes its slot, whatever stood there. Slots are taken from 0 on, without gaps."""
+        ...
+
+    def best(self, query: str) -> tuple[int, float]:
+        """Id and score of the text with the highest score, of equal ones the lowest id. There must be a text."""
+        ...
+
+
+class Scored(Protocol):
+    """Of a retriever: its scores."""
+
+    def score(self, query: str, ids: Sequence[int]) -> NDArray[np.float64]:
+        """The scores of these texts. [len(ids)]"""
+        ...
+
+
+class Weights(Protocol):
+    """What a word adds to the scores of texts."""
+
+    def weights(self, word: str, ids: NDArray[np.int64]) -> NDArray[np.float64]:
+        """For each of these texts. [len(ids)]"""
+        ...
+
+
+class ScoredShortlist:
+    """Of any retriever: all its texts are scored for each query."""
+
+    def __init__(self, retriever: Scored) -> None:
+        self._retriever = retriever
+        self._ids = np.empty(0, np.int64)
+        self._lock = threading.Lock()
+
+    def put(self, slots: Sequence[int], ids: Sequence[int]) -> None:
+        with self._lock:
+            self._ids = _longer(self._ids.copy(), max(slots, default=-1) + 1)
+            self._ids[slots] = ids
+
+    def best(self, query: str) -> tuple[int, float]:
+        ids = self._ids  # never changed in place
+        return _first(ids, self._retriever.score(query, ids))  # type: ignore[arg-type]  # an array is a sequence
+
+
+class VectorShortlist:
+    """Of texts found by their vectors, which are copied into one matrix: a guess is a product of it and the query.
+
+    As in a search, float32 leaves the few that may be the best, float64 decides.
+    """
+
+    def __init__(self, index: VectorIndex, encode: Callable[[str], Vectors]) -> None:
+        """`encode` gives a query's vector."""
+        self._index, self._encode = index, encode
+        self._ids = np.empty(0, np.int64)
+        self._rows: Vectors = np.empty((0, index.dimension), np.float32)
+        self._squares = np.empty(0, np.float32)  # of the rows' lengths
+        self._count, self._longest = 0, 0.0
+        self._lock = threading.Lock()
+
+    def put(self, slots: Sequence[int], ids: Sequence[int]) -> None:
+        if not len(slots):
+            return
+        vectors = self._index.vectors(ids)
+        with self._lock:
+            self._count = max(self._count, max(slots) + 1)
+            if self._count > len(self._ids):
+                room = max(self._count, 2 * len(self._ids))
+                self._ids, self._squares = _longer(self._ids, room), _longer(self._squares, room)
+                self._rows = _longer(self._rows, room)
+            self._ids[slots], self._rows[slots] = ids, vectors
+            self._squares[slots] = np.square(vectors).sum(axis=1)
+            self._longest = max(self._longest, longest_of(vectors))
+
+    def best(self, query: str) -> tuple[int, float]:
+        vector, metric = self._encode(query), self._index.metric
+        with self._lock:
+            rough = self._rows[: self._count] @ vector
+            if metric == "l2":  # without the query's own length, which changes no order
+                rough = 2 * rough - self._squares[: self._count]
+            near = np.flatnonzero(rough >= rough.max() - tolerance(vector, self._longest, metric))
+            return _first(self._ids[near], exact_scores(vector, self._rows[near], metric))
+
+
+class WordShortlist:
+    """Of texts found by their words. The weights of a word in all of them are looked up once, and later those of
+    the texts that changed."""
+
+    def __init__(self, split: Callable[[str], list[str]], weights: Callable[[], Weights]) -> None:
+        """`split` makes words of a query. `weights`: those that count now; another object after every change."""
+        self._split, self._current = split, weights
+        self._weights = weights()
+        self._ids = np.empty(0, np.int64)
+        self._count = 0
+        self._changes: list[int] = []  # slots, in the order in which they were taken
+        self._rows: OrderedDict[str, tuple[NDArray[np.float64], int]] = OrderedDict()  # and how many changes are in
+        self._lock = threading.Lock()
+
+    def put(self, slots: Sequence[int], ids: Sequence[int]) -> None:
+        if not len(slots):
+            return
+        with self._lock:
+            self._count = max(self._count, max(slots) + 1)
+            if self._count > len(self._ids):
+                self._ids = _longer(self._ids, max(self._count, 2 * len(self._ids)))
+                self._forget()
+            self._ids[slots] = ids
+            self._changes += slots
+            if len(self._changes) > 2 * len(self._ids):
+                self._forget()
+
+    def best(self, query: str) -> tuple[int, float]:
+        spoken = self._split(query)
+        with self._lock:
+            if self._weights is not self._current():
+                self._weights = self._current()
+                self._forget()
+            changed: dict[int, NDArray[np.int64]] = {}  # slots by how many changes are known
+            scores = np.zeros(len(self._ids))
+            for word in spoken:  # in this order, as a search adds them
+                scores += self._row(word, changed)
+            ids, scores = self._ids[: self._count], scores[: self._count]
+            return _first(ids, scores)
+
+    def _row(self, word: str, changed: dict[int, NDArray[np.int64]]) -> NDArray[np.float64]:
+        row, known = self._rows.pop(word, (None, 0))
+        if row is None:
+            row = np.zeros(len(self._ids))
+            row[: self._count] = self._weights.weights(word, self._ids[: self._count])
+        elif known < len(self._changes):
+            if known not in changed:
+                changed[known] = np.array(self._changes[known:], np.int64)
+            slots = changed[known]
+            row[slots] = self._weights.weights(word, self._ids[slots])
+        self._rows[word] = row, len(self._changes)
+        if len(self._rows) > _KEPT_WORDS:
+            self._rows.popitem(last=False)
+        return row
+
+    def _forget(self) -> None:
+        self._rows.clear()
+        self._changes.clear()
+
+
+def shortlist_of(retriever: Scored) -> Shortlist:
+    """An empty one: the retriever's own kind (its method `shortlist`) where it has one."""
+    made: Callable[[], Shortlist] | None = getattr(retriever, "shortlist", None)
+    return made() if made is not None else ScoredShortlist(retriever)
+
+
+def _first(ids: NDArray[np.int64], scores: NDArray[np.float64]) -> tuple[int, float]:
+    highest = int(np.argmax(scores))
+    equal = ids[scores == scores[highest]]  # none, where it is NaN: no guess is an error
+    return int(equal.min() if len(equal) else ids[highest]), float(scores[highest])
+
+
+def _longer(array, count: int):  # type: ignore[no-untyped-def]  # of any shape and type
+    """The array with room for `count` rows, the new ones empty."""
+    if count <= len(array):
+        return array
+    grown = np.zeros((count, *array.shape[1:]), array.dtype)
+    grown[: len(array)] = array
+    return grown
