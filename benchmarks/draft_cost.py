@@ -13,10 +13,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tokenizers import Tokenizer
+
+from benchmarks import transcripts
 from benchmarks.replay import Tally, replay
 from benchmarks.transcripts import end_token, load_tokenizer, machine, quantile, ratio, write_json
 from copyspec.budget import Budget
 from copyspec.drafters import create
+from copyspec.drafters.ngrams import NGrams
 from copyspec.sources import Source, SourceKind
 
 OUTPUT_TOKENS = 1000
@@ -36,9 +40,8 @@ class Cost:
     draft_us_p99: float
 
 
-def read_tokens(text: Path, tokenizer_file: str, count: int) -> tuple[list[int], int]:
+def read_tokens(text: Path, tokenizer: Tokenizer, count: int) -> tuple[list[int], int]:
     """The first `count` tokens of a text file (gzip allowed), and the end of sequence."""
-    tokenizer = load_tokenizer(tokenizer_file)
     content = text.read_bytes()
     decoded = (gzip.decompress(content) if text.suffix == ".gz" else content).decode("utf-8")
     tokens = list(tokenizer.encode(decoded[: 12 * count], add_special_tokens=False).ids)
@@ -47,7 +50,7 @@ def read_tokens(text: Path, tokenizer_file: str, count: int) -> tuple[list[int],
     return tokens[:count], end_token(tokenizer)
 
 
-def measure(context: Sequence[int], kind: SourceKind, eos: int, nodes: int) -> Cost:
+def measure(context: Sequence[int], kind: SourceKind, eos: int, nodes: int, ngrams: NGrams | None = None) -> Cost:
     """The cost along an output that copies the last part of `context`, one token in EDIT_EVERY changed."""
     rng = random.Random(0)
     output = [rng.choice(context) if rng.random() < 1 / EDIT_EVERY else token for token in context[-OUTPUT_TOKENS:]]
@@ -55,7 +58,7 @@ def measure(context: Sequence[int], kind: SourceKind, eos: int, nodes: int) -> C
     if kind != "prompt":
         sources.append(Source(context, "prompt"))
     tally = Tally()
-    replay(create(sources, {eos}), [*output, eos], Budget(nodes), tally)
+    replay(create(sources, {eos}, ngrams=ngrams), [*output, eos], Budget(nodes), tally)
     return Cost(
         context=len(context),
         kind=kind,
@@ -77,12 +80,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     lengths = [int(length) for length in options.context.split(",")]
     try:
-        tokens, eos = read_tokens(options.text, options.tokenizer, max(lengths))
+        tokenizer = load_tokenizer(options.tokenizer)
+        tokens, eos = read_tokens(options.text, tokenizer, max(lengths))
     except (OSError, ValueError) as error:
         print(f"benchmarks.draft_cost: {error}", file=sys.stderr)
         return 2
     kinds: tuple[SourceKind, ...] = ("edit", "reference", "prompt")
-    costs = [measure(tokens[:length], kind, eos, options.nodes) for length in lengths for kind in kinds]
+    costs = [
+        measure(tokens[:length], kind, eos, options.nodes, transcripts.ngrams(tokenizer))
+        for length in lengths
+        for kind in kinds
+    ]
     print(f"{'context':>8} {'kind':<10}{'tokens/call':>12}{'p50 us':>9}{'p99 us':>9}")
     for cost in costs:
         print(

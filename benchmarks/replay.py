@@ -45,16 +45,22 @@ Method = Callable[[str, TokenRow], Drafter]
 
 
 def copyspec_drafter(task: str, row: TokenRow) -> Drafter:
+    """As `copyspec.generate` drafts by default. See `row_sources`."""
+    return create(row_sources(task, row), frozenset({row.output[-1]}), ngrams=row.ngrams)
+
+
+def row_sources(task: str, row: TokenRow) -> list[Source]:
     """What an editing pipeline would say: the first reference of an editing task is the text being edited."""
     sources = [
         Source(tokens, "edit" if index == 0 and task in EDIT_TASKS else "reference")
         for index, tokens in enumerate(row.references)
     ]
-    return create([*sources, Source(row.prompt, "prompt")], frozenset({row.output[-1]}))
+    return [*sources, Source(row.prompt, "prompt")]
 
 
 METHODS: dict[str, Method] = {
     "copyspec": copyspec_drafter,
+    "copies": lambda task, row: create(row_sources(task, row), frozenset({row.output[-1]})),
     "hf-prompt-lookup": lambda _, row: HfPromptLookup(row.prompt, row.references, row.output[-1]),
     "prompt-lookup": lambda _, row: PromptLookup(row.prompt, row.references, row.output[-1]),
     "longest-suffix": lambda _, row: LongestSuffix(row.prompt, row.references, row.output[-1]),

@@ -20,9 +20,8 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from benchmarks.datastore import read_documents
-from benchmarks.replay import Tally, copyspec_drafter, replay
+from benchmarks.replay import Tally, copyspec_drafter, replay, row_sources
 from benchmarks.transcripts import (
-    EDIT_TASKS,
     TokenRow,
     Transcript,
     choose_rows,
@@ -41,7 +40,6 @@ from copyspec.drafters.base import Drafter
 from copyspec.drafters.datastore import DatastoreDrafter
 from copyspec.drafters.datastore_words import DatastorePredictor
 from copyspec.retrievers import Datastore
-from copyspec.sources import Source, SourceKind
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -121,13 +119,8 @@ def _drafters(task: str, row: TokenRow, stores: dict[str, Datastore]) -> dict[st
 
 
 def _both(task: str, store: Datastore, row: TokenRow) -> Drafter:
-    """The sources are those of `copyspec_drafter`."""
-    kinds: list[SourceKind] = [
-        "edit" if index == 0 and task in EDIT_TASKS else "reference" for index in range(len(row.references))
-    ]
-    sources = [Source(tokens, kind) for tokens, kind in zip(row.references, kinds, strict=True)]
-    sources.append(Source(row.prompt, "prompt"))
-    return create(sources, frozenset({row.output[-1]}), predictors=[lambda: DatastorePredictor(store, row.prompt)])
+    made = [lambda: DatastorePredictor(store, row.prompt)]
+    return create(row_sources(task, row), frozenset({row.output[-1]}), predictors=made, ngrams=row.ngrams)
 
 
 def _parser() -> argparse.ArgumentParser:

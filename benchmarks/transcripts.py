@@ -9,9 +9,12 @@ import platform
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from tokenizers import Tokenizer
+
+from copyspec.drafters.ngrams import NGrams, WordNGrams
 
 EDIT_TASKS = frozenset({"gec", "gec_document", "code_edit"})
 """Tasks whose first reference is the text being edited; elsewhere references are plain references."""
@@ -46,6 +49,8 @@ class TokenRow:
     prompt: list[int]
     references: list[list[int]]
     output: list[int]
+    ngrams: NGrams | None = None
+    """What is known of the language, in the tokens of the row."""
 
 
 def read_transcripts(paths: Iterable[str | Path]) -> list[Transcript]:
@@ -104,7 +109,19 @@ def tokenise(row: Transcript, tokenizer: Tokenizer, eos: int) -> TokenRow:
     def encode(text: str) -> list[int]:
         return list(tokenizer.encode(text, add_special_tokens=False).ids)
 
-    return TokenRow(encode(row.prompt), [encode(text) for text in row.references], [*encode(row.output), eos])
+    return TokenRow(
+        encode(row.prompt), [encode(text) for text in row.references], [*encode(row.output), eos], ngrams(tokenizer)
+    )
+
+
+@lru_cache(maxsize=1)
+def ngrams(tokenizer: Tokenizer) -> NGrams:
+    """The language's n-grams in the tokens of `tokenizer`."""
+
+    def encode(texts: Sequence[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+
+    return NGrams(WordNGrams.read(), encode)
 
 
 def quantile(values: Sequence[float], q: float) -> float:

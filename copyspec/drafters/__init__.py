@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from copyspec.drafters.base import Drafter
 from copyspec.drafters.blend import BlendDrafter, PredictorDrafter
 from copyspec.drafters.copying import CopyDrafter
+from copyspec.drafters.ngrams import NGrams
 from copyspec.drafters.predictors import Predictor
 from copyspec.sources import Source
 
@@ -20,6 +21,7 @@ def create(
     continues_prompt: bool = True,
     predictors: Sequence[Callable[[], Predictor]] = (),
     copies: bool = True,
+    ngrams: NGrams | None = None,
 ) -> Drafter:
     """The drafter of one row.
 
@@ -27,15 +29,15 @@ def create(
     prompt used last (chat templates end every turn with it). `continues_prompt`: the last source of kind
     `prompt` stands directly before the output; False for encoder-decoder models, where that source is followed as
     the text being edited if no other one is. `predictors` make the row's models, which draft beside the copies, or
-    alone without `copies`.
+    alone without `copies`. `ngrams`: what to draft of the language where nothing is copied, in the target's tokens.
     """
     models = [make() for make in predictors]
     if models and not copies:
         return PredictorDrafter(models)
     eos = _end(sources, eos_token_ids)
     if models:
-        return BlendDrafter(sources, models, eos=eos, continues_prompt=continues_prompt)
-    return CopyDrafter(sources, eos=eos, continues_prompt=continues_prompt)
+        return BlendDrafter(sources, models, eos=eos, continues_prompt=continues_prompt, ngrams=ngrams)
+    return CopyDrafter(sources, eos=eos, continues_prompt=continues_prompt, ngrams=ngrams)
 
 
 def _end(sources: Sequence[Source], eos_token_ids: Collection[int]) -> int | None:

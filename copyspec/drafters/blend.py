@@ -11,6 +11,7 @@ from copyspec.drafters.copying import CopyDrafter
 from copyspec.drafters.growth import Grown
 from copyspec.drafters.harvest import ALTERNATIVES, PoolPredictor
 from copyspec.drafters.mixture import Blended, Candidate, blend, learn, no_copies, read_on
+from copyspec.drafters.ngrams import NGrams
 from copyspec.drafters.predictors import Path, Predictor, Words, paths
 from copyspec.sources import Source
 from copyspec.tree import EMPTY, ROOT, DraftTree
@@ -49,8 +50,9 @@ class BlendDrafter(_Harvesting, CopyDrafter):
         *,
         eos: int | None,
         continues_prompt: bool = True,
+        ngrams: NGrams | None = None,
     ) -> None:
-        super().__init__(sources, eos=eos, continues_prompt=continues_prompt)
+        super().__init__(sources, eos=eos, continues_prompt=continues_prompt, ngrams=ngrams)
         self._predictors = list(predictors)
         self._blended = Blended()
 
@@ -79,14 +81,11 @@ class BlendDrafter(_Harvesting, CopyDrafter):
 
     def _copies(self, grown: Grown, node: int) -> tuple[dict[int, Candidate], float]:
         if node == ROOT:
-            entries = growth.roots(self._corpus, self._cursors, self._estimates, grown)
-            found = {token: (-negative, position, group) for negative, _, token, _, position, group in entries}
-            return found, self._estimates.none_at_root
-        group = list(grown.cursors[node])
-        score = grown.scores[node]
-        children = growth.children(self._corpus, group, self._estimates, grown, node)
-        found = {token: (-negative / score, position, moved) for negative, token, _, position, moved in children}
-        return found, self._estimates.none_deeper
+            heap, total = growth.roots(self._corpus, self._cursors, self._estimates, grown, self._ngrams)
+            return {token: (-negative, position, group) for negative, _, token, _, position, group in heap}, total
+        group, score = list(grown.cursors[node]), grown.scores[node]
+        said, total = growth.children(self._corpus, group, self._estimates, grown, node, self._ngrams)
+        return {token: (-negative / score, position, moved) for negative, token, _, position, moved in said}, total
 
 
 class PredictorDrafter(_Harvesting):

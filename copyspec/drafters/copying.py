@@ -8,8 +8,9 @@ from operator import itemgetter
 from copyspec.budget import Budget
 from copyspec.drafters.corpus import Corpus
 from copyspec.drafters.cursors import Tracker
-from copyspec.drafters.estimates import AT_ROOT, DEEPER, Estimates
+from copyspec.drafters.estimates import AT_ROOT, DEEPER, LANGUAGE, Estimates
 from copyspec.drafters.growth import Cursor, Grown, grow
+from copyspec.drafters.ngrams import NGrams
 from copyspec.sources import Source
 from copyspec.tree import EMPTY, ROOT, DraftTree
 
@@ -20,9 +21,18 @@ class CopyDrafter:
     `eos` is drafted where the edited text or a reference ends; None: no end is drafted. `continues_prompt`: the
     last source of kind `prompt` stands directly before the output, as it does for decoder-only models; where it
     does not, and nothing is said to be edited, that source is followed as a text that the output may edit.
+    `ngrams`: of the target's tokenizer, for where there is nothing to copy.
     """
 
-    def __init__(self, sources: Sequence[Source], *, eos: int | None, continues_prompt: bool = True) -> None:
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        *,
+        eos: int | None,
+        continues_prompt: bool = True,
+        ngrams: NGrams | None = None,
+    ) -> None:
+        self._ngrams = ngrams
         self._corpus = Corpus(sources, eos, continues_prompt)
         self._tracker = Tracker(self._corpus)
         self._estimates = Estimates()
@@ -35,7 +45,7 @@ class CopyDrafter:
         if budget.max_nodes <= 0:
             return EMPTY
         self._cursors = self._tracker.cursors()
-        self._grown = grow(self._corpus, self._cursors, self._estimates, budget)
+        self._grown = grow(self._corpus, self._cursors, self._estimates, budget, self._ngrams)
         return self._tree(self._grown, budget.cut(self._grown.scores))
 
     def accept(self, tokens: Sequence[int]) -> None:
@@ -71,7 +81,12 @@ class CopyDrafter:
         for number in touched:
             estimates.refresh(number)
         if grown.offered:
-            estimates.record_any(grown.covered, tokens[0] in grown.offered)
+            offered = tokens[0] in grown.offered
+            estimates.record_any(grown.covered, offered)
+            if grown.words and not offered:
+                told = [(token, share) for token, share in grown.words if token not in grown.offered]
+                expected = LANGUAGE * sum([share for _, share in told])
+                estimates.record_words(expected, any([token == tokens[0] for token, _ in told]))
         return (self._cursors if node == ROOT else grown.cursors[node]), taken
 
     def _tree(self, grown: Grown, count: int) -> DraftTree:

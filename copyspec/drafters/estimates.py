@@ -13,6 +13,9 @@ TRUST = 6.0  # predictions that were right after which a record counts as much a
 TRUST_WRONG = 3.0  # wrong ones, but of short matches at the root: they are few, and say how long copies hold here
 DECAY = 0.99  # of a record, for each later prediction
 MOST = 6.0  # factor by which a record may raise or lower the odds
+LANGUAGE = 0.9
+"""How often a word of the language is right, for each time that it is expected."""
+TRUST_WORDS = 3.0  # words that were right after which their record counts as much as LANGUAGE
 MOST_NONE = 4.0  # the same of no cursor being right
 
 SHORT = 3
@@ -75,12 +78,20 @@ class Estimates:
         self.none_deeper = PRIORS[NONE_DEEPER]
         self.common = [PRIORS[COMMON * STRIDE + rank // 2] for rank in range(COMMON_TOKENS)]  # by rank
         self.records = [Record() for _ in range(EDIT_START * KINDS)]  # see `record_number`
+        self.language = LANGUAGE  # factor of what n-grams say comes next where no cursor is right
+        self._words = Record()  # of what they said there
         self._any = Record()  # at the root, of any cursor being right
 
     def record_any(self, probability: float, right: bool) -> None:
         """All that was predicted at the root held `probability`, and one of them was `right` or none."""
         self._any.add(probability, right)
         self.none_at_root = PRIORS[NONE_AT_ROOT] / self._any.odds(TRUST, MOST_NONE)
+
+    def record_words(self, probability: float, right: bool) -> None:
+        """Where none of the cursors was right, the n-grams had said so much of the tokens that none of them offered."""
+        self._words.add(probability, right)
+        words = self._words
+        self.language = LANGUAGE * (words.right + TRUST_WORDS) / (words.expected + TRUST_WORDS)
 
     def refresh(self, number: int) -> None:
         """Puts a record into the weights that it is of."""

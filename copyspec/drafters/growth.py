@@ -9,6 +9,7 @@ from itertools import pairwise
 from copyspec.budget import Budget
 from copyspec.drafters.corpus import WRITTEN, Corpus
 from copyspec.drafters.estimates import Estimates
+from copyspec.drafters.ngrams import KEY_BITS, KEY_MASK, ORDERS, NGrams, Words, context
 from copyspec.drafters.situations import CROWD_ROW, FAR_BY_KIND, FOLLOWING, LENGTH, STRIDE, crowd_columns
 from copyspec.tree import ROOT
 
@@ -22,6 +23,8 @@ JOIN = 6  # cursors that join a node, of the sources and of the output
 KEEP = 24  # cursors that move on together: bounds the time in text that repeats itself
 LATER = 0.45  # a node's own score times this is the rank at which its children are looked for
 LATER_ALONE = 0.25  # the same, where no cursor has followed the path
+OPEN = 0.15  # probability that no cursor is right, from which words of the language are looked for
+FEWEST = 0.003  # score of such a word: below, it hardly ever finds a place in a tree
 _CHILDREN = -2  # in place of a token in the heap: the children of a node, not looked for yet
 
 
@@ -36,6 +39,8 @@ class Grown:
     cursors: list[list[Cursor]] = field(default_factory=list)  # those that were right, moved on
     offered: set[int] = field(default_factory=set)  # tokens that something at the root says come next
     covered: float = 0.0  # their probability
+    context: int = 0  # the key of the n-grams' context at the root
+    words: Words = ()  # of the language, that may come first: with their shares where nothing offered is right
 
 
 _Entry = tuple[float, int, int, int, int, list[Cursor]]
@@ -45,16 +50,19 @@ _Vote = tuple[float, int, list[Cursor]]
 """What is known of one next token: weight, position of the heaviest cursor at it, its cursors moved on."""
 
 
-def grow(corpus: Corpus, cursors: list[Cursor], estimates: Estimates, budget: Budget) -> Grown:
+def grow(
+    corpus: Corpus, cursors: list[Cursor], estimates: Estimates, budget: Budget, ngrams: NGrams | None = None
+) -> Grown:
     """The most likely nodes, best first, until the budget is full or no further node can pay for its cost.
 
     Cursors at equal tokens share a node and add their weights: P(token) = weight of its cursors /
-    (weight of all cursors + weight of none being right). A node's score is the product along its path.
+    (weight of all cursors + weight of none being right). `ngrams` share out the latter, as far as they know what
+    comes next. A node's score is the product along its path.
     """
     grown, text, weights = Grown(), corpus.tokens, estimates.deeper
     add_token, add_parent, add_score = grown.tokens.append, grown.parents.append, grown.scores.append
     add_position, add_cursors = grown.positions.append, grown.cursors.append
-    heap = roots(corpus, cursors, estimates, grown)
+    heap, _ = roots(corpus, cursors, estimates, grown, ngrams)
     end, none, order = len(text), estimates.none_deeper, len(heap)
     max_nodes, costs = budget.max_nodes, budget.costs
     cheapest = min([after - before for before, after in pairwise(costs)], default=0.0)
@@ -63,7 +71,7 @@ def grow(corpus: Corpus, cursors: list[Cursor], estimates: Estimates, budget: Bu
     while heap and heap[0][0] <= -LEAST_SCORE:
         negative, _, token, parent, position, group = heappop(heap)
         if token == _CHILDREN:
-            for child in children(corpus, group, estimates, grown, parent):
+            for child in children(corpus, group, estimates, grown, parent, ngrams)[0]:
                 order += 1
                 heappush(heap, (child[0], order, *child[1:]))
             continue
@@ -112,38 +120,76 @@ def join(corpus: Corpus, token: int, group: list[Cursor]) -> None:
             group.append((position, FAR_BY_KIND[WRITTEN] * STRIDE + 1))
 
 
-def roots(corpus: Corpus, cursors: list[Cursor], estimates: Estimates, grown: Grown) -> list[_Entry]:
-    """The heap to grow from: what the cursors say comes next, and the tokens that come often."""
+def roots(
+    corpus: Corpus, cursors: list[Cursor], estimates: Estimates, grown: Grown, ngrams: NGrams | None
+) -> tuple[list[_Entry], float]:
+    """The heap to grow from: what the cursors say comes next, the tokens that come often, and the language's. And the
+    weight of all of it, with that of none being right."""
     votes = _vote(corpus, cursors, estimates, grown, ROOT)
     ranked = list(zip(estimates.common, corpus.common, strict=False))
     common = [entry for entry in ranked if entry[1] not in votes]
-    total = estimates.none_at_root + sum([vote[0] for vote in votes.values()]) + sum([entry[0] for entry in common])
-    grown.covered = 1.0 - estimates.none_at_root / total
+    if ngrams is not None:
+        grown.context = context(corpus.tokens)
+    none = estimates.none_at_root
+    total = none + sum([vote[0] for vote in votes.values()]) + sum([entry[0] for entry in common])
+    grown.covered = 1.0 - none / total
     grown.offered = {*votes, *corpus.common}
     least = LEAST_SCORE * total
+    for weight, token in common:
+        if weight >= least:  # beside a sure copy none is
+            votes[token] = (weight, NOWHERE, [])
+    if ngrams is not None and none >= OPEN * total:
+        grown.words = ngrams.after(grown.context)
+        _add_words(votes, grown.words, none * estimates.language, FEWEST * total)
     heap: list[_Entry] = []
     for token, (weight, position, group) in votes.items():
         heap.append((-weight / total, len(heap), token, ROOT, position, group))
-    for weight, token in common:
-        if weight >= least:  # beside a sure copy none is
-            heap.append((-weight / total, len(heap), token, ROOT, NOWHERE, []))
     heapify(heap)
-    return heap
+    return heap, total
 
 
 def children(
-    corpus: Corpus, cursors: list[Cursor], estimates: Estimates, grown: Grown, node: int
-) -> list[tuple[float, int, int, int, list[Cursor]]]:
-    """The entries of the children of `node`, after which `cursors` stand, without their order."""
+    corpus: Corpus, cursors: list[Cursor], estimates: Estimates, grown: Grown, node: int, ngrams: NGrams | None
+) -> tuple[list[tuple[float, int, int, int, list[Cursor]]], float]:
+    """The entries of the children of `node`, after which `cursors` stand, without their order; and the weight of all
+    that was said there, with that of none being right."""
     if sum([estimates.deeper[state] for _, state in cursors]) < SURE:
         join(corpus, grown.tokens[node], cursors)
     votes = _vote(corpus, cursors, estimates, grown, node)
-    share = -grown.scores[node] / (estimates.none_deeper + sum(vote[0] for vote in votes.values()))
-    return [(weight * share, token, node, position, group) for token, (weight, position, group) in votes.items()]
+    none, score = estimates.none_deeper, grown.scores[node]
+    total = none + sum([vote[0] for vote in votes.values()])
+    if ngrams is not None and none * score >= OPEN * FEWEST * total:
+        _add_words(votes, ngrams.after(_context(grown, node)), none * estimates.language, FEWEST / score * total)
+    share = -score / total
+    said = [(weight * share, token, node, position, group) for token, (weight, position, group) in votes.items()]
+    return said, total
+
+
+def _add_words(votes: dict[int, _Vote], words: Words, weight: float, least: float) -> None:
+    """Gives each of `words` its part of `weight`, where it is not `least` or more."""
+    for token, share in words:
+        if weight * share < least:
+            return
+        vote = votes.get(token)
+        votes[token] = (weight * share, NOWHERE, []) if vote is None else (vote[0] + weight * share, vote[1], vote[2])
+
+
+def _context(grown: Grown, node: int) -> int:
+    """The key of the n-grams' context that ends with `node`."""
+    key, shift = 0, 0
+    while node != ROOT:
+        key |= grown.tokens[node] + 1 << shift
+        shift += KEY_BITS
+        if shift == KEY_BITS * ORDERS:
+            return key
+        node = grown.parents[node]
+    return (grown.context << shift | key) & KEY_MASK
 
 
 def _vote(corpus: Corpus, cursors: list[Cursor], estimates: Estimates, grown: Grown, node: int) -> dict[int, _Vote]:
     """What the cursors after `node` say comes next, by token. Cursors at a border say nothing."""
+    if not cursors:
+        return {}
     weights, crowds, text = estimates.at_root if node == ROOT else estimates.deeper, estimates.crowds, corpus.tokens
     columns = crowd_columns([LENGTH[state] for _, state in cursors])
     votes: dict[int, _Vote] = {}

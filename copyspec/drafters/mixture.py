@@ -53,7 +53,7 @@ Candidate = tuple[float, int, list[Cursor]]
 """(probability, position of the heaviest cursor at the token or NOWHERE, cursors moved on), by token."""
 
 Copies = Callable[[Grown, int], tuple[dict[int, Candidate], float]]
-"""What copies say after a node of the tree (ROOT: at its root), and the weight of none being right there."""
+"""What copies say after a node of the tree (ROOT: at its root), and the weight of it and of none being right."""
 
 
 def no_copies(grown: Grown, node: int) -> tuple[dict[int, Candidate], float]:
@@ -76,8 +76,8 @@ def blend(copies: Copies, predictors: Sequence[Predictor], budget: Budget) -> Bl
 
     def push(node: int, path: Path, score: float) -> None:
         nonlocal order
-        candidates, none = copies(grown, node)
-        candidates = _with_words(candidates, none, predictors, path, blended)
+        candidates, total = copies(grown, node)
+        candidates = _with_words(candidates, total, predictors, path, blended)
         for token, (probability, position, group) in candidates.items():
             order += 1
             if score * probability >= LEAST_SCORE:
@@ -107,14 +107,14 @@ def blend(copies: Copies, predictors: Sequence[Predictor], budget: Budget) -> Bl
 
 
 def _with_words(
-    candidates: dict[int, Candidate], none: float, predictors: Sequence[Predictor], path: Path, blended: Blended
+    candidates: dict[int, Candidate], total: float, predictors: Sequence[Predictor], path: Path, blended: Blended
 ) -> dict[int, Candidate]:
-    """The candidates of the copies, with the words of the models that know the node."""
+    """The candidates of the copies, whose weight is `total`, with the words of the models that know the node."""
     speaking = [(each, words) for each in predictors if (words := each.words(path))]
     if not speaking:
         return candidates
     left = max(1.0 - sum(probability for probability, _, _ in candidates.values()), 1e-6)
-    total = none / left  # weight of all cursors and of none
+    none = left * total
     blended.mixes[path] = Mix({token: each[0] * total for token, each in candidates.items()}, none, speaking)
     weights = sum(predictor.weight(left) for predictor, _ in speaking)
     whole = total + weights

@@ -14,6 +14,7 @@ from copyspec.engine import generation_config
 from copyspec.engine.call_options import DEFAULT_MAX_NEW_TOKENS, EDIT_GROWTH, CallOptions
 from copyspec.engine.datastores import Datastores
 from copyspec.engine.inputs import InputEncoder, Inputs
+from copyspec.engine.language import Language
 from copyspec.engine.results import Result, Stats
 from copyspec.engine.spans import CopiedOutput, NamedSource
 from copyspec.engine.stops import CriterionStop, StopStrings, text_of
@@ -102,6 +103,7 @@ class JobMaker:
         `draft_models`: what makes rows' predictors of what `draft_model` names."""
         self._draft_models = draft_models
         self._datastores = Datastores(codec)
+        self._language = Language(codec, target.vocab_size)
         self._target = target
         self._codec = codec
         self._config = config
@@ -191,6 +193,7 @@ class JobMaker:
                 *(partial(make, row) for make in self._datastores.predictors(options.datastores)),
             ],
             copies=options.copies,
+            ngrams=self._language.ngrams if options.copies else None,
         )
 
     def _note_special(self, stop: Sequence[str]) -> None:

@@ -64,6 +64,12 @@ class Codec:
                 return encoded
         return self._encode_pieces(pieces, wrap=wrap)
 
+    def encode_each(self, texts: Sequence[str]) -> list[list[int]]:
+        """The token ids of many short texts, which hold no special token's string."""
+        with self._lock:
+            batch = self.tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False)
+        return [list(ids) for ids in batch["input_ids"]]
+
     def encode_chat(self, messages: Sequence[Message], tools: Sequence[Mapping[str, object]] = ()) -> Encoded:
         """`messages` through the chat template, up to where the assistant's answer begins or goes on.
 

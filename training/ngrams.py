@@ -1,0 +1,98 @@
+"""Counts the n-grams of English text that drafts fall back on: writes `copyspec/drafters/english.npz` anew.
+
+    python -m training.ngrams TEXTS --out FILE [--least 10 5 4] [--words 20000]
+
+TEXTS: files of one paragraph per line (gzip allowed). Nothing but counts of words goes into FILE, so it fits any
+tokenizer: see `copyspec.drafters.ngrams`, which also says what the arrays are. Takes about two minutes and 3 GB for
+20 MB of text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from copyspec.drafters.ngrams import MOST, ORDERS, Ints, Order, WordNGrams, split_words
+
+
+def read_paragraphs(paths: Sequence[Path]) -> Iterator[str]:
+    """The lines of all files, quotation marks as models write them."""
+    for path in paths:
+        opener = gzip.open if path.suffix == ".gz" else open
+        with opener(path, "rt", encoding="utf-8") as lines:
+            for line in lines:
+                yield line.strip().translate(_QUOTES)
+
+
+def count(paragraphs: Sequence[str], words: int, least: Sequence[int]) -> WordNGrams:
+    """The n-grams of the `words` most frequent words that occur `least` times, by the length of their context."""
+    texts = [[word for word in split_words(paragraph) if word.strip()] for paragraph in paragraphs]
+    # A word without a space before it starts a paragraph, where the tokens are those of another word.
+    frequent = Counter(word for text in texts for word in text if not word[0].isalpha()).most_common(words)
+    numbers = {word: number for number, (word, _) in enumerate(frequent)}
+    sequence = np.fromiter(
+        chain.from_iterable([*(numbers.get(word, -1) for word in text), -1] for text in texts), dtype=np.int64
+    )
+    orders = [_order(sequence, order, least[order - 1], len(frequent)) for order in range(1, ORDERS + 1)]
+    return WordNGrams([word for word, _ in frequent], np.array([often for _, often in frequent]), orders)
+
+
+def _order(sequence: Ints, order: int, least: int, words: int) -> Order:
+    """The n-grams with `order` words of context that occur `least` times; `words`: how many there are."""
+    columns = [sequence[start : len(sequence) - order + start] for start in range(order + 1)]
+    inside = np.all([column >= 0 for column in columns], axis=0)
+    columns = [column[inside] for column in columns]
+    context = columns[0]
+    for column in columns[1:-1]:
+        context = np.unique(context * words + column, return_inverse=True)[1]
+    totals = np.bincount(context)
+    _, first, often = np.unique(context * words + columns[-1], return_index=True, return_counts=True)
+    kept = often >= least
+    first, often = first[kept], often[kept]
+    by_context = np.lexsort((-often, context[first]))
+    first, often = first[by_context], often[by_context]
+    _, starts, sizes = np.unique(context[first], return_index=True, return_counts=True)
+    kept = np.arange(len(first)) - np.repeat(starts, sizes) < MOST
+    places = first[starts]
+    return Order(
+        np.stack([column[places] for column in columns[:-1]], axis=1),
+        totals[context[places]],
+        np.minimum(sizes, MOST),
+        columns[-1][first[kept]],
+        often[kept],
+    )
+
+
+_QUOTES = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'"})
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Writes the file and says how large it is; 0."""
+    parser = argparse.ArgumentParser(
+        prog="python -m training.ngrams", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("texts", nargs="+", type=Path, help="text files (gzip allowed), a paragraph per line")
+    parser.add_argument("--out", type=Path, required=True, help="the file to write, .npz")
+    parser.add_argument(
+        "--words", type=int, default=20_000, help="the most frequent words are counted, others end an n-gram"
+    )
+    parser.add_argument(
+        "--least", type=int, nargs=ORDERS, default=[10, 5, 4], help="occurrences of an n-gram, by words of context"
+    )
+    options = parser.parse_args(arguments)
+    found = count(list(read_paragraphs(options.texts)), options.words, options.least)
+    found.save(options.out)
+    sizes = ", ".join(f"{len(order.following):,} n-grams of {n}" for n, order in enumerate(found.orders, start=2))
+    print(f"{options.out}: {len(found.words):,} words, {sizes}, {options.out.stat().st_size / 1e6:.2f} MB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
