@@ -23,6 +23,7 @@ from .citing import Citation, citations
 from .models import engine_of, wants_chat
 from .rag_options import ON, LayoutOptions, Speculation, check_call, check_layout
 from .rounds import Rounds, plainly
+from .shown_documents import Documents
 from .strides import NO_DOCUMENT, Strides
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ class IterativeRAG:
             if isinstance(retriever, SpeculativeRetriever)
             else SpeculativeRetriever(retriever, prefetch=made.prefetch, capacity=made.capacity)
         )
+        self._documents = Documents(self.engine, self.layout.document_tokens)
         self._scheduler = Scheduler(overlaps=made.overlap, stride=made.stride)
 
     def __call__(self, prompt: str, **options: Unpack[GenerateOptions]) -> RAGAnswer:
@@ -132,7 +134,7 @@ class IterativeRAG:
         copies, speculation = options.drafts, self.speculation
         if speculation is not None and speculation.reuse and not copies:
             options = replace(options, draft=DraftOptions())
-        task = Strides(self.engine, prompt, options, self.layout, self.retriever.guess)
+        task = Strides(self.engine, prompt, options, self.layout, self._documents, self.retriever.guess)
         task.copies = copies
         if speculation is not None:
             task.reuses_text = speculation.reuse

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from copyspec.decoding.requests import Finish, Request, RowStats
-from copyspec.engine.prompts import encodable
 from copyspec.retrievers import Hit
 
 from .models import fill
+from .shown_documents import Documents
 
 if TYPE_CHECKING:
     from copyspec import Engine
@@ -33,36 +33,6 @@ class Layout:
     document_tokens: int  # of a document that the model is shown
 
 
-class Documents:
-    """Documents as the model is shown them: cut to a number of tokens. Remembers those it was asked for last."""
-
-    KEPT = 512
-
-    def __init__(self, engine: Engine, most_tokens: int) -> None:
-        self._codec = engine.codec
-        self._most_tokens = most_tokens
-        self._texts: OrderedDict[tuple[int, str], str] = OrderedDict()
-
-    def shown(self, hit: Hit) -> str:
-        """The hit's text, its first `most_tokens` tokens."""
-        key = hit.id, hit.text
-        text = self._texts.get(key)
-        if text is None:
-            text = self._cut(encodable(hit.text, f"document {hit.id}"))
-            self._texts[key] = text
-            if len(self._texts) > self.KEPT:
-                self._texts.popitem(last=False)
-        return text
-
-    def _cut(self, text: str) -> str:
-        encoded = self._codec.encode(text)
-        if len(encoded.ids) <= self._most_tokens:
-            return text
-        if encoded.offsets is None:
-            return self._codec.decode(encoded.ids[: self._most_tokens])
-        return text[: encoded.offsets()[self._most_tokens - 1][1]]
-
-
 class Strides:
     """One output. Each stride is written with one document in front of the prompt; see `rounds.Task`.
 
@@ -77,12 +47,14 @@ class Strides:
         prompt: str,
         options: CallOptions,
         layout: Layout,
+        documents: Documents,
         guess: Callable[[str], Hit | None],
     ) -> None:
-        """`guess` answers queries without the knowledge base."""
+        """`documents`: of this engine and layout; outputs share them. `guess` answers queries without the knowledge
+        base."""
         self._engine, self._prompt, self._options, self._layout, self._guess = engine, prompt, options, layout, guess
         self._ids = engine.codec.encode(prompt).ids
-        self._documents = Documents(engine, layout.document_tokens)
+        self._documents = documents
         self.contexts = 1
         self.copies = True  # draft by copying from the prompt, its document and `sources`
         self.reuses_text = False  # draft what was taken back
@@ -178,11 +150,16 @@ class Strides:
         context.close()
 
     def _request(self, hit: Hit) -> Request:
-        document = self._documents.shown(hit)
-        prompt = fill(self._layout.instruction, document=document, prompt=self._prompt)
-        others = [self._documents.shown(other) for other in self.sources() if other.id != hit.id]
-        jobs, _ = self._engine.jobs(prompt, others if self.copies else None, self._options)
-        return jobs[0].request if self.copies else replace(jobs[0].request, drafter=None)
+        documents = self._documents
+        prompt = fill(self._layout.instruction, document=documents.shown(hit), prompt=self._prompt)
+        others = [documents.copied(other) for other in self.sources() if other.id != hit.id] if self.copies else []
+        jobs, _ = self._engine.jobs(prompt, None, self._options, earlier=others)
+        request = jobs[0].request
+        if not self.copies:
+            return replace(request, drafter=None)
+        starts_text = bool(self._engine.model.config.is_encoder_decoder)
+        documents.lead = self._engine.codec.lead(request.prompt, starts_text=starts_text)
+        return request
 
     def _expected(self) -> list[int]:
         """What was written here under another document."""

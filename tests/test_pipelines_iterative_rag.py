@@ -273,13 +273,17 @@ def test_a_document_that_does_not_fit_is_an_error_only_where_it_is_the_right_one
 
 
 def test_a_document_is_cut_at_its_tokens(engine: Engine) -> None:
-    from copyspec.pipelines.strides import Documents
+    from copyspec.pipelines.shown_documents import Documents
 
     documents = Documents(engine, 4)
     assert documents.shown(Hit(0, 0.0, "a lamp")) == "a la"
     assert documents.shown(Hit(1, 0.0, "lamp")) == "lamp"
-    with pytest.raises(ValueError, match="document 2 holds a lone surrogate"):
-        documents.shown(Hit(2, 0.0, "\ud800"))
+    assert documents.copied(Hit(0, 0.0, "a lamp")) == engine.codec.encode(" a l").ids
+    documents.lead = "\n"
+    assert documents.copied(Hit(0, 0.0, "a lamp")) == engine.codec.encode("a la").ids
+    for made in (documents.shown, documents.copied):
+        with pytest.raises(ValueError, match="document 2 holds a lone surrogate"):
+            made(Hit(2, 0.0, "\ud800"))
 
 
 @pytest.mark.parametrize(
