@@ -45,7 +45,7 @@ def measure(rows: Sequence[Transcript], tokenizer: Tokenizer, most: int, nodes: 
     for number, row in enumerate(rows):
         tokens = tokenise(row, tokenizer, eos)
         sources = [Source(tokens.references[0], "edit"), *(Source(ids, "prompt") for ids in earlier.ids())]
-        drafter = create([*sources, Source(tokens.prompt, "prompt")], frozenset({eos}))
+        drafter = create([*sources, Source(tokens.prompt, "prompt")], frozenset({eos}), ngrams=tokens.ngrams)
         replay(drafter, tokens.output, Budget(nodes), halves[2 * number // len(rows)])
         earlier.add(row.references[0], row.output)
     return halves

@@ -41,6 +41,9 @@ from copyspec.drafters import create
 from copyspec.drafters.blend import BlendDrafter, PredictorDrafter
 from copyspec.drafters.early_exit import early_exit
 from copyspec.drafters.language_model import DraftModel, LanguageModelDrafter, ModelPredictor, RowContext
+from copyspec.drafters.ngrams import NGrams
+from copyspec.engine.language import Language
+from copyspec.engine.text import Codec
 from copyspec.loading import named
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.sources import Source
@@ -92,14 +95,18 @@ class CountingModel(DraftModel):
         super().took(seconds, columns)
 
 
-def make(method: str, model: DraftModel, sources: Sequence[Source], eos: int, row: RowContext) -> Drafter:
+def make(
+    method: str, model: DraftModel, sources: Sequence[Source], eos: int, row: RowContext, ngrams: NGrams | None = None
+) -> Drafter:
     """The drafter of one row, by every method but "plain"."""
     if method == "copy":
-        return create(sources, [eos])
+        return create(sources, [eos], ngrams=ngrams)
     if method == "model chain":
         return LanguageModelDrafter(model, row)
     predictors = [ModelPredictor(model, row)]
-    return PredictorDrafter(predictors) if method == "model tree" else BlendDrafter(sources, predictors, eos=eos)
+    if method == "model tree":
+        return PredictorDrafter(predictors)
+    return BlendDrafter(sources, predictors, eos=eos, ngrams=ngrams)
 
 
 def replayed(
@@ -129,7 +136,8 @@ def replayed(
             if method == "plain":
                 counted.calls = counted.output_tokens = len(tokens.output)
             else:
-                replay(make(method, models[method], sources, eos, context), tokens.output, Budget(nodes), counted)
+                drafter = make(method, models[method], sources, eos, context, tokens.ngrams)
+                replay(drafter, tokens.output, Budget(nodes), counted)
             tally.seconds += time.perf_counter() - started
             tally.rows += 1
             tally.output_tokens += counted.output_tokens
@@ -145,6 +153,7 @@ def spoken(
     eos: frozenset[int],
     models: tuple[PreTrainedModel, PreTrainedModel],
     options: argparse.Namespace,
+    ngrams: NGrams | None = None,
 ) -> list[Tally]:
     """The target's own outputs, decoded by every method. Raises ValueError where they differ."""
     target, tallies = wrap(models[0]), []
@@ -158,7 +167,7 @@ def spoken(
             row = RowContext(prompt.tokens, sampling, len(prompt.tokens), target.vocab_size)
             request = Request(prompt.tokens, options.tokens, sampling, eos, sources)
             if method != "plain":
-                request.drafter = partial(make, method, model, sources, min(eos), row)
+                request.drafter = partial(make, method, model, sources, min(eos), row, ngrams)
             started = time.perf_counter()
             draft = DraftOptions(max_nodes=options.nodes, adaptive=options.adaptive)
             for outputs in decode(target, [request], DecodeSettings(draft=draft)):
@@ -249,8 +258,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prompts = read_prompts(tokenizer, options)
         if options.least_overlap:
             prompts = least_overlap(wrap(model), prompts, eos, options)
+        language = Language(Codec(tokenizer), int(model.config.vocab_size))
         name = Path((options.sources or [options.prompts])[0]).name.split(".")[0]
-        tallies = spoken(name, prompts[: options.rows], eos, (model, draft), options)
+        tallies = spoken(name, prompts[: options.rows], eos, (model, draft), options, language.ngrams)
     print(table(tallies))
     if options.json:
         write_json(

@@ -78,7 +78,7 @@ def drafters(nodes: int) -> dict[str, tuple[MakeDrafter, int]]:
     """The methods but plain decoding: what makes a row's drafter, and its nodes a call."""
 
     def copies(case: Case, eos: frozenset[int]) -> Drafter:
-        return create(case.sources, eos)
+        return create(case.sources, eos, ngrams=case.ngrams)
 
     def wrong(width: int, case: Case, eos: frozenset[int]) -> Drafter:
         return AlwaysWrong(case, width=width)

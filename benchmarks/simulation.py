@@ -20,6 +20,7 @@ from copyspec.budget import Budget, CostModel
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request, RowStats
 from copyspec.drafters.base import Drafter
+from copyspec.drafters.ngrams import KEY_BITS, KEY_MASK, ORDERS, NGrams, Words, context
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.sources import Source
 from copyspec.targets.base import Session, Target
@@ -138,6 +139,27 @@ class AlwaysWrong:
         """It learns nothing."""
 
 
+SPARE = 80  # tokens that no text holds
+
+
+class _DenseNGrams(NGrams):
+    """N-grams in the numbers of a simulated vocabulary. Tokens that are not in it are wrong: they become spare ones."""
+
+    def __init__(self, ngrams: NGrams, ids: Mapping[int, int]) -> None:
+        self._ngrams, self._ids, self._tokens_of = ngrams, ids, list(ids)
+
+    def after(self, key: int) -> Words:
+        tokens = []
+        while key:
+            key, token = key >> KEY_BITS, (key & KEY_MASK >> KEY_BITS * (ORDERS - 1)) - 1
+            tokens.append(self._tokens_of[token] if token < len(self._tokens_of) else -1)
+        words: dict[int, float] = {}
+        for token, share in self._ngrams.after(context(tokens[::-1])):
+            number = self._ids.get(token, len(self._ids) + token % SPARE)
+            words[number] = words.get(number, 0.0) + share
+        return sorted(words.items(), key=lambda word: -word[1])
+
+
 class _Dense:
     """Cases with their tokens numbered from 0: a simulated vocabulary is as large as the texts need."""
 
@@ -147,16 +169,19 @@ class _Dense:
         def dense(tokens: Sequence[int]) -> list[int]:
             return [ids.setdefault(token, len(ids)) for token in tokens]
 
-        self.cases = [
-            Case(
+        texts = [
+            (
                 dense(case.prompt),
                 tuple(Source(dense(source.tokens), source.kind) for source in case.sources),
                 dense(case.recorded or ()),
             )
             for case in cases
         ]
+        ngrams = next((case.ngrams for case in cases if case.ngrams is not None), None)
+        renumbered = None if ngrams is None else _DenseNGrams(ngrams, ids)
+        self.cases = [Case(*text, renumbered) for text in texts]
         self.outputs = [list(case.recorded or ()) for case in self.cases]
-        self.vocab_size = len(ids) + 80  # some that no text holds
+        self.vocab_size = len(ids) + SPARE
 
 
 class _Slow:

@@ -128,7 +128,7 @@ class Methods:
     def _own(self, name: str, cases: Sequence[Case], limits: Limits) -> Run:
         if name == "plain":
             return self._decoded([_request(case, limits, None) for case in cases], 0, self._costs[name])
-        drafters = [partial(create, case.sources, limits.eos_token_ids) for case in cases]
+        drafters = [partial(create, case.sources, limits.eos_token_ids, ngrams=case.ngrams) for case in cases]
         requests = [_request(case, limits, make) for case, make in zip(cases, drafters, strict=True)]
         return self._decoded(requests, limits.draft_nodes, self._costs[name])
 

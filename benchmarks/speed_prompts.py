@@ -17,8 +17,10 @@ from benchmarks.transcripts import (
     read_transcripts,
     tokenise,
 )
+from copyspec.drafters.ngrams import NGrams
 from copyspec.engine.call_options import check_options
 from copyspec.engine.engine import Engine
+from copyspec.engine.language import Language
 from copyspec.sources import Source
 
 DATA = Path(__file__).parent / "data"
@@ -43,6 +45,7 @@ class Case:
     prompt: list[int]
     sources: tuple[Source, ...]
     recorded: list[int] | None = None  # the output to replay, with its end of sequence; None: the model speaks
+    ngrams: NGrams | None = None  # as `copyspec.generate` would have them
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +82,10 @@ def text_set(model: Model, name: str, template: str = TEMPLATE, limit: int | Non
     prompts = [template.replace("{text}", text) for text in texts]
     options = check_options({"edit_source": texts, "chat": bool(model.tokenizer.chat_template)})
     # The engine's own requests: the same sources and ends that `copyspec.generate` has.
-    jobs, _ = Engine(model.model, model.tokenizer).jobs(prompts, None, options)
-    cases = [Case(list(job.request.prompt), tuple(job.request.sources)) for job in jobs]
+    engine = Engine(model.model, model.tokenizer)
+    jobs, _ = engine.jobs(prompts, None, options)
+    ngrams = Language(engine.codec, int(model.model.config.vocab_size)).ngrams
+    cases = [Case(list(job.request.prompt), tuple(job.request.sources), ngrams=ngrams) for job in jobs]
     return PromptSet(name, cases, jobs[0].request.eos_token_ids)
 
 
@@ -135,7 +140,7 @@ def transcript_cases(
         tokens = tokenise(row, tokenizer, eos)
         if tokens.prompt and len(tokens.prompt) <= options.max_prompt_tokens:
             sources = (*_references(row, tokens.references), Source(tokens.prompt, "prompt"))
-            sets.setdefault(row.key, []).append(Case(tokens.prompt, sources, tokens.output))
+            sets.setdefault(row.key, []).append(Case(tokens.prompt, sources, tokens.output, tokens.ngrams))
     if not sets:
         raise ValueError(
             f"no transcript is left: tasks {list(options.tasks)!r}, prompts up to {options.max_prompt_tokens} tokens"

@@ -1,0 +1,221 @@
+"""N-grams of the language: counted right, the same in any tokenizer, and drafted only where nothing is copied."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from copyspec.budget import Budget
+from copyspec.drafters import create
+from copyspec.drafters.ngrams import (
+    DISCOUNT,
+    ENGLISH,
+    KEPT,
+    NGrams,
+    Order,
+    WordNGrams,
+    context,
+    split_words,
+)
+from copyspec.engine.language import Language
+from copyspec.engine.text import Codec
+from copyspec.loading import BUNDLED
+from copyspec.sources import Source
+from training.ngrams import count, main
+
+TEXTS = ["we went to the house, to the barn and to the house.", "they went to the house", "a house to the north"]
+EOS = 999
+
+
+def letters(texts: Sequence[str]) -> list[list[int]]:
+    """A tokenizer of characters."""
+    return [[ord(letter) for letter in text] for text in texts]
+
+
+def whole(words: Sequence[str]) -> tuple[dict[str, int], NGrams]:
+    """A tokenizer whose tokens are the words, and the n-grams of TEXTS in its tokens."""
+    numbers = {word: number for number, word in enumerate(words)}
+    found = count(TEXTS, 100, (1, 1, 1))
+
+    def encode(texts: Sequence[str]) -> list[list[int]]:
+        return [[500, *([numbers[text[1:]]] if len(text) > 1 else [])] for text in texts]
+
+    return numbers, NGrams(found, encode)
+
+
+@given(st.text(max_size=60))
+def test_words_are_the_text(text: str) -> None:
+    assert "".join(split_words(text)) == text
+
+
+def test_counts_are_those_of_the_texts() -> None:
+    found = count(TEXTS, 100, (1, 2, 1))
+    for number, order in enumerate(found.orders, start=1):
+        expected: Counter[tuple[str, ...]] = Counter()
+        for text in TEXTS:
+            words = split_words(text)
+            for start in range(len(words) - number):
+                ngram = tuple(words[start : start + number + 1])
+                if all(word in found.words for word in ngram):
+                    expected[ngram] += 1
+        owners = np.repeat(np.arange(len(order.contexts)), order.sizes)
+        kept = {
+            (*(found.words[word] for word in order.contexts[owner]), found.words[following]): int(times)
+            for owner, following, times in zip(owners, order.following, order.times, strict=True)
+        }
+        assert kept == {ngram: times for ngram, times in expected.items() if times >= (1, 2, 1)[number - 1]}
+        for row, total in zip(order.contexts, order.totals, strict=True):
+            before = tuple(found.words[word] for word in row)
+            assert total == sum(times for ngram, times in expected.items() if ngram[:-1] == before)
+
+
+@pytest.mark.parametrize("cut", [" the", ","])
+def test_words_that_start_a_paragraph_are_left_out(cut: str) -> None:
+    words = count(TEXTS, 100, (1, 1, 1)).words
+    assert cut in words and not {"we", "they", "a"} & set(words)
+
+
+def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("\n".join(TEXTS * 50), encoding="utf-8")
+    out = tmp_path / "counts.npz"
+    assert main([str(tmp_path / "text.txt"), "--out", str(out), "--least", "1", "1", "1"]) == 0
+    expected, found = count(TEXTS * 50, 20_000, (1, 1, 1)), WordNGrams.read(out)
+    assert found.words == expected.words
+    assert np.allclose(found.counts, expected.counts, rtol=0.05)
+    for ours, theirs in zip(found.orders, expected.orders, strict=True):
+        assert (ours.contexts == theirs.contexts).all() and (ours.following == theirs.following).all()
+        assert (ours.sizes == theirs.sizes).all()
+        assert np.allclose(ours.times, theirs.times, rtol=0.05) and np.allclose(ours.totals, theirs.totals, rtol=0.05)
+
+
+def test_the_longest_context_speaks_first_and_shorter_ones_share_what_it_leaves() -> None:
+    words = sorted(set(count(TEXTS, 100, (1, 1, 1)).words))
+    numbers, ngrams = whole(words)
+
+    def after(*given: str) -> dict[str, float]:
+        return {words[token]: share for token, share in ngrams.after(context([numbers[word] for word in given]))}
+
+    the = after(" the")  # five times: three houses, a barn and a north
+    assert the == pytest.approx(
+        {" house": (3 - DISCOUNT) / 5, " barn": (1 - DISCOUNT) / 5, " north": (1 - DISCOUNT) / 5}
+    )
+    two = after(" went", " to", " the")
+    own = (2 - DISCOUNT) / 2
+    assert two[" house"] == pytest.approx(own) and two[" barn"] == pytest.approx(
+        (1 - own) * after(" to", " the")[" barn"]
+    )
+    assert after(",", " north", " the") == the, "an unknown context says what its known end says"
+    assert after(" north") == {} and ngrams.after(context([])) == () and ngrams.after(context([-1])) == ()
+    assert ngrams.after(context([numbers[" the"], -1, numbers[" the"]])) == ngrams.after(context([numbers[" the"]]))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.text("ab", min_size=1, max_size=4), min_size=4, max_size=60), st.integers(0, 50))
+def test_shares_are_those_of_the_tokens_in_the_text(words: list[str], start: int) -> None:
+    """With a token for each letter: what comes after a few letters, counted in the text itself."""
+    text = "".join(" " + word for word in words)
+    ngrams = NGrams(count([text], 1000, (1, 1, 1)), letters)
+    tokens = [ord(letter) for letter in text]
+    before = tokens[start % len(tokens) :][:3]
+    said = dict(ngrams.after(context(before)))
+    assert sum(said.values()) <= 1.0 + 1e-9
+    ends = [place for place in range(3, len(tokens)) if tokens[place - 3 : place] == before]
+    for token, share in said.items():
+        assert 0 < share < 1 and token < 128
+        if share > 0.9:
+            assert any(tokens[place] == token for place in ends)
+
+
+def test_a_word_of_several_tokens_is_finished() -> None:
+    text = "x " + "the bar " * 40
+    ngrams = NGrams(count([text], 10, (1, 1, 1)), lambda texts: letters([each.replace(" the", "T") for each in texts]))
+    assert ngrams.after(context([ord(" "), ord("b"), ord("a")]))[0][0] == ord("r")
+    assert ngrams.after(context([ord("T")]))[0][0] == ord(" ")
+    assert ngrams.after(context([ord("T"), ord(" ")]))[0][0] == ord("b")
+
+
+def test_tokens_that_the_target_lacks_are_left_out() -> None:
+    found = count([" b a" * 30], 10, (1, 1, 1))
+    key = context(list(map(ord, " a ")))
+    assert NGrams(found, letters).after(key)[0][0] == ord("b")
+    assert ord("b") not in dict(NGrams(found, letters, ord("b")).after(key))
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    ngrams = NGrams(count(TEXTS, 100, (1, 1, 1)), letters)
+    for token in range(3 * KEPT):
+        ngrams.after(context([token, ord("t")]))
+    assert len(ngrams._found) <= KEPT + 4
+
+
+def test_what_is_bundled_speaks_the_default_models_tokens() -> None:
+    from transformers import AutoTokenizer
+
+    assert ENGLISH.stat().st_size < 1_000_000
+    codec = Codec(AutoTokenizer.from_pretrained(BUNDLED))
+    ngrams = Language(codec, 6144).ngrams
+    assert ngrams is not None and len(ngrams) > 50_000
+    for text, expected in ((" in the United", " States"), (" on the other", " hand"), (" as well", " as")):
+        ids = codec.encode(text + expected).ids
+        before = codec.encode(text).ids
+        assert ids[: len(before)] == before
+        assert ngrams.after(context(before))[0][0] == ids[len(before)], text
+
+
+def test_a_tokenizer_written_in_python_has_none() -> None:
+    class Slow:
+        is_fast = False
+
+    class Holder:
+        tokenizer = Slow()
+
+    assert Language(Holder(), 100).ngrams is None  # type: ignore[arg-type]
+
+
+def pair_ngrams(pairs: dict[int, int]) -> NGrams:
+    """Each token is followed by another one, nearly always."""
+    words = [f" {token}" for token in sorted({*pairs, *pairs.values()})]
+    number = {word: index for index, word in enumerate(words)}
+    contexts = np.array([[number[f" {token}"]] for token in pairs])
+    often = np.full(len(pairs), 1000)
+    following = np.array([number[f" {token}"] for token in pairs.values()])
+    order = Order(contexts, often, np.ones(len(pairs), dtype=np.int64), following, often)
+    none = np.zeros(0, dtype=np.int64)
+    empty = [Order(np.zeros((0, n), dtype=np.int64), none, none, none, none) for n in (2, 3)]
+    found = WordNGrams(words, np.full(len(words), 1000), [order, *empty])
+    return NGrams(found, lambda texts: [[500, *map(int, text[1:].split())] for text in texts])
+
+
+def test_words_are_drafted_where_nothing_is_copied() -> None:
+    ngrams = pair_ngrams({7: 8, 8: 9})
+    tree = create([Source([1, 2, 7], "prompt")], [EOS], ngrams=ngrams).propose(Budget(8))
+    assert list(tree.tokens[:2]) == [8, 9] and list(tree.parents[:2]) == [-1, 0]
+    assert 0.5 < tree.scores[1] < tree.scores[0] < 1 and tree.origins[0] is None
+
+
+def test_a_sure_copy_leaves_no_room_for_words() -> None:
+    text = list(range(20, 80))
+    sources = [Source(text, "edit"), Source([3, *text, 4], "prompt")]
+    ngrams = pair_ngrams({token: token + 300 for token in range(1, 100)})
+    alone, beside = create(sources, [EOS]), create(sources, [EOS], ngrams=ngrams)
+    for drafter in (alone, beside):
+        drafter.propose(Budget(8))
+        drafter.accept(text[:12])
+    assert beside.propose(Budget(8)) == alone.propose(Budget(8))
+
+
+def test_words_that_are_never_right_count_less_and_less() -> None:
+    ngrams = pair_ngrams({token: token + 100 for token in range(10, 90)})
+    drafter = create([Source([1, 2, 3], "prompt")], [EOS], ngrams=ngrams)
+    shares = []
+    for token in range(10, 90):
+        drafter.accept([token])
+        tree = drafter.propose(Budget(16))
+        shares.append(tree.scores[list(tree.tokens).index(token + 100)] if token + 100 in tree.tokens else 0.0)
+    assert shares[0] > 0.5 and shares[20] < 0.15 and shares[-1] < 0.06
