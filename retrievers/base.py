@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 Folder = str | os.PathLike[str]
 """A folder on disk."""
 
+_FEW = 256  # scores that are sorted sooner than divided
+
 DEFAULT_K = 4  # hits of a search that names no number: what fits beside a question in a small model's prompt
 
 
@@ -90,8 +92,8 @@ def check_ids(ids: Sequence[int], count: int) -> NDArray[np.int64]:
 def best(scores: NDArray[np.float64], k: int) -> NDArray[np.int64]:
     """The indices of the `k` highest scores, best first; equal scores by index. [min(k, len(scores))]"""
     count = len(scores)
-    if k >= count:
-        return np.argsort(-scores, kind="stable")
+    if k >= count or count <= _FEW:
+        return np.argsort(-scores, kind="stable")[:k]
     least = np.partition(scores, count - k)[count - k]
     above = np.flatnonzero(scores > least)
     equal = np.flatnonzero(scores == least)[: k - len(above)]

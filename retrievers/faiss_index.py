@@ -150,13 +150,13 @@ class FaissIndex:
     def _ordered(self, query: Vectors, ids: NDArray[np.int64], k: int) -> Found:
         """The best of the candidates. For flat indexes, more candidates until no other can be among the best."""
         assert self._index is not None and self._searcher is not None
-        tolerated = tolerance(query, self._longest, self.metric)
         while True:
             held = np.sort(ids[ids >= 0])  # -1: HNSW and IVF may find less than asked for
             scores = exact_scores(query, self._index.reconstruct_batch(held), self.metric)
             order = best(scores, k)
-            beyond = len(scores) and scores.min() < scores[order[-1]] - tolerated
-            if self.options.kind != "flat" or len(held) == len(self) or beyond:
+            if self.options.kind != "flat" or len(held) == len(self):
+                return held[order], scores[order]
+            if len(scores) and scores.min() < scores[order[-1]] - tolerance(query, self._longest, self.metric):
                 return held[order], scores[order]
             ids = self._searcher.search(query[None], min(2 * len(ids), len(self)))[1][0]
 

@@ -6,6 +6,7 @@ by lies side by side here, and only what changed since the last guess is fetched
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .vectors import VectorIndex, Vectors, exact_scores, longest_of, tolerance
+from .vectors import VectorIndex, Vectors, exact_scores, tolerance
 
 _KEPT_WORDS = 256  # whose weights are kept: queries of neighbouring steps share most of their words
 
@@ -90,18 +91,23 @@ class VectorShortlist:
                 room = max(self._count, 2 * len(self._ids))
                 self._ids, self._squares = _longer(self._ids, room), _longer(self._squares, room)
                 self._rows = _longer(self._rows, room)
-            self._ids[slots], self._rows[slots] = ids, vectors
-            self._squares[slots] = np.square(vectors).sum(axis=1)
-            self._longest = max(self._longest, longest_of(vectors))
+            squares = np.einsum("nd,nd->n", vectors, vectors)
+            self._ids[slots], self._rows[slots], self._squares[slots] = ids, vectors, squares
+            self._longest = max(self._longest, math.sqrt(float(squares.max())))
 
     def best(self, query: str) -> tuple[int, float]:
         vector, metric = self._encode(query), self._index.metric
         with self._lock:
-            rough = self._rows[: self._count] @ vector
+            ids, rows = self._ids[: self._count], self._rows[: self._count]
+            rough = rows @ vector
             if metric == "l2":  # without the query's own length, which changes no order
                 rough = 2 * rough - self._squares[: self._count]
-            near = np.flatnonzero(rough >= rough.max() - tolerance(vector, self._longest, metric))
-            return _first(self._ids[near], exact_scores(vector, self._rows[near], metric))
+            highest = int(rough.argmax())
+            near = rough >= rough[highest] - tolerance(vector, self._longest, metric)
+            if np.count_nonzero(near) > 1:
+                return _first(ids[near], exact_scores(vector, rows[near], metric))
+            score = exact_scores(vector, rows[highest : highest + 1], metric)
+            return int(ids[highest]), float(score[0])
 
 
 class WordShortlist:
