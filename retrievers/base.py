@@ -83,8 +83,8 @@ def check_k(k: int) -> None:
 def check_ids(ids: Sequence[int], count: int) -> NDArray[np.int64]:
     """The ids as an array. Raises IndexError where one is none of the `count` texts'."""
     array = np.asarray(ids, dtype=np.int64).reshape(-1)
-    wrong = array[(array < 0) | (array >= count)]
-    if len(wrong):
+    if len(array) and (array.min() < 0 or array.max() >= count):
+        wrong = array[(array < 0) | (array >= count)]
         raise IndexError(f"id {int(wrong[0])} is not in this retriever: it holds {count} texts, ids from 0")
     return array
 

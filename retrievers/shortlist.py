@@ -91,8 +91,8 @@ class VectorShortlist:
                 room = max(self._count, 2 * len(self._ids))
                 self._ids, self._squares = _longer(self._ids, room), _longer(self._squares, room)
                 self._rows = _longer(self._rows, room)
-            squares = np.einsum("nd,nd->n", vectors, vectors)
-            self._ids[slots], self._rows[slots], self._squares[slots] = ids, vectors, squares
+            squares, places = np.einsum("nd,nd->n", vectors, vectors), np.array(slots)
+            self._ids[places], self._rows[places], self._squares[places] = ids, vectors, squares
             self._longest = max(self._longest, math.sqrt(float(squares.max())))
 
     def best(self, query: str) -> tuple[int, float]:

@@ -2,65 +2,147 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
+import weakref
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Generic, TypeVar
 
-Found = TypeVar("Found")
+Found = TypeVar("Found", covariant=True)
 
 
 class Search(Generic[Found]):
-    """A search in the worker thread."""
+    """A search in the worker thread.
 
-    def __init__(self, future: Future[tuple[Found, float]]) -> None:
-        self._future = future
+    Handing it over is part of every step that is made while it runs: a lock that stays locked until the end takes a
+    fraction of the time of a `concurrent.futures.Future`.
+    """
+
+    def __init__(self, search: Callable[[], Found]) -> None:
+        self._search: Callable[[], Found] | None = search
+        self._is_done = False
+        self._running = threading.Lock()  # until it is done
+        self._running.acquire()
+        self._claim = threading.Lock()  # by the worker, or by who cancels
+        self._found: Found
+        self._error: BaseException | None = None
+        self._seconds = 0.0
 
     def done(self) -> bool:
         """Whether `result` returns, or raises, at once."""
-        return self._future.done()
+        return self._is_done
 
     def result(self) -> Found:
-        """What was found; waits for it. Raises what the search raised."""
-        return self._future.result()[0]
+        """What was found; waits for it. Raises what the search raised, and CancelledError where it never began."""
+        self._wait()
+        if self._error is not None:
+            raise self._error
+        return self._found
 
     @property
     def seconds(self) -> float:
         """Of the search itself; waits for it."""
-        return self._future.result()[1]
+        self._wait()
+        return self._seconds
 
     def cancel(self) -> None:
         """Nobody will ask for the result: a search that has not begun never does."""
-        self._future.cancel()
+        if self._claim.acquire(blocking=False):
+            self._error, self._search = CancelledError(), None
+            self._end()
+
+    def run(self) -> None:
+        """Searches, in this thread, unless it was cancelled. Never raises."""
+        if not self._claim.acquire(blocking=False):
+            return
+        search, self._search = self._search, None  # and with it all that it holds
+        started = perf_counter()
+        try:
+            assert search is not None
+            self._found = search()
+        except BaseException as error:
+            self._error = error
+        self._seconds = perf_counter() - started
+        self._end()
+
+    def _end(self) -> None:
+        self._is_done = True
+        self._running.release()
+
+    def _wait(self) -> None:
+        if not self._is_done:
+            with self._running:
+                pass
 
 
 class Worker:
-    """Runs searches one after the other. The thread starts with the first one and ends with `close`."""
+    """Runs searches one after the other. The thread starts with the first one and ends with `close`, or when nobody
+    has the worker any more."""
 
     def __init__(self) -> None:
-        self._threads: ThreadPoolExecutor | None = None
+        self._queue: _Queue = SimpleQueue()
+        self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._closed = False
 
     def submit(self, search: Callable[[], Found]) -> Search[Found]:
         """Starts `search`. Raises RuntimeError after `close`."""
-
-        def timed() -> tuple[Found, float]:
-            started = perf_counter()
-            found = search()
-            return found, perf_counter() - started
-
+        submitted = Search(search)
         with self._lock:
             if self._closed:
                 raise RuntimeError("this retriever was closed: make another one, or do not close it before its end")
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(1, thread_name_prefix="copyspec-search")
-            return Search(self._threads.submit(timed))
+            self._queue.put(submitted)
+            if self._thread is None:
+                self._thread = _started(self._queue)
+                weakref.finalize(self, self._queue.put, None).atexit = False
+        return submitted
 
     def close(self) -> None:
         """Waits for the running search; those that have not begun are cancelled. Safe to call twice."""
         with self._lock:
-            self._closed, threads, self._threads = True, self._threads, None
-        if threads is not None:
-            threads.shutdown(wait=True, cancel_futures=True)
+            self._closed, thread, self._thread = True, self._thread, None
+        if thread is None:
+            return
+        _end(self._queue)
+        if thread is not threading.current_thread():
+            thread.join()
+
+
+_Queue = SimpleQueue[Search[object] | None]  # None ends the thread
+_RUNNING: weakref.WeakKeyDictionary[threading.Thread, _Queue] = weakref.WeakKeyDictionary()
+
+
+def _started(queue: _Queue) -> threading.Thread:
+    # A daemon, else the interpreter waits for it before it tells anybody that it ends.
+    thread = threading.Thread(target=_run, args=(queue,), name="copyspec-search", daemon=True)
+    thread.start()
+    _RUNNING[thread] = queue
+    return thread
+
+
+def _run(queue: _Queue) -> None:
+    while (search := queue.get()) is not None:
+        search.run()
+        del search  # not kept until the next one comes
+
+
+@atexit.register
+def _end_all() -> None:
+    """A search that runs when the interpreter ends would run on in what is left of it."""
+    for thread, queue in list(_RUNNING.items()):
+        _end(queue)
+        thread.join()
+
+
+def _end(queue: _Queue) -> None:
+    """Cancels what waits; the thread ends after what it is at."""
+    with suppress(Empty):
+        while True:
+            waiting = queue.get_nowait()
+            if waiting is not None:
+                waiting.cancel()
+    queue.put(None)

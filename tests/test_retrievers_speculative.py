@@ -3,9 +3,13 @@ scheduler finds the best round, and threads neither lose exceptions nor stay beh
 
 from __future__ import annotations
 
+import gc
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -192,6 +196,8 @@ def test_close_frees_the_worker_and_cancels_what_waits() -> None:
     base.gate.clear()
     running, waiting = retriever.submit(["swifts"]), retriever.submit(["bread"])
     waiting.cancel()
+    while not base.batches:
+        time.sleep(0.001)
     base.gate.set()
     retriever.close()
     retriever.close()
@@ -200,6 +206,46 @@ def test_close_frees_the_worker_and_cancels_what_waits() -> None:
     assert not {thread for thread in threading.enumerate() if thread.name.startswith("copyspec-search")} - before
     with pytest.raises(RuntimeError, match="was closed"):
         retriever.submit(["swifts"])
+
+
+def test_a_search_that_was_cancelled_has_no_result_and_the_others_go_on() -> None:
+    base = SlowRetriever(TEXTS)
+    with SpeculativeRetriever(base) as retriever:
+        base.gate.clear()
+        running, cancelled, last = (retriever.submit([query]) for query in ("swifts", "bread", "lamp"))
+        cancelled.cancel()
+        cancelled.cancel()
+        assert cancelled.done() and not last.done()
+        base.gate.set()
+        assert [search.result()[0][0].id for search in (running, last)] == [1, 0]
+        with pytest.raises(CancelledError):
+            cancelled.result()
+        running.cancel()
+        assert running.result()[0][0].id == 1
+
+
+def test_the_worker_ends_with_its_retriever() -> None:
+    before = set(threading.enumerate())
+    retriever = SpeculativeRetriever(BM25Retriever(TEXTS))
+    retriever.submit(["swifts"]).result()
+    (thread,) = set(threading.enumerate()) - before
+    del retriever
+    gc.collect()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_the_interpreter_ends_where_nobody_closed_the_worker() -> None:
+    program = """
+import time
+from copyspec.retrievers import Worker
+worker = Worker()
+worker.submit(lambda: (time.sleep(0.3), print("searched")))
+worker.submit(lambda: print("never begun"))
+time.sleep(0.1)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert (ended.stdout, ended.stderr) == ("searched\n", "")
 
 
 def test_threads_get_the_answers_that_one_would_get() -> None:
