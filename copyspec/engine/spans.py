@@ -71,7 +71,8 @@ class CopiedOutput:
 
 def _join(tokens: Sequence[int], origins: Sequence[Origin | None], sources: Sequence[NamedSource]) -> list[_Run]:
     """Copied tokens as runs. A run goes on as long as its source does: over the target's own tokens, and over
-    tokens that were drafted from another place with the same text. The own token before a run joins it too."""
+    tokens that were drafted from another place with the same text. The tokens before a run that nobody copied join it
+    too, where its source holds them: the target's own, and common words that were drafted before a copy was found."""
 
     def at(source: int, offset: int) -> int | None:
         stream = tokens if source == OUTPUT else sources[source].tokens
@@ -83,8 +84,9 @@ def _join(tokens: Sequence[int], origins: Sequence[Origin | None], sources: Sequ
         if last is not None and last.end == i and at(last.source, last.continues_at()) == token:
             last.end += 1
         elif origin is not None:
-            before = i > (last.end if last is not None else 0) and at(origin.source, origin.offset - 1) == tokens[i - 1]
-            back = 1 if before else 0
+            back, free = 0, i - (last.end if last is not None else 0)
+            while back < free and at(origin.source, origin.offset - back - 1) == tokens[i - back - 1]:
+                back += 1
             runs.append(_Run(origin.source, origin.offset - back, i - back, i + 1))
     return runs
 
