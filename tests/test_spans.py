@@ -46,8 +46,8 @@ def test_tokens_of_one_origin_join_across_the_targets_own_token() -> None:
 def test_what_nobody_copied_before_a_run_joins_it_where_the_source_holds_it() -> None:
     source = named("the cat sat on the mat")
     tokens = [*source.tokens[:4], 332, *source.tokens[3:]]
-    origins: list[Origin | None] = [None] * 7 + [Origin(0, offset) for offset in range(6, len(source.tokens))]
-    origins[1] = Origin(0, 1)
+    origins: list[Origin | None] = [None] * len(tokens)
+    origins[1], origins[-1] = Origin(0, 1), Origin(0, len(source.tokens) - 1)
     first, second = spans_of(tokens, origins, [source])
     assert (first.start, first.end, second.start, second.end) == (0, 4, 5, len(tokens))
     assert (first.place.start, second.place.start) == (0, 3)
