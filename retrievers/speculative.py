@@ -159,7 +159,7 @@ class SpeculativeRetriever:
     def submit(self, queries: Sequence[str]) -> Search[list[list[Hit]]]:
         """Starts `search_batch(queries, k=prefetch)` in the worker thread. Raises RuntimeError after `close`."""
         checked = check_texts(queries, "queries")
-        return self._worker.submit(lambda: self._search(checked, self.prefetch))
+        return self._worker.submit(lambda: self._search(checked, self.prefetch, fills=True))
 
     def search_here(self, queries: Sequence[str]) -> list[list[Hit]]:
         """What `submit` searches for, in the caller's thread: a search that is waited for needs no other one."""
@@ -211,8 +211,8 @@ class SpeculativeRetriever:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _search(self, queries: list[str], k: int) -> list[list[Hit]]:
-        """One search of the base; its hits enter the cache."""
+    def _search(self, queries: list[str], k: int, *, fills: bool = False) -> list[list[Hit]]:
+        """One search of the base; its hits enter the cache. `fills`: the shortlist, too, while others work."""
         started = perf_counter()
         found = self.base.search_batch(queries, k)
         seconds = perf_counter() - started
@@ -221,6 +221,8 @@ class SpeculativeRetriever:
                 # The best hit last: it is the one most recently found.
                 self._cache.add(hit.id for hit in reversed(hits[: self.prefetch]))
             self._stats += SpeculationStats(searches=1, queries=len(queries), search_seconds=seconds)
+            if fills:
+                self._cache.fills(self._shortlist)
         return found
 
 
