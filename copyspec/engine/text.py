@@ -65,10 +65,11 @@ class Codec:
         return self._encode_pieces(pieces, wrap=wrap)
 
     def encode_each(self, texts: Sequence[str]) -> list[list[int]]:
-        """The token ids of many short texts, which hold no special token's string."""
+        """The token ids of many short texts, which hold no special token's string. Fast tokenizers alone can."""
         with self._lock:
-            batch = self.tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False)
-        return [list(ids) for ids in batch["input_ids"]]
+            self.tokenizer("", add_special_tokens=False)  # what a call before this one padded or cut, this one does not
+            encodings = self.tokenizer.backend_tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
 
     def encode_chat(self, messages: Sequence[Message], tools: Sequence[Mapping[str, object]] = ()) -> Encoded:
         """`messages` through the chat template, up to where the assistant's answer begins or goes on.
