@@ -11,10 +11,6 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
 
 MOST = 64
 """The longest round that is considered: at gamma 0.98 and a search as long as 41 steps, 53 are best."""
@@ -35,10 +31,6 @@ FIXED_SHARE = 0.5  # of a batch of one query, taken as b0 until batches of diffe
 PRIOR_WEIGHT = 0.05  # how many measured batches that guess is worth: it decides only while all are of one size
 
 
-Steps = TypeVar("Steps", float, NDArray[np.float64])
-"""Numbers of steps, or seconds of them: one, or one for each of several rounds."""
-
-
 @dataclass(frozen=True, slots=True)
 class Costs:
     """Seconds."""
@@ -48,7 +40,7 @@ class Costs:
     query: float  # `b1`: each query of it
     late: float = 0.0  # from the end of a search that finds a wrong guess to where what follows it is left off
 
-    def search(self, s: Steps) -> Steps:
+    def search(self, s: int) -> float:
         """A batched search of `s` queries: b(s)."""
         return self.batch + self.query * s
 
@@ -63,23 +55,22 @@ class Plan:
     promise: float = 1.0  # steps per second, over those of plain retrieval
 
 
-def expected_steps(gamma: float, s: Steps) -> Steps:
+def expected_steps(gamma: float, s: int) -> float:
     """Steps that survive a round of `s`: E(s) = (1 - gamma^s) / (1 - gamma), the first one is always right."""
-    return s if gamma >= 1.0 else (1.0 - gamma**s) / (1.0 - gamma)
+    return float(s) if gamma >= 1.0 else (1.0 - gamma**s) / (1.0 - gamma)
 
 
-def round_seconds(gamma: float, s: Steps, costs: Costs, *, ahead: int = 0) -> Steps:
+def round_seconds(gamma: float, s: int, costs: Costs, *, ahead: int = 0) -> float:
     """Expected seconds of a round of `s` steps.
 
     `ahead`: steps of the next round that are made while the batch is verified. None of them: s*a + b. One: the
     paper's asynchronous form. They are lost where a guess was wrong, and cost nothing where all were right.
     """
-    overlapped: Steps = np.minimum(ahead, s) * costs.step
+    overlapped = min(ahead, s) * costs.step
     right = gamma**s
     searched = costs.search(s)
-    hidden = s * costs.step - overlapped + np.maximum(overlapped, searched)
-    seconds: Steps = right * hidden + (1.0 - right) * (s * costs.step + searched + (costs.late if ahead else 0.0))
-    return seconds
+    hidden = (s - min(ahead, s)) * costs.step + max(overlapped, searched)
+    return right * hidden + (1.0 - right) * (s * costs.step + searched + (costs.late if ahead else 0.0))
 
 
 def best_plan(gamma: float, costs: Costs, *, overlaps: bool, most: int = MOST) -> Plan:
@@ -88,12 +79,16 @@ def best_plan(gamma: float, costs: Costs, *, overlaps: bool, most: int = MOST) -
     `overlaps`: the next round is begun while this one is verified, up to its own length.
     """
     plain = 1.0 / max(costs.step + costs.search(1), 1e-12)
-    s = np.arange(1.0, most + 1.0)  # at once: one by one they take longer than a guess
-    seconds = round_seconds(gamma, s, costs, ahead=most if overlaps else 0)
-    rates = expected_steps(gamma, s) / np.maximum(seconds, 1e-12)
-    best = int(rates.argmax())
-    promise = float(rates[best]) / plain
-    return Plan(best + 1, True, most, promise) if promise > WORTH else Plan()
+    best, chosen = plain * WORTH, Plan()
+    ceiling = expected_steps(gamma, most)
+    for s in range(1, most + 1):
+        seconds = max(round_seconds(gamma, s, costs, ahead=s if overlaps else 0), 1e-12)
+        if ceiling <= best * seconds:
+            break  # longer rounds take longer still, and none keeps more than the longest
+        rate = expected_steps(gamma, s) / seconds
+        if rate > best:
+            best, chosen = rate, Plan(s, True, most, rate / plain)
+    return chosen
 
 
 def best_batch(gamma: float, costs: Costs, made: int) -> int:
