@@ -41,6 +41,7 @@ class Resumable:
         self._row: _ResumableRow | None = None
         self._follower = FollowingDrafter()
         self._session: Session | None = None
+        self._expects = self._drafts_alone = False  # what was expected last; without any expectation
         self._given = 0  # tokens of the output up to the last one that was given, not decoded
         self._before = RowStats()  # of the rows that were replaced
 
@@ -65,6 +66,7 @@ class Resumable:
         `expected`: what may follow, to be drafted.
         """
         row, known = self._row, list(output)
+        self._expects = len(expected) > 0
         if row is not None and len(known) >= self._given and row.output[: len(known)] == known:
             if len(row.output) == len(known):
                 self._follower.expect(expected)
@@ -108,6 +110,7 @@ class Resumable:
             self._before = self._before + self._row.stats
         request = self._make_request()
         inner = request.drafter
+        self._drafts_alone = inner is not None
         self._follower = FollowingDrafter()
 
         def drafter() -> Drafter:
@@ -136,7 +139,8 @@ class Resumable:
         return [*self._target.start(self._row.request.prompt), *self._row.output][: self._session.lengths[0]]
 
     def _propose(self, row: Row, *, is_first: bool) -> tuple[DraftTree, int]:
-        if not self._target.supports_drafts:
+        # A drafter that has nothing to say is not asked, and nothing is booked: that is no part of plain decoding.
+        if not self._target.supports_drafts or not (self._expects or self._drafts_alone):
             return EMPTY, 0
         trees, allowed = propose([row], self._draft, self._costs, is_first=is_first)
         return trees[0] if self._target.supports_trees else trees[0].first_chain(), allowed
