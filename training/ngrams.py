@@ -1,10 +1,10 @@
 """Counts the n-grams of English text that drafts fall back on: writes `copyspec/drafters/english.npz` anew.
 
-    python -m training.ngrams TEXTS --out FILE [--least 10 5 4] [--words 20000]
+    python -m training.ngrams TEXTS --out FILE [--least 6 4 3] [--words 20000]
 
 TEXTS: files of one paragraph per line (gzip allowed). Nothing but counts of words goes into FILE, so it fits any
-tokenizer: see `copyspec.drafters.ngrams`, which also says what the arrays are. Takes about two minutes and 3 GB for
-20 MB of text.
+tokenizer: see `copyspec.drafters.ngrams`, which also says what the arrays are. Takes ten seconds
+and 1.2 GB for 35 MB of text; the file in the package is of `fiction`, `news_speeches`, `textbooks` and `peps`.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--words", type=int, default=20_000, help="the most frequent words are counted, others end an n-gram"
     )
     parser.add_argument(
-        "--least", type=int, nargs=ORDERS, default=[10, 5, 4], help="occurrences of an n-gram, by words of context"
+        "--least", type=int, nargs=ORDERS, default=[6, 4, 3], help="occurrences of an n-gram, by words of context"
     )
     options = parser.parse_args(arguments)
     found = count(list(read_paragraphs(options.texts)), options.words, options.least)
