@@ -12,6 +12,7 @@ from .faiss_index import FaissIndex, FaissOptions
 from .files import IndexFileError
 from .passages import Document, Passage, load_passages, read_documents, split_passages
 from .scheduler import Costs, Plan, Scheduler
+from .shortlist import Shortlist
 from .speculative import Answer, SpeculationStats, SpeculativeRetriever
 from .vectors import ExactIndex, VectorIndex
 from .worker import Search, Worker
@@ -39,6 +40,7 @@ __all__ = [
     "Retriever",
     "Scheduler",
     "Search",
+    "Shortlist",
     "SpeculationStats",
     "SpeculativeRetriever",
     "VectorIndex",
