@@ -21,6 +21,9 @@ WORTH = 1.02
 SURE = 1.3
 """Speculation that promises this much over plain retrieval is believed; below, the pace of both is measured first."""
 
+DEAR = 3.0
+"""Searches that take so many steps' time decide alone: whatever a step may cost more beside them is little."""
+
 PACED = 12  # rounds of a kind that tell its pace
 RETRY = 96  # plans to wait, after which speculation that turned out slower is tried again
 
@@ -182,7 +185,8 @@ class Scheduler:
         if costs is None:
             return Plan()
         plan = best_plan(gamma, costs, overlaps=self.overlaps, most=self._most)
-        return Plan() if plan.speculates and plan.promise < SURE and self._waits_instead() else plan
+        is_doubted = plan.promise < SURE and costs.search(1) < DEAR * costs.step
+        return Plan() if plan.speculates and is_doubted and self._waits_instead() else plan
 
     def batch(self, made: int) -> int:
         """How many of `made` guesses the next search verifies, from 1."""

@@ -455,3 +455,13 @@ def test_a_small_promise_is_measured_before_it_is_believed() -> None:
     for _ in range(PACED):
         scheduler.observe_pace(0.0105, 1, speculates=True)
     assert all(scheduler.plan().speculates for _ in range(2 * RETRY))
+
+
+def test_dear_searches_are_speculated_on_before_any_pace_is_known() -> None:
+    scheduler = Scheduler()
+    for _ in range(3):
+        scheduler.observe_step(0.01)
+        scheduler.observe_search(1, 0.2)
+        scheduler.observe_round(1, 1)
+    plan = scheduler.plan()
+    assert plan.speculates and plan.promise < SURE
