@@ -9,8 +9,7 @@ from time import perf_counter, sleep
 import numpy as np
 from numpy.typing import NDArray
 
-from copyspec.retrievers import Hit, Retriever, Shortlist, words
-from copyspec.retrievers.shortlist import shortlist_of
+from copyspec.retrievers import Hit, Retriever, Shortlist, shortlist_of, words
 
 DIMENSION = 768  # of the vectors
 

@@ -12,7 +12,7 @@ from .faiss_index import FaissIndex, FaissOptions
 from .files import IndexFileError
 from .passages import Document, Passage, load_passages, read_documents, split_passages
 from .scheduler import Costs, Plan, Scheduler
-from .shortlist import Shortlist
+from .shortlist import Shortlist, shortlist_of
 from .speculative import Answer, SpeculationStats, SpeculativeRetriever
 from .vectors import ExactIndex, VectorIndex
 from .worker import Search, Worker
@@ -48,6 +48,7 @@ __all__ = [
     "load_passages",
     "load_retriever",
     "read_documents",
+    "shortlist_of",
     "split_passages",
     "tokenizer_fingerprint",
     "words",

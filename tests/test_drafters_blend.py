@@ -20,6 +20,7 @@ class Table:
     """Says what it was given, after it has read the node."""
 
     kind = "model"
+    can_read = True
 
     def __init__(self, said: Mapping[Path, Words], seconds: float = 0.0, hits: float = 0.5) -> None:
         self.said, self.seconds, self.hits = dict(said), seconds, hits

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import models
+from transformers import PreTrainedTokenizerFast
 
+import copyspec
 from copyspec.budget import Budget
-from copyspec.drafters import create
+from copyspec.drafters import create, growth
+from copyspec.drafters.growth import Grown
+from copyspec.drafters.harvest import PoolPredictor
 from copyspec.drafters.ngrams import (
     DISCOUNT,
     ENGLISH,
@@ -23,10 +28,14 @@ from copyspec.drafters.ngrams import (
     context,
     split_words,
 )
+from copyspec.drafters.predictors import Predictor
+from copyspec.engine.call_options import check_options
+from copyspec.engine.engine import Engine
 from copyspec.engine.language import Language
 from copyspec.engine.text import Codec
 from copyspec.loading import BUNDLED
 from copyspec.sources import Source
+from tests.texts import llama
 from training.ngrams import count, main
 
 TEXTS = ["we went to the house, to the barn and to the house.", "they went to the house", "a house to the north"]
@@ -115,21 +124,28 @@ def test_the_longest_context_speaks_first_and_shorter_ones_share_what_it_leaves(
     assert ngrams.after(context([numbers[" the"], -1, numbers[" the"]])) == ngrams.after(context([numbers[" the"]]))
 
 
+def test_words_of_several_tokens_have_the_shares_of_their_letters() -> None:
+    """A token for each letter, counted by hand: ` the` ten times, ` to` six times, ` a` between them."""
+    text = "x" + " a the" * 10 + " a to" * 6 + " a"
+    ngrams = NGrams(count([text], 100, (1, 1, 1)), letters)
+
+    def after(before: str) -> dict[str, float]:
+        return {chr(token): share for token, share in ngrams.after(context(list(map(ord, before))))}
+
+    assert after(" t") == pytest.approx({"h": (10 - DISCOUNT) / 16, "o": (6 - DISCOUNT) / 16})
+    assert set(after(" th")) == {"e"} and after(" th")["e"] > 0.9
+    assert set(after(" a ")) == {"t"} and after(" a ")["t"] > 0.9
+    assert after(" a") == pytest.approx({" ": (16 - DISCOUNT) / 17})
+
+
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.text("ab", min_size=1, max_size=4), min_size=4, max_size=60), st.integers(0, 50))
-def test_shares_are_those_of_the_tokens_in_the_text(words: list[str], start: int) -> None:
-    """With a token for each letter: what comes after a few letters, counted in the text itself."""
+@given(st.lists(st.text("ab", min_size=1, max_size=3), min_size=4, max_size=60), st.integers(0, 50))
+def test_shares_sum_to_one_at_most_and_are_of_tokens_that_came(words: list[str], start: int) -> None:
     text = "".join(" " + word for word in words)
     ngrams = NGrams(count([text], 1000, (1, 1, 1)), letters)
     tokens = [ord(letter) for letter in text]
-    before = tokens[start % len(tokens) :][:3]
-    said = dict(ngrams.after(context(before)))
-    assert sum(said.values()) <= 1.0 + 1e-9
-    ends = [place for place in range(3, len(tokens)) if tokens[place - 3 : place] == before]
-    for token, share in said.items():
-        assert 0 < share < 1 and token < 128
-        if share > 0.9:
-            assert any(tokens[place] == token for place in ends)
+    said = dict(ngrams.after(context(tokens[start % len(tokens) :][:3])))
+    assert sum(said.values()) <= 1.0 + 1e-9 and set(said) <= set(tokens) and all(share > 0 for share in said.values())
 
 
 def test_a_word_of_several_tokens_is_finished() -> None:
@@ -154,28 +170,70 @@ def test_what_is_remembered_is_bounded() -> None:
     assert len(ngrams._found) <= KEPT + 4
 
 
-def test_what_is_bundled_speaks_the_default_models_tokens() -> None:
+@pytest.fixture(scope="module")
+def default_codec() -> Codec:
     from transformers import AutoTokenizer
 
+    return Codec(AutoTokenizer.from_pretrained(BUNDLED))
+
+
+def test_what_is_bundled_speaks_the_default_models_tokens(default_codec: Codec) -> None:
     assert ENGLISH.stat().st_size < 1_000_000
-    codec = Codec(AutoTokenizer.from_pretrained(BUNDLED))
-    ngrams = Language(codec, 6144).ngrams
+    ngrams = Language(default_codec, 6144).ngrams
     assert ngrams is not None and len(ngrams) > 50_000
     for text, expected in ((" in the United", " States"), (" on the other", " hand"), (" as well", " as")):
-        ids = codec.encode(text + expected).ids
-        before = codec.encode(text).ids
+        ids = default_codec.encode(text + expected).ids
+        before = default_codec.encode(text).ids
         assert ids[: len(before)] == before
         assert ngrams.after(context(before))[0][0] == ids[len(before)], text
+    for key in list(ngrams._contexts)[::7]:  # of counts that were rounded
+        assert sum(share for _, share in ngrams.after(key)) <= 1.0 + 1e-9
+    few = Language(default_codec, 1000).ngrams
+    assert few is not None and max(few._tokens) < 1000
 
 
-def test_a_tokenizer_written_in_python_has_none() -> None:
+def test_padding_and_cutting_of_an_earlier_call_do_not_count(default_codec: Codec) -> None:
+    texts = ["a one", "a", "a hundred and one"]
+    expected = [default_codec.encode(text).ids for text in texts]
+    default_codec.tokenizer(texts, padding=True, truncation=True, max_length=2)
+    assert default_codec.encode_each(texts) == expected
+
+
+def wrapped(model: object) -> PreTrainedTokenizerFast:
+    from tokenizers import Tokenizer, pre_tokenizers
+
+    tokenizer = Tokenizer(model)  # type: ignore[arg-type]
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", unk_token="[UNK]")
+
+
+def test_tokenizers_that_cannot_encode_english_have_none() -> None:
     class Slow:
         is_fast = False
 
     class Holder:
         tokenizer = Slow()
 
-    assert Language(Holder(), 100).ngrams is None  # type: ignore[arg-type]
+    assert Language(Holder(), 100).ngrams is None, "written in Python"  # type: ignore[arg-type]
+    proteins = models.Unigram([("M", -1.0), ("K", -1.0), ("V", -1.0)])  # raises for any other letter
+    assert Language(Codec(wrapped(proteins)), 100).ngrams is None
+    letters_alone = models.WordLevel({"a": 0, "the": 1, "[UNK]": 2, "</s>": 3}, unk_token="[UNK]")
+    assert Language(Codec(wrapped(letters_alone)), 100).ngrams is None
+
+
+def test_a_text_in_no_language_is_generated_without_them() -> None:
+    proteins = wrapped(models.Unigram([("M", -1.0), ("K", -1.0), ("V", -1.0)]))
+    assert Engine(llama(100), proteins).generate("MKVMKV", max_new_tokens=4, chat=False).token_ids
+
+
+def test_generate_drafts_them(default_codec: Codec) -> None:
+    engine = copyspec.load("default")
+    jobs, _ = engine.jobs("x", None, check_options({}))
+    make = jobs[0].request.drafter
+    assert make is not None
+    drafter = make()
+    drafter.accept(default_codec.encode(" on the other").ids)
+    assert drafter.propose(Budget(16)).tokens[0] == default_codec.encode(" on the other hand").ids[-1]
 
 
 def pair_ngrams(pairs: dict[int, int]) -> NGrams:
@@ -208,6 +266,38 @@ def test_a_sure_copy_leaves_no_room_for_words() -> None:
         drafter.propose(Budget(8))
         drafter.accept(text[:12])
     assert beside.propose(Budget(8)) == alone.propose(Budget(8))
+
+
+@given(st.lists(st.integers(0, 9), min_size=3, max_size=6), st.integers(0, 3))
+def test_a_nodes_context_is_its_path_behind_the_text(path: list[int], text: int) -> None:
+    grown = Grown(tokens=[99, *path], parents=[-1, -1, *range(1, len(path))], context=context([5, 6, 7][:text]))
+    for length in range(1, len(path) + 1):
+        assert growth._context(grown, length) == context([*[5, 6, 7][:text], *path[:length]])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=60), st.booleans())
+def test_scores_are_probabilities(output: list[int], beside_a_model: bool) -> None:
+    """Whatever the words were worth so far: children share what their parent has."""
+    ngrams = pair_ngrams({token: (token * 7 + 3) % 10 for token in range(10)})
+    makers: list[Callable[[], Predictor]] = [lambda: PoolPredictor([1, 2])] if beside_a_model else []
+    drafter = create([Source([1, 2, 1], "prompt")], [EOS], ngrams=ngrams, predictors=makers)
+    for token in output:
+        tree = drafter.propose(Budget(24))
+        shared: Counter[int] = Counter()
+        for node, parent in enumerate(tree.parents):
+            shared[parent] += tree.scores[node]  # type: ignore[assignment]
+        for parent, score in shared.items():
+            assert score <= (1.0 if parent == -1 else tree.scores[parent]) + 1e-9
+        drafter.accept([token])
+
+
+def test_they_are_drafted_beside_models_too() -> None:
+    ngrams = pair_ngrams({7: 8, 8: 9})
+    tree = create(
+        [Source([1, 2, 7], "prompt")], [EOS], ngrams=ngrams, predictors=[lambda: PoolPredictor([1, 2, 7])]
+    ).propose(Budget(8))
+    assert list(tree.tokens[:2]) == [8, 9] and list(tree.parents[:2]) == [-1, 0]
 
 
 def test_words_that_are_never_right_count_less_and_less() -> None:

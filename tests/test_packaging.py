@@ -72,7 +72,7 @@ def test_the_wheel_holds_all_packages_and_the_default_model(wheel: Path) -> None
     model = ROOT / "copyspec" / "default_model"
     for file in [*model.glob("*.json"), *model.glob("*.safetensors"), *model.glob("*.jinja")]:
         assert f"copyspec/default_model/{file.name}" in names
-    assert "copyspec/py.typed" in names
+    assert {"copyspec/py.typed", "copyspec/drafters/english.npz"} <= names
     assert not [name for name in names if name.endswith(".pyi")]
     top = {name.split("/")[0] for name in names if ".dist-info" not in name}
     assert top == {"copyspec"}, "generic top-level names would collide with users' own"

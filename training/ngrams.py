@@ -41,6 +41,8 @@ def count(paragraphs: Sequence[str], words: int, least: Sequence[int]) -> WordNG
         chain.from_iterable([*(numbers.get(word, -1) for word in text), -1] for text in texts), dtype=np.int64
     )
     orders = [_order(sequence, order, least[order - 1], len(frequent)) for order in range(1, ORDERS + 1)]
+    if not frequent:
+        raise ValueError("the texts hold no words after the first of a paragraph: give prose, a paragraph per line")
     return WordNGrams([word for word, _ in frequent], np.array([often for _, often in frequent]), orders)
 
 
@@ -74,7 +76,7 @@ _QUOTES = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'"})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Writes the file and says how large it is; 0."""
+    """Writes the file and says how large it is; 0, or 2 where a text cannot be read or the file not written."""
     parser = argparse.ArgumentParser(
         prog="python -m training.ngrams", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -87,8 +89,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--least", type=int, nargs=ORDERS, default=[6, 4, 3], help="occurrences of an n-gram, by words of context"
     )
     options = parser.parse_args(arguments)
-    found = count(list(read_paragraphs(options.texts)), options.words, options.least)
-    found.save(options.out)
+    try:
+        found = count(list(read_paragraphs(options.texts)), options.words, options.least)
+        found.save(options.out)
+    except (OSError, ValueError) as error:
+        print(f"training.ngrams: {error}", file=sys.stderr)
+        return 2
     sizes = ", ".join(f"{len(order.following):,} n-grams of {n}" for n, order in enumerate(found.orders, start=2))
     print(f"{options.out}: {len(found.words):,} words, {sizes}, {options.out.stat().st_size / 1e6:.2f} MB")
     return 0

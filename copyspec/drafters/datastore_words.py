@@ -36,6 +36,7 @@ class DatastorePredictor:
     """
 
     kind = "datastore"
+    can_read = False
     seconds = 0.0  # of a read: the store is looked up when the first word is asked for
 
     def __init__(self, store: Store, context: Sequence[int], *, vocab_size: int | None = None) -> None:

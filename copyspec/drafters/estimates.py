@@ -13,10 +13,10 @@ TRUST = 6.0  # predictions that were right after which a record counts as much a
 TRUST_WRONG = 3.0  # wrong ones, but of short matches at the root: they are few, and say how long copies hold here
 DECAY = 0.99  # of a record, for each later prediction
 MOST = 6.0  # factor by which a record may raise or lower the odds
+MOST_NONE = 4.0  # the same of no cursor being right
 LANGUAGE = 0.9
 """How often a word of the language is right, for each time that it is expected."""
 TRUST_WORDS = 3.0  # words that were right after which their record counts as much as LANGUAGE
-MOST_NONE = 4.0  # the same of no cursor being right
 
 SHORT = 3
 """Matches below this length keep records of their own, at the root and deeper: a short one at the root comes after a
@@ -91,7 +91,8 @@ class Estimates:
         """Where none of the cursors was right, the n-grams had said so much of the tokens that none of them offered."""
         self._words.add(probability, right)
         words = self._words
-        self.language = LANGUAGE * (words.right + TRUST_WORDS) / (words.expected + TRUST_WORDS)
+        # Above 1 the words would take more than what the cursors leave them.
+        self.language = min(1.0, LANGUAGE * (words.right + TRUST_WORDS) / (words.expected + TRUST_WORDS))
 
     def refresh(self, number: int) -> None:
         """Puts a record into the weights that it is of."""

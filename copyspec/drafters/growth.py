@@ -23,7 +23,7 @@ JOIN = 6  # cursors that join a node, of the sources and of the output
 KEEP = 24  # cursors that move on together: bounds the time in text that repeats itself
 LATER = 0.45  # a node's own score times this is the rank at which its children are looked for
 LATER_ALONE = 0.25  # the same, where no cursor has followed the path
-OPEN = 0.15  # probability that no cursor is right, from which words of the language are looked for
+OPEN = 0.15  # probability that no cursor at the root is right, from which words of the language are looked for
 FEWEST = 0.003  # score of such a word: below, it hardly ever finds a place in a tree
 _CHILDREN = -2  # in place of a token in the heap: the children of a node, not looked for yet
 
@@ -158,7 +158,7 @@ def children(
     votes = _vote(corpus, cursors, estimates, grown, node)
     none, score = estimates.none_deeper, grown.scores[node]
     total = none + sum([vote[0] for vote in votes.values()])
-    if ngrams is not None and none * score >= OPEN * FEWEST * total:
+    if ngrams is not None and none * score >= FEWEST * total:  # else no word can reach FEWEST
         _add_words(votes, ngrams.after(_context(grown, node)), none * estimates.language, FEWEST / score * total)
     share = -score / total
     said = [(weight * share, token, node, position, group) for token, (weight, position, group) in votes.items()]
@@ -166,7 +166,7 @@ def children(
 
 
 def _add_words(votes: dict[int, _Vote], words: Words, weight: float, least: float) -> None:
-    """Gives each of `words` its part of `weight`, where it is not `least` or more."""
+    """Gives each of `words` its part of `weight`, as far as these parts are `least` or more."""
     for token, share in words:
         if weight * share < least:
             return

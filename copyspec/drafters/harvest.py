@@ -38,6 +38,7 @@ class PoolPredictor:
     """
 
     kind = "pool"
+    can_read = False
     seconds = 0.0  # of a read: there is none
 
     def __init__(self, prompt: Sequence[int]) -> None:

@@ -168,6 +168,7 @@ class ModelPredictor:
     """A draft model's words for one row, as likely as its earlier words have been."""
 
     kind = "model"
+    can_read = True
 
     def __init__(self, model: DraftModel, context: RowContext) -> None:
         self._model = model

@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from itertools import pairwise
 
 from copyspec.budget import Budget
-from copyspec.drafters.growth import LEAST_SCORE, NOWHERE, Cursor, Grown
+from copyspec.drafters.growth import LATER, LEAST_SCORE, NOWHERE, Cursor, Grown
 from copyspec.drafters.predictors import Path, Predictor, Words
 from copyspec.tree import ROOT, DraftTree
 
@@ -20,6 +20,8 @@ WORTH = 0.05
 
 SHOWN = 0.02
 """A model reads nodes of at least this score: what it says after others is not worth their columns in its pass."""
+
+_CHILDREN = -2  # in place of a token in the heap: the children of a node, not looked for yet
 
 
 @dataclass(slots=True)
@@ -73,6 +75,8 @@ def blend(copies: Copies, predictors: Sequence[Predictor], budget: Budget) -> Bl
     heap: list[tuple[float, int, int, int, int, list[Cursor]]] = []
     order, expected, rate = 0, 1.0, 1.0
     cheapest = min([after - before for before, after in pairwise(budget.costs)], default=0.0)
+    # A model may be as sure of a child as of its parent; its pass takes longer than looking for all of them.
+    later = 1.0 if any(predictor.can_read for predictor in predictors) else LATER
 
     def push(node: int, path: Path, score: float) -> None:
         nonlocal order
@@ -86,21 +90,27 @@ def blend(copies: Copies, predictors: Sequence[Predictor], budget: Budget) -> Bl
     push(ROOT, (), 1.0)
     while heap and len(grown.tokens) < budget.max_nodes:
         negative, _, token, parent, position, group = heappop(heap)
+        least = rate * cheapest if budget.costs else 0.0
+        if -negative <= later * least:  # the children of nodes above `least` have all been looked for
+            break
+        if token == _CHILDREN:
+            push(parent, blended.paths[parent], grown.scores[parent])
+            continue
         if budget.costs:
-            if -negative <= rate * cheapest:
-                blended.least = rate * cheapest
-                break
+            if -negative <= least:
+                blended.least = least
+                continue
             expected -= negative
             rate = max(rate, expected / budget.costs[len(grown.tokens) + 1])
-        path = (token,) if parent == ROOT else (*blended.paths[parent], token)
         grown.tokens.append(token)
         grown.parents.append(parent)
         grown.scores.append(-negative)
         grown.positions.append(position)
         grown.cursors.append(group)
-        blended.paths.append(path)
+        blended.paths.append((token,) if parent == ROOT else (*blended.paths[parent], token))
         if len(grown.tokens) < budget.max_nodes:
-            push(len(grown.tokens) - 1, path, -negative)
+            order += 1
+            heappush(heap, (negative * later, order, _CHILDREN, len(grown.tokens) - 1, NOWHERE, []))
         else:
             blended.least = -negative
     return blended
@@ -131,7 +141,7 @@ def _with_words(
 
 def read_on(grow: Callable[[], Blended], predictors: Sequence[Predictor], budget: Budget) -> Blended:
     """Grows a tree, asks the models about it, and grows it again with what they say, while that pays."""
-    blended, asked = grow(), list(predictors)
+    blended, asked = grow(), [each for each in predictors if each.can_read]
     for number in range(PASSES):
         paying = [each for each in asked if _pays(blended, each, budget, is_first=number == 0)]
         asked = [each for each in paying if each.read(blended.ask(budget.max_nodes))]

@@ -8,6 +8,8 @@ in the package, written by `training.ngrams`.
 from __future__ import annotations
 
 import re
+from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -28,11 +30,13 @@ little less often than that."""
 MOST = 8  # continuations of one context: few others are ever drafted
 LEAST = 0.004  # share of a continuation: below, none is
 
-KEPT = 1 << 16  # contexts that were looked up and are remembered
+KEPT = 1 << 14  # contexts that were looked up and are remembered
 
 STEPS = 8  # of a stored count per doubling: 9 % from one to the next
 
 _WORD = re.compile(r"'(?:s|t|re|ve|m|ll|d)\b| ?[^\W\d_]+| ?\d+| ?[^\w\s]+|\s+|_+")
+
+MOST_WORDS = 1 << 16  # of one file
 
 LONGEST_WORD = 4  # tokens: a tokenizer that cuts words finer than that is not made for text of this kind
 
@@ -75,7 +79,12 @@ class WordNGrams:
     orders: Sequence[Order]  # those of one word of context first
 
     def save(self, path: Path) -> None:
-        """Writes a file that `read` reads. Counts become steps of their logarithm, and are right within 5 %."""
+        """Writes a file that `read` reads. Counts become steps of their logarithm, and are right within 5 %.
+
+        Raises ValueError where there are more words than numbers for them, or none.
+        """
+        if not 0 < len(self.words) <= MOST_WORDS:
+            raise ValueError(f"{len(self.words):,} words; a file holds 1 to {MOST_WORDS:,}: give a lower --words")
         arrays = {"words": np.frombuffer("\n".join(self.words).encode(), dtype=np.uint8), "counts": _steps(self.counts)}
         for number, order in enumerate(self.orders, start=1):
             # By column: sorted contexts that share their first words pack well.
@@ -117,22 +126,23 @@ class NGrams:
         encode: Callable[[Sequence[str]], Sequence[Sequence[int]]],
         vocab_size: int | None = None,
     ) -> None:
-        pieces = _pieces(words.words, encode)
+        pieces = _pieces(words.words, words.counts.tolist(), encode)
         keys, tokens, shares = _shares(words, pieces)
         known = shares >= LEAST
         if vocab_size is not None:
             known &= tokens < vocab_size
         keys, tokens, shares = keys[known], tokens[known], shares[known]
-        self._tokens, self._shares = tokens.tolist(), shares.tolist()  # lists: slices of arrays are slow
         contexts, starts = np.unique(keys, return_index=True)
-        self._starts = starts.tolist()
-        self._stops = np.minimum(np.append(starts[1:], len(keys)), starts + MOST).tolist()
-        self._places = {context: place for place, context in enumerate(contexts.tolist())}
+        stops = np.minimum(np.append(starts[1:], len(keys)), starts + MOST)
+        # Not NumPy's: single elements of those are slow. Not lists: those take six times the memory.
+        self._tokens, self._shares = array("q", tokens.tobytes()), array("d", shares.tobytes())
+        self._contexts = array("q", contexts.tobytes())
+        self._starts, self._stops = array("q", starts.tobytes()), array("q", stops.tobytes())
         self._found: dict[int, Words] = {0: ()}
 
     def __len__(self) -> int:
         """How many contexts are known."""
-        return len(self._places)
+        return len(self._contexts)
 
     def after(self, key: int) -> Words:
         """What comes after the context that `key` stands for, or after as much of its end as is known."""
@@ -149,8 +159,8 @@ class NGrams:
         shorter = self._found.get(end)
         if shorter is None:
             shorter = self._found[end] = self._look_up(end)
-        place = self._places.get(key)
-        if place is None:
+        place = bisect_left(self._contexts, key)
+        if place == len(self._contexts) or self._contexts[place] != key:
             return shorter
         start, stop = self._starts[place], self._stops[place]
         tokens, shares = self._tokens[start:stop], self._shares[start:stop]
@@ -176,12 +186,17 @@ def context(tokens: Sequence[int]) -> int:
     return key
 
 
-def _pieces(words: Sequence[str], encode: Callable[[Sequence[str]], Sequence[Sequence[int]]]) -> list[list[int]]:
-    """The tokens of each word inside a text; none where they are too many, or not to be told from those before."""
+def _pieces(
+    words: Sequence[str], counts: Sequence[int], encode: Callable[[Sequence[str]], Sequence[Sequence[int]]]
+) -> list[list[int]]:
+    """The tokens of each word inside a text; none where they are too many, or not to be told from those before. None at
+    all where that is so of half the text: a tokenizer of letters, say, whose few short words would say nothing."""
     (head,) = encode([_CARRIER])
     whole = encode([_CARRIER + word for word in words])
     start, stop = len(head), len(head) + LONGEST_WORD
-    return [list(ids[start:]) if len(ids) <= stop and list(ids[:start]) == list(head) else [] for ids in whole]
+    pieces = [list(ids[start:]) if len(ids) <= stop and list(ids[:start]) == list(head) else [] for ids in whole]
+    left_out = sum(count for count, piece in zip(counts, pieces, strict=True) if not piece)
+    return pieces if 2 * left_out <= sum(counts) else [[] for _ in pieces]
 
 
 def _shares(words: WordNGrams, pieces: Sequence[Sequence[int]]) -> tuple[Ints, Ints, NDArray[np.float64]]:
@@ -194,7 +209,10 @@ def _shares(words: WordNGrams, pieces: Sequence[Sequence[int]]) -> tuple[Ints, I
     numbers, tokens, counts = numbers[~totals], tokens[~totals], counts[~totals]
     pairs, which = np.unique(numbers << KEY_BITS | tokens, return_inverse=True)
     numbers, tokens = pairs >> KEY_BITS, pairs & (1 << KEY_BITS) - 1
-    shares = (np.bincount(which, weights=counts) - DISCOUNT) / whole[numbers]
+    counts = np.bincount(which, weights=counts)
+    # Stored counts are rounded: those of all that follows may be more than that of the context.
+    whole = np.maximum(whole, np.bincount(numbers, weights=counts, minlength=len(whole)))
+    shares = (counts - DISCOUNT) / whole[numbers]
     falling = np.lexsort((-shares, numbers))
     return contexts[numbers[falling]], tokens[falling], shares[falling]
 

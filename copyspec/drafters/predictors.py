@@ -35,6 +35,11 @@ class Predictor(Protocol):
         """What its tokens are called in the stats: "model", "pool" or "datastore"."""
         ...
 
+    @property
+    def can_read(self) -> bool:
+        """Whether a `read` may tell it what comes after paths that it knows nothing of."""
+        ...
+
     def weight(self, left: float) -> float:
         """How much its word counts, on the scale of `Estimates`, beside copies that leave the probability `left`
         to other tokens."""

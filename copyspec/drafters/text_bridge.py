@@ -43,6 +43,7 @@ class BridgedPredictor:
     """
 
     kind = "model"
+    can_read = True
 
     def __init__(
         self,

@@ -49,7 +49,8 @@ class Codec:
         strips = {token.content for token in added.values() if token.lstrip or token.rstrip or token.single_word}
         self._separators = sorted(special - strips, key=len, reverse=True)
         self._strings = {token.content: i for i, token in added.items() if token.special}
-        self._special_ids = set(tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
+        self.special_ids = frozenset(tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
+        """Ids of control tokens, and of the one for what the vocabulary lacks."""
 
     def encode(self, text: str, *, wrap: bool = False) -> Encoded:
         """`text` as ordinary text; `wrap` adds what the tokenizer puts around a prompt (`add_special_tokens`).
@@ -67,7 +68,9 @@ class Codec:
     def encode_each(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of many short texts, which hold no special token's string. Fast tokenizers alone can."""
         with self._lock:
-            self.tokenizer("", add_special_tokens=False)  # what a call before this one padded or cut, this one does not
+            self.tokenizer(
+                "", add_special_tokens=False, verbose=False
+            )  # what a call before this one padded or cut, this one does not
             encodings = self.tokenizer.backend_tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
@@ -95,7 +98,7 @@ class Codec:
         """
         if starts_text:
             return ""
-        if not prompt or prompt[-1] in self._special_ids:
+        if not prompt or prompt[-1] in self.special_ids:
             return " "
         # Eight tokens hold any character that was split into bytes.
         return "\n" if self.decode(prompt[-8:])[-1:].isspace() else " "
@@ -167,7 +170,7 @@ class Codec:
         return Encoded(ids, None if encoding is None else partial(getattr, encoding, "offsets"))
 
     def _count_special(self, ids: Sequence[int]) -> int:
-        return sum(token in self._special_ids for token in ids)
+        return sum(token in self.special_ids for token in ids)
 
     def _call(self, text: str, wrap: bool, split_special_tokens: bool = False) -> tuple[list[int], Encoding | None]:
         with self._lock:
