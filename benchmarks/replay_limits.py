@@ -12,8 +12,8 @@ from copyspec.budget import Budget
 LEAST, MOST = 0.001, 0.999
 """Between these a node's least score is searched: below, a copy drafter keeps nothing; above, only certainties."""
 
-HALVINGS = 10  # of the range of least scores, in logarithms: to within 0.7 %
-CLOSE = 0.99  # share of the mean that is near enough
+HALVINGS = 14  # of the range of least scores, in logarithms: to within 0.05 %
+CLOSE = 0.998  # share of the mean that is near enough
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from copyspec.tree import DraftTree
 
 FEWEST = 0.01  # probability of a word that is said: less likely ones are worth no node on any device
 
-PRIOR_WEIGHTS = (1.0, 0.5, 0.2, 0.1)
+PRIOR_WEIGHTS = (2.0, 1.0, 0.3, 0.1)
 """What a word counts beside copies before it is learned: as little as a match of one token elsewhere."""
 
 ANY = 1 << 32  # ids of a datastore are below

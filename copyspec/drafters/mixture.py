@@ -18,6 +18,9 @@ PASSES = 5
 WORTH = 0.05
 """Expected tokens of one more read, below which none follows the first while costs are unknown."""
 
+SURE = 0.04
+"""What copies leave, below which tables are not asked: their next word could come to no more than that."""
+
 SHOWN = 0.02
 """A model reads nodes of at least this score: what it says after others is not worth their columns in its pass."""
 
@@ -120,10 +123,11 @@ def _with_words(
     candidates: dict[int, Candidate], total: float, predictors: Sequence[Predictor], path: Path, blended: Blended
 ) -> dict[int, Candidate]:
     """The candidates of the copies, whose weight is `total`, with the words of the models that know the node."""
-    speaking = [(each, words) for each in predictors if (words := each.words(path))]
+    left = max(1.0 - sum(probability for probability, _, _ in candidates.values()), 1e-6)
+    asked = predictors if left >= SURE else [each for each in predictors if each.can_read]
+    speaking = [(each, words) for each in asked if (words := each.words(path))]
     if not speaking:
         return candidates
-    left = max(1.0 - sum(probability for probability, _, _ in candidates.values()), 1e-6)
     none = left * total
     blended.mixes[path] = Mix({token: each[0] * total for token, each in candidates.items()}, none, speaking)
     weights = sum(predictor.weight(left) for predictor, _ in speaking)
