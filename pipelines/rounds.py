@@ -68,6 +68,7 @@ class Rounds(Generic[Query, Answer]):
         self._waits = 0  # rounds that waited for their answer, since one of them guessed
         self._apart = GUESS_EVERY
         self._settled = perf_counter()  # when text was verified last
+        self._held = 0.0  # seconds that sending the last batch took: all of its search, where nothing overlaps
 
     def run(self) -> Iterator[int]:
         """Closing the iterator leaves the search under way behind; the exceptions of searches and steps arrive."""
@@ -187,14 +188,16 @@ class Rounds(Generic[Query, Answer]):
         count = self._scheduler.batch(len(self._open))
         sent, self._open = self._open[:count], self._open[count:]
         submit = self._submit if self._scheduler.overlaps else self._search
+        started = perf_counter()
         self._flight = Flight(self._task, sent, submit([guess.query for guess in sent]))
+        self._held = perf_counter() - started
         last = self._open[-1] if self._open else sent[-1]
         self._stuck = self._error is not None or last.answer is None
         self._plan = self._scheduler.plan()
 
     def _settle(self, flight: Flight[Query, Answer]) -> int:
         """Waits for the batch, and goes back where a guess was wrong. Returns the position that is verified."""
-        truths = self._waited(flight.search, perf_counter())
+        truths = self._waited(flight.search, perf_counter() - self._held)
         self._flight = None
         guesses, right = flight.guesses, flight.right
         self._learn(flight, truths)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from time import sleep
 
 import pytest
 from hypothesis import given
@@ -209,6 +210,19 @@ def test_a_wrong_guess_is_counted_and_taken_back(overlaps: bool) -> None:
     assert text.tokens == plain_text(ending=10**9)[0]
     assert run.stats.right == 0 and run.stats.hit_rate == 0.0
     assert run.stats.kept_per_round == 1.0 and run.stats.wasted > 0
+
+
+def test_a_search_in_the_callers_own_thread_hides_nothing() -> None:
+    searches = Searches(lambda: 0)
+
+    def search(queries: Sequence[Query]) -> LateSearch:
+        sleep(LateSearch([], 0, False).seconds)
+        return searches.submit(queries)
+
+    run = Rounds(Text(0, 0.9), searches.submit, Scheduler(overlaps=False, stride=4), search=search)
+    list(run.run())
+    assert run.stats.rounds > 0 and run.stats.search_seconds > 0
+    assert run.stats.hidden_seconds == pytest.approx(0.0, abs=1e-9)
 
 
 class Clock:
