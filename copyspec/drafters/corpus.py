@@ -18,7 +18,7 @@ BORDER = -1
 EDIT, REFERENCE, PROMPT, WRITTEN = range(4)
 """Kinds of position, in the order of trust; WRITTEN: the row's own output."""
 
-COMMON_TOKENS = 32
+COMMON_TOKENS = 16
 OWN_COUNT = 3  # what a token of the output counts in frequencies, a token of a source counting 1
 _KINDS = {"edit": EDIT, "reference": REFERENCE, "prompt": PROMPT}
 _DUPLICATE_TOKENS = 8  # a shorter reference found inside a prompt is as likely chance as quotation

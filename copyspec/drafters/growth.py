@@ -19,11 +19,12 @@ Cursor = tuple[int, int]
 NOWHERE = -1  # position of a token that no cursor stands at: a common one
 LEAST_SCORE = 0.001  # of a node: below, nothing is worth its cost on any device
 SURE = 6.0  # weight of the cursors at a node above which no others join them
-JOIN = 6  # cursors that join a node, of the sources and of the output
+JOIN = 4  # cursors that join a node, of the sources and of the output
 KEEP = 24  # cursors that move on together: bounds the time in text that repeats itself
 LATER = 0.45  # a node's own score times this is the rank at which its children are looked for
 LATER_ALONE = 0.25  # the same, where no cursor has followed the path
 OPEN = 0.15  # probability that no cursor at the root is right, from which words of the language are looked for
+STILL_OPEN = 0.012  # the same of a node deeper, times its score: there words are as rare as they are dear to look for
 FEWEST = 0.003  # score of such a word: below, it hardly ever finds a place in a tree
 _CHILDREN = -2  # in place of a token in the heap: the children of a node, not looked for yet
 
@@ -141,9 +142,10 @@ def roots(
     if ngrams is not None and none >= OPEN * total:
         grown.words = ngrams.after(grown.context)
         _add_words(votes, grown.words, none * estimates.language, FEWEST * total)
-    heap: list[_Entry] = []
-    for token, (weight, position, group) in votes.items():
-        heap.append((-weight / total, len(heap), token, ROOT, position, group))
+    heap = [
+        (-weight / total, order, token, ROOT, position, group)
+        for order, (token, (weight, position, group)) in enumerate(votes.items())
+    ]
     heapify(heap)
     return heap, total
 
@@ -153,12 +155,12 @@ def children(
 ) -> tuple[list[tuple[float, int, int, int, list[Cursor]]], float]:
     """The entries of the children of `node`, after which `cursors` stand, without their order; and the weight of all
     that was said there, with that of none being right."""
-    if sum([estimates.deeper[state] for _, state in cursors]) < SURE:
+    if not cursors or sum([estimates.deeper[state] for _, state in cursors]) < SURE:
         join(corpus, grown.tokens[node], cursors)
     votes = _vote(corpus, cursors, estimates, grown, node)
     none, score = estimates.none_deeper, grown.scores[node]
     total = none + sum([vote[0] for vote in votes.values()])
-    if ngrams is not None and none * score >= FEWEST * total:  # else no word can reach FEWEST
+    if ngrams is not None and none * score >= STILL_OPEN * total:
         _add_words(votes, ngrams.after(_context(grown, node)), none * estimates.language, FEWEST / score * total)
     share = -score / total
     said = [(weight * share, token, node, position, group) for token, (weight, position, group) in votes.items()]
@@ -191,10 +193,15 @@ def _vote(corpus: Corpus, cursors: list[Cursor], estimates: Estimates, grown: Gr
     if not cursors:
         return {}
     weights, crowds, text = estimates.at_root if node == ROOT else estimates.deeper, estimates.crowds, corpus.tokens
+    end = len(text)
+    if len(cursors) == 1 and cursors[0][0] < end:  # alone, its column is the first
+        ((at, state),) = cursors
+        if text[at] < 0:
+            return {}
+        return {text[at]: (weights[state] * crowds[CROWD_ROW[state]], at, [(at + 1, FOLLOWING[state])])}
     columns = crowd_columns([LENGTH[state] for _, state in cursors])
     votes: dict[int, _Vote] = {}
     heaviest: dict[int, float] = {}
-    end = len(text)
     for at, state in cursors:
         position = at
         if at < end:
@@ -209,14 +216,13 @@ def _vote(corpus: Corpus, cursors: list[Cursor], estimates: Estimates, grown: Gr
         if vote is None:
             votes[token] = (weight, position, [(at + 1, FOLLOWING[state])])
             heaviest[token] = weight
-        else:
-            if len(vote[2]) < KEEP:
-                vote[2].append((at + 1, FOLLOWING[state]))
-            if weight > heaviest[token]:
-                heaviest[token] = weight
-                votes[token] = (vote[0] + weight, position, vote[2])
-            else:
-                votes[token] = (vote[0] + weight, vote[1], vote[2])
+            continue
+        held, first, group = vote
+        if len(group) < KEEP:
+            group.append((at + 1, FOLLOWING[state]))
+        if weight > heaviest[token]:
+            heaviest[token], first = weight, position
+        votes[token] = (held + weight, first, group)
     return votes
 
 
