@@ -93,8 +93,8 @@ class Alignment:
     def near(self) -> dict[int, int]:
         """The positions whose cost is at most NEAR above the least, and how much it is above."""
         costs = self.costs
-        least = int(costs.min())
-        places = np.flatnonzero(costs <= least + NEAR)
+        least = int(np.minimum.reduce(costs))  # a third of the time of its method `min`
+        (places,) = (costs <= least + NEAR).nonzero()
         start, above = self.start, costs[places].tolist()
         return {start + place: cost - least for place, cost in zip(places.tolist(), above, strict=True)}
 

@@ -73,6 +73,8 @@ class Corpus:
         self.written.setdefault(token, []).append(len(self.tokens))
         counts, common = self._counts, self.common
         count = counts[token] = counts.get(token, 0) + OWN_COUNT
+        if len(common) == COMMON_TOKENS and count < counts[common[-1]]:
+            return
         if token in common:
             rank = common.index(token)
         elif len(common) < COMMON_TOKENS:

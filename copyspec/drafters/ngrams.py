@@ -173,16 +173,11 @@ class NGrams:
         return own[:MOST]
 
 
-def extended(key: int, token: int) -> int:
-    """The key of a context that goes on with `token`; 0 is that of none, and what a token below 0 cuts off."""
-    return (key << KEY_BITS | token + 1) & KEY_MASK if token >= 0 else 0
-
-
 def context(tokens: Sequence[int]) -> int:
-    """The key of the end of `tokens`."""
+    """The key of the end of `tokens`: 0 is that of none, and a token below 0 cuts off those before it."""
     key = 0
     for token in tokens[-ORDERS:]:
-        key = extended(key, token)
+        key = key << KEY_BITS | token + 1 if token >= 0 else 0
     return key
 
 
@@ -257,7 +252,7 @@ def _within(keys: Ints, words: Ints, counts: Ints, table: Ints, lengths: Ints) -
 
 
 def _extended(keys: Ints, tokens: Ints) -> Ints:
-    """As `extended`, for tokens that are none below 0."""
+    """The keys of contexts that go on with a token each."""
     return (keys << KEY_BITS | tokens + 1) & KEY_MASK
 
 
