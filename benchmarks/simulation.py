@@ -20,7 +20,8 @@ from copyspec.budget import Budget, CostModel
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request, RowStats
 from copyspec.drafters.base import Drafter
-from copyspec.drafters.ngrams import KEY_BITS, KEY_MASK, ORDERS, NGrams, Words, context
+from copyspec.drafters.ngrams import KEY_BITS, KEY_MASK, ORDERS, NGrams, context
+from copyspec.drafters.predictors import Words
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.sources import Source
 from copyspec.targets.base import Session, Target

@@ -9,7 +9,8 @@ from itertools import pairwise
 from copyspec.budget import Budget
 from copyspec.drafters.corpus import WRITTEN, Corpus
 from copyspec.drafters.estimates import Estimates
-from copyspec.drafters.ngrams import KEY_BITS, KEY_MASK, ORDERS, NGrams, Words, context
+from copyspec.drafters.ngrams import KEY_BITS, KEY_MASK, ORDERS, NGrams, context
+from copyspec.drafters.predictors import Words
 from copyspec.drafters.situations import CROWD_ROW, FAR_BY_KIND, FOLLOWING, LENGTH, STRIDE, crowd_columns
 from copyspec.tree import ROOT
 
@@ -26,7 +27,7 @@ LATER_ALONE = 0.25  # the same, where no cursor has followed the path
 OPEN = 0.15  # probability that no cursor at the root is right, from which words of the language are looked for
 STILL_OPEN = 0.012  # the same of a node deeper, times its score: there words are as rare as they are dear to look for
 FEWEST = 0.003  # score of such a word: below, it hardly ever finds a place in a tree
-_CHILDREN = -2  # in place of a token in the heap: the children of a node, not looked for yet
+CHILDREN = -2  # in place of a token in a heap: the children of a node, not looked for yet
 
 
 @dataclass(slots=True)
@@ -71,7 +72,7 @@ def grow(
     node = 0
     while heap and heap[0][0] <= -LEAST_SCORE:
         negative, _, token, parent, position, group = heappop(heap)
-        if token == _CHILDREN:
+        if token == CHILDREN:
             for child in children(corpus, group, estimates, grown, parent, ngrams)[0]:
                 order += 1
                 heappush(heap, (child[0], order, *child[1:]))
@@ -102,7 +103,7 @@ def grow(
                         continue
                     heappush(heap, (negative, order, token, parent, position, group))
                     break
-            heappush(heap, (negative * (LATER if group else LATER_ALONE), order, _CHILDREN, parent, NOWHERE, group))
+            heappush(heap, (negative * (LATER if group else LATER_ALONE), order, CHILDREN, parent, NOWHERE, group))
             break
     return grown
 
@@ -194,11 +195,6 @@ def _vote(corpus: Corpus, cursors: list[Cursor], estimates: Estimates, grown: Gr
         return {}
     weights, crowds, text = estimates.at_root if node == ROOT else estimates.deeper, estimates.crowds, corpus.tokens
     end = len(text)
-    if len(cursors) == 1 and cursors[0][0] < end:  # alone, its column is the first
-        ((at, state),) = cursors
-        if text[at] < 0:
-            return {}
-        return {text[at]: (weights[state] * crowds[CROWD_ROW[state]], at, [(at + 1, FOLLOWING[state])])}
     columns = crowd_columns([LENGTH[state] for _, state in cursors])
     votes: dict[int, _Vote] = {}
     heaviest: dict[int, float] = {}

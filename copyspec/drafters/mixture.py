@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from itertools import pairwise
 
 from copyspec.budget import Budget
-from copyspec.drafters.growth import LATER, LEAST_SCORE, NOWHERE, Cursor, Grown
+from copyspec.drafters.growth import CHILDREN, LATER, LEAST_SCORE, NOWHERE, Cursor, Grown
 from copyspec.drafters.predictors import Path, Predictor, Words
 from copyspec.tree import ROOT, DraftTree
 
@@ -23,8 +23,6 @@ SURE = 0.04
 
 SHOWN = 0.02
 """A model reads nodes of at least this score: what it says after others is not worth their columns in its pass."""
-
-_CHILDREN = -2  # in place of a token in the heap: the children of a node, not looked for yet
 
 
 @dataclass(slots=True)
@@ -96,7 +94,7 @@ def blend(copies: Copies, predictors: Sequence[Predictor], budget: Budget) -> Bl
         least = rate * cheapest if budget.costs else 0.0
         if -negative <= later * least:  # the children of nodes above `least` have all been looked for
             break
-        if token == _CHILDREN:
+        if token == CHILDREN:
             push(parent, blended.paths[parent], grown.scores[parent])
             continue
         if budget.costs:
@@ -113,7 +111,7 @@ def blend(copies: Copies, predictors: Sequence[Predictor], budget: Budget) -> Bl
         blended.paths.append((token,) if parent == ROOT else (*blended.paths[parent], token))
         if len(grown.tokens) < budget.max_nodes:
             order += 1
-            heappush(heap, (negative * later, order, _CHILDREN, len(grown.tokens) - 1, NOWHERE, []))
+            heappush(heap, (negative * later, order, CHILDREN, len(grown.tokens) - 1, NOWHERE, []))
         else:
             blended.least = -negative
     return blended

@@ -18,6 +18,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from copyspec.drafters.predictors import Words
+
 ENGLISH = Path(__file__).parent / "english.npz"
 
 ORDERS = 3
@@ -47,9 +49,6 @@ KEY_MASK = (1 << KEY_BITS * ORDERS) - 1
 _END_2, _END_1 = (1 << KEY_BITS * 2) - 1, (1 << KEY_BITS) - 1  # of a key: its last two tokens, and its last
 
 _share = itemgetter(1)
-
-Words = Sequence[tuple[int, float]]
-"""(token, probability), the likeliest first."""
 
 Ints = NDArray[np.int64]
 

@@ -105,9 +105,6 @@ def crowd_columns(lengths: list[int]) -> dict[int, int]:
     counts: dict[int, int] = {}
     for length in lengths:
         counts[length] = counts.get(length, 0) + 1
-    if len(counts) == 1:  # most often: what joined a node after its last token
-        ((length, count),) = counts.items()
-        return {length: COMPANY[min(count, 17)] * GAPS}
     longest = max(counts, default=0)
     return {
         length: COMPANY[min(count, 17)] * GAPS + min(longest - length, GAPS - 1) for length, count in counts.items()
