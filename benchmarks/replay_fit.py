@@ -82,7 +82,7 @@ class RecordingDrafter(CopyDrafter):
         cursors = list(self._cursors if node == ROOT else grown.cursors[node])
         if node != ROOT and sum(weights[state] for _, state in cursors) < SURE:
             join(self._corpus, grown.tokens[node], cursors)
-        columns = situations.crowd_columns([situations.LENGTH[state] for _, state in cursors])
+        columns = situations.crowd_columns(cursors)
         none = (situations.NONE_AT_ROOT if node == ROOT else situations.NONE_DEEPER) * situations.CROWD
         voted, right, said = Counter({none: 1}), Counter[int](), set()
         for position, state in cursors:

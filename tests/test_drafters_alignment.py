@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from copyspec.drafters.alignment import NEAR, Alignment
+from copyspec.drafters.alignment import NEAR, SOON, Alignment
 from copyspec.drafters.corpus import BORDER, Corpus
 from copyspec.drafters.suffix import LONGEST, RECENT, matches
 from copyspec.sources import Source
@@ -15,9 +15,9 @@ from copyspec.sources import Source
 tokens_of_four = st.lists(st.integers(0, 3), max_size=40)
 
 
-def edit_costs(source: Sequence[int], output: Sequence[int]) -> list[int]:
-    """D[j] of every prefix source[:j], by the textbook table."""
-    costs = list(range(len(source) + 1))
+def edit_costs(source: Sequence[int], output: Sequence[int], costs: Sequence[int] | None = None) -> list[int]:
+    """D[j] of every prefix source[:j], by the textbook table; `costs`: its first row."""
+    costs = list(range(len(source) + 1)) if costs is None else list(costs)
     for token in output:
         row = [costs[0] + 1]
         for j in range(1, len(costs)):
@@ -57,14 +57,34 @@ def test_a_band_holds_the_best_position(edits: list[tuple[int, str]]) -> None:
             assert alignment.best() == expected.index(min(expected))
 
 
-def test_a_band_starts_anew_where_the_output_jumps() -> None:
+def test_a_band_starts_anew_where_the_output_stands() -> None:
     source = list(range(1000))
     alignment = Alignment(source, band=16)
-    alignment.reach(600)
+    alignment.stand(600)
+    assert alignment.holds(600) and alignment.holds(584) and not alignment.holds(583) and not alignment.holds(617)
     alignment.extend(source[600:650])
     assert alignment.best() == 650
-    alignment.reach(650)
+    alignment.stand(650)
     assert alignment.best() == 650
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    source=tokens_of_four,
+    before=tokens_of_four,
+    after=st.lists(st.integers(0, 3), max_size=SOON + 4),
+    place=st.integers(0, 40),
+)
+def test_what_is_near_a_place_where_the_output_stood(
+    source: list[int], before: list[int], after: list[int], place: int
+) -> None:
+    place = min(place, len(source))
+    alignment = Alignment(source)
+    alignment.extend(before)
+    alignment.stand(place)
+    alignment.extend(after)
+    costs = edit_costs(source, after, [abs(position - place) for position in range(len(source) + 1)])
+    assert alignment.near() == {j: cost - min(costs) for j, cost in enumerate(costs) if cost <= min(costs) + NEAR}
 
 
 def slow_matches(text: list[int]) -> dict[int, int]:

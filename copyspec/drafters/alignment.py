@@ -13,6 +13,7 @@ BAND = 256
 
 MOVE_EVERY = 32  # output tokens between two looks at where the band should be; far fewer than BAND
 FEW = 16  # places of a token that are looked at one by one, the ones before the band too
+SOON = 24  # output tokens after the place was known, up to which walking along the row is cheaper than arrays
 NEAR = 3  # a place whose cost is up to so much above the least is one where the output may stand
 
 
@@ -40,6 +41,8 @@ class Alignment:
         self._all = (1 << self._width) - 1
         self._rises = self._all & ~((1 << free) - 1)  # bit i: D[start + i + 1] = D[start + i] + 1
         self._falls = 0  # bit i: D[start + i + 1] = D[start + i] - 1
+        self._place: int | None = None if free else 0  # where the output was last known to stand
+        self._stood = 0  # tokens of output then
 
     def __len__(self) -> int:
         return self._width + 1
@@ -92,21 +95,42 @@ class Alignment:
 
     def near(self) -> dict[int, int]:
         """The positions whose cost is at most NEAR above the least, and how much it is above."""
+        since = self._output - self._stood
+        if self._place is not None and since <= SOON:
+            return self._near_place(self._place, since)
         costs = self.costs
         least = int(np.minimum.reduce(costs))  # a third of the time of its method `min`
         (places,) = (costs <= least + NEAR).nonzero()
         start, above = self.start, costs[places].tolist()
         return {start + place: cost - least for place, cost in zip(places.tolist(), above, strict=True)}
 
-    def reach(self, position: int) -> None:
-        """The output is known to stand at `position`: where the band does not hold it, the band starts anew there."""
-        if self.start <= position <= self.start + self._width:
-            return
+    def stand(self, position: int) -> None:
+        """The output is known to stand at `position`: whatever else it might have been is forgotten."""
         start = max(0, position - self._band)
         self._set_band(start, min(self._length, position + self._band) - start)
         self._base = position - start
         self._falls = (1 << self._base) - 1
         self._rises = self._all & ~self._falls
+        self._place, self._stood = position, self._output
+
+    def holds(self, position: int) -> bool:
+        """Whether `position` lies in the band."""
+        return self.start <= position <= self.start + self._width
+
+    def _near_place(self, place: int, since: int) -> dict[int, int]:
+        """`near`, where the output stood at `place` before its last `since` tokens: then D[j] was |j - place|, and
+        now it is at least |j - place - since|, the least at most `since`. Nothing else than this stretch is near."""
+        first = max(place - NEAR, self.start)
+        stop = min(place + 2 * since + NEAR, self.start + self._width)
+        rises, falls = self._rises >> (first - self.start), self._falls >> (first - self.start)
+        cost, costs = 0, [0]  # less D[first]
+        for _ in range(stop - first):
+            cost += (rises & 1) - (falls & 1)
+            costs.append(cost)
+            rises >>= 1
+            falls >>= 1
+        least = min(costs)
+        return {position: cost - least for position, cost in enumerate(costs, first) if cost <= least + NEAR}
 
     def _set_band(self, start: int, width: int) -> None:
         self.start, self._width, self._all = start, width, (1 << width) - 1

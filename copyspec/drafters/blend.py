@@ -85,7 +85,7 @@ class BlendDrafter(_Harvesting, CopyDrafter):
             return {token: (-negative, position, group) for negative, _, token, _, position, group in heap}, total
         group, score = list(grown.cursors[node]), grown.scores[node]
         said, total = growth.children(self._corpus, group, self._estimates, grown, node, self._ngrams)
-        return {token: (-negative / score, position, moved) for negative, token, _, position, moved in said}, total
+        return {token: (-negative / score, position, moved) for negative, _, token, _, position, moved in said}, total
 
 
 class PredictorDrafter(_Harvesting):

@@ -37,7 +37,7 @@ class Corpus:
 
     def __init__(self, sources: Sequence[Source], eos: int | None, continues_prompt: bool = True) -> None:
         self.tokens: list[int] = [BORDER]
-        self.kinds: list[int] = [PROMPT]  # kind of each position before the output
+        self.kinds: list[int] = [PROMPT]  # kind of each position before the output, and of its first
         self._starts: list[int] = []  # where each source starts, ascending
         self._sources: list[int] = []  # its index among the row's sources
         self._lengths: list[int] = []
@@ -58,6 +58,7 @@ class Corpus:
         if last is not None:
             del self.tokens[-1], self.kinds[-1]
         self.output_start = len(self.tokens)
+        self.kinds.append(WRITTEN)  # of what comes after the last prompt
         self.array: NDArray[np.int64] = np.array(self.tokens, dtype=np.int64)
         self.places: dict[int, list[int]] = {}  # token -> the positions after it, before the output
         self.written: dict[int, list[int]] = {}  # token -> the positions after it, in the output

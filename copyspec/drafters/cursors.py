@@ -27,6 +27,7 @@ from copyspec.drafters.situations import (
 from copyspec.drafters.suffix import LONGEST, matches
 
 NEAR = 32  # positions after the place copied from last that count as near it
+KNOWN = 4  # tokens copied in a row from where the edited text was thought to stand, after which it does stand there
 LONG_RUN = 4  # tokens copied in a row, outside edited text, after which a copy is expected to resume
 RESUME_WITHIN = 6  # tokens after a copy broke off within which it may resume
 RESUME_EDIT_WITHIN = 48  # the same in edited text, which is followed to its end
@@ -89,12 +90,24 @@ class Tracker:
             self._anchor = position
         self._since += rest
         if self._alignment is not None:
-            self._alignment.extend(tokens)
-            if self._run >= LONGEST and self._edit_start <= self._anchor <= self._edit_stop and not self._since:
-                self._alignment.reach(self._anchor - self._edit_start)
-            if self._corpus.follows_input:
-                written = len(text) + len(tokens) - self._corpus.output_start
-                self._follows = self._alignment.least() <= FEW_EDITS + EDITED_SHARE * written
+            self._align(self._alignment, tokens, best)
+
+    def _align(self, alignment: Alignment, tokens: Sequence[int], copied: Cursor | None) -> None:
+        """The output grows by `tokens`, the first of them perhaps by what `copied` says. A copy of some tokens shows
+        where the output stands in the edited text, and only what came after it is left to align."""
+        place, since = self._anchor - self._edit_start, self._since
+        inside = 0 <= place <= self._edit_stop - self._edit_start and since <= len(tokens)
+        if self._corpus.follows_input:  # perhaps no text that is edited: its costs say so
+            alignment.extend(tokens)
+            if inside and self._run >= LONGEST and not since and not alignment.holds(place):
+                alignment.stand(place)
+            written = len(self._corpus.tokens) + len(tokens) - self._corpus.output_start
+            self._follows = alignment.least() <= FEW_EDITS + EDITED_SHARE * written
+        elif inside and copied is not None and self._run >= (KNOWN if copied[1] // STRIDE == ALIGNED else LONGEST):
+            alignment.stand(place)
+            alignment.extend(tokens[len(tokens) - since :])
+        else:
+            alignment.extend(tokens)
 
     def _add_starts(self, cursors: list[Cursor]) -> None:
         """Before the first token of output nothing need match."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
+from typing import Any
 
 from copyspec.budget import Budget
 from copyspec.drafters.corpus import WRITTEN, Corpus
@@ -22,12 +23,14 @@ LEAST_SCORE = 0.001  # of a node: below, nothing is worth its cost on any device
 SURE = 6.0  # weight of the cursors at a node above which no others join them
 JOIN = 4  # cursors that join a node, of the sources and of the output
 KEEP = 24  # cursors that move on together: bounds the time in text that repeats itself
-LATER = 0.45  # a node's own score times this is the rank at which its children are looked for
+LATER = 0.35  # a node's own score times this is the rank at which its children are looked for
 LATER_ALONE = 0.25  # the same, where no cursor has followed the path
 OPEN = 0.15  # probability that no cursor at the root is right, from which words of the language are looked for
 STILL_OPEN = 0.012  # the same of a node deeper, times its score: there words are as rare as they are dear to look for
-FEWEST = 0.003  # score of such a word: below, it hardly ever finds a place in a tree
+FEWEST = 0.003  # score of such a word, or of a common token: below, it hardly ever finds a place in a tree
 CHILDREN = -2  # in place of a token in a heap: the children of a node, not looked for yet
+
+_JOINED = [FAR_BY_KIND[kind] * STRIDE + 1 for kind in range(len(FAR_BY_KIND))]
 
 
 @dataclass(slots=True)
@@ -48,8 +51,9 @@ class Grown:
 _Entry = tuple[float, int, int, int, int, list[Cursor]]
 """(-score, order, token, parent, position, cursors that were right and have moved on)."""
 
-_Vote = tuple[float, int, list[Cursor]]
-"""What is known of one next token: weight, position of the heaviest cursor at it, its cursors moved on."""
+_Vote = list[Any]
+"""What is known of one next token: weight, position of the heaviest cursor at it, its cursors moved on, weight of the
+heaviest. A list, for weights are added in place."""
 
 
 def grow(
@@ -67,15 +71,16 @@ def grow(
     heap, _ = roots(corpus, cursors, estimates, grown, ngrams)
     end, none, order = len(text), estimates.none_deeper, len(heap)
     max_nodes, costs = budget.max_nodes, budget.costs
-    cheapest = min([after - before for before, after in pairwise(costs)], default=0.0)
+    cheapest = min([after - before for before, after in pairwise(costs)]) if len(costs) > 1 else 0.0
     expected = rate = 1.0
     node = 0
     while heap and heap[0][0] <= -LEAST_SCORE:
         negative, _, token, parent, position, group = heappop(heap)
         if token == CHILDREN:
-            for child in children(corpus, group, estimates, grown, parent, ngrams)[0]:
-                order += 1
-                heappush(heap, (child[0], order, *child[1:]))
+            for child in children(corpus, group, estimates, grown, parent, ngrams, order)[0]:
+                if child[0] <= -LEAST_SCORE:
+                    heappush(heap, child)
+            order += 1
             continue
         while True:  # ends with the first node whose child is not sure to be the next one
             if costs:
@@ -97,13 +102,12 @@ def grow(
                 if weight >= SURE and token >= 0:  # the common case, a single copy going on
                     group = [(position + 1, FOLLOWING[state])]
                     negative *= weight / (weight + none)
-                    if negative > -LEAST_SCORE:
-                        break
-                    if not heap or negative < heap[0][0]:
+                    if negative <= -LEAST_SCORE and (not heap or negative < heap[0][0]):
                         continue
                     heappush(heap, (negative, order, token, parent, position, group))
                     break
-            heappush(heap, (negative * (LATER if group else LATER_ALONE), order, CHILDREN, parent, NOWHERE, group))
+            rank = negative * (LATER if group else LATER_ALONE)
+            heappush(heap, (rank, order, CHILDREN, parent, NOWHERE, group))
             break
     return grown
 
@@ -112,14 +116,13 @@ def join(corpus: Corpus, token: int, group: list[Cursor]) -> None:
     """Adds to a node's cursors the places that agree with the drafted path by its last token only."""
     seen = {position for position, _ in group}
     seen.add(len(corpus.tokens))
-    kinds, start = corpus.kinds, corpus.output_start
+    kinds = corpus.kinds
     for position in corpus.places.get(token, ())[-JOIN:]:
         if position not in seen:
-            kind = kinds[position] if position < start else WRITTEN
-            group.append((position, FAR_BY_KIND[kind] * STRIDE + 1))
+            group.append((position, _JOINED[kinds[position]]))
     for position in corpus.written.get(token, ())[-JOIN:]:
         if position not in seen:
-            group.append((position, FAR_BY_KIND[WRITTEN] * STRIDE + 1))
+            group.append((position, _JOINED[WRITTEN]))
 
 
 def roots(
@@ -128,35 +131,41 @@ def roots(
     """The heap to grow from: what the cursors say comes next, the tokens that come often, and the language's. And the
     weight of all of it, with that of none being right."""
     votes = _vote(corpus, cursors, estimates, grown, ROOT)
-    ranked = list(zip(estimates.common, corpus.common, strict=False))
-    common = [entry for entry in ranked if entry[1] not in votes]
+    common = [entry for entry in zip(estimates.common, corpus.common, strict=False) if entry[1] not in votes]
     if ngrams is not None:
         grown.context = context(corpus.tokens)
     none = estimates.none_at_root
     total = none + sum([vote[0] for vote in votes.values()]) + sum([entry[0] for entry in common])
     grown.covered = 1.0 - none / total
     grown.offered = {*votes, *corpus.common}
-    least = LEAST_SCORE * total
+    least = FEWEST * total
     for weight, token in common:
-        if weight >= least:  # beside a sure copy none is
-            votes[token] = (weight, NOWHERE, [])
+        if weight < least:  # beside a sure copy all are
+            break
+        votes[token] = [weight, NOWHERE, []]
     if ngrams is not None and none >= OPEN * total:
         grown.words = ngrams.after(grown.context)
-        _add_words(votes, grown.words, none * estimates.language, FEWEST * total)
+        _add_words(votes, grown.words, none * estimates.language, least)
     heap = [
-        (-weight / total, order, token, ROOT, position, group)
-        for order, (token, (weight, position, group)) in enumerate(votes.items())
+        (-vote[0] / total, order, token, ROOT, vote[1], vote[2]) for order, (token, vote) in enumerate(votes.items())
     ]
     heapify(heap)
     return heap, total
 
 
 def children(
-    corpus: Corpus, cursors: list[Cursor], estimates: Estimates, grown: Grown, node: int, ngrams: NGrams | None
-) -> tuple[list[tuple[float, int, int, int, list[Cursor]]], float]:
-    """The entries of the children of `node`, after which `cursors` stand, without their order; and the weight of all
+    corpus: Corpus,
+    cursors: list[Cursor],
+    estimates: Estimates,
+    grown: Grown,
+    node: int,
+    ngrams: NGrams | None,
+    order: int = 0,
+) -> tuple[list[_Entry], float]:
+    """The entries of the children of `node`, after which `cursors` stand, numbered from `order`; and the weight of all
     that was said there, with that of none being right."""
-    if not cursors or sum([estimates.deeper[state] for _, state in cursors]) < SURE:
+    deeper = estimates.deeper
+    if not cursors or sum([deeper[state] for _, state in cursors]) < SURE:
         join(corpus, grown.tokens[node], cursors)
     votes = _vote(corpus, cursors, estimates, grown, node)
     none, score = estimates.none_deeper, grown.scores[node]
@@ -164,17 +173,21 @@ def children(
     if ngrams is not None and none * score >= STILL_OPEN * total:
         _add_words(votes, ngrams.after(_context(grown, node)), none * estimates.language, FEWEST / score * total)
     share = -score / total
-    said = [(weight * share, token, node, position, group) for token, (weight, position, group) in votes.items()]
-    return said, total
+    entries = [(vote[0] * share, order, token, node, vote[1], vote[2]) for token, vote in votes.items()]
+    return entries, total
 
 
 def _add_words(votes: dict[int, _Vote], words: Words, weight: float, least: float) -> None:
     """Gives each of `words` its part of `weight`, as far as these parts are `least` or more."""
     for token, share in words:
-        if weight * share < least:
+        part = weight * share
+        if part < least:
             return
         vote = votes.get(token)
-        votes[token] = (weight * share, NOWHERE, []) if vote is None else (vote[0] + weight * share, vote[1], vote[2])
+        if vote is None:
+            votes[token] = [part, NOWHERE, []]
+        else:
+            vote[0] += part
 
 
 def _context(grown: Grown, node: int) -> int:
@@ -190,18 +203,20 @@ def _context(grown: Grown, node: int) -> int:
 
 
 def _vote(corpus: Corpus, cursors: list[Cursor], estimates: Estimates, grown: Grown, node: int) -> dict[int, _Vote]:
-    """What the cursors after `node` say comes next, by token. Cursors at a border say nothing."""
+    """What the cursors after `node` say comes next. Cursors at a border say nothing."""
     if not cursors:
         return {}
     weights, crowds, text = estimates.at_root if node == ROOT else estimates.deeper, estimates.crowds, corpus.tokens
     end = len(text)
-    columns = crowd_columns([LENGTH[state] for _, state in cursors])
-    votes: dict[int, _Vote] = {}
-    heaviest: dict[int, float] = {}
-    for at, state in cursors:
-        position = at
+    if len(cursors) == 1:
+        ((at, state),) = cursors
         if at < end:
-            token = text[at]
+            return {text[at]: [weights[state], at, [(at + 1, FOLLOWING[state])]]} if text[at] >= 0 else {}
+    columns = crowd_columns(cursors)
+    votes: dict[int, _Vote] = {}
+    for at, state in cursors:
+        if at < end:
+            token, position = text[at], at
         else:
             drafted = _ancestor(grown, node, at - end)
             token, position = grown.tokens[drafted], grown.positions[drafted]
@@ -210,15 +225,13 @@ def _vote(corpus: Corpus, cursors: list[Cursor], estimates: Estimates, grown: Gr
         weight = weights[state] * crowds[CROWD_ROW[state] + columns[LENGTH[state]]]
         vote = votes.get(token)
         if vote is None:
-            votes[token] = (weight, position, [(at + 1, FOLLOWING[state])])
-            heaviest[token] = weight
+            votes[token] = [weight, position, [(at + 1, FOLLOWING[state])], weight]
             continue
-        held, first, group = vote
-        if len(group) < KEEP:
-            group.append((at + 1, FOLLOWING[state]))
-        if weight > heaviest[token]:
-            heaviest[token], first = weight, position
-        votes[token] = (held + weight, first, group)
+        vote[0] += weight
+        if len(vote[2]) < KEEP:
+            vote[2].append((at + 1, FOLLOWING[state]))
+        if weight > vote[3]:
+            vote[3], vote[1] = weight, position
     return votes
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from copyspec.drafters.corpus import EDIT, PROMPT, REFERENCE, WRITTEN
 from copyspec.drafters.suffix import LONGEST
 
@@ -81,7 +83,8 @@ GAPS = 4  # buckets of how much shorter a match is than the node's longest: 0, 1
 CROWD_ROWS = (*(f"{kind} {length}" for kind in ("aligned", "other") for length in "1234"), "no match")
 """Rows of the crowd table: kind of cursor, match length (4: and more)."""
 CROWD = len(CROWD_ROWS) * COMPANIES * GAPS
-COMPANY = [0, 0, 1, 2, 2, 3, 3, 3, 3, *[4] * 8, 5]
+_COMPANY = [company * GAPS for company in (0, 0, 1, 2, 2, 3, 3, 3, 3, *[4] * 8, 5)]
+"""Where the columns of a bucket start, by how many cursors there are; the last stands for more too."""
 
 LENGTH = [min(state % STRIDE, LONGEST) if state // STRIDE < EDIT_START else 0 for state in range(COUNT)]
 """Match length of each situation, at most LONGEST."""
@@ -100,12 +103,16 @@ CROWD_ROW = [_crowd_row(state) for state in range(COUNT)]
 """Where the row of each situation starts in the crowd table."""
 
 
-def crowd_columns(lengths: list[int]) -> dict[int, int]:
-    """By match length, the column of the crowd table for a node whose cursors have these lengths."""
-    counts: dict[int, int] = {}
-    for length in lengths:
-        counts[length] = counts.get(length, 0) + 1
-    longest = max(counts, default=0)
-    return {
-        length: COMPANY[min(count, 17)] * GAPS + min(longest - length, GAPS - 1) for length, count in counts.items()
-    }
+def crowd_columns(cursors: Sequence[tuple[int, int]]) -> dict[int, int]:
+    """By match length, the column of the crowd table for a node with these cursors."""
+    if len(cursors) <= 1:
+        return {LENGTH[state]: 0 for _, state in cursors}
+    columns: dict[int, int] = {}  # at first how many have the length
+    for _, state in cursors:
+        length = LENGTH[state]
+        columns[length] = columns.get(length, 0) + 1
+    longest, most = max(columns), len(_COMPANY) - 1
+    for length, count in columns.items():
+        gap = longest - length
+        columns[length] = _COMPANY[count if count < most else most] + (gap if gap < GAPS else GAPS - 1)
+    return columns
