@@ -108,8 +108,7 @@ def slow_matches(text: list[int]) -> dict[int, int]:
 def test_matches_against_comparing_backwards(reference: list[int], prompt: list[int], output: list[int]) -> None:
     # A prompt that quotes the reference is indexed but once: keep such cases for their own test.
     corpus = Corpus([Source(reference[:7], "reference"), Source(prompt, "prompt")], None)
-    for token in output:
-        corpus.append(token)
+    corpus.extend(output)
     assert dict(matches(corpus)) == slow_matches(corpus.tokens)
 
 

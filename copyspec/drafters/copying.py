@@ -14,6 +14,8 @@ from copyspec.drafters.ngrams import NGrams
 from copyspec.sources import Source
 from copyspec.tree import EMPTY, ROOT, DraftTree
 
+NOTHING = Grown()  # has grown yet; nothing is ever added to it
+
 
 class CopyDrafter:
     """Drafts by copying from a row's sources, its prompt and its own output.
@@ -37,11 +39,11 @@ class CopyDrafter:
         self._tracker = Tracker(self._corpus)
         self._estimates = Estimates()
         self._cursors: list[Cursor] = []
-        self._grown = Grown()
+        self._grown = NOTHING
 
     def propose(self, budget: Budget) -> DraftTree:
         """A tree of likely continuations. Its time grows with the nodes and hardly with the context."""
-        self._cursors, self._grown = [], Grown()
+        self._cursors, self._grown = [], NOTHING
         if budget.max_nodes <= 0:
             return EMPTY
         self._cursors = self._tracker.cursors()
@@ -52,9 +54,8 @@ class CopyDrafter:
         """Follows the output and learns from what became of the last tree."""
         cursors, taken = self._learn(tokens)
         self._tracker.follow(tokens, taken, cursors, self._estimates.deeper)
-        for token in tokens:
-            self._corpus.append(token)
-        self._cursors, self._grown = [], Grown()
+        self._corpus.extend(tokens)
+        self._cursors, self._grown = [], NOTHING
 
     def _learn(self, tokens: Sequence[int]) -> tuple[list[Cursor], int]:
         """Walks the last tree along `tokens`: the cursors where the walk leaves it, and after how many tokens."""

@@ -68,14 +68,22 @@ class Corpus:
         self.common = sorted(self._counts, key=self._counts.__getitem__, reverse=True)[:COMMON_TOKENS]
         """The most frequent tokens of the text so far, in order."""
 
-    def append(self, token: int) -> None:
-        """One more token of output."""
-        self.tokens.append(token)
-        self.written.setdefault(token, []).append(len(self.tokens))
+    def extend(self, tokens: Sequence[int]) -> None:
+        """More tokens of output."""
+        text, written, counts, common = self.tokens, self.written, self._counts, self.common
+        for token in tokens:
+            text.append(token)
+            if token in written:
+                written[token].append(len(text))
+            else:
+                written[token] = [len(text)]
+            count = counts[token] = counts.get(token, 0) + OWN_COUNT
+            if len(common) < COMMON_TOKENS or count >= counts[common[-1]]:
+                self._rank(token, count)
+
+    def _rank(self, token: int, count: int) -> None:
+        """Puts a token that has come `count` times into its place among the common ones."""
         counts, common = self._counts, self.common
-        count = counts[token] = counts.get(token, 0) + OWN_COUNT
-        if len(common) == COMMON_TOKENS and count < counts[common[-1]]:
-            return
         if token in common:
             rank = common.index(token)
         elif len(common) < COMMON_TOKENS:

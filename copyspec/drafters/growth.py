@@ -23,12 +23,12 @@ LEAST_SCORE = 0.001  # of a node: below, nothing is worth its cost on any device
 SURE = 6.0  # weight of the cursors at a node above which no others join them
 JOIN = 4  # cursors that join a node, of the sources and of the output
 KEEP = 24  # cursors that move on together: bounds the time in text that repeats itself
-LATER = 0.35  # a node's own score times this is the rank at which its children are looked for
-LATER_ALONE = 0.25  # the same, where no cursor has followed the path
+LATER = 0.25  # a node's own score times this is the rank at which its children are looked for
+LATER_COPY = 0.35  # the same where its children are one, that of a sure copy
 OPEN = 0.15  # probability that no cursor at the root is right, from which words of the language are looked for
 STILL_OPEN = 0.012  # the same of a node deeper, times its score: there words are as rare as they are dear to look for
 FEWEST = 0.003  # score of such a word, or of a common token: below, it hardly ever finds a place in a tree
-CHILDREN = -2  # in place of a token in a heap: the children of a node, not looked for yet
+CHILDREN, COPY = -2, -3  # in place of a token in a heap: the children of a node, or a sure copy's, not looked for yet
 
 _JOINED = [FAR_BY_KIND[kind] * STRIDE + 1 for kind in range(len(FAR_BY_KIND))]
 
@@ -64,50 +64,56 @@ def grow(
     Cursors at equal tokens share a node and add their weights: P(token) = weight of its cursors /
     (weight of all cursors + weight of none being right). `ngrams` share out the latter, as far as they know what
     comes next. A node's score is the product along its path.
+
+    What comes after a node waits until nothing is left that is likelier than LATER times the node: a call that ends
+    where a copy would have gone on loses little, for the next one goes on there.
     """
     grown, text, weights = Grown(), corpus.tokens, estimates.deeper
     add_token, add_parent, add_score = grown.tokens.append, grown.parents.append, grown.scores.append
     add_position, add_cursors = grown.positions.append, grown.cursors.append
     heap, _ = roots(corpus, cursors, estimates, grown, ngrams)
-    end, none, order = len(text), estimates.none_deeper, len(heap)
+    end, none, order, count = len(text), estimates.none_deeper, len(heap), 0
     max_nodes, costs = budget.max_nodes, budget.costs
     cheapest = min([after - before for before, after in pairwise(costs)]) if len(costs) > 1 else 0.0
-    expected = rate = 1.0
-    node = 0
-    while heap and heap[0][0] <= -LEAST_SCORE:
+    expected, least = 1.0, LEAST_SCORE  # of a node that may raise the tokens per time
+    while heap and -heap[0][0] > LATER * least:
         negative, _, token, parent, position, group = heappop(heap)
         if token == CHILDREN:
-            for child in children(corpus, group, estimates, grown, parent, ngrams, order)[0]:
-                if child[0] <= -LEAST_SCORE:
-                    heappush(heap, child)
-            order += 1
+            if grown.scores[parent] > least:
+                for child in children(corpus, group, estimates, grown, parent, ngrams, order)[0]:
+                    if -child[0] > least:
+                        heappush(heap, child)
+                order += 1
             continue
-        while True:  # ends with the first node whose child is not sure to be the next one
+        if token == COPY:
+            negative = -grown.scores[parent]
+        while True:  # along a copy, until something else comes first
+            if token == COPY:
+                position, state = group[0]
+                token, weight = text[position], weights[state]
+                negative *= weight / (weight + none)
+                group = [(position + 1, FOLLOWING[state])]
+            if -negative <= least:
+                break
             if costs:
-                if -negative <= rate * cheapest:  # no further node can raise the tokens per time
-                    return grown
                 expected -= negative
-                rate = max(rate, expected / costs[node + 1])
+                least = max(least, cheapest * expected / costs[count + 1])
             add_token(token)
             add_parent(parent)
             add_score(-negative)
             add_position(position)
             add_cursors(group)
-            if node + 1 == max_nodes:
+            parent, count, order = count, count + 1, order + 1
+            if count == max_nodes:
                 return grown
-            parent, node, order = node, node + 1, order + 1
-            if len(group) == 1 and group[0][0] < end:
+            token, rank = CHILDREN, negative * LATER
+            if len(group) == 1:
                 position, state = group[0]
-                weight, token = weights[state], text[position]
-                if weight >= SURE and token >= 0:  # the common case, a single copy going on
-                    group = [(position + 1, FOLLOWING[state])]
-                    negative *= weight / (weight + none)
-                    if negative <= -LEAST_SCORE and (not heap or negative < heap[0][0]):
+                if position < end and weights[state] >= SURE and text[position] >= 0:
+                    token, rank = COPY, negative * LATER_COPY
+                    if not heap or rank < heap[0][0]:
                         continue
-                    heappush(heap, (negative, order, token, parent, position, group))
-                    break
-            rank = negative * (LATER if group else LATER_ALONE)
-            heappush(heap, (rank, order, CHILDREN, parent, NOWHERE, group))
+            heappush(heap, (rank, order, token, parent, NOWHERE, group))
             break
     return grown
 
