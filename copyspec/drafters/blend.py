@@ -83,7 +83,7 @@ class BlendDrafter(_Harvesting, CopyDrafter):
         if node == ROOT:
             heap, total = growth.roots(self._corpus, self._cursors, self._estimates, grown, self._ngrams)
             return {token: (-negative, position, group) for negative, _, token, _, position, group in heap}, total
-        group, score = list(grown.cursors[node]), grown.scores[node]
+        group, score = grown.cursors[node], grown.scores[node]
         said, total = growth.children(self._corpus, group, self._estimates, grown, node, self._ngrams)
         return {token: (-negative / score, position, moved) for negative, _, token, _, position, moved in said}, total
 

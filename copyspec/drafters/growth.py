@@ -24,7 +24,7 @@ SURE = 6.0  # weight of the cursors at a node above which no others join them
 JOIN = 4  # cursors that join a node, of the sources and of the output
 KEEP = 24  # cursors that move on together: bounds the time in text that repeats itself
 LATER = 0.25  # a node's own score times this is the rank at which its children are looked for
-LATER_COPY = 0.35  # the same where its children are one, that of a sure copy
+LATER_COPY = 0.35  # the same after a single cursor: it takes one node, not several
 OPEN = 0.15  # probability that no cursor at the root is right, from which words of the language are looked for
 STILL_OPEN = 0.012  # the same of a node deeper, times its score: there words are as rare as they are dear to look for
 FEWEST = 0.003  # score of such a word, or of a common token: below, it hardly ever finds a place in a tree
@@ -72,7 +72,7 @@ def grow(
     add_token, add_parent, add_score = grown.tokens.append, grown.parents.append, grown.scores.append
     add_position, add_cursors = grown.positions.append, grown.cursors.append
     heap, _ = roots(corpus, cursors, estimates, grown, ngrams)
-    end, none, order, count = len(text), estimates.none_deeper, len(heap), 0
+    end, none, order, count = len(text), estimates.none_deeper, 1, 0
     max_nodes, costs = budget.max_nodes, budget.costs
     cheapest = min([after - before for before, after in pairwise(costs)]) if len(costs) > 1 else 0.0
     expected, least = 1.0, LEAST_SCORE  # of a node that may raise the tokens per time
@@ -108,14 +108,20 @@ def grow(
                 return grown
             token, rank = CHILDREN, negative * LATER
             if len(group) == 1:
+                rank = negative * LATER_COPY
                 position, state = group[0]
                 if position < end and weights[state] >= SURE and text[position] >= 0:
-                    token, rank = COPY, negative * LATER_COPY
+                    token = COPY
                     if not heap or rank < heap[0][0]:
                         continue
             heappush(heap, (rank, order, token, parent, NOWHERE, group))
             break
     return grown
+
+
+def later(group: list[Cursor]) -> float:
+    """A node's score times this is the rank at which what comes after it, where `group` stands, is looked for."""
+    return LATER_COPY if len(group) == 1 else LATER
 
 
 def join(corpus: Corpus, token: int, group: list[Cursor]) -> None:
@@ -152,9 +158,7 @@ def roots(
     if ngrams is not None and none >= OPEN * total:
         grown.words = ngrams.after(grown.context)
         _add_words(votes, grown.words, none * estimates.language, least)
-    heap = [
-        (-vote[0] / total, order, token, ROOT, vote[1], vote[2]) for order, (token, vote) in enumerate(votes.items())
-    ]
+    heap = [(-vote[0] / total, 0, token, ROOT, vote[1], vote[2]) for token, vote in votes.items()]
     heapify(heap)
     return heap, total
 
@@ -170,13 +174,14 @@ def children(
 ) -> tuple[list[_Entry], float]:
     """The entries of the children of `node`, after which `cursors` stand, numbered from `order`; and the weight of all
     that was said there, with that of none being right."""
-    deeper = estimates.deeper
-    if not cursors or sum([deeper[state] for _, state in cursors]) < SURE:
+    sure = sum([estimates.deeper[state] for _, state in cursors]) >= SURE
+    if not sure:
         join(corpus, grown.tokens[node], cursors)
     votes = _vote(corpus, cursors, estimates, grown, node)
     none, score = estimates.none_deeper, grown.scores[node]
     total = none + sum([vote[0] for vote in votes.values()])
-    if ngrams is not None and none * score >= STILL_OPEN * total:
+    # Beside one sure copy no words are looked for, which follow most nodes: they would take longer than they save.
+    if ngrams is not None and none * score >= STILL_OPEN * total and not (sure and len(cursors) == 1):
         _add_words(votes, ngrams.after(_context(grown, node)), none * estimates.language, FEWEST / score * total)
     share = -score / total
     entries = [(vote[0] * share, order, token, node, vote[1], vote[2]) for token, vote in votes.items()]

@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from itertools import pairwise
 
 from copyspec.budget import Budget
-from copyspec.drafters.growth import CHILDREN, LATER, LEAST_SCORE, NOWHERE, Cursor, Grown
+from copyspec.drafters.growth import CHILDREN, LATER, LEAST_SCORE, NOWHERE, Cursor, Grown, later
 from copyspec.drafters.predictors import Path, Predictor, Words
 from copyspec.tree import ROOT, DraftTree
 
@@ -77,14 +77,14 @@ def blend(copies: Copies, predictors: Sequence[Predictor], budget: Budget) -> Bl
     order, expected, rate = 0, 1.0, 1.0
     cheapest = min([after - before for before, after in pairwise(budget.costs)], default=0.0)
     # A model may be as sure of a child as of its parent; its pass takes longer than looking for all of them.
-    later = 1.0 if any(predictor.can_read for predictor in predictors) else LATER
+    at_once = any(predictor.can_read for predictor in predictors)
 
     def push(node: int, path: Path, score: float) -> None:
         nonlocal order
         candidates, total = copies(grown, node)
         candidates = _with_words(candidates, total, predictors, path, blended)
+        order += 1
         for token, (probability, position, group) in candidates.items():
-            order += 1
             if score * probability >= LEAST_SCORE:
                 heappush(heap, (-score * probability, order, token, node, position, group))
 
@@ -92,7 +92,9 @@ def blend(copies: Copies, predictors: Sequence[Predictor], budget: Budget) -> Bl
     while heap and len(grown.tokens) < budget.max_nodes:
         negative, _, token, parent, position, group = heappop(heap)
         least = rate * cheapest if budget.costs else 0.0
-        if -negative <= later * least:  # the children of nodes above `least` have all been looked for
+        if (
+            -negative <= (1.0 if at_once else LATER) * least
+        ):  # the children of nodes above `least` have all been looked for
             break
         if token == CHILDREN:
             push(parent, blended.paths[parent], grown.scores[parent])
@@ -111,7 +113,8 @@ def blend(copies: Copies, predictors: Sequence[Predictor], budget: Budget) -> Bl
         blended.paths.append((token,) if parent == ROOT else (*blended.paths[parent], token))
         if len(grown.tokens) < budget.max_nodes:
             order += 1
-            heappush(heap, (negative * later, order, CHILDREN, len(grown.tokens) - 1, NOWHERE, []))
+            rank = negative if at_once else negative * later(group)
+            heappush(heap, (rank, order, CHILDREN, len(grown.tokens) - 1, NOWHERE, []))
         else:
             blended.least = -negative
     return blended
