@@ -72,3 +72,23 @@ def test_a_store_helps_where_it_is_right_and_costs_nothing_where_it_is_wrong(tmp
 
     assert calls(both(right), output) < 0.2 * calls(copies(), output)
     assert calls(both(wrong), quoted) <= calls(copies(), quoted) + 2
+
+
+def test_a_store_of_unrelated_text_costs_an_edited_text_next_to_nothing(tmp_path: Path) -> None:
+    """A changed token now and then, and a store that says something of every token."""
+    rng = random.Random(1)
+    text = [rng.randrange(150) for _ in range(600)]
+    output = [rng.randrange(150) if rng.random() < 0.06 else token for token in text]
+    unrelated = Datastore.create(tmp_path / "store", [[rng.randrange(150) for _ in range(5000)] for _ in range(4)])
+    sources, eos = [Source(text, "edit")], frozenset({999})
+    alone = calls(create(sources, eos), output)
+    both = calls(create(sources, eos, predictors=[lambda: DatastorePredictor(unrelated, [])]), output)
+    assert alone < 0.25 * len(output) and both <= 1.02 * alone
+
+
+def test_behind_a_draft_few_places_say_less_than_many(tmp_path: Path) -> None:
+    store = Datastore.create(tmp_path / "store", [[1, 2, 3, 4], [1, 2, 5, 6], [1, 2, 5, 6]])
+    predictor = DatastorePredictor(store, [1, 2])
+    ((_, one),), ((_, two),) = predictor.words((3,)) or (), predictor.words((5,)) or ()
+    ((_, directly),) = DatastorePredictor(store, [1, 2, 3]).words(()) or ()
+    assert one < two < directly

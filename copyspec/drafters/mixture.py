@@ -21,6 +21,9 @@ WORTH = 0.05
 SURE = 0.04
 """What copies leave, below which tables are not asked: their next word could come to no more than that."""
 
+LATER_WORD = 0.5
+"""`growth.LATER` of a word that only a table says: it is often as sure of the next one."""
+
 SHOWN = 0.02
 """A model reads nodes of at least this score: what it says after others is not worth their columns in its pass."""
 
@@ -110,11 +113,12 @@ def blend(copies: Copies, predictors: Sequence[Predictor], budget: Budget) -> Bl
         grown.scores.append(-negative)
         grown.positions.append(position)
         grown.cursors.append(group)
-        blended.paths.append((token,) if parent == ROOT else (*blended.paths[parent], token))
+        path = (token,) if parent == ROOT else (*blended.paths[parent], token)
+        blended.paths.append(path)
         if len(grown.tokens) < budget.max_nodes:
             order += 1
-            rank = negative if at_once else negative * later(group)
-            heappush(heap, (rank, order, CHILDREN, len(grown.tokens) - 1, NOWHERE, []))
+            wait = 1.0 if at_once else LATER_WORD if path in blended.makers else later(group)
+            heappush(heap, (negative * wait, order, CHILDREN, len(grown.tokens) - 1, NOWHERE, []))
         else:
             blended.least = -negative
     return blended
