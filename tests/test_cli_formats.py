@@ -29,7 +29,7 @@ def both(marked: str) -> tuple[bytes, bytes]:
 
 
 BOAT = "The [childrens|children] came to see the boat."
-YEAR = "Next year we [wants|want] to sail to the islands."
+YEAR = "Next year we [wants|want] to travel to the islands."
 HULL = "I painted [the the|the] hull three times."
 LATE = "[we|We] were late for the train."
 
