@@ -75,7 +75,7 @@ def grow(
     end, none, order, count = len(text), estimates.none_deeper, 1, 0
     max_nodes, costs = budget.max_nodes, budget.costs
     cheapest = min([after - before for before, after in pairwise(costs)]) if len(costs) > 1 else 0.0
-    expected, least = 1.0, LEAST_SCORE  # of a node that may raise the tokens per time
+    expected, least = 1.0, max(LEAST_SCORE, cheapest)  # the latter of a node that may raise the tokens per time
     while heap and -heap[0][0] > LATER * least:
         negative, _, token, parent, position, group = heappop(heap)
         if token == CHILDREN:
