@@ -172,8 +172,8 @@ def children(
     ngrams: NGrams | None,
     order: int = 0,
 ) -> tuple[list[_Entry], float]:
-    """The entries of the children of `node`, after which `cursors` stand, numbered from `order`; and the weight of all
-    that was said there, with that of none being right."""
+    """The entries of the children of `node`, after which `cursors` stand, each with the number `order`; and the weight
+    of all that was said there, with that of none being right."""
     sure = sum([estimates.deeper[state] for _, state in cursors]) >= SURE
     if not sure:
         join(corpus, grown.tokens[node], cursors)
@@ -214,7 +214,7 @@ def _context(grown: Grown, node: int) -> int:
 
 
 def _vote(corpus: Corpus, cursors: list[Cursor], estimates: Estimates, grown: Grown, node: int) -> dict[int, _Vote]:
-    """What the cursors after `node` say comes next. Cursors at a border say nothing."""
+    """What the cursors after `node` say comes next, by token. Cursors at a border say nothing."""
     if not cursors:
         return {}
     weights, crowds, text = estimates.at_root if node == ROOT else estimates.deeper, estimates.crowds, corpus.tokens

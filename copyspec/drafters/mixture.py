@@ -95,9 +95,8 @@ def blend(copies: Copies, predictors: Sequence[Predictor], budget: Budget) -> Bl
     while heap and len(grown.tokens) < budget.max_nodes:
         negative, _, token, parent, position, group = heappop(heap)
         least = rate * cheapest if budget.costs else 0.0
-        if (
-            -negative <= (1.0 if at_once else LATER) * least
-        ):  # the children of nodes above `least` have all been looked for
+        # The children of all nodes above `least` have then been looked for.
+        if -negative <= (1.0 if at_once else LATER) * least:
             break
         if token == CHILDREN:
             push(parent, blended.paths[parent], grown.scores[parent])
