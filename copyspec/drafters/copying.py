@@ -109,9 +109,5 @@ class CopyDrafter:
         for index, node in enumerate(order):
             place[node] = index
         ordered = itemgetter(*order)
-        return DraftTree(
-            list(ordered(grown.tokens)),
-            [place[parent] for parent in ordered(parents)],
-            list(ordered(grown.scores)),
-            list(ordered(origins)),
-        )
+        placed = itemgetter(*ordered(parents))
+        return DraftTree(ordered(grown.tokens), placed(place), ordered(grown.scores), ordered(origins))
