@@ -362,7 +362,11 @@ def test_draft_cost_measures_every_kind_of_source(
     assert [(cost["context"], cost["kind"]) for cost in costs] == [
         (context, kind) for context in (50, 100) for kind in ("edit", "reference", "prompt")
     ]
+    assert all(cost["draft_us_p50"] > 0 and cost["first_us_p50"] > 0 for cost in costs)
     capsys.readouterr()
+    with pytest.raises(SystemExit):
+        draft_cost.main([*arguments, "--repeat", "0"])
+    assert "--repeat 0 measures nothing" in capsys.readouterr().err
     assert draft_cost.main([*arguments[:-1], "5000"]) == 2
     assert "give a longer text" in capsys.readouterr().err
 
