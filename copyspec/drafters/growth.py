@@ -12,7 +12,7 @@ from copyspec.drafters.corpus import WRITTEN, Corpus
 from copyspec.drafters.estimates import Estimates
 from copyspec.drafters.ngrams import KEY_BITS, KEY_MASK, ORDERS, NGrams, context
 from copyspec.drafters.predictors import Words
-from copyspec.drafters.situations import ABOUT, FAR_BY_KIND, FOLLOWING, STRIDE, crowd_columns
+from copyspec.drafters.situations import CROWD_ROW, FAR_BY_KIND, FOLLOWING, LENGTH, STRIDE, crowd_columns
 from copyspec.tree import ROOT
 
 Cursor = tuple[int, int]
@@ -234,18 +234,16 @@ def _vote(corpus: Corpus, cursors: list[Cursor], estimates: Estimates, grown: Gr
             token, position = grown.tokens[drafted], grown.positions[drafted]
         if token < 0:
             continue
-        length, row, after = ABOUT[state]
-        weight = weights[state] * crowds[row + columns[length]]
-        if token in votes:
-            vote = votes[token]
-            vote[0] += weight
-            moved = vote[2]
-            if len(moved) < KEEP:
-                moved.append((at + 1, after))
-            if weight > vote[3]:
-                vote[3], vote[1] = weight, position
-        else:
-            votes[token] = [weight, position, [(at + 1, after)], weight]
+        weight = weights[state] * crowds[CROWD_ROW[state] + columns[LENGTH[state]]]
+        vote = votes.get(token)
+        if vote is None:
+            votes[token] = [weight, position, [(at + 1, FOLLOWING[state])], weight]
+            continue
+        vote[0] += weight
+        if len(vote[2]) < KEEP:
+            vote[2].append((at + 1, FOLLOWING[state]))
+        if weight > vote[3]:
+            vote[3], vote[1] = weight, position
     return votes
 
 

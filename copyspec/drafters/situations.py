@@ -103,10 +103,6 @@ CROWD_ROW = [_crowd_row(state) for state in range(COUNT)]
 """Where the row of each situation starts in the crowd table."""
 
 
-ABOUT = list(zip(LENGTH, CROWD_ROW, FOLLOWING, strict=True))
-"""LENGTH, CROWD_ROW and FOLLOWING of each situation: looked up at once, for it is done for every cursor."""
-
-
 def crowd_columns(cursors: Sequence[tuple[int, int]]) -> dict[int, int]:
     """By match length, the column of the crowd table for a node with these cursors."""
     if len(cursors) <= 1:
@@ -114,10 +110,7 @@ def crowd_columns(cursors: Sequence[tuple[int, int]]) -> dict[int, int]:
     columns: dict[int, int] = {}  # at first how many have the length
     for _, state in cursors:
         length = LENGTH[state]
-        if length in columns:
-            columns[length] += 1
-        else:
-            columns[length] = 1
+        columns[length] = columns.get(length, 0) + 1
     longest, most = max(columns), len(_COMPANY) - 1
     for length, count in columns.items():
         gap = longest - length
