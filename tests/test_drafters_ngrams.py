@@ -21,7 +21,7 @@ from copyspec.drafters.harvest import PoolPredictor
 from copyspec.drafters.ngrams import (
     DISCOUNT,
     ENGLISH,
-    KEPT,
+    ORDERS,
     NGrams,
     Order,
     WordNGrams,
@@ -163,11 +163,16 @@ def test_tokens_that_the_target_lacks_are_left_out() -> None:
     assert ord("b") not in dict(NGrams(found, letters, ord("b")).after(key))
 
 
-def test_what_is_remembered_is_bounded() -> None:
-    ngrams = NGrams(count(TEXTS, 100, (1, 1, 1)), letters)
-    for token in range(3 * KEPT):
-        ngrams.after(context([token, ord("t")]))
-    assert len(ngrams._found) <= KEPT + 4
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("copyspec.drafters.ngrams.KEPT", 4)
+    ngrams, again = (NGrams(count(TEXTS, 100, (1, 1, 1)), letters) for _ in range(2))
+    for key in [*ngrams._places, *reversed(ngrams._places)]:
+        assert ngrams.after(key) == again.after(key)
+        assert len(ngrams._found) <= 4 + ORDERS
+        again._found = {0: ()}
+    for token in range(1000):  # what is known of no context is not remembered at all
+        again.after(context([token, 0]))
+    assert len(again._found) == 1
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +191,7 @@ def test_what_is_bundled_speaks_the_default_models_tokens(default_codec: Codec) 
         before = default_codec.encode(text).ids
         assert ids[: len(before)] == before
         assert ngrams.after(context(before))[0][0] == ids[len(before)], text
-    for key in list(ngrams._contexts)[::7]:  # of counts that were rounded
+    for key in list(ngrams._places)[::7]:  # of counts that were rounded
         assert sum(share for _, share in ngrams.after(key)) <= 1.0 + 1e-9
     few = Language(default_codec, 1000).ngrams
     assert few is not None and max(few._tokens) < 1000

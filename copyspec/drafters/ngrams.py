@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from array import array
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -135,41 +134,48 @@ class NGrams:
         stops = np.minimum(np.append(starts[1:], len(keys)), starts + MOST)
         # Not NumPy's: single elements of those are slow. Not lists: those take six times the memory.
         self._tokens, self._shares = array("q", tokens.tobytes()), array("d", shares.tobytes())
-        self._contexts = array("q", contexts.tobytes())
+        # Looked up several times a draft, mostly for the first time: a bisection would take six times as long.
+        self._places = dict(zip(contexts.tolist(), range(len(contexts)), strict=True))
         self._starts, self._stops = array("q", starts.tobytes()), array("q", stops.tobytes())
         self._found: dict[int, Words] = {0: ()}
 
     def __len__(self) -> int:
         """How many contexts are known."""
-        return len(self._contexts)
+        return len(self._places)
 
     def after(self, key: int) -> Words:
         """What comes after the context that `key` stands for, or after as much of its end as is known."""
-        words = self._found.get(key)
-        if words is None:
-            if len(self._found) > KEPT:
-                self._found = {0: ()}
-            words = self._found[key] = self._look_up(key)
+        while True:
+            words = self._found.get(key)
+            if words is not None:
+                return words
+            place = self._places.get(key)
+            if place is not None:
+                return self._look_up(key, place)
+            key = _end(key)
+
+    def _look_up(self, key: int, place: int) -> Words:
+        """Its own continuations; what these leave is shared out as after the context without its first token."""
+        shorter = self.after(_end(key))
+        start, stop = self._starts[place], self._stops[place]
+        tokens, shares = self._tokens[start:stop].tolist(), self._shares[start:stop].tolist()
+        words = list(zip(tokens, shares, strict=True))
+        left = 1.0 - sum(shares)
+        for token, share in shorter:
+            if left * share < LEAST:  # and so are those after it
+                break
+            if token not in tokens:
+                words.append((token, left * share))
+        words.sort(key=_share, reverse=True)
+        if len(self._found) > KEPT:
+            self._found = {0: ()}
+        self._found[key] = words = words[:MOST]
         return words
 
-    def _look_up(self, key: int) -> Words:
-        """Its own continuations; what these leave is shared out as after the context without its first token."""
-        end = key & _END_2 if key > _END_2 else key & _END_1 if key > _END_1 else 0
-        shorter = self._found.get(end)
-        if shorter is None:
-            shorter = self._found[end] = self._look_up(end)
-        place = bisect_left(self._contexts, key)
-        if place == len(self._contexts) or self._contexts[place] != key:
-            return shorter
-        start, stop = self._starts[place], self._stops[place]
-        tokens, shares = self._tokens[start:stop], self._shares[start:stop]
-        own = list(zip(tokens, shares, strict=True))
-        left = 1.0 - sum(shares)
-        if left < LEAST or not shorter:
-            return own
-        own += [(token, left * share) for token, share in shorter if left * share >= LEAST and token not in tokens]
-        own.sort(key=_share, reverse=True)
-        return own[:MOST]
+
+def _end(key: int) -> int:
+    """The key of a context without its first token."""
+    return key & _END_2 if key > _END_2 else key & _END_1 if key > _END_1 else 0
 
 
 def context(tokens: Sequence[int]) -> int:
