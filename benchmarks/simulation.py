@@ -21,7 +21,6 @@ from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request, RowStats
 from copyspec.drafters.base import Drafter
 from copyspec.drafters.ngrams import KEY_BITS, KEY_MASK, ORDERS, NGrams, context
-from copyspec.drafters.predictors import Words
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.sources import Source
 from copyspec.targets.base import Session, Target
@@ -149,16 +148,16 @@ class _DenseNGrams(NGrams):
     def __init__(self, ngrams: NGrams, ids: Mapping[int, int]) -> None:
         self._ngrams, self._ids, self._tokens_of = ngrams, ids, list(ids)
 
-    def after(self, key: int) -> Words:
+    def share_out(self, weight: float, key: int, least: float) -> list[tuple[int, float]]:
         tokens = []
         while key:
             key, token = key >> KEY_BITS, (key & KEY_MASK >> KEY_BITS * (ORDERS - 1)) - 1
             tokens.append(self._tokens_of[token] if token < len(self._tokens_of) else -1)
         words: dict[int, float] = {}
-        for token, share in self._ngrams.after(context(tokens[::-1])):
+        for token, part in self._ngrams.share_out(weight, context(tokens[::-1]), least):
             number = self._ids.get(token, len(self._ids) + token % SPARE)
-            words[number] = words.get(number, 0.0) + share
-        return sorted(words.items(), key=lambda word: -word[1])
+            words[number] = words.get(number, 0.0) + part
+        return list(words.items())
 
 
 class _Dense:

@@ -21,7 +21,7 @@ from copyspec.drafters.harvest import PoolPredictor
 from copyspec.drafters.ngrams import (
     DISCOUNT,
     ENGLISH,
-    ORDERS,
+    LEAST,
     NGrams,
     Order,
     WordNGrams,
@@ -120,7 +120,7 @@ def test_the_longest_context_speaks_first_and_shorter_ones_share_what_it_leaves(
         (1 - own) * after(" to", " the")[" barn"]
     )
     assert after(",", " north", " the") == the, "an unknown context says what its known end says"
-    assert after(" north") == {} and ngrams.after(context([])) == () and ngrams.after(context([-1])) == ()
+    assert after(" north") == {} and not ngrams.after(context([])) and not ngrams.after(context([-1]))
     assert ngrams.after(context([numbers[" the"], -1, numbers[" the"]])) == ngrams.after(context([numbers[" the"]]))
 
 
@@ -163,16 +163,34 @@ def test_tokens_that_the_target_lacks_are_left_out() -> None:
     assert ord("b") not in dict(NGrams(found, letters, ord("b")).after(key))
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("copyspec.drafters.ngrams.KEPT", 4)
-    ngrams, again = (NGrams(count(TEXTS, 100, (1, 1, 1)), letters) for _ in range(2))
-    for key in [*ngrams._places, *reversed(ngrams._places)]:
-        assert ngrams.after(key) == again.after(key)
-        assert len(ngrams._found) <= 4 + ORDERS
-        again._found = {0: ()}
-    for token in range(1000):  # what is known of no context is not remembered at all
-        again.after(context([token, 0]))
-    assert len(again._found) == 1
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.text("ab", min_size=1, max_size=3), min_size=4, max_size=60),
+    st.integers(0, 50),
+    st.floats(0.1, 9.0),
+    st.floats(0.001, 1.0),
+)
+def test_a_weight_is_shared_out_as_a_back_off_says(words: list[str], start: int, weight: float, least: float) -> None:
+    """Against the sum over contexts, longest first: the share there, of what the longer ones left."""
+    text = "".join(" " + word for word in words)
+    ngrams = NGrams(count([text], 1000, (1, 1, 1)), letters)
+    before = [ord(letter) for letter in text][start % len(text) :][:3]
+    expected: dict[int, float] = {}
+    left, said = 1.0, set()
+    for cut in range(len(before)):
+        place = ngrams._places.get(context(before[cut:]))
+        if place is not None:
+            span = slice(ngrams._starts[place], ngrams._stops[place])
+            own = dict(zip(ngrams._tokens[span], ngrams._shares[span], strict=True))
+            expected |= {token: left * share for token, share in own.items() if token not in said}
+            said |= set(own)
+            left *= 1.0 - sum(own.values())
+    parts = ngrams.share_out(weight, context(before), least)
+    found, floor = dict(parts), max(least / weight, LEAST)
+    assert len(found) == len(parts)
+    assert found == pytest.approx({token: weight * expected[token] for token in found})
+    assert {token for token, share in expected.items() if share > floor + 1e-9} <= set(found)
+    assert all(expected[token] > floor - 1e-9 for token in found)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from copyspec.drafters.corpus import WRITTEN, Corpus
 from copyspec.drafters.estimates import Estimates
 from copyspec.drafters.ngrams import KEY_BITS, KEY_MASK, ORDERS, NGrams, context
 from copyspec.drafters.predictors import Words
-from copyspec.drafters.situations import CROWD_ROW, FAR_BY_KIND, FOLLOWING, LENGTH, STRIDE, crowd_columns
+from copyspec.drafters.situations import CROWD_ROW, FAR_BY_KIND, FOLLOWING, LENGTH, STRIDE, company, crowd_columns
 from copyspec.tree import ROOT
 
 Cursor = tuple[int, int]
@@ -31,6 +31,9 @@ FEWEST = 0.003  # score of such a word, or of a common token: below, it hardly e
 CHILDREN, COPY = -2, -3  # in place of a token in a heap: the children of a node, or a sure copy's, not looked for yet
 
 _JOINED = [FAR_BY_KIND[kind] * STRIDE + 1 for kind in range(len(FAR_BY_KIND))]
+_JOINED_AFTER = [FOLLOWING[state] for state in _JOINED]
+_NONE: list[int] = []  # no places; nothing is ever added to it
+(_JOINED_ROW,) = {CROWD_ROW[state] for state in _JOINED}
 
 
 @dataclass(slots=True)
@@ -157,7 +160,8 @@ def roots(
         votes[token] = [weight, NOWHERE, []]
     if ngrams is not None and none >= OPEN * total:
         grown.words = ngrams.after(grown.context)
-        _add_words(votes, grown.words, none * estimates.language, least)
+        weight = none * estimates.language
+        _add_words(votes, [(token, weight * share) for token, share in grown.words if weight * share >= least])
     heap = [(-vote[0] / total, 0, token, ROOT, vote[1], vote[2]) for token, vote in votes.items()]
     heapify(heap)
     return heap, total
@@ -175,31 +179,32 @@ def children(
     """The entries of the children of `node`, after which `cursors` stand, each with the number `order`; and the weight
     of all that was said there, with that of none being right."""
     weights = estimates.deeper
-    sure = sum([weights[state] for _, state in cursors]) >= SURE
-    if not sure:
-        join(corpus, grown.tokens[node], cursors)
-    votes = _vote(corpus, cursors, estimates, grown, node)
+    sure = False
+    if cursors:
+        sure = sum([weights[state] for _, state in cursors]) >= SURE
+        if not sure:
+            join(corpus, grown.tokens[node], cursors)
+        votes = _vote(corpus, cursors, estimates, grown, node)
+    else:
+        votes = _vote_after(corpus, grown.tokens[node], estimates)
     none, score = estimates.none_deeper, grown.scores[node]
     total = none + sum([vote[0] for vote in votes.values()])
     # Beside one sure copy no words are looked for, which follow most nodes: they would take longer than they save.
     if ngrams is not None and none * score >= STILL_OPEN * total and not (sure and len(cursors) == 1):
-        _add_words(votes, ngrams.after(_context(grown, node)), none * estimates.language, FEWEST / score * total)
+        _add_words(votes, ngrams.share_out(none * estimates.language, _context(grown, node), FEWEST / score * total))
     share = -score / total
     entries = [(vote[0] * share, order, token, node, vote[1], vote[2]) for token, vote in votes.items()]
     return entries, total
 
 
-def _add_words(votes: dict[int, _Vote], words: Words, weight: float, least: float) -> None:
-    """Gives each of `words` its part of `weight`, as far as these parts are `least` or more."""
-    for token, share in words:
-        part = weight * share
-        if part < least:
-            return
+def _add_words(votes: dict[int, _Vote], words: Words) -> None:
+    """Adds `words`, given with their weights."""
+    for token, weight in words:
         vote = votes.get(token)
         if vote is None:
-            votes[token] = [part, NOWHERE, []]
+            votes[token] = [weight, NOWHERE, []]
         else:
-            vote[0] += part
+            vote[0] += weight
 
 
 def _context(grown: Grown, node: int) -> int:
@@ -242,6 +247,35 @@ def _vote(corpus: Corpus, cursors: list[Cursor], estimates: Estimates, grown: Gr
         vote[0] += weight
         if len(vote[2]) < KEEP:
             vote[2].append((at + 1, FOLLOWING[state]))
+        if weight > vote[3]:
+            vote[3], vote[1] = weight, position
+    return votes
+
+
+def _vote_after(corpus: Corpus, token: int, estimates: Estimates) -> dict[int, _Vote]:
+    """What came after the last places of `token`, for a node that no cursor stands after: as `join` and `_vote` would
+    say, in a third of the time, for there is one match length. Half the nodes of open text are of this kind."""
+    text, kinds, output_start = corpus.tokens, corpus.kinds, corpus.output_start
+    places = corpus.places.get(token, _NONE)[-JOIN:]
+    if token in corpus.written:
+        places += corpus.written[token][-JOIN:]
+    if places and places[-1] == len(text):  # nothing comes after it yet
+        del places[-1]
+    crowd = estimates.crowds[_JOINED_ROW + company(len(places))] if len(places) > 1 else 1.0
+    weights = estimates.deeper
+    votes: dict[int, _Vote] = {}
+    for position in places:
+        token = text[position]
+        if token < 0:
+            continue
+        kind = kinds[position] if position < output_start else WRITTEN
+        weight = weights[_JOINED[kind]] * crowd
+        vote = votes.get(token)
+        if vote is None:
+            votes[token] = [weight, position, [(position + 1, _JOINED_AFTER[kind])], weight]
+            continue
+        vote[0] += weight
+        vote[2].append((position + 1, _JOINED_AFTER[kind]))
         if weight > vote[3]:
             vote[3], vote[1] = weight, position
     return votes

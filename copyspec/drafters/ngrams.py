@@ -31,8 +31,6 @@ little less often than that."""
 MOST = 8  # continuations of one context: few others are ever drafted
 LEAST = 0.004  # share of a continuation: below, none is
 
-KEPT = 1 << 14  # contexts that were looked up and are remembered
-
 STEPS = 8  # of a stored count per doubling: 9 % from one to the next
 
 _WORD = re.compile(r"'(?:s|t|re|ve|m|ll|d)\b| ?[^\W\d_]+| ?\d+| ?[^\w\s]+|\s+|_+")
@@ -48,6 +46,7 @@ KEY_MASK = (1 << KEY_BITS * ORDERS) - 1
 _END_2, _END_1 = (1 << KEY_BITS * 2) - 1, (1 << KEY_BITS) - 1  # of a key: its last two tokens, and its last
 
 _share = itemgetter(1)
+_NONE = array("q")
 
 Ints = NDArray[np.int64]
 
@@ -137,7 +136,8 @@ class NGrams:
         # Looked up several times a draft, mostly for the first time: a bisection would take six times as long.
         self._places = dict(zip(contexts.tolist(), range(len(contexts)), strict=True))
         self._starts, self._stops = array("q", starts.tobytes()), array("q", stops.tobytes())
-        self._found: dict[int, Words] = {0: ()}
+        whole = np.concatenate([[0.0], np.cumsum(shares)])
+        self._left = array("d", np.maximum(1.0 - (whole[stops] - whole[starts]), 0.0).tobytes())
 
     def __len__(self) -> int:
         """How many contexts are known."""
@@ -145,37 +145,36 @@ class NGrams:
 
     def after(self, key: int) -> Words:
         """What comes after the context that `key` stands for, or after as much of its end as is known."""
-        while True:
-            words = self._found.get(key)
-            if words is not None:
-                return words
+        words = self.share_out(1.0, key, LEAST)
+        words.sort(key=_share, reverse=True)
+        return words[:MOST]
+
+    def share_out(self, weight: float, key: int, least: float) -> list[tuple[int, float]]:
+        """`weight` shared out among the tokens that come after the context: (token, part), of parts of `least` or more.
+
+        What the continuations of a context leave is shared out as after the context without its first token.
+        Nothing of it is kept: most contexts of a draft are looked up once.
+        """
+        found: list[tuple[int, float]] = []
+        tokens, shares, said = self._tokens, self._shares, _NONE  # `said`: after a longer context
+        least = max(least, LEAST * weight)
+        while key:
             place = self._places.get(key)
             if place is not None:
-                return self._look_up(key, place)
-            key = _end(key)
-
-    def _look_up(self, key: int, place: int) -> Words:
-        """Its own continuations; what these leave is shared out as after the context without its first token."""
-        shorter = self.after(_end(key))
-        start, stop = self._starts[place], self._stops[place]
-        tokens, shares = self._tokens[start:stop].tolist(), self._shares[start:stop].tolist()
-        words = list(zip(tokens, shares, strict=True))
-        left = 1.0 - sum(shares)
-        for token, share in shorter:
-            if left * share < LEAST:  # and so are those after it
-                break
-            if token not in tokens:
-                words.append((token, left * share))
-        words.sort(key=_share, reverse=True)
-        if len(self._found) > KEPT:
-            self._found = {0: ()}
-        self._found[key] = words = words[:MOST]
-        return words
-
-
-def _end(key: int) -> int:
-    """The key of a context without its first token."""
-    return key & _END_2 if key > _END_2 else key & _END_1 if key > _END_1 else 0
+                start, stop = self._starts[place], self._stops[place]
+                for index in range(start, stop):
+                    part = weight * shares[index]
+                    if part < least:
+                        break
+                    token = tokens[index]
+                    if token not in said:
+                        found.append((token, part))
+                weight *= self._left[place]
+                if weight < least:
+                    break
+                said = tokens[start:stop] + said
+            key = key & _END_2 if key > _END_2 else key & _END_1 if key > _END_1 else 0
+        return found
 
 
 def context(tokens: Sequence[int]) -> int:

@@ -103,6 +103,11 @@ CROWD_ROW = [_crowd_row(state) for state in range(COUNT)]
 """Where the row of each situation starts in the crowd table."""
 
 
+def company(count: int) -> int:
+    """The column of the crowd table for a node whose cursors, `count` of them, have one match length."""
+    return _COMPANY[min(count, len(_COMPANY) - 1)]
+
+
 def crowd_columns(cursors: Sequence[tuple[int, int]]) -> dict[int, int]:
     """By match length, the column of the crowd table for a node with these cursors."""
     if len(cursors) <= 1:
