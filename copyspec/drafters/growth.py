@@ -26,7 +26,7 @@ KEEP = 24  # cursors that move on together: bounds the time in text that repeats
 LATER = 0.25  # a node's own score times this is the rank at which its children are looked for
 LATER_COPY = 0.35  # the same after a single cursor: it takes one node, not several
 OPEN = 0.15  # probability that no cursor at the root is right, from which words of the language are looked for
-STILL_OPEN = 0.012  # the same of a node deeper, times its score: there words are as rare as they are dear to look for
+STILL_OPEN = 0.02  # the same of a node deeper, times its score: there words are as rare as they are dear to look for
 FEWEST = 0.003  # score of such a word, or of a common token: below, it hardly ever finds a place in a tree
 CHILDREN, COPY = -2, -3  # in place of a token in a heap: the children of a node, or a sure copy's, not looked for yet
 
