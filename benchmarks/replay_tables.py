@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from benchmarks.replay_figures import Figures, Grid, by_limit
 from benchmarks.replay_quoted import PEERS, quoted
@@ -200,9 +201,12 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def _medians(grid: Grid, methods: Sequence[str]) -> str:
     nodes = ", ".join(f"{_title(name)} {grid.median(name, 'nodes_per_call'):.1f}" for name in methods)
     times = ", ".join(f"{_title(name)} {grid.median(name, 'draft_us_p50'):.0f}" for name in methods)
+    by_task = ", ".join(
+        f"{task} {median(grid.cell(key, OWN).draft_us_p50 for key in keys):.0f}" for task, keys in grid.tasks.items()
+    )
     return (
         f"Nodes per call with at most {_most(grid)}, median over the sets: {nodes}. Microseconds per draft, of these "
-        f"implementations on this machine, median likewise: {times}."
+        f"implementations on this machine, median likewise: {times}. Of copyspec by task: {by_task}."
     )
 
 

@@ -253,8 +253,11 @@ def _vote(corpus: Corpus, cursors: list[Cursor], estimates: Estimates, grown: Gr
 
 
 def _vote_after(corpus: Corpus, token: int, estimates: Estimates) -> dict[int, _Vote]:
-    """What came after the last places of `token`, for a node that no cursor stands after: as `join` and `_vote` would
-    say, in a third of the time, for there is one match length. Half the nodes of open text are of this kind."""
+    """What came after the last places of `token`, for a node that no cursor stands after.
+
+    It is what `_vote` says of the cursors that `join` finds there, in half the time: all have one match length. Of
+    the nodes of open text half are such.
+    """
     text, kinds, output_start = corpus.tokens, corpus.kinds, corpus.output_start
     places = corpus.places.get(token, _NONE)[-JOIN:]
     if token in corpus.written:
