@@ -1,4 +1,4 @@
-# Everything runs in .venv, which is made on first use and again when the pins change.
+# Everything runs in .venv, which is made on first use, and again when the pins or what is compiled change.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -25,7 +25,7 @@ format: $(INSTALLED)
 
 # One pip command with the constraints: without them torch alone resolves to the newest build
 # and gigabytes of CUDA packages.
-$(INSTALLED): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml constraints.txt copyspec/drafters/_growth.c
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "The pinned environment needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'

@@ -146,7 +146,7 @@ class _DenseNGrams(NGrams):
     """N-grams in the numbers of a simulated vocabulary. Tokens that are not in it are wrong: they become spare ones."""
 
     def __init__(self, ngrams: NGrams, ids: Mapping[int, int]) -> None:
-        self._ngrams, self._ids, self._tokens_of = ngrams, ids, list(ids)
+        self._ngrams, self._ids, self._tokens_of, self.arrays = ngrams, ids, list(ids), None
 
     def share_out(self, weight: float, key: int, least: float) -> list[tuple[int, float]]:
         tokens = []

@@ -1,17 +1,30 @@
-"""Growing a tree: what is said after a node, whichever way it is found."""
+"""Growing a tree: what is said after a node, whichever way it is found, and whoever grows it."""
 
 from __future__ import annotations
 
-from hypothesis import given
+import tracemalloc
+from collections.abc import Sequence
+from unittest import mock
+
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from copyspec.drafters import growth
+from copyspec.budget import Budget
+from copyspec.drafters import CopyDrafter, copying, growth
 from copyspec.drafters.corpus import Corpus
 from copyspec.drafters.estimates import Estimates
 from copyspec.drafters.growth import Cursor, Grown
+from copyspec.drafters.ngrams import NGrams
 from copyspec.sources import Source
+from copyspec.tree import ROOT
+from training.ngrams import count
 
 few = st.lists(st.integers(0, 5), min_size=1, max_size=30)
+compiled = pytest.mark.skipif(not growth.IS_COMPILED, reason="copyspec was installed without a C compiler")
+
+PROSE = "a cab at a bad cafe fed a bee and a bad cab fed a cafe " * 4
+LETTERS = NGrams(count([PROSE], 1000, (1, 1, 1)), lambda texts: [list(map(ord, text)) for text in texts])
 
 
 @given(few, few, few, st.lists(st.integers(0, 5), max_size=30), st.integers(0, 6))
@@ -29,3 +42,123 @@ def test_votes_after_a_token_are_those_of_cursors_that_join(
     expected = growth._vote(corpus, joined, estimates, Grown(tokens=[token], parents=[-1]), 0)
     found = growth._vote_after(corpus, token, estimates)
     assert {each: vote[:3] for each, vote in found.items()} == {each: vote[:3] for each, vote in expected.items()}
+
+
+def texts(alphabet: str, most: int) -> st.SearchStrategy[list[int]]:
+    return st.text(alphabet, min_size=1, max_size=most).map(lambda text: list(map(ord, text)))
+
+
+@compiled
+@settings(max_examples=100, deadline=None)
+@given(data=st.data(), alphabet=st.sampled_from(["a", "ab", "abcdef "]), nodes=st.sampled_from([1, 8, 40, 80]))
+def test_compiled_and_in_python_the_same_trees_are_grown(data: st.DataObject, alphabet: str, nodes: int) -> None:
+    """To the last bit, along whole outputs that repeat, edit and leave their sources."""
+    edited = data.draw(texts(alphabet, 60))
+    sources = [Source(edited, "edit"), Source(data.draw(texts(alphabet, 60)), "reference")]
+    sources.append(Source(data.draw(texts(alphabet, 60)), "prompt"))
+    output = [*edited[: data.draw(st.integers(0, 60))], *data.draw(texts(alphabet, 30)), *edited[-20:]]
+    rise = data.draw(st.sampled_from([None, 0.0, 0.01, 0.2]))
+    budget = Budget(nodes, [1.0 + rise * n for n in range(nodes + 1)] if rise is not None else ())
+    ngrams = data.draw(st.sampled_from([None, LETTERS]))
+    grown = []
+
+    def by_both(corpus: Corpus, cursors: list[Cursor], *rest: object) -> Grown:
+        found, expected = (make(corpus, list(cursors), *rest) for make in (growth.grow, growth.grow_in_python))  # type: ignore[arg-type]
+        assert found == expected
+        grown.append(found)
+        return found
+
+    drafter = CopyDrafter(sources, eos=ord("."), ngrams=ngrams)
+    with mock.patch.object(copying, "grow", by_both):
+        at = 0
+        while at < len(output):
+            tree = drafter.propose(budget)
+            step = _accepted(tree.tokens, tree.parents, output[at:])
+            drafter.accept(output[at : at + step])
+            at += step
+    assert grown
+
+
+def _accepted(tokens: Sequence[int], parents: Sequence[int], output: Sequence[int]) -> int:
+    node, length = ROOT, 0
+    for child, parent in enumerate(parents):
+        if parent == node and length < len(output) - 1 and tokens[child] == output[length]:
+            node, length = child, length + 1
+    return length + 1
+
+
+def _arguments() -> list[object]:
+    corpus, estimates = Corpus([Source([1, 2, 3, 1, 2], "prompt")], eos=7), Estimates()
+    weights = [estimates.none_at_root, estimates.none_deeper, estimates.language, estimates.common]
+    text = [corpus.tokens, corpus.kinds, corpus.output_start, corpus.places, corpus.written]
+    said = [[(3, 100)], estimates.at_root, estimates.deeper, estimates.crowds]
+    return [growth._TABLES, *text, *said, *weights, corpus.common, 8, (), LETTERS.arrays]
+
+
+@compiled
+@pytest.mark.parametrize(
+    ("place", "wrong"),
+    [
+        (0, None),
+        (1, (1, 2)),
+        (1, ["one"]),
+        (2, []),
+        (4, {1: 3, 2: 3, 3: 3}),
+        (4, {1: [99], 2: [99], 3: [-5]}),
+        (6, [(3, 10**6)]),
+        (6, [(-1, 0)]),
+        (6, [(99, 0)]),
+        (6, [3]),
+        (7, [1.0]),
+        (9, [1.0]),
+        (14, ["one"]),
+        (15, 0),
+        (16, (1.0, 1.0)),
+        (17, ({1: 0},)),
+        (17, ({2: 99}, *(LETTERS.arrays or ())[1:])),
+    ],
+)
+def test_wrong_arguments_of_the_compiled_module_raise(place: int, wrong: object) -> None:
+    assert growth._growth.grow(*_arguments())  # type: ignore[arg-type]
+    arguments = _arguments()
+    arguments[place] = wrong
+    with pytest.raises((TypeError, ValueError, IndexError)):
+        growth._growth.grow(*arguments)  # type: ignore[arg-type]
+
+
+@compiled
+def test_tables_that_do_not_fit_raise() -> None:
+    with pytest.raises(ValueError, match="do not fit"):
+        growth._growth.make_tables([0], [0, 0], [0], [0], [0] * 4, 1, 0, 4, 4, 21, 3, 8, *[0.1] * 8)
+    with pytest.raises(ValueError, match="a table holds 1"):
+        growth._growth.make_tables([1], [0], [0], [0], [0] * 4, 1, 0, 4, 4, 21, 3, 8, *[0.1] * 8)
+
+
+@compiled
+def test_the_compiled_module_keeps_no_memory() -> None:
+    right, wrong = _arguments(), _arguments()
+    wrong[4] = {1: [99], 2: [99], 3: [-5]}
+
+    def use() -> int:
+        for _ in range(200):
+            growth._growth.grow(*right)  # type: ignore[arg-type]
+            with pytest.raises(ValueError):
+                growth._growth.grow(*wrong)  # type: ignore[arg-type]
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        use()
+        before = use()
+        assert use() - before < 2000
+    finally:
+        tracemalloc.stop()
+
+
+def test_without_a_compiler_it_is_done_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = [Source([1, 2, 3, 4, 1, 2, 5], "prompt")]
+    tree = CopyDrafter(sources, eos=7).propose(Budget(8))
+    monkeypatch.setattr(growth, "_TABLES", None)
+    with mock.patch.object(growth, "grow_in_python", wraps=growth.grow_in_python) as grow:
+        assert CopyDrafter(sources, eos=7).propose(Budget(8)) == tree
+    assert grow.call_count == 1

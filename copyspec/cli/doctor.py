@@ -30,6 +30,7 @@ def doctor(
     for package in PACKAGES:
         _show(package, _version(package))
     _show("faiss", _faiss())
+    _show("drafting", _drafting())
     _show("devices", _devices())
     _show("default model", _default_model())
     _show("model cache", _cache())
@@ -62,6 +63,14 @@ def _faiss() -> str:
 
 def _both_faiss() -> bool:
     return all(_version(name) != "not installed" for name in ("faiss-gpu", "faiss-cpu"))
+
+
+def _drafting() -> str:
+    from copyspec.drafters.growth import IS_COMPILED
+
+    if IS_COMPILED:
+        return "compiled"
+    return "in Python, a third as fast: no C compiler and Python headers were there when copyspec was installed"
 
 
 def _devices() -> str:

@@ -117,6 +117,9 @@ class NGrams:
     `vocab_size` on, which the target does not have, are left out.
     """
 
+    arrays: tuple[dict[int, int], array[int], array[int], array[int], array[float], array[float]] | None
+    """What `share_out` reads, for the compiled `growth.grow`; None where it reads something else."""
+
     def __init__(
         self,
         words: WordNGrams,
@@ -138,6 +141,7 @@ class NGrams:
         self._starts, self._stops = array("q", starts.tobytes()), array("q", stops.tobytes())
         whole = np.concatenate([[0.0], np.cumsum(shares)])
         self._left = array("d", np.maximum(1.0 - (whole[stops] - whole[starts]), 0.0).tobytes())
+        self.arrays = (self._places, self._starts, self._stops, self._tokens, self._shares, self._left)
 
     def __len__(self) -> int:
         """How many contexts are known."""

@@ -85,6 +85,7 @@ CROWD_ROWS = (*(f"{kind} {length}" for kind in ("aligned", "other") for length i
 CROWD = len(CROWD_ROWS) * COMPANIES * GAPS
 _COMPANY = [company * GAPS for company in (0, 0, 1, 2, 2, 3, 3, 3, 3, *[4] * 8, 5)]
 """Where the columns of a bucket start, by how many cursors there are; the last stands for more too."""
+COMPANY_SIZES = len(_COMPANY)
 
 LENGTH = [min(state % STRIDE, LONGEST) if state // STRIDE < EDIT_START else 0 for state in range(COUNT)]
 """Match length of each situation, at most LONGEST."""
