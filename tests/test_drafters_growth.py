@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 from collections.abc import Sequence
+from contextlib import suppress
 from unittest import mock
 
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from copyspec.budget import Budget
-from copyspec.drafters import CopyDrafter, copying, growth
+from copyspec.drafters import CopyDrafter, compiled, copying, growth
 from copyspec.drafters.corpus import Corpus
 from copyspec.drafters.estimates import Estimates
 from copyspec.drafters.growth import Cursor, Grown
@@ -21,7 +23,7 @@ from copyspec.tree import ROOT
 from training.ngrams import count
 
 few = st.lists(st.integers(0, 5), min_size=1, max_size=30)
-compiled = pytest.mark.skipif(not growth.IS_COMPILED, reason="copyspec was installed without a C compiler")
+needs_compiler = pytest.mark.skipif(not compiled.IS_COMPILED, reason="copyspec was installed without a C compiler")
 
 PROSE = "a cab at a bad cafe fed a bee and a bad cab fed a cafe " * 4
 LETTERS = NGrams(count([PROSE], 1000, (1, 1, 1)), lambda texts: [list(map(ord, text)) for text in texts])
@@ -48,7 +50,7 @@ def texts(alphabet: str, most: int) -> st.SearchStrategy[list[int]]:
     return st.text(alphabet, min_size=1, max_size=most).map(lambda text: list(map(ord, text)))
 
 
-@compiled
+@needs_compiler
 @settings(max_examples=100, deadline=None)
 @given(data=st.data(), alphabet=st.sampled_from(["a", "ab", "abcdef "]), nodes=st.sampled_from([1, 8, 40, 80]))
 def test_compiled_and_in_python_the_same_trees_are_grown(data: st.DataObject, alphabet: str, nodes: int) -> None:
@@ -63,7 +65,7 @@ def test_compiled_and_in_python_the_same_trees_are_grown(data: st.DataObject, al
     grown = []
 
     def by_both(corpus: Corpus, cursors: list[Cursor], *rest: object) -> Grown:
-        found, expected = (make(corpus, list(cursors), *rest) for make in (growth.grow, growth.grow_in_python))  # type: ignore[arg-type]
+        found, expected = (make(corpus, list(cursors), *rest) for make in (compiled.grow, growth.grow))  # type: ignore[arg-type]
         assert found == expected
         grown.append(found)
         return found
@@ -92,10 +94,10 @@ def _arguments() -> list[object]:
     weights = [estimates.none_at_root, estimates.none_deeper, estimates.language, estimates.common]
     text = [corpus.tokens, corpus.kinds, corpus.output_start, corpus.places, corpus.written]
     said = [[(3, 100)], estimates.at_root, estimates.deeper, estimates.crowds]
-    return [growth._TABLES, *text, *said, *weights, corpus.common, 8, (), LETTERS.arrays]
+    return [compiled._TABLES, *text, *said, *weights, corpus.common, 8, (), LETTERS.arrays]
 
 
-@compiled
+@needs_compiler
 @pytest.mark.parametrize(
     ("place", "wrong"),
     [
@@ -119,31 +121,31 @@ def _arguments() -> list[object]:
     ],
 )
 def test_wrong_arguments_of_the_compiled_module_raise(place: int, wrong: object) -> None:
-    assert growth._growth.grow(*_arguments())  # type: ignore[arg-type]
+    assert compiled._growth.grow(*_arguments())  # type: ignore[arg-type]
     arguments = _arguments()
     arguments[place] = wrong
     with pytest.raises((TypeError, ValueError, IndexError)):
-        growth._growth.grow(*arguments)  # type: ignore[arg-type]
+        compiled._growth.grow(*arguments)  # type: ignore[arg-type]
 
 
-@compiled
+@needs_compiler
 def test_tables_that_do_not_fit_raise() -> None:
     with pytest.raises(ValueError, match="do not fit"):
-        growth._growth.make_tables([0], [0, 0], [0], [0], [0] * 4, 1, 0, 4, 4, 21, 3, 8, *[0.1] * 8)
+        compiled._growth.make_tables([0], [0, 0], [0], [0], [0] * 4, 1, 0, 4, 4, 21, 3, 8, *[0.1] * 8)
     with pytest.raises(ValueError, match="a table holds 1"):
-        growth._growth.make_tables([1], [0], [0], [0], [0] * 4, 1, 0, 4, 4, 21, 3, 8, *[0.1] * 8)
+        compiled._growth.make_tables([1], [0], [0], [0], [0] * 4, 1, 0, 4, 4, 21, 3, 8, *[0.1] * 8)
 
 
-@compiled
+@needs_compiler
 def test_the_compiled_module_keeps_no_memory() -> None:
     right, wrong = _arguments(), _arguments()
     wrong[4] = {1: [99], 2: [99], 3: [-5]}
 
     def use() -> int:
-        for _ in range(200):
-            growth._growth.grow(*right)  # type: ignore[arg-type]
-            with pytest.raises(ValueError):
-                growth._growth.grow(*wrong)  # type: ignore[arg-type]
+        for arguments in (right, wrong) * 500:
+            with suppress(ValueError):
+                compiled._growth.grow(*arguments)  # type: ignore[arg-type]
+        gc.collect()
         return tracemalloc.get_traced_memory()[0]
 
     tracemalloc.start()
@@ -158,7 +160,7 @@ def test_the_compiled_module_keeps_no_memory() -> None:
 def test_without_a_compiler_it_is_done_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
     sources = [Source([1, 2, 3, 4, 1, 2, 5], "prompt")]
     tree = CopyDrafter(sources, eos=7).propose(Budget(8))
-    monkeypatch.setattr(growth, "_TABLES", None)
-    with mock.patch.object(growth, "grow_in_python", wraps=growth.grow_in_python) as grow:
+    monkeypatch.setattr(compiled, "_TABLES", None)
+    with mock.patch.object(growth, "grow", wraps=growth.grow) as grow:
         assert CopyDrafter(sources, eos=7).propose(Budget(8)) == tree
     assert grow.call_count == 1

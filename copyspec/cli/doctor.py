@@ -66,7 +66,7 @@ def _both_faiss() -> bool:
 
 
 def _drafting() -> str:
-    from copyspec.drafters.growth import IS_COMPILED
+    from copyspec.drafters.compiled import IS_COMPILED
 
     if IS_COMPILED:
         return "compiled"

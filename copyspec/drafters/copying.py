@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from operator import itemgetter
 
 from copyspec.budget import Budget
+from copyspec.drafters.compiled import grow
 from copyspec.drafters.corpus import Corpus
 from copyspec.drafters.cursors import Tracker
 from copyspec.drafters.estimates import AT_ROOT, DEEPER, LANGUAGE, Estimates
-from copyspec.drafters.growth import Cursor, Grown, grow
+from copyspec.drafters.growth import Cursor, Grown
 from copyspec.drafters.ngrams import NGrams
 from copyspec.sources import Source
 from copyspec.tree import EMPTY, ROOT, DraftTree

@@ -10,25 +10,10 @@ from typing import Any
 from copyspec.budget import Budget
 from copyspec.drafters.corpus import WRITTEN, Corpus
 from copyspec.drafters.estimates import Estimates
-from copyspec.drafters.ngrams import KEY_BITS, KEY_MASK, LEAST, MOST, ORDERS, NGrams, context
+from copyspec.drafters.ngrams import KEY_BITS, KEY_MASK, ORDERS, NGrams, context
 from copyspec.drafters.predictors import Words
-from copyspec.drafters.situations import (
-    COMPANY_SIZES,
-    CROWD_ROW,
-    FAR_BY_KIND,
-    FOLLOWING,
-    GAPS,
-    LENGTH,
-    STRIDE,
-    company,
-    crowd_columns,
-)
+from copyspec.drafters.situations import CROWD_ROW, FAR_BY_KIND, FOLLOWING, LENGTH, STRIDE, company, crowd_columns
 from copyspec.tree import ROOT
-
-try:
-    from copyspec.drafters import _growth
-except ImportError:  # no compiler was there when the package was installed
-    _growth = None  # type: ignore[assignment]
 
 Cursor = tuple[int, int]
 """(position in the corpus, situation): a hypothesis that the token at the position comes next."""
@@ -45,36 +30,12 @@ STILL_OPEN = 0.02  # the same of a node deeper, times its score: there words are
 FEWEST = 0.003  # score of such a word, or of a common token: below, it hardly ever finds a place in a tree
 CHILDREN, COPY = -2, -3  # in place of a token in a heap: the children of a node, or a sure copy's, not looked for yet
 
-_JOINED = [FAR_BY_KIND[kind] * STRIDE + 1 for kind in range(len(FAR_BY_KIND))]
-_JOINED_AFTER = [FOLLOWING[state] for state in _JOINED]
+JOINED = [FAR_BY_KIND[kind] * STRIDE + 1 for kind in range(len(FAR_BY_KIND))]
+"""The situation of a cursor that joins a node, by kind of its position."""
+
+_JOINED_AFTER = [FOLLOWING[state] for state in JOINED]
 _NONE: list[int] = []  # no places; nothing is ever added to it
-(_JOINED_ROW,) = {CROWD_ROW[state] for state in _JOINED}
-
-
-IS_COMPILED = _growth is not None
-
-_TABLES: object = IS_COMPILED and _growth.make_tables(
-    FOLLOWING,
-    LENGTH,
-    CROWD_ROW,
-    [company(count) for count in range(COMPANY_SIZES)],
-    _JOINED,
-    GAPS,
-    WRITTEN,
-    JOIN,
-    KEEP,
-    KEY_BITS,
-    ORDERS,
-    MOST,
-    LEAST_SCORE,
-    SURE,
-    LATER,
-    LATER_COPY,
-    OPEN,
-    STILL_OPEN,
-    FEWEST,
-    LEAST,
-)
+(_JOINED_ROW,) = {CROWD_ROW[state] for state in JOINED}
 
 
 @dataclass(slots=True)
@@ -101,35 +62,6 @@ heaviest. A list, for weights are added in place."""
 
 
 def grow(
-    corpus: Corpus, cursors: list[Cursor], estimates: Estimates, budget: Budget, ngrams: NGrams | None = None
-) -> Grown:
-    """`grow_in_python`, by the compiled module where there is one: the same tree in a tenth of the time."""
-    if not _TABLES or (ngrams is not None and ngrams.arrays is None):
-        return grow_in_python(corpus, cursors, estimates, budget, ngrams)
-    grown = _growth.grow(
-        _TABLES,
-        corpus.tokens,
-        corpus.kinds,
-        corpus.output_start,
-        corpus.places,
-        corpus.written,
-        cursors,
-        estimates.at_root,
-        estimates.deeper,
-        estimates.crowds,
-        estimates.none_at_root,
-        estimates.none_deeper,
-        estimates.language,
-        estimates.common,
-        corpus.common,
-        budget.max_nodes,
-        budget.costs,
-        None if ngrams is None else ngrams.arrays,
-    )
-    return Grown(*grown)
-
-
-def grow_in_python(
     corpus: Corpus, cursors: list[Cursor], estimates: Estimates, budget: Budget, ngrams: NGrams | None = None
 ) -> Grown:
     """The most likely nodes, best first, until the budget is full or no further node can pay for its cost.
@@ -204,10 +136,10 @@ def join(corpus: Corpus, token: int, group: list[Cursor]) -> None:
     kinds = corpus.kinds
     for position in corpus.places.get(token, ())[-JOIN:]:
         if position not in seen:
-            group.append((position, _JOINED[kinds[position]]))
+            group.append((position, JOINED[kinds[position]]))
     for position in corpus.written.get(token, ())[-JOIN:]:
         if position not in seen:
-            group.append((position, _JOINED[WRITTEN]))
+            group.append((position, JOINED[WRITTEN]))
 
 
 def roots(
@@ -342,7 +274,7 @@ def _vote_after(corpus: Corpus, token: int, estimates: Estimates) -> dict[int, _
         if token < 0:
             continue
         kind = kinds[position] if position < output_start else WRITTEN
-        weight = weights[_JOINED[kind]] * crowd
+        weight = weights[JOINED[kind]] * crowd
         vote = votes.get(token)
         if vote is None:
             votes[token] = [weight, position, [(position + 1, _JOINED_AFTER[kind])], weight]

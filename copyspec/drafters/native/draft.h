@@ -1,0 +1,181 @@
+/* Growing one tree from many cursors, best first: `growth.grow` in C, the same trees in a tenth of the time.
+ *
+ * growth.py is the description of what happens here, function by function and sum by sum in the same order, so that
+ * scores agree to the last bit and ties fall alike; tests/test_drafters_growth.py holds the two against each other.
+ * Nothing is kept between calls, and no Python code runs in between: borrowed references stay valid. Functions that
+ * return an int return 0, or -1 with an exception.
+ */
+
+#ifndef COPYSPEC_DRAFT_H
+#define COPYSPEC_DRAFT_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <math.h>
+#include <stdint.h>
+
+#define ROOT (-1)
+#define NOWHERE (-1)
+#define CHILDREN (-2) /* in place of a token in a heap, as in growth.py */
+#define COPY (-3)
+#define MATCH_LENGTHS 64 /* more than there are; `make_tables` checks */
+#define KINDS 4
+
+/* What never changes: the tables of situations.py, and the constants of growth.py and ngrams.py. */
+typedef struct {
+    Py_ssize_t states;
+    int *following, *length, *crowd_row; /* [states] */
+    int company[32], companies;
+    int gaps;
+    Py_ssize_t crowds; /* entries of the crowd table, at least */
+    int joined[KINDS];
+    int written; /* the kind of a position in the output */
+    Py_ssize_t join, keep, most_words;
+    int key_bits, orders;
+    double least_score, sure, later, later_copy, open_root, open_deeper, fewest, least_share;
+} Tables;
+
+typedef struct {
+    Py_ssize_t at;
+    int state;
+} Cursor;
+
+/* Some cursors, next to each other in `Draft.cursors`. */
+typedef struct {
+    Py_ssize_t first, count;
+} Group;
+
+typedef struct {
+    double weight, heaviest;
+    int64_t token;
+    Py_ssize_t position;
+    Group group;
+} Vote;
+
+typedef struct {
+    double score; /* negative: the least comes first */
+    int64_t token;
+    Py_ssize_t order, parent, position;
+    Group group;
+} Entry;
+
+typedef struct {
+    int64_t token;
+    double share;
+} Word;
+
+/* An array that grows. */
+#define ARRAY(Type) struct { Type *items; Py_ssize_t count, room; }
+
+typedef struct {
+    const Tables *tables;
+    PyObject *text, *kinds, *places, *written, *at_root, *deeper, *crowds; /* borrowed */
+    Py_ssize_t end, output_start;
+    double none_at_root, none_deeper, language;
+    /* The n-grams; no contexts: there are none. */
+    PyObject *contexts;
+    Py_buffer buffers[5];
+    int held; /* how many of them */
+    const int64_t *starts, *stops, *tokens;
+    const double *shares, *left;
+    uint64_t context;
+    /* The tree: by node. */
+    Py_ssize_t nodes;
+    int64_t *token;
+    Py_ssize_t *parent, *position, *depth;
+    double *score;
+    Group *group;
+    ARRAY(Cursor) cursors;
+    ARRAY(Entry) heap;
+    ARRAY(Vote) votes;
+    ARRAY(Word) words;
+} Draft;
+
+/* What `grow` returns of the root: (tokens offered, their probability, key of the context, words). */
+typedef struct {
+    PyObject *offered, *words;
+    double covered;
+} Roots;
+
+/* Room for one item more; 0, or -1 with an exception. */
+static inline int
+reserve(void **items, Py_ssize_t *room, Py_ssize_t count, size_t size)
+{
+    if (count < *room) {
+        return 0;
+    }
+    Py_ssize_t larger = *room ? 2 * *room : 64;
+    void *moved = PyMem_Realloc(*items, (size_t)larger * size);
+    if (moved == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    *items = moved;
+    *room = larger;
+    return 0;
+}
+
+#define ADD(array, item)                                                                                   \
+    (reserve((void **)&(array).items, &(array).room, (array).count, sizeof(*(array).items)) < 0            \
+         ? -1                                                                                              \
+         : ((array).items[(array).count++] = (item), 0))
+
+/* Item `index` of a list or tuple of numbers. An exception may be set afterwards. */
+static inline double
+number(PyObject *sequence, Py_ssize_t index)
+{
+    PyObject *item = PySequence_Fast_GET_ITEM(sequence, index);
+    return PyFloat_CheckExact(item) ? PyFloat_AS_DOUBLE(item) : PyFloat_AsDouble(item);
+}
+
+static inline int64_t
+integer(PyObject *list, Py_ssize_t index)
+{
+    return PyLong_AsLongLong(PyList_GET_ITEM(list, index));
+}
+
+/* A sum as `sum` of this Python adds floats: from 3.12 on it compensates (Neumaier 1974). */
+typedef struct {
+    double sum, lost;
+} Sum;
+
+static inline void
+add_to(Sum *sum, double number)
+{
+    double next = sum->sum + number;
+#if PY_VERSION_HEX >= 0x030C0000
+    sum->lost += fabs(sum->sum) >= fabs(number) ? (sum->sum - next) + number : (number - next) + sum->sum;
+#endif
+    sum->sum = next;
+}
+
+/* votes.c: what comes next, by the cursors. */
+
+/* `growth._vote`: fills `votes` with what the cursors of `group` say comes after `node`. */
+int draft_vote(Draft *draft, Group group, Py_ssize_t node);
+/* `growth.join`: `group` with the places that agree with the drafted path by its last token only. */
+int draft_join(Draft *draft, int64_t token, Group *group);
+/* A token that no cursor stands at. */
+int draft_add_vote(Draft *draft, int64_t token, double weight, Py_ssize_t position);
+/* `growth._add_words`, for one of them. */
+int draft_add_word(Draft *draft, int64_t token, double weight);
+/* The weight of `count` votes. */
+double draft_weight(const Vote *votes, Py_ssize_t count);
+
+/* words.c: what comes next, by the n-grams. */
+
+/* `growth._context`: the key of the n-grams' context that ends with `node`. */
+uint64_t draft_context(const Draft *draft, Py_ssize_t node);
+/* `NGrams.share_out`: fills `words` with (token, part of `weight`), of parts of `least` or more. */
+int draft_share_out(Draft *draft, double weight, uint64_t key, double least);
+/* `NGrams.after`: `words` by falling share, equal ones in the order found, at most MOST. */
+void draft_sort_words(Draft *draft);
+
+/* tree.c: the tree, best first. */
+
+/* `growth.roots`: pushes what may come first. */
+int draft_push_roots(Draft *draft, Group group, PyObject *common_weights, PyObject *common, Roots *roots);
+/* The loop of `growth.grow`. */
+int draft_grow(Draft *draft, Py_ssize_t max_nodes, PyObject *costs);
+
+#endif

@@ -1,0 +1,232 @@
+/* What comes next, by the cursors. See draft.h. */
+
+#include "draft.h"
+
+double
+draft_weight(const Vote *votes, Py_ssize_t count)
+{
+    Sum sum = {0.0, 0.0};
+    for (Py_ssize_t i = 0; i < count; i++) {
+        add_to(&sum, votes[i].weight);
+    }
+    return sum.sum + sum.lost;
+}
+
+static Vote *
+find_vote(Draft *draft, int64_t token)
+{
+    for (Py_ssize_t i = 0; i < draft->votes.count; i++) {
+        if (draft->votes.items[i].token == token) {
+            return &draft->votes.items[i];
+        }
+    }
+    return NULL;
+}
+
+int
+draft_add_vote(Draft *draft, int64_t token, double weight, Py_ssize_t position)
+{
+    Vote vote = {weight, weight, token, position, {0, 0}};
+    return ADD(draft->votes, vote);
+}
+
+int
+draft_add_word(Draft *draft, int64_t token, double weight)
+{
+    Vote *vote = find_vote(draft, token);
+    if (vote == NULL) {
+        return draft_add_vote(draft, token, weight, NOWHERE);
+    }
+    vote->weight += weight;
+    return 0;
+}
+
+/* One cursor's word, weighed; the cursor itself goes into a group by `group_cursors`. */
+static int
+cast_vote(Draft *draft, int64_t token, double weight, Py_ssize_t position)
+{
+    Vote *vote = find_vote(draft, token);
+    if (vote == NULL) {
+        return draft_add_vote(draft, token, weight, position);
+    }
+    vote->weight += weight;
+    if (weight > vote->heaviest) {
+        vote->heaviest = weight;
+        vote->position = position;
+    }
+    return 0;
+}
+
+/* Gives each vote its cursors, moved on and next to each other, at most `keep` of them. `said` [group.count] holds what
+ * each cursor of the group said, below 0 where it was nothing. */
+static int
+group_cursors(Draft *draft, Group group, const int64_t *said)
+{
+    for (Py_ssize_t i = 0; i < draft->votes.count; i++) {
+        Vote *vote = &draft->votes.items[i];
+        vote->group.first = draft->cursors.count;
+        for (Py_ssize_t j = 0; j < group.count && draft->cursors.count - vote->group.first < draft->tables->keep; j++) {
+            if (said[j] == vote->token) {
+                Cursor cursor = draft->cursors.items[group.first + j];
+                cursor.at++;
+                cursor.state = draft->tables->following[cursor.state];
+                if (ADD(draft->cursors, cursor) < 0) {
+                    return -1;
+                }
+            }
+        }
+        vote->group.count = draft->cursors.count - vote->group.first;
+    }
+    return 0;
+}
+
+/* `growth._ancestor`: the node at `index` on the path to `node`; below 0 with an exception. */
+static Py_ssize_t
+ancestor(const Draft *draft, Py_ssize_t node, Py_ssize_t index)
+{
+    Py_ssize_t depth = node == ROOT ? 0 : draft->depth[node];
+    if (index >= depth) {
+        PyErr_SetString(PyExc_IndexError, "a cursor stands behind what has been drafted");
+        return -1;
+    }
+    for (; depth > index + 1; depth--) {
+        node = draft->parent[node];
+    }
+    return node;
+}
+
+int
+draft_vote(Draft *draft, Group group, Py_ssize_t node)
+{
+    const Tables *tables = draft->tables;
+    PyObject *weights = node == ROOT ? draft->at_root : draft->deeper;
+    int64_t few[64], *said = few;
+    int result = -1;
+
+    draft->votes.count = 0;
+    if (group.count == 0) {
+        return 0;
+    }
+    const Cursor *cursors = draft->cursors.items + group.first;
+    if (group.count == 1 && cursors->at < draft->end) {
+        int64_t token = integer(draft->text, cursors->at);
+        if (token < 0) {
+            return 0;
+        }
+        if (draft_add_vote(draft, token, number(weights, cursors->state), cursors->at) < 0) {
+            return -1;
+        }
+        return group_cursors(draft, group, &token);
+    }
+    /* How many have each length of match, and the column of the crowd table that this makes. */
+    int counts[MATCH_LENGTHS] = {0}, columns[MATCH_LENGTHS] = {0}, longest = 0;
+    for (Py_ssize_t i = 0; i < group.count; i++) {
+        int length = tables->length[cursors[i].state];
+        counts[length]++;
+        longest = length > longest ? length : longest;
+    }
+    for (int length = 0; length <= longest && group.count > 1; length++) {
+        int gap = longest - length;
+        int company = counts[length] < tables->companies ? counts[length] : tables->companies - 1;
+        columns[length] = tables->company[company] + (gap < tables->gaps ? gap : tables->gaps - 1);
+    }
+    if (group.count > 64) {
+        said = PyMem_New(int64_t, group.count);
+        if (said == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+    }
+    for (Py_ssize_t i = 0; i < group.count; i++) {
+        Cursor cursor = cursors[i];
+        Py_ssize_t position = cursor.at;
+        if (cursor.at < draft->end) {
+            said[i] = integer(draft->text, cursor.at);
+        } else {
+            Py_ssize_t drafted = ancestor(draft, node, cursor.at - draft->end);
+            if (drafted < 0) {
+                goto done;
+            }
+            said[i] = draft->token[drafted];
+            position = draft->position[drafted];
+        }
+        if (said[i] < 0) {
+            continue;
+        }
+        double weight = number(weights, cursor.state) *
+                        number(draft->crowds, tables->crowd_row[cursor.state] + columns[tables->length[cursor.state]]);
+        if (cast_vote(draft, said[i], weight, position) < 0) {
+            goto done;
+        }
+    }
+    result = group_cursors(draft, group, said);
+done:
+    if (said != few) {
+        PyMem_Free(said);
+    }
+    return result;
+}
+
+/* The last positions after `token` in `index`, a dictionary of lists, as cursors behind the last group. */
+static int
+add_places(Draft *draft, PyObject *index, int64_t token, Group without)
+{
+    const Tables *tables = draft->tables;
+    PyObject *key = PyLong_FromLongLong(token);
+    if (key == NULL) {
+        return -1;
+    }
+    PyObject *places = PyDict_GetItemWithError(index, key);
+    Py_DECREF(key);
+    if (places == NULL) {
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    if (!PyList_Check(places)) {
+        PyErr_SetString(PyExc_TypeError, "places are listed by token");
+        return -1;
+    }
+    Py_ssize_t count = PyList_GET_SIZE(places);
+    for (Py_ssize_t i = count > tables->join ? count - tables->join : 0; i < count; i++) {
+        Py_ssize_t position = (Py_ssize_t)integer(places, i);
+        int known = position == draft->end; /* nothing comes after it yet */
+        for (Py_ssize_t j = 0; j < without.count && !known; j++) {
+            known = draft->cursors.items[without.first + j].at == position;
+        }
+        if (known) {
+            continue;
+        }
+        int64_t kind = -1;
+        if (position >= 0 && position < draft->end) {
+            kind = position < draft->output_start ? integer(draft->kinds, position) : tables->written;
+        }
+        if (kind < 0 || kind >= KINDS) {
+            if (!PyErr_Occurred()) {
+                PyErr_Format(PyExc_ValueError, "position %zd of the text is of no kind", position);
+            }
+            return -1;
+        }
+        Cursor cursor = {position, tables->joined[kind]};
+        if (ADD(draft->cursors, cursor) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int
+draft_join(Draft *draft, int64_t token, Group *group)
+{
+    Group joined = {draft->cursors.count, group->count};
+    for (Py_ssize_t i = 0; i < group->count; i++) {
+        Cursor cursor = draft->cursors.items[group->first + i];
+        if (ADD(draft->cursors, cursor) < 0) {
+            return -1;
+        }
+    }
+    if (add_places(draft, draft->places, token, *group) < 0 || add_places(draft, draft->written, token, *group) < 0) {
+        return -1;
+    }
+    joined.count = draft->cursors.count - joined.first;
+    *group = joined;
+    return 0;
+}
