@@ -148,7 +148,17 @@ def test_verbose_errors_have_tracebacks(capsys: pytest.CaptureFixture[str]) -> N
 def test_doctor_shows_what_is_there_and_tests_it(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     code, out, err = run(capsys, "doctor")
     assert (code, err) == (0, "")
-    for word in ("copyspec", "Python", "torch", "transformers", "faiss", "drafting", "devices", "default model", "model cache"):
+    for word in (
+        "copyspec",
+        "Python",
+        "torch",
+        "transformers",
+        "faiss",
+        "drafting",
+        "devices",
+        "default model",
+        "model cache",
+    ):
         assert f"{word} " in out
     assert str(folder) in out and "self-test       passed: " in out and "outputs equal" in out
 
