@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
+from array import array
 from collections.abc import Sequence
 from contextlib import suppress
 from unittest import mock
@@ -27,6 +28,8 @@ needs_compiler = pytest.mark.skipif(not compiled.IS_COMPILED, reason="copyspec w
 
 PROSE = "a cab at a bad cafe fed a bee and a bad cab fed a cafe " * 4
 LETTERS = NGrams(count([PROSE], 1000, (1, 1, 1)), lambda texts: [list(map(ord, text)) for text in texts])
+assert LETTERS.arrays is not None
+ARRAYS = LETTERS.arrays
 
 
 @given(few, few, few, st.lists(st.integers(0, 5), max_size=30), st.integers(0, 6))
@@ -90,11 +93,11 @@ def _accepted(tokens: Sequence[int], parents: Sequence[int], output: Sequence[in
 
 
 def _arguments() -> list[object]:
-    corpus, estimates = Corpus([Source([1, 2, 3, 1, 2], "prompt")], eos=7), Estimates()
+    corpus, estimates = Corpus([Source([1, 2, 3, 1, 2, ord(" "), ord("a")], "prompt")], eos=7), Estimates()
     weights = [estimates.none_at_root, estimates.none_deeper, estimates.language, estimates.common]
     text = [corpus.tokens, corpus.kinds, corpus.output_start, corpus.places, corpus.written]
     said = [[(3, 100)], estimates.at_root, estimates.deeper, estimates.crowds]
-    return [compiled._TABLES, *text, *said, *weights, corpus.common, 8, (), LETTERS.arrays]
+    return [compiled._TABLES, *text, *said, *weights, corpus.common, 64, (), ARRAYS]
 
 
 @needs_compiler
@@ -117,7 +120,10 @@ def _arguments() -> list[object]:
         (15, 0),
         (16, (1.0, 1.0)),
         (17, ({1: 0},)),
-        (17, ({2: 99}, *(LETTERS.arrays or ())[1:])),
+        (17, ({ord("a") + 1: 10**6}, *ARRAYS[1:])),
+        (17, (ARRAYS[0], ARRAYS[1][1:], *ARRAYS[2:])),
+        (17, (*ARRAYS[:2], array("q", [10**6]) * len(ARRAYS[2]), *ARRAYS[3:])),
+        (17, (*ARRAYS[:3], array("i", [1]), *ARRAYS[4:])),
     ],
 )
 def test_wrong_arguments_of_the_compiled_module_raise(place: int, wrong: object) -> None:

@@ -1,6 +1,8 @@
 from array import array
 from collections.abc import Sequence
 
+VERSION: int
+
 def make_tables(
     following: list[int],
     length: list[int],

@@ -14,7 +14,10 @@ try:
 except ImportError:  # the sources are in native/
     _growth = None  # type: ignore[assignment]
 
-IS_COMPILED = _growth is not None
+VERSION = 1
+"""Of the module that fits: one compiled from older sources is left alone."""
+
+IS_COMPILED = _growth is not None and _growth.VERSION == VERSION
 
 _TABLES: object = IS_COMPILED and _growth.make_tables(
     situations.FOLLOWING,

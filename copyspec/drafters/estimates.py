@@ -40,6 +40,9 @@ DEEPER = [record_number(after, is_root=False) for after in range(EDIT_START * ST
 """Record numbers by situation. Nothing is in one of the others after a right token."""
 
 
+_WEIGHTS = [float(weight) for weight in PRIORS]  # some are written as integers, which are added otherwise
+
+
 @dataclass(slots=True)
 class Record:
     """How often predictions were right, and how often they should have been. Earlier ones count less and less."""
@@ -71,8 +74,8 @@ class Estimates:
     """
 
     def __init__(self) -> None:
-        self.at_root = list(PRIORS)  # by situation, for the tree's root
-        self.deeper = list(PRIORS)  # the same for its other nodes
+        self.at_root = list(_WEIGHTS)  # by situation, for the tree's root
+        self.deeper = list(_WEIGHTS)  # the same for its other nodes
         self.crowds: Sequence[float] = CROWDS
         self.none_at_root = PRIORS[NONE_AT_ROOT]
         self.none_deeper = PRIORS[NONE_DEEPER]

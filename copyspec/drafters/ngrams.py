@@ -138,7 +138,7 @@ class NGrams:
         self._tokens, self._shares = array("q", tokens.tobytes()), array("d", shares.tobytes())
         # Looked up several times a draft: a bisection would take six times as long, the dictionary takes 14 MB more.
         self._places = dict(zip(contexts.tolist(), range(len(contexts)), strict=True))
-        self._starts, self._stops = array("q", starts.tobytes()), array("q", stops.tobytes())
+        self._starts, self._stops = (array("q", ends.astype(np.int64).tobytes()) for ends in (starts, stops))
         whole = np.concatenate([[0.0], np.cumsum(shares)])
         self._left = array("d", np.maximum(1.0 - (whole[stops] - whole[starts]), 0.0).tobytes())
         self.arrays = (self._places, self._starts, self._stops, self._tokens, self._shares, self._left)

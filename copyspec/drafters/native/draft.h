@@ -2,8 +2,9 @@
  *
  * growth.py is the description of what happens here, function by function and sum by sum in the same order, so that
  * scores agree to the last bit and ties fall alike; tests/test_drafters_growth.py holds the two against each other.
- * Nothing is kept between calls, and no Python code runs in between: borrowed references stay valid. Functions that
- * return an int return 0, or -1 with an exception.
+ * Nothing is kept between calls. With arguments of the documented types, and the interpreter's lock held, no Python
+ * code runs that could change them: borrowed references stay valid. Functions that return an int return 0, or -1 with
+ * an exception; one that a number was read for may be pending after 0 too, and is looked for at the end.
  */
 
 #ifndef COPYSPEC_DRAFT_H
@@ -13,6 +14,11 @@
 #include <Python.h>
 #include <math.h>
 #include <stdint.h>
+#include <string.h>
+
+#ifdef _MSC_VER
+#pragma fp_contract(off) /* as -ffp-contract=off */
+#endif
 
 #define ROOT (-1)
 #define NOWHERE (-1)
@@ -91,32 +97,34 @@ typedef struct {
     ARRAY(Word) words;
 } Draft;
 
-/* What `grow` returns of the root: (tokens offered, their probability, key of the context, words). */
+/* What `grow` returns of the root: the tokens offered, their probability, and the words of the language. */
 typedef struct {
     PyObject *offered, *words;
     double covered;
 } Roots;
 
-/* Room for one item more; 0, or -1 with an exception. */
+/* Room for one item more. `items` points to a pointer of any type, which is therefore copied, not read as another. */
 static inline int
-reserve(void **items, Py_ssize_t *room, Py_ssize_t count, size_t size)
+reserve(void *items, Py_ssize_t *room, Py_ssize_t count, size_t size)
 {
     if (count < *room) {
         return 0;
     }
+    void *held, *moved;
     Py_ssize_t larger = *room ? 2 * *room : 64;
-    void *moved = PyMem_Realloc(*items, (size_t)larger * size);
+    memcpy(&held, items, sizeof(held));
+    moved = PyMem_Realloc(held, (size_t)larger * size);
     if (moved == NULL) {
         PyErr_NoMemory();
         return -1;
     }
-    *items = moved;
+    memcpy(items, &moved, sizeof(moved));
     *room = larger;
     return 0;
 }
 
 #define ADD(array, item)                                                                                   \
-    (reserve((void **)&(array).items, &(array).room, (array).count, sizeof(*(array).items)) < 0            \
+    (reserve(&(array).items, &(array).room, (array).count, sizeof(*(array).items)) < 0                     \
          ? -1                                                                                              \
          : ((array).items[(array).count++] = (item), 0))
 
@@ -155,7 +163,7 @@ add_to(Sum *sum, double number)
 int draft_vote(Draft *draft, Group group, Py_ssize_t node);
 /* `growth.join`: `group` with the places that agree with the drafted path by its last token only. */
 int draft_join(Draft *draft, int64_t token, Group *group);
-/* A token that no cursor stands at. */
+/* A token that nothing has been said of yet. */
 int draft_add_vote(Draft *draft, int64_t token, double weight, Py_ssize_t position);
 /* `growth._add_words`, for one of them. */
 int draft_add_word(Draft *draft, int64_t token, double weight);

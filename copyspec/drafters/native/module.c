@@ -3,7 +3,8 @@
 #include "draft.h"
 
 #include <limits.h>
-#include <string.h>
+
+#define VERSION 1 /* of what the functions take and return: compiled.py knows the same */
 
 static void
 free_tables(PyObject *capsule)
@@ -78,7 +79,7 @@ make_tables(PyObject *Py_UNUSED(module), PyObject *args)
     joins = companies ? integers(joined, (long)tables->states) : NULL;
     if (joins != NULL) {
         if (PyList_GET_SIZE(length) == tables->states && PyList_GET_SIZE(crowd_row) == tables->states &&
-            PyList_GET_SIZE(joined) == KINDS && tables->written >= 0 && tables->written < KINDS &&
+            PyList_GET_SIZE(joined) == KINDS && tables->gaps > 0 && tables->written >= 0 && tables->written < KINDS &&
             tables->companies > 0 && tables->companies <= 32 && tables->key_bits > 0 && tables->orders > 0 &&
             tables->orders <= 8 && tables->key_bits * tables->orders < 64) {
             memcpy(tables->company, companies, sizeof(int) * (size_t)tables->companies);
@@ -123,6 +124,11 @@ take_ngrams(Draft *draft, PyObject *arrays)
             PyErr_SetString(PyExc_ValueError, "arrays of n-grams hold numbers of 64 bits");
             return -1;
         }
+    }
+    const Py_buffer *held = draft->buffers; /* starts, stops, tokens, shares, left */
+    if (held[1].len != held[0].len || held[4].len != held[0].len || held[3].len != held[2].len) {
+        PyErr_SetString(PyExc_ValueError, "arrays of n-grams differ in length");
+        return -1;
     }
     draft->starts = draft->buffers[0].buf;
     draft->stops = draft->buffers[1].buf;
@@ -276,11 +282,11 @@ grow(PyObject *Py_UNUSED(module), PyObject *args)
     if (draft.tables == NULL) {
         return NULL;
     }
-    draft.end = PyList_GET_SIZE(draft.text);
     costs = PySequence_Fast(costs, "costs are a sequence");
     if (costs == NULL) {
         return NULL;
     }
+    draft.end = PyList_GET_SIZE(draft.text);
     if (max_nodes < 1 || PyList_GET_SIZE(draft.kinds) < draft.output_start ||
         PyList_GET_SIZE(draft.at_root) != draft.tables->states ||
         PyList_GET_SIZE(draft.deeper) != draft.tables->states ||
@@ -320,8 +326,20 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static int
+fill_module(PyObject *module)
+{
+    return PyModule_AddIntMacro(module, VERSION);
+}
+
+/* No Py_mod_gil: builds without the lock take it again, which borrowed references need. */
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, fill_module},
+    {0, NULL},
+};
+
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "_growth", "growth.grow, compiled.", 0, methods, NULL, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "_growth", "growth.grow, compiled.", 0, methods, slots, NULL, NULL, NULL,
 };
 
 PyMODINIT_FUNC

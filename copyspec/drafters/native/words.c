@@ -51,7 +51,12 @@ draft_share_out(Draft *draft, double weight, uint64_t key, double least)
                 PyErr_SetString(PyExc_ValueError, "a context of the n-grams has no place");
                 return -1;
             }
-            Group span = {(Py_ssize_t)draft->starts[place], (Py_ssize_t)(draft->stops[place] - draft->starts[place])};
+            int64_t start = draft->starts[place], stop = draft->stops[place];
+            if (start < 0 || stop < start || stop > draft->buffers[2].len / (Py_ssize_t)sizeof(int64_t)) {
+                PyErr_SetString(PyExc_ValueError, "a context of the n-grams has no continuations");
+                return -1;
+            }
+            Group span = {(Py_ssize_t)start, (Py_ssize_t)(stop - start)};
             for (Py_ssize_t i = span.first; i < span.first + span.count; i++) {
                 Word word = {draft->tokens[i], weight * draft->shares[i]};
                 if (word.share < least) {
