@@ -3,7 +3,7 @@
 python -m benchmarks.draft_cost --tokenizer FILE --text FILE [--context 1000,32000] [--repeat 5] [--json OUT]
 
 A call takes the median of its times over the passes, which drafted the same; `first` is the first pass alone, in which
-the interpreter and the n-grams' cache warm up and whatever else the machine did is counted in full.
+the interpreter warms up and whatever else the machine did is counted in full.
 """
 
 from __future__ import annotations

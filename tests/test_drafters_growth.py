@@ -1,4 +1,4 @@
-"""Growing a tree: what is said after a node, whichever way it is found, and whoever grows it."""
+"""Growing a tree, compiled and in Python."""
 
 from __future__ import annotations
 
@@ -23,30 +23,12 @@ from copyspec.sources import Source
 from copyspec.tree import ROOT
 from training.ngrams import count
 
-few = st.lists(st.integers(0, 5), min_size=1, max_size=30)
 needs_compiler = pytest.mark.skipif(not compiled.IS_COMPILED, reason="copyspec was installed without a C compiler")
 
 PROSE = "a cab at a bad cafe fed a bee and a bad cab fed a cafe " * 4
 LETTERS = NGrams(count([PROSE], 1000, (1, 1, 1)), lambda texts: [list(map(ord, text)) for text in texts])
 assert LETTERS.arrays is not None
 ARRAYS = LETTERS.arrays
-
-
-@given(few, few, few, st.lists(st.integers(0, 5), max_size=30), st.integers(0, 6))
-def test_votes_after_a_token_are_those_of_cursors_that_join(
-    edited: list[int], reference: list[int], prompt: list[int], output: list[int], token: int
-) -> None:
-    corpus = Corpus([Source(edited, "edit"), Source(reference, "reference"), Source(prompt, "prompt")], eos=7)
-    corpus.extend(output)
-    estimates = Estimates()
-    for number in range(0, len(estimates.records), 3):  # records of their own for each kind
-        estimates.records[number].add(0.5, number % 2 == 0)
-        estimates.refresh(number)
-    joined: list[Cursor] = []
-    growth.join(corpus, token, joined)
-    expected = growth._vote(corpus, joined, estimates, Grown(tokens=[token], parents=[-1]), 0)
-    found = growth._vote_after(corpus, token, estimates)
-    assert {each: vote[:3] for each, vote in found.items()} == {each: vote[:3] for each, vote in expected.items()}
 
 
 def texts(alphabet: str, most: int) -> st.SearchStrategy[list[int]]:

@@ -23,7 +23,7 @@ _TABLES: object = IS_COMPILED and _growth.make_tables(
     situations.FOLLOWING,
     situations.LENGTH,
     situations.CROWD_ROW,
-    [situations.company(count) for count in range(situations.COMPANY_SIZES)],
+    situations.COMPANY,
     growth.JOINED,
     situations.GAPS,
     WRITTEN,

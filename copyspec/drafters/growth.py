@@ -12,7 +12,7 @@ from copyspec.drafters.corpus import WRITTEN, Corpus
 from copyspec.drafters.estimates import Estimates
 from copyspec.drafters.ngrams import KEY_BITS, KEY_MASK, ORDERS, NGrams, context
 from copyspec.drafters.predictors import Words
-from copyspec.drafters.situations import CROWD_ROW, FAR_BY_KIND, FOLLOWING, LENGTH, STRIDE, company, crowd_columns
+from copyspec.drafters.situations import CROWD_ROW, FAR_BY_KIND, FOLLOWING, LENGTH, STRIDE, crowd_columns
 from copyspec.tree import ROOT
 
 Cursor = tuple[int, int]
@@ -32,10 +32,6 @@ CHILDREN, COPY = -2, -3  # in place of a token in a heap: the children of a node
 
 JOINED = [FAR_BY_KIND[kind] * STRIDE + 1 for kind in range(len(FAR_BY_KIND))]
 """The situation of a cursor that joins a node, by kind of its position."""
-
-_JOINED_AFTER = [FOLLOWING[state] for state in JOINED]
-_NONE: list[int] = []  # no places; nothing is ever added to it
-(_JOINED_ROW,) = {CROWD_ROW[state] for state in JOINED}
 
 
 @dataclass(slots=True)
@@ -180,15 +176,11 @@ def children(
 ) -> tuple[list[_Entry], float]:
     """The entries of the children of `node`, after which `cursors` stand, each with the number `order`; and the weight
     of all that was said there, with that of none being right."""
-    weights = estimates.deeper
-    sure = False
-    if cursors:
-        sure = sum([weights[state] for _, state in cursors]) >= SURE
-        if not sure:
-            join(corpus, grown.tokens[node], cursors)
-        votes = _vote(corpus, cursors, estimates, grown, node)
-    else:
-        votes = _vote_after(corpus, grown.tokens[node], estimates)
+    cursors = cursors or []  # a node after which none stands keeps none
+    sure = sum([estimates.deeper[state] for _, state in cursors]) >= SURE
+    if not sure:
+        join(corpus, grown.tokens[node], cursors)
+    votes = _vote(corpus, cursors, estimates, grown, node)
     none, score = estimates.none_deeper, grown.scores[node]
     total = none + sum([vote[0] for vote in votes.values()])
     # Beside one sure copy no words are looked for, which follow most nodes: they would take longer than they save.
@@ -249,38 +241,6 @@ def _vote(corpus: Corpus, cursors: list[Cursor], estimates: Estimates, grown: Gr
         vote[0] += weight
         if len(vote[2]) < KEEP:
             vote[2].append((at + 1, FOLLOWING[state]))
-        if weight > vote[3]:
-            vote[3], vote[1] = weight, position
-    return votes
-
-
-def _vote_after(corpus: Corpus, token: int, estimates: Estimates) -> dict[int, _Vote]:
-    """What came after the last places of `token`, for a node that no cursor stands after.
-
-    It is what `_vote` says of the cursors that `join` finds there, in half the time: all have one match length. Of
-    the nodes of open text half are such.
-    """
-    text, kinds, output_start = corpus.tokens, corpus.kinds, corpus.output_start
-    places = corpus.places.get(token, _NONE)[-JOIN:]
-    if token in corpus.written:
-        places += corpus.written[token][-JOIN:]
-    if places and places[-1] == len(text):  # nothing comes after it yet
-        del places[-1]
-    crowd = estimates.crowds[_JOINED_ROW + company(len(places))] if len(places) > 1 else 1.0
-    weights = estimates.deeper
-    votes: dict[int, _Vote] = {}
-    for position in places:
-        token = text[position]
-        if token < 0:
-            continue
-        kind = kinds[position] if position < output_start else WRITTEN
-        weight = weights[JOINED[kind]] * crowd
-        vote = votes.get(token)
-        if vote is None:
-            votes[token] = [weight, position, [(position + 1, _JOINED_AFTER[kind])], weight]
-            continue
-        vote[0] += weight
-        vote[2].append((position + 1, _JOINED_AFTER[kind]))
         if weight > vote[3]:
             vote[3], vote[1] = weight, position
     return votes

@@ -83,9 +83,8 @@ GAPS = 4  # buckets of how much shorter a match is than the node's longest: 0, 1
 CROWD_ROWS = (*(f"{kind} {length}" for kind in ("aligned", "other") for length in "1234"), "no match")
 """Rows of the crowd table: kind of cursor, match length (4: and more)."""
 CROWD = len(CROWD_ROWS) * COMPANIES * GAPS
-_COMPANY = [company * GAPS for company in (0, 0, 1, 2, 2, 3, 3, 3, 3, *[4] * 8, 5)]
+COMPANY = [company * GAPS for company in (0, 0, 1, 2, 2, 3, 3, 3, 3, *[4] * 8, 5)]
 """Where the columns of a bucket start, by how many cursors there are; the last stands for more too."""
-COMPANY_SIZES = len(_COMPANY)
 
 LENGTH = [min(state % STRIDE, LONGEST) if state // STRIDE < EDIT_START else 0 for state in range(COUNT)]
 """Match length of each situation, at most LONGEST."""
@@ -104,11 +103,6 @@ CROWD_ROW = [_crowd_row(state) for state in range(COUNT)]
 """Where the row of each situation starts in the crowd table."""
 
 
-def company(count: int) -> int:
-    """The column of the crowd table for a node whose cursors, `count` of them, have one match length."""
-    return _COMPANY[min(count, len(_COMPANY) - 1)]
-
-
 def crowd_columns(cursors: Sequence[tuple[int, int]]) -> dict[int, int]:
     """By match length, the column of the crowd table for a node with these cursors."""
     if len(cursors) <= 1:
@@ -117,8 +111,8 @@ def crowd_columns(cursors: Sequence[tuple[int, int]]) -> dict[int, int]:
     for _, state in cursors:
         length = LENGTH[state]
         columns[length] = columns.get(length, 0) + 1
-    longest, most = max(columns), len(_COMPANY) - 1
+    longest, most = max(columns), len(COMPANY) - 1
     for length, count in columns.items():
         gap = longest - length
-        columns[length] = _COMPANY[count if count < most else most] + (gap if gap < GAPS else GAPS - 1)
+        columns[length] = COMPANY[count if count < most else most] + (gap if gap < GAPS else GAPS - 1)
     return columns

@@ -60,22 +60,16 @@ static int
 push_children(Draft *draft, Group group, Py_ssize_t node, Py_ssize_t order, double least)
 {
     const Tables *tables = draft->tables;
-    int sure = 0;
-    if (group.count > 0) {
-        Sum weight = {0.0, 0.0};
-        for (Py_ssize_t i = 0; i < group.count; i++) {
-            add_to(&weight, number(draft->deeper, draft->cursors.items[group.first + i].state));
-        }
-        sure = weight.sum + weight.lost >= tables->sure;
-        if (!sure && draft_join(draft, draft->token[node], &group) < 0) {
-            return -1;
-        }
+    Sum weight = {0.0, 0.0};
+    for (Py_ssize_t i = 0; i < group.count; i++) {
+        add_to(&weight, number(draft->deeper, draft->cursors.items[group.first + i].state));
+    }
+    int sure = weight.sum + weight.lost >= tables->sure;
+    if (!sure && draft_join(draft, draft->token[node], &group) < 0) {
+        return -1;
+    }
+    if (draft->group[node].count > 0) { /* a node after which none stands keeps none */
         draft->group[node] = group;
-    } else {
-        /* `growth._vote_after`: of the cursors that would join, none of which the node keeps. */
-        if (draft_join(draft, draft->token[node], &group) < 0) {
-            return -1;
-        }
     }
     if (draft_vote(draft, group, node) < 0) {
         return -1;
