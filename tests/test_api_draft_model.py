@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -124,8 +125,7 @@ def test_engines_that_draft_for_each_other_do_not_wait_for_each_other() -> None:
 
     def take(turn: Turn) -> None:
         for _ in range(2000):
-            with turn, turn:
-                pass
+            turn.run(partial(turn.run, lambda: None))
 
     threads = [threading.Thread(target=take, args=(turn,), daemon=True) for turn in turns]
     for thread in threads:

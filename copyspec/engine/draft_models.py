@@ -61,6 +61,12 @@ class DraftModels:
         """What makes each row's predictors. Raises ValueError, TypeError or LoadError for what cannot draft."""
         return [self._find(each) for each in chosen]
 
+    def rematch(self, codec: Codec) -> None:
+        """The engine's tokenizer or vocabulary is another: what was matched to the old one is matched again."""
+        with self._loading:
+            self._codec = codec
+            self._loaded.clear()
+
     def unload(self) -> None:
         """Lets go of all models."""
         self._loaded.clear()
@@ -94,7 +100,7 @@ class DraftModels:
         if isinstance(chosen, PreTrainedModel):
             return chosen, self._codec
         loaded: LoadedModel = chosen  # type: ignore[assignment]  # `can_draft` lets nothing else pass
-        if not hasattr(loaded, "model"):
+        if getattr(loaded, "is_unloaded", False):
             raise RuntimeError(f"draft_model={chosen!r} was unloaded; load it again with copyspec.load")
         return loaded.model, loaded.codec
 

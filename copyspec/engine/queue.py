@@ -34,15 +34,15 @@ IDLE_SECONDS = 1.0
 CANCELLED = "cancelled"
 """The detail with which a row ends that nobody waits for any more."""
 
-_LaneKey = tuple[DraftOptions, int]
+_LaneKey = tuple[DraftOptions, int, "int | None"]
 _Delivery = list[StepOutput] | BaseException
 
 
 class EngineQueue:
     """Lets callers share the batches of one engine.
 
-    A batch is decoded under one set of draft options and one size: callers that agree in both share it. Callers take
-    turns for free rows, however many requests each of them brought.
+    A batch is decoded under one set of draft options, one size and one number of threads: callers that agree in them
+    share it. Callers take turns for free rows, however many requests each of them brought.
     """
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class EngineQueue:
             worker.join()
 
     def _submit(self, engine: Engine, ticket: _Ticket, options: CallOptions) -> None:
-        key = (options.draft, options.batch_size)
+        key = (options.draft, options.batch_size, options.threads)
         with self._changed:
             if self._closing:
                 raise RuntimeError("the queue is closed: the program is ending")
