@@ -12,10 +12,7 @@ LEAST_LOOK = 0.1  # seconds between two readings of the kernel's counters, which
 
 def allowed(root: Path = Path("/")) -> int:
     """Cores that this process may use: its affinity, and the quota of its container where there is one."""
-    if hasattr(os, "sched_getaffinity"):
-        count = len(os.sched_getaffinity(0))
-    else:
-        count = os.cpu_count() or 1
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([count, *map(int, _quotas(root))]))
 
 
@@ -60,7 +57,7 @@ class Load:
         """None where the kernel does not tell."""
         try:
             with open("/proc/stat", encoding="ascii") as file:
-                user, nice, system, *rest = map(int, file.readline().split()[1:])
+                user, nice, system = map(int, file.readline().split()[1:4])
             own = os.times()
             busy = (user + nice + system) / os.sysconf("SC_CLK_TCK") - own.user - own.system
             return cls(perf_counter(), busy)

@@ -15,6 +15,7 @@ from copyspec.drafters.language_model import DraftModel, ModelPredictor, RowCont
 from copyspec.drafters.text_bridge import BridgedPredictor, Tokenizing
 from copyspec.engine.text import Codec
 from copyspec.engine.turns import lock_of
+from copyspec.forks import at_rest, check_forked
 from copyspec.loading import ModelChoice, identity, load_model, named
 from copyspec.targets import wrap
 
@@ -53,7 +54,7 @@ class DraftModels:
     def __init__(self, model: PreTrainedModel, codec: Codec) -> None:
         self._model, self._codec = model, codec
         self._loaded: dict[object, tuple[object, MakePredictor]] = {}  # with what keeps its key from being used again
-        self._loading = threading.Lock()
+        self._loading = at_rest(threading.Lock())
         self.locks: tuple[threading.RLock, ...] = ()
         """Of the models that draft."""
 
@@ -76,6 +77,7 @@ class DraftModels:
         if isinstance(chosen, str) and chosen == POOL:
             return lambda row: PoolPredictor(row.prompt)
         key = identity(named(chosen) if isinstance(chosen, (str, os.PathLike)) else chosen)
+        check_forked(self._loading, "loading a draft model")
         with self._loading:
             if key not in self._loaded:
                 model, codec = self._load(chosen)

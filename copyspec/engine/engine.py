@@ -13,10 +13,10 @@ from copyspec.checks import check_flag, check_whole
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request, StepOutput
 from copyspec.decoding.resumable import Resumable
+from copyspec.engine import generation_config
 from copyspec.engine.call_options import CallOptions, check_options
 from copyspec.engine.draft_models import DraftModels
 from copyspec.engine.feed import Input, generate_each
-from copyspec.engine import generation_config
 from copyspec.engine.inputs import encoder_limit, gather
 from copyspec.engine.jobs import Job, JobMaker
 from copyspec.engine.prompts import parse_prompts
@@ -32,6 +32,7 @@ from copyspec.engine.streaming import chunks
 from copyspec.engine.text import Codec
 from copyspec.engine.threads import Passes, Threads
 from copyspec.engine.turns import Turn, lock_of
+from copyspec.forks import check_forked
 from copyspec.targets import wrap
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ class Engine:
         self._costs = CostModel()
         self._drafting = drafting = DraftModels(model, self.codec)
         self._turn = Turn(lambda: [lock, *drafting.locks])
-        self._threads, self._given_threads = Threads(model, self._costs), None
+        self._threads = Threads(model, self._costs)
+        self._given_threads: int | None = None
         self._make_parts()
 
     def _make_parts(self) -> None:
@@ -218,7 +220,7 @@ class Engine:
             return Passes(self._turn, None)
         given = options.threads or self._given_threads
         if given is None and not options.draft.adaptive:
-            given = self._threads.count()  # a number chosen by measured times would be one more thing that no run repeats
+            given = self._threads.count()  # one for the whole call, or no run would repeat
         return Passes(self._turn, self._threads, given)
 
     def _current_jobs(self) -> JobMaker:
@@ -233,6 +235,7 @@ class Engine:
         return self._jobs
 
     def _check_loaded(self) -> None:
+        check_forked(self._lock, f"decoding with {self.name!r}")
         if self.is_unloaded:
             raise RuntimeError(f"the engine of {self.name!r} was unloaded; load the model again with copyspec.load")
 

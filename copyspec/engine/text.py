@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from copyspec.engine.chat import ChatError, Message, map_texts, render, unused_mark
+from copyspec.forks import at_rest
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -38,7 +39,7 @@ class Codec:
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer
         self._made_of = _told(tokenizer)
-        self._lock = threading.Lock()
+        self._lock = at_rest(threading.Lock())
         added = tokenizer.added_tokens_decoder
         special = {str(token) for token in tokenizer.all_special_tokens}
         special |= {token.content for token in added.values() if token.special}

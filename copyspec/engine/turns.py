@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary
 
+from copyspec.forks import at_rest
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
@@ -18,7 +20,7 @@ _LOCKS: WeakKeyDictionary[PreTrainedModel, threading.RLock] = WeakKeyDictionary(
 
 def lock_of(model: PreTrainedModel) -> threading.RLock:
     """The lock of a model."""
-    return _LOCKS.setdefault(model, threading.RLock())
+    return _LOCKS.setdefault(model, at_rest(threading.RLock()))
 
 
 class Turn:
