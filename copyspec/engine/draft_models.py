@@ -30,7 +30,8 @@ LAYERS = "layers:"
 """`draft_model="layers:2"`: the target's own first two layers."""
 
 POOL = "pool"
-"""`draft_model="pool"`: no model, but what the target itself found likely before."""
+"""`draft_model="pool"`: no model, but what the target itself found likely before. Each row has a pool of its own: what
+one user's output was, no other's drafts may show, not even by their time."""
 
 
 class LoadedModel(Protocol):
