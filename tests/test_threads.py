@@ -15,6 +15,7 @@ import copyspec
 from benchmarks import busy
 from copyspec import Engine
 from copyspec.budget import CostModel
+from copyspec.cli.app import main
 from copyspec.engine import threads as engine_threads
 from copyspec.engine.cores import Load, allowed, held_by_others
 from copyspec.engine.language import Language
@@ -289,3 +290,14 @@ def test_the_benchmark_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert busy.main([*small, "--json", str(tmp_path / "busy.json")]) in (0, 1)  # how busy is this machine anyway?
     assert "| measured (1) |" in capsys.readouterr().out
     assert (tmp_path / "busy.json").read_text().startswith("{")
+
+
+@pytest.mark.usefixtures("named_model")
+def test_the_command_line_has_the_option(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["generate", "a b", "--max-new-tokens", "2", "--threads", "1"]) == 0
+    text = tmp_path / "a.txt"
+    text.write_text("He go home.\n")
+    for command in (["generate", "a b"], ["gec", str(text)]):
+        capsys.readouterr()
+        assert main([*command, "--threads", "0"]) == 2
+        assert "threads must be a whole number" in capsys.readouterr().err

@@ -65,9 +65,7 @@ class DraftModels:
 
     def rematch(self, codec: Codec) -> None:
         """The engine's tokenizer or vocabulary is another: what was matched to the old one is matched again."""
-        with self._loading:
-            self._codec = codec
-            self._loaded.clear()
+        self._codec, self._loaded = codec, {}  # no lock: who holds the model's must wait for nobody who loads
 
     def unload(self) -> None:
         """Lets go of all models."""
@@ -80,12 +78,13 @@ class DraftModels:
         key = identity(named(chosen) if isinstance(chosen, (str, os.PathLike)) else chosen)
         check_forked(self._loading, "loading a draft model")
         with self._loading:
-            if key not in self._loaded:
+            loaded = self._loaded
+            if key not in loaded:
                 model, codec = self._load(chosen)
                 self._check(model)
-                self._loaded[key] = (chosen, self._make(DraftModel(wrap(model)), codec))
+                loaded[key] = (chosen, self._make(DraftModel(wrap(model)), codec))
                 self.locks = tuple({*self.locks, lock_of(model)})
-            return self._loaded[key][1]
+            return loaded[key][1]
 
     def _load(self, chosen: object) -> tuple[PreTrainedModel, Codec]:
         """The model and the tokenizer that it reads with; a model object reads with the target's."""
