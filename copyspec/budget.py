@@ -83,10 +83,16 @@ class CostModel:
         self._curves: dict[int, _Curve] = {}
         self._per_token = 0.0  # seconds of one token of one row in a first call
         self._earned = 0.0  # calls' worth of time that a row saves by drafting
+        self._ratio: float | None = None
 
     def observe(self, rows: int, nodes: int, seconds: float) -> None:
         """A call of `rows` rows whose largest tree had `nodes` nodes took `seconds`."""
-        self._curve(rows).observe(nodes, seconds)
+        self._ratio = self._curve(rows).observe(nodes, seconds)
+
+    def take_ratio(self) -> float | None:
+        """What the last call took, in terms of what was expected of it; None where nothing was, and once it is told."""
+        ratio, self._ratio = self._ratio, None
+        return ratio
 
     def observe_first(self, rows: int, tokens: int, seconds: float) -> None:
         """A first call of `rows` rows read `tokens` tokens of each, draft nodes included."""
@@ -146,17 +152,18 @@ class _Curve:
         self._seconds: dict[int, float] = {}  # by knot, in rising order
         self._weights: dict[int, float] = {}
 
-    def observe(self, n: int, seconds: float) -> None:
+    def observe(self, n: int, seconds: float) -> float | None:
+        """Learns from a call; the ratio of its time to what was expected, None where nothing was."""
         index = bisect_left(KNOTS, n)
         high = KNOTS[min(index, len(KNOTS) - 1)]
         low = KNOTS[max(index - 1, 0)] if high > n else high
         share = (n - low) / (high - low) if high > low else 1.0
         if not self._seconds:
             self._set({high: seconds * self._guess(high) / self._guess(n)}, {high: 1.0})
-            return
+            return None
         times = [self._at(knot) for knot in (low, high)]
-        ratio = seconds / (times[0] + share * (times[1] - times[0]))
-        ratio = min(max(ratio, 1.0 / OUTLIER), OUTLIER)
+        found = seconds / (times[0] + share * (times[1] - times[0]))
+        ratio = min(max(found, 1.0 / OUTLIER), OUTLIER)
         if self._weights.get(high if share >= 0.5 else low, 0.0) >= ESTABLISHED:
             self._seconds = {knot: time * ratio**DRIFT for knot, time in self._seconds.items()}
             ratio **= 1.0 - DRIFT
@@ -167,6 +174,7 @@ class _Curve:
                 rate = max(1.0 / (weights[knot] + NEIGHBOURS), LEAST_RATE)
                 moved[knot] = self._seconds.get(knot, time) * ratio ** (part * rate)
         self._set(moved, weights)
+        return found
 
     @property
     def empty(self) -> float:

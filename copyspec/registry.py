@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict
 
 from copyspec.engine.engine import Engine
+from copyspec.forks import at_rest, check_forked
 from copyspec.loading import ModelChoice, identity, load_model
 
 # Two models, so that comparing two of them does not load each one again and again; more would fill a GPU.
@@ -18,15 +19,16 @@ class Registry:
     def __init__(self, max_loaded: int = MAX_LOADED) -> None:
         self.max_loaded = max_loaded
         self._engines: OrderedDict[tuple[object, ...], Engine] = OrderedDict()
-        self._lock = threading.RLock()  # of the dictionary
+        self._lock = at_rest(threading.RLock())  # of the dictionary
         # One load at a time: `from_pretrained` sets torch's default dtype and replaces its initialisers meanwhile.
-        self._loading = threading.Lock()
+        self._loading = at_rest(threading.Lock())
 
     def engine(self, choice: ModelChoice) -> Engine:
         """The engine of `choice`. Loaded models are handed out while others load."""
         engine = self._find(choice)
         if engine is not None:
             return engine
+        check_forked(self._loading, "loading a model")
         with self._loading:
             engine = self._find(choice)  # another thread may have loaded it meanwhile
             if engine is not None:

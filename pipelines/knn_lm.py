@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from copyspec.forks import at_rest
 from copyspec.retrievers import Scheduler, Search, SpeculationStats, Worker
 
 from .knn_datastore import KNNDatastore, captured_states
@@ -242,7 +243,7 @@ class _Entries:
         self._ids = np.full(CAPACITY, -1, np.int64)
         self._held: set[int] = set()
         self._next = 0
-        self._lock = threading.Lock()
+        self._lock = at_rest(threading.Lock())
 
     def add(self, found: NDArray[np.int64]) -> None:
         """The entries found, and the CONSECUTIVE ones behind each."""

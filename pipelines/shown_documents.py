@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from copyspec.engine.prompts import encodable
+from copyspec.forks import at_rest
 from copyspec.retrievers import Hit
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class _Remembered(Generic[Made]):
     def __init__(self, most: int) -> None:
         self._most = most
         self._made: OrderedDict[object, Made] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = at_rest(threading.Lock())
 
     def get(self, key: object, make: Callable[[], Made]) -> Made:
         with self._lock:

@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from copyspec.forks import at_rest
+
 from . import files
 from .base import DEFAULT_K, Folder, Hit, check_texts
 from .faiss_index import FaissIndex, FaissOptions
@@ -56,7 +58,7 @@ class DenseRetriever:
     def _set_up(self, encode: Encode, encode_query: Encode | None, index: VectorIndex) -> None:
         self._encode, self._encode_query, self._index = encode, encode_query or encode, index
         self._queries: OrderedDict[str, Vectors] = OrderedDict()
-        self._lock = threading.Lock()  # of the queries: a verifying thread asks while another one drafts
+        self._lock = at_rest(threading.Lock())  # of the queries: a verifying thread asks while another one drafts
 
     @property
     def texts(self) -> Sequence[str]:

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from copyspec.forks import at_rest
+
 MOST = 64
 """The longest round that is considered: at gamma 0.98 and a search as long as 41 steps, 53 are best."""
 
@@ -130,7 +132,7 @@ class Scheduler:
         }
         self._waits = 0  # since the paces of both were compared and speculation was the slower one
         self._searches = _Line()
-        self._lock = threading.Lock()
+        self._lock = at_rest(threading.Lock())
 
     def observe_step(self, seconds: float, *, reads: bool = False) -> None:
         """One speculation step took so long; `reads`: it began with reading what was found or guessed."""

@@ -15,6 +15,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from copyspec.forks import at_rest
+
 from .vectors import VectorIndex, Vectors, exact_scores, tolerance
 
 _KEPT_WORDS = 256  # whose weights are kept: queries of neighbouring steps share most of their words
@@ -54,7 +56,7 @@ class ScoredShortlist:
     def __init__(self, retriever: Scored) -> None:
         self._retriever = retriever
         self._ids = np.empty(0, np.int64)
-        self._lock = threading.Lock()
+        self._lock = at_rest(threading.Lock())
 
     def put(self, slots: Sequence[int], ids: Sequence[int]) -> None:
         with self._lock:
@@ -79,7 +81,7 @@ class VectorShortlist:
         self._rows: Vectors = np.empty((0, index.dimension), np.float32)
         self._squares = np.empty(0, np.float32)  # of the rows' lengths
         self._count, self._longest = 0, 0.0
-        self._lock = threading.Lock()
+        self._lock = at_rest(threading.Lock())
 
     def put(self, slots: Sequence[int], ids: Sequence[int]) -> None:
         if not len(slots):
@@ -122,7 +124,7 @@ class WordShortlist:
         self._count = 0
         self._changes: list[int] = []  # slots, in the order in which they were taken
         self._rows: OrderedDict[str, tuple[NDArray[np.float64], int]] = OrderedDict()  # and how many changes are in
-        self._lock = threading.Lock()
+        self._lock = at_rest(threading.Lock())
 
     def put(self, slots: Sequence[int], ids: Sequence[int]) -> None:
         if not len(slots):

@@ -16,6 +16,8 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
+from copyspec.forks import at_rest
+
 from .base import DEFAULT_K, Folder, Hit, Retriever, check_k, check_texts
 from .shortlist import Shortlist, shortlist_of
 from .worker import Search, Worker
@@ -96,7 +98,7 @@ class SpeculativeRetriever:
         self._shortlist = shortlist_of(base)
         self._open: list[Answer] = []
         self._stats = SpeculationStats()
-        self._lock = threading.Lock()  # of the three above
+        self._lock = at_rest(threading.Lock())  # of the three above
         self._worker = Worker()
 
     @property

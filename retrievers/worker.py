@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -11,6 +12,8 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Generic, TypeVar
+
+from copyspec.forks import at_rest
 
 Found = TypeVar("Found", covariant=True)
 
@@ -25,9 +28,9 @@ class Search(Generic[Found]):
     def __init__(self, search: Callable[[], Found]) -> None:
         self._search: Callable[[], Found] | None = search
         self._is_done = False
-        self._running = threading.Lock()  # until it is done
+        self._running = threading.Lock()  # until it is done; no fork waits for that
         self._running.acquire()
-        self._claim = threading.Lock()  # by the worker, or by who cancels
+        self._claim = threading.Lock()  # by the worker, or by who cancels; no fork waits for it
         self._found: Found
         self._error: BaseException | None = None
         self._seconds = 0.0
@@ -69,6 +72,16 @@ class Search(Generic[Found]):
         self._seconds = perf_counter() - started
         self._end()
 
+    def lose(self) -> None:
+        """The thread that it runs in is not there any more: whoever waits for it is told."""
+        if self._is_done:
+            return
+        self._error = RuntimeError(
+            "this process was forked while a search ran, which only the parent will end: search again, or start "
+            'processes with multiprocessing.get_context("spawn")'
+        )
+        self._end()
+
     def _end(self) -> None:
         self._is_done = True
         self._running.release()
@@ -86,8 +99,9 @@ class Worker:
     def __init__(self) -> None:
         self._queue: _Queue = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
+        self._lock = at_rest(threading.Lock())
         self._closed = False
+        _WORKERS.add(self)
 
     def submit(self, search: Callable[[], Found]) -> Search[Found]:
         """Starts `search`. Raises RuntimeError after `close`."""
@@ -101,6 +115,13 @@ class Worker:
                 weakref.finalize(self, self._queue.put, None).atexit = False
         return submitted
 
+    def forget_thread(self) -> None:
+        """In a process that was forked, where it does not run: what waits for it is cancelled, the next search starts
+        another."""
+        if self._thread is not None:
+            _cancel(self._queue)
+            self._thread, self._queue = None, SimpleQueue()
+
     def close(self) -> None:
         """Waits for the running search; those that have not begun are cancelled. Safe to call twice."""
         with self._lock:
@@ -112,6 +133,8 @@ class Worker:
             thread.join()
 
 
+_WORKERS: weakref.WeakSet[Worker] = weakref.WeakSet()
+_SEARCHING: dict[int, Search[object]] = {}  # what each worker's thread is at
 _Queue = SimpleQueue[Search[object] | None]  # None ends the thread
 _RUNNING: weakref.WeakKeyDictionary[threading.Thread, _Queue] = weakref.WeakKeyDictionary()
 
@@ -125,9 +148,11 @@ def _started(queue: _Queue) -> threading.Thread:
 
 
 def _run(queue: _Queue) -> None:
+    me = threading.get_ident()
     while (search := queue.get()) is not None:
+        _SEARCHING[me] = search
         search.run()
-        del search  # not kept until the next one comes
+        del search, _SEARCHING[me]  # not kept until the next one comes
 
 
 @atexit.register
@@ -140,9 +165,26 @@ def _end_all() -> None:
 
 def _end(queue: _Queue) -> None:
     """Cancels what waits; the thread ends after what it is at."""
+    _cancel(queue)
+    queue.put(None)
+
+
+def _cancel(queue: _Queue) -> None:
     with suppress(Empty):
         while True:
             waiting = queue.get_nowait()
             if waiting is not None:
                 waiting.cancel()
-    queue.put(None)
+
+
+def _forget_threads() -> None:
+    for search in list(_SEARCHING.values()):
+        search.lose()
+    _SEARCHING.clear()
+    _RUNNING.clear()
+    for worker in list(_WORKERS):
+        worker.forget_thread()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_threads)

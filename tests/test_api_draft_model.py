@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,23 @@ def test_ways_to_name_a_draft_model(engine: Engine, near: LlamaForCausalLM, tmp_
     assert pooled.stats.num_draft_tokens_per_source["pool"] > 0
     result = copyspec.generate(PROMPT, model=engine, draft_model=near, max_new_tokens=20)
     assert result.token_ids == plain.token_ids
+
+
+def test_a_pool_is_one_outputs_own(engine: Engine) -> None:
+    """What was likely in one output is not offered to another: not in the next call, nor in the same batch."""
+
+    def drafted(*prompts: str, on: Engine) -> list[tuple[object, ...]]:
+        results = on.generate(list(prompts), draft_model="pool", drafter="model", max_new_tokens=30, ignore_eos=True)
+        return [(each.token_ids, each.stats.num_draft_tokens_per_source, each.stats.num_calls) for each in results]
+
+    mine = [PROMPT, PROMPT + " and ends"]
+    fresh = Engine(tiny_model(), tiny_tokenizer())
+    alone = [drafted(prompt, on=Engine(tiny_model(), tiny_tokenizer()))[0] for prompt in mine]
+    drafted(*mine, on=fresh)
+    for _ in range(2):
+        assert drafted(*mine, on=fresh) == alone
+        assert [drafted(prompt, on=fresh)[0] for prompt in mine] == alone
+    assert all(counts.get("pool", 0) > 0 for _, counts, _ in alone)  # type: ignore[attr-defined]
 
 
 def test_another_tokenizer_goes_through_the_text(engine: Engine) -> None:
@@ -124,8 +142,7 @@ def test_engines_that_draft_for_each_other_do_not_wait_for_each_other() -> None:
 
     def take(turn: Turn) -> None:
         for _ in range(2000):
-            with turn, turn:
-                pass
+            turn.run(partial(turn.run, lambda: None))
 
     threads = [threading.Thread(target=take, args=(turn,), daemon=True) for turn in turns]
     for thread in threads:

@@ -98,14 +98,16 @@ def check_folders(named: Mapping[str, Path | None]) -> None:
             raise UsageError(f"{option} {str(path)!r}: there is no folder {str(path.parent)!r}; make it first")
 
 
-def corrector_of(model: str | None, loading: LoadOptions, asked: ModelOptions) -> Corrector:
+def corrector_of(model: str | None, loading: LoadOptions, asked: ModelOptions, threads: int | None = None) -> Corrector:
     """Loads the model. Raises UsageError where it cannot be loaded or used."""
     import copyspec
     from copyspec.pipelines import ModelCorrector
 
     quiet_libraries()
     try:
-        return ModelCorrector(copyspec.load(model, **loading), asked)
+        engine = copyspec.load(model, **loading)
+        engine.threads = threads
+        return ModelCorrector(engine, asked)
     except (copyspec.LoadError, copyspec.UnsupportedModelError) as error:
         raise UsageError(str(error)) from error
 

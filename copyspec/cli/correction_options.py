@@ -24,6 +24,9 @@ Model: TypeAlias = Annotated[
 ]
 Device: TypeAlias = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, auto.", rich_help_panel=MODEL)]
 Dtype: TypeAlias = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.", rich_help_panel=MODEL)]
+Threads: TypeAlias = Annotated[
+    int | None, typer.Option(help="Of torch, on a CPU. Default: what is measured to be best.", rich_help_panel=MODEL)
+]
 System: TypeAlias = Annotated[
     str | None, typer.Option(help="A system message, for chat models.", rich_help_panel=MODEL)
 ]

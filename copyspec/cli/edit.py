@@ -48,6 +48,7 @@ def edit(
     system: options.System = None,
     device: options.Device = None,
     dtype: options.Dtype = "auto",
+    threads: options.Threads = None,
     max_new_tokens: options.MaxNewTokens = None,
     draft_model: options.DraftModel = None,
     plain: options.Plain = False,
@@ -74,7 +75,7 @@ def edit(
         raise UsageError("--instruction is empty: say what to change")
     asked = EditOptions(system, max_new_tokens, max_edit_ratio, drafts=not plain, draft_models=tuple(draft_model or ()))
     with quieted(quiet):
-        pipeline = pipeline_of(model, {"device": device, "dtype": dtype}, asked)
+        pipeline = pipeline_of(model, {"device": device, "dtype": dtype}, asked, threads)
     shown = _Shown(in_place, suffix, output, whole, quiet, check)
     changed, failed = _edit_files(pipeline, paths, instruction, shown)
     if failed:
@@ -82,14 +83,18 @@ def edit(
     return CHANGED if changed and not (writes or whole) else 0
 
 
-def pipeline_of(model: str | None, loading: LoadOptions, asked: EditOptions) -> EditPipeline:
+def pipeline_of(
+    model: str | None, loading: LoadOptions, asked: EditOptions, threads: int | None = None
+) -> EditPipeline:
     """Loads the model. Raises UsageError where it cannot be loaded or used."""
     import copyspec
     from copyspec.pipelines import EditPipeline
 
     quiet_libraries()
     try:
-        return EditPipeline(copyspec.load(model, **loading), asked)
+        engine = copyspec.load(model, **loading)
+        engine.threads = threads
+        return EditPipeline(engine, asked)
     except (copyspec.LoadError, copyspec.UnsupportedModelError) as error:
         raise UsageError(str(error)) from error
 

@@ -89,6 +89,7 @@ def gec(
     system: options.System = None,
     device: options.Device = None,
     dtype: options.Dtype = "auto",
+    threads: options.Threads = None,
     max_new_tokens: options.MaxNewTokens = None,
     batch_size: Annotated[int, typer.Option(help="Texts in the model at once.", rich_help_panel=RUN)] = 8,
     segmenter: Annotated[str, typer.Option(help="Sentences: builtin, pysbd or none.", rich_help_panel=RUN)] = "builtin",
@@ -163,4 +164,4 @@ def gec(
     loading: LoadOptions = {"device": device, "dtype": dtype}
     told = Told(quiet, check, stats, diff, edits, html, m2, files.is_writing)
     inputs = inputs_of(paths, format, exclude or ())
-    return run_files(inputs, files, run, told, lambda: corrector_of(model, loading, asked))
+    return run_files(inputs, files, run, told, lambda: corrector_of(model, loading, asked, threads))

@@ -49,6 +49,10 @@ def generate(
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, auto.", rich_help_panel=_MODEL)] = None,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.", rich_help_panel=_MODEL)] = "auto",
+    threads: Annotated[
+        int | None,
+        typer.Option(help="Of torch, on a CPU. Default: what is measured to be best.", rich_help_panel=_MODEL),
+    ] = None,
     max_new_tokens: Annotated[
         int | None, typer.Option(help="Default 512; more where --edit needs it.", rich_help_panel=_SAMPLING)
     ] = None,
@@ -132,6 +136,7 @@ def generate(
         "stop": stop or None,
         "draft_model": draft_model or None,
         "datastore": [_opened(each) for each in datastore or ()] or None,
+        "threads": threads,
         "drafter": drafter,  # type: ignore[typeddict-item]  # checked with the others
         "lossy": lossy,
     }

@@ -40,6 +40,7 @@ def rag(
     ] = None,
     device: Annotated[str | None, typer.Option(help="As in generate.", rich_help_panel=_MODEL)] = None,
     dtype: Annotated[str, typer.Option(help="As in generate.", rich_help_panel=_MODEL)] = "auto",
+    threads: Annotated[int | None, typer.Option(help="As in generate.", rich_help_panel=_MODEL)] = None,
     max_new_tokens: Annotated[int | None, typer.Option(help="Default 512.", rich_help_panel=_MODEL)] = None,
     json_output: Annotated[
         bool, typer.Option("--json", help="Answer and sources as JSON.", rich_help_panel=_OUTPUT)
@@ -69,6 +70,7 @@ def rag(
         print(f"no answer found: none of the {len(retriever)} passages holds {named}", file=sys.stderr)
         raise typer.Exit(1)
     engine = load(model, device=device, dtype=dtype)
+    engine.threads = threads
     options = {"instruction": instruction} if instruction is not None else {}
     quote = answer(question, retriever, model=engine, max_new_tokens=max_new_tokens, stride=stride or None, **options)
     sources = [_Source.of(each, quote.text, passages[each.document]) for each in quote.citations]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
+from typing import Protocol, TypeVar
 
 from copyspec.budget import CostModel
 from copyspec.decoding.loop import propose, score
@@ -16,6 +17,14 @@ from copyspec.drafters.following import FollowingDrafter
 from copyspec.options import DraftOptions
 from copyspec.targets.base import Session, Target
 from copyspec.tree import EMPTY, DraftTree
+
+T = TypeVar("T")
+
+
+class Passes(Protocol):
+    """Runs the calls of a target, one after the other: others may have it in between."""
+
+    def run(self, call: Callable[[], T]) -> T: ...
 
 
 class Resumable:
@@ -32,12 +41,12 @@ class Resumable:
         make_request: Callable[[], Request],
         draft: DraftOptions,
         cost_model: CostModel,
-        turn: AbstractContextManager[object],
+        passes: Passes,
     ) -> None:
-        """`make_request` gives equal requests each time, with stop conditions of their own; `turn` is entered around
-        every call of the target."""
+        """`make_request` gives equal requests each time, with stop conditions of their own; `passes` runs every call
+        of the target."""
         self._target, self._make_request, self._draft, self._costs = target, make_request, draft, cost_model
-        self._turn = turn
+        self._passes = passes
         self._row: _ResumableRow | None = None
         self._follower = FollowingDrafter()
         self._session: Session | None = None
@@ -84,23 +93,24 @@ class Resumable:
         row = self._row
         if row is None or row.finish is not None:
             raise RuntimeError("step() goes on from an output that has not ended: call go_to() first")
-        with self._turn:
-            session = self._session = self._session or self._target.open([row.request.prompt])
-            clock, longest = self._costs.clock, len(row.chain)
-            started = clock()
-            tree, allowed = self._propose(row, is_first=longest > 1)
-            proposed = clock()
-            picks = score(session, [row], [tree])[0]
-            scored = clock()
-            path = row.verify(tree, picks)
-            session.keep([path])
-            self._account(row, tree, path, (started, proposed, scored), allowed=allowed, longest=longest)
+        self._passes.run(lambda: self._step(row))
+
+    def _step(self, row: Row) -> None:
+        session = self._session = self._session or self._target.open([row.request.prompt])
+        clock, longest = self._costs.clock, len(row.chain)
+        started = clock()
+        tree, allowed = self._propose(row, is_first=longest > 1)
+        proposed = clock()
+        picks = score(session, [row], [tree])[0]
+        scored = clock()
+        path = row.verify(tree, picks)
+        session.keep([path])
+        self._account(row, tree, path, (started, proposed, scored), allowed=allowed, longest=longest)
 
     def close(self) -> None:
         """Frees the target's cache."""
         if self._session is not None:
-            with self._turn:
-                self._session.close()
+            self._passes.run(self._session.close)
             self._session = None
 
     def _restart(self, output: list[int]) -> None:
@@ -123,13 +133,11 @@ class Resumable:
         row.replay(output)
         if self._session is not None:
             same = _common(held, row.chain[:-1])
-            with self._turn:
-                if self._target.supports_drafts:
-                    self._session.trim([same])
-                    row.chain = row.chain[same:]
-                else:
-                    self._session.close()
-                    self._session = None
+            if self._target.supports_drafts:
+                self._passes.run(partial(self._session.trim, [same]))
+                row.chain = row.chain[same:]
+            else:
+                self.close()
         self._row = row
 
     def _held(self) -> list[int]:

@@ -53,6 +53,7 @@ class CallOptions:
     verification: VerificationOptions = field(default_factory=VerificationOptions)
     output_cache: OutputCache | None = None
     batch_size: int = DEFAULT_BATCH_SIZE
+    threads: int | None = None
 
     @property
     def drafts(self) -> bool:
@@ -104,6 +105,7 @@ def check_options(given: Mapping[str, object]) -> CallOptions:
         verification=verification,
         output_cache=_output_cache(given),
         batch_size=_whole("batch_size", given.get("batch_size", DEFAULT_BATCH_SIZE)),
+        threads=_whole("threads", given["threads"]) if "threads" in given else None,
     )
 
 

@@ -24,6 +24,8 @@ def compare_jobs(engine: Engine, prompt: object, references: object, options: Ca
         raise ValueError("compare needs drafts on one side; leave out drafter='none' and max_draft_nodes=0")
     if options.n > 1:
         raise ValueError(f"compare decodes each prompt twice with one seed; n={options.n} is not offered")
+    # One number of threads for both sides: another rounds differently.
+    options = replace(options, threads=options.threads or engine.threads)
     plain_options = replace(options, draft=DraftOptions(max_nodes=0))
     _warm_up(engine, prompt, references, (plain_options, options))
     plain_jobs, _ = engine.jobs(prompt, references, plain_options)

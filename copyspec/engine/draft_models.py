@@ -15,6 +15,7 @@ from copyspec.drafters.language_model import DraftModel, ModelPredictor, RowCont
 from copyspec.drafters.text_bridge import BridgedPredictor, Tokenizing
 from copyspec.engine.text import Codec
 from copyspec.engine.turns import lock_of
+from copyspec.forks import at_rest, check_forked
 from copyspec.loading import ModelChoice, identity, load_model, named
 from copyspec.targets import wrap
 
@@ -29,7 +30,8 @@ LAYERS = "layers:"
 """`draft_model="layers:2"`: the target's own first two layers."""
 
 POOL = "pool"
-"""`draft_model="pool"`: no model, but what the target itself found likely before."""
+"""`draft_model="pool"`: no model, but what the target itself found likely before. Each row has a pool of its own: what
+one user's output was, no other's drafts may show, not even by their time."""
 
 
 class LoadedModel(Protocol):
@@ -53,13 +55,17 @@ class DraftModels:
     def __init__(self, model: PreTrainedModel, codec: Codec) -> None:
         self._model, self._codec = model, codec
         self._loaded: dict[object, tuple[object, MakePredictor]] = {}  # with what keeps its key from being used again
-        self._loading = threading.Lock()
+        self._loading = at_rest(threading.Lock())
         self.locks: tuple[threading.RLock, ...] = ()
         """Of the models that draft."""
 
     def predictors(self, chosen: Sequence[object]) -> list[MakePredictor]:
         """What makes each row's predictors. Raises ValueError, TypeError or LoadError for what cannot draft."""
         return [self._find(each) for each in chosen]
+
+    def rematch(self, codec: Codec) -> None:
+        """The engine's tokenizer or vocabulary is another: what was matched to the old one is matched again."""
+        self._codec, self._loaded = codec, {}  # no lock: who holds the model's must wait for nobody who loads
 
     def unload(self) -> None:
         """Lets go of all models."""
@@ -70,13 +76,15 @@ class DraftModels:
         if isinstance(chosen, str) and chosen == POOL:
             return lambda row: PoolPredictor(row.prompt)
         key = identity(named(chosen) if isinstance(chosen, (str, os.PathLike)) else chosen)
+        check_forked(self._loading, "loading a draft model")
         with self._loading:
-            if key not in self._loaded:
+            loaded = self._loaded
+            if key not in loaded:
                 model, codec = self._load(chosen)
                 self._check(model)
-                self._loaded[key] = (chosen, self._make(DraftModel(wrap(model)), codec))
+                loaded[key] = (chosen, self._make(DraftModel(wrap(model)), codec))
                 self.locks = tuple({*self.locks, lock_of(model)})
-            return self._loaded[key][1]
+            return loaded[key][1]
 
     def _load(self, chosen: object) -> tuple[PreTrainedModel, Codec]:
         """The model and the tokenizer that it reads with; a model object reads with the target's."""
@@ -94,7 +102,7 @@ class DraftModels:
         if isinstance(chosen, PreTrainedModel):
             return chosen, self._codec
         loaded: LoadedModel = chosen  # type: ignore[assignment]  # `can_draft` lets nothing else pass
-        if not hasattr(loaded, "model"):
+        if getattr(loaded, "is_unloaded", False):
             raise RuntimeError(f"draft_model={chosen!r} was unloaded; load it again with copyspec.load")
         return loaded.model, loaded.codec
 

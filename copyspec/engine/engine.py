@@ -6,17 +6,17 @@ import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Literal, NoReturn, overload
 
 from copyspec.budget import CostModel
-from copyspec.checks import check_flag
+from copyspec.checks import check_flag, check_whole
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request, StepOutput
 from copyspec.decoding.resumable import Resumable
+from copyspec.engine import generation_config
 from copyspec.engine.call_options import CallOptions, check_options
 from copyspec.engine.draft_models import DraftModels
 from copyspec.engine.feed import Input, generate_each
-from copyspec.engine.generation_config import note_ignored
 from copyspec.engine.inputs import encoder_limit, gather
 from copyspec.engine.jobs import Job, JobMaker
 from copyspec.engine.prompts import parse_prompts
@@ -30,7 +30,9 @@ from copyspec.engine.reference_texts import (
 from copyspec.engine.results import Chunk, Result
 from copyspec.engine.streaming import chunks
 from copyspec.engine.text import Codec
+from copyspec.engine.threads import Passes, Threads
 from copyspec.engine.turns import Turn, lock_of
+from copyspec.forks import check_forked
 from copyspec.targets import wrap
 
 if TYPE_CHECKING:
@@ -42,6 +44,9 @@ if TYPE_CHECKING:
     from copyspec.engine.reference_texts import Reference
 
 logger = logging.getLogger(__name__)
+
+_UNLOADED = ("model", "_target", "_jobs", "_threads")
+"""What an engine has no more after `unload`."""
 
 
 class Engine:
@@ -66,20 +71,40 @@ class Engine:
         self.codec = Codec(tokenizer)
         self._lock = lock = lock_of(model)
         self.is_unloaded = False
-        self._target = wrap(model, on_unsupported=on_unsupported)
+        self._on_unsupported = on_unsupported
         self._costs = CostModel()
-        config = model.generation_config
-        if config is None:
-            raise ValueError(f"{type(model).__name__} cannot generate: it has no generation_config")
-        note_ignored(config)
         self._drafting = drafting = DraftModels(model, self.codec)
         self._turn = Turn(lambda: [lock, *drafting.locks])
+        self._threads = Threads(model, self._costs)
+        self._given_threads: int | None = None
+        self._make_parts()
+
+    def _make_parts(self) -> None:
+        """What is made of the model's and the tokenizer's sizes and tokens: as they are now."""
+        model = self.model
+        self._vocabulary = _vocabulary(model)
+        self._target = wrap(model, on_unsupported=self._on_unsupported)
         limit = encoder_limit(model.config.to_dict())
-        self._jobs = JobMaker(self._target, self.codec, config, limit, drafting.predictors)
+        self._jobs = JobMaker(
+            self._target, self.codec, lambda: generation_config.read(model), limit, self._drafting.predictors
+        )
+        self._jobs.config()  # says what is wrong with it
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         return self.codec.tokenizer
+
+    @property
+    def threads(self) -> int:
+        """Threads of torch that the next pass of a model on a CPU takes: as many as are measured to be best, or the
+        number that was set here. `threads=` of a call goes before."""
+        return self._given_threads or self._threads.count()
+
+    @threads.setter
+    def threads(self, count: int | None) -> None:
+        if count is not None:
+            check_whole("threads", count, low=1, why="None: as many as are measured to be best")
+        self._given_threads = count
 
     @property
     def turn(self) -> AbstractContextManager[object]:
@@ -157,7 +182,7 @@ class Engine:
         edits = parse_edits(options.edit_source, len(prompts))
         shared: list[Reference] = [*parse_prediction(options.prediction), *ambient_references()]
         shared += parse_earlier(earlier)
-        return self._jobs.make(gather(prompts, edits, own, shared), options), single
+        return self._current_jobs().make(gather(prompts, edits, own, shared), options), single
 
     def steps(
         self, requests: Iterable[Request | None], options: CallOptions, *, keep_margins: bool = False
@@ -168,38 +193,66 @@ class Engine:
         """
         settings = DecodeSettings(draft=options.draft, batch_size=options.batch_size, keep_margins=keep_margins)
         self._check_loaded()
+        passes = self._passes(options)
         steps = decode(self._target, requests, settings, self._costs)
         try:
-            while True:
-                with self._turn:
-                    outputs = next(steps, None)
-                if outputs is None:
-                    return
+            while (outputs := passes.run(lambda: next(steps, None))) is not None:
                 yield outputs
         finally:
-            with self._turn:
-                steps.close()
+            self._turn.run(steps.close)
 
     def resumable(self, make_request: Callable[[], Request], options: CallOptions) -> Resumable:
         """One output that its caller decodes step by step and may take back, taking turns with other threads."""
         self._check_loaded()
-        return Resumable(self._target, make_request, options.draft, self._costs, self._turn)
+        return Resumable(self._target, make_request, options.draft, self._costs, self._passes(options))
 
     def unload(self) -> None:
         """Lets go of the model, which is freed when running streams have ended. New calls raise RuntimeError."""
         self.is_unloaded = True
         with self._lock:
-            self.__dict__.pop("model", None)
-            self.__dict__.pop("_target", None)
-            self.__dict__.pop("_jobs", None)
+            for name in _UNLOADED:
+                self.__dict__.pop(name, None)
             self._drafting.unload()
 
+    def _passes(self, options: CallOptions) -> Passes:
+        """How the passes of one call run."""
+        if self._target.device.type != "cpu":
+            return Passes(self._turn, None)
+        given = options.threads or self._given_threads
+        if given is None and not options.draft.adaptive:
+            given = self._threads.count()  # one for the whole call, or no run would repeat
+        return Passes(self._turn, self._threads, given)
+
+    def _current_jobs(self) -> JobMaker:
+        """What makes jobs; made anew where tokens or a template were added to the tokenizer, or the model was resized
+        for them. Calls that run already go on with what they began with."""
+        if not self.codec.is_current or self._vocabulary != _vocabulary(self.model):
+            codec = Codec(self.tokenizer)
+            self._drafting.rematch(codec)
+            with self._lock:
+                self.codec = codec
+                self._make_parts()
+        return self._jobs
+
     def _check_loaded(self) -> None:
+        check_forked(self._lock, f"decoding with {self.name!r}")
         if self.is_unloaded:
             raise RuntimeError(f"the engine of {self.name!r} was unloaded; load the model again with copyspec.load")
 
+    def __getattr__(self, name: str) -> NoReturn:
+        """What `unload` took away, perhaps while another thread was about to ask for it."""
+        if name in _UNLOADED and self.__dict__.get("is_unloaded"):
+            self._check_loaded()
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+
     def __repr__(self) -> str:
         return f"Engine({self.name!r})"
+
+
+def _vocabulary(model: PreTrainedModel) -> tuple[object, ...]:
+    """The sizes of the vocabulary that the model reads and writes: `resize_token_embeddings` changes them."""
+    config = model.config.get_text_config(decoder=True)
+    return getattr(config, "decoder_vocab_size", None), config.vocab_size
 
 
 def finish(jobs: Sequence[Job], steps: Iterator[list[StepOutput]], n: int) -> list[Result]:

@@ -2,66 +2,89 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from logging import INFO, WARNING
 from typing import TYPE_CHECKING, cast
+
+from copyspec.checks import check_strings, plain_list, plain_number, shown
 
 if TYPE_CHECKING:
     import torch
-    from transformers import GenerationConfig, LogitsProcessor
+    from transformers import GenerationConfig, LogitsProcessor, PreTrainedModel
 
-logger = logging.getLogger(__name__)
+# What a config may ask for that is not done, besides those that need other words.
+_NOT_APPLIED = ("max_time", "token_healing", "dola_layers", "penalty_alpha")
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
     """The output that processors are made for."""
 
+    config: GenerationConfig
     prompt: Sequence[int]  # for encoder-decoder models the encoder's input
     start: int  # tokens of the decoder before the first new one
     max_new_tokens: int
     device: torch.device
 
 
+def read(model: PreTrainedModel) -> GenerationConfig:
+    """The model's config as it is now: its owner may replace or change it at any time. Raises ValueError where there
+    is none, TypeError where it is something else."""
+    from transformers import GenerationConfig
+
+    config = model.generation_config
+    if config is None:
+        raise ValueError(
+            f"{type(model).__name__} cannot generate: it has no generation_config; set model.generation_config"
+        )
+    if not isinstance(config, GenerationConfig):
+        raise TypeError(f"model.generation_config must be a transformers GenerationConfig, got {shown(config)}")
+    return config
+
+
 def eos_token_ids(config: GenerationConfig) -> frozenset[int]:
-    """Tokens that end an output."""
-    eos = config.eos_token_id
+    """Tokens that end an output. Raises ValueError for what is no token id."""
+    eos = plain_list(config.eos_token_id)
     if eos is None:
         return frozenset()
-    return frozenset(eos) if isinstance(eos, (list, tuple)) else frozenset([int(eos)])
+    ids = [plain_number(token) for token in (eos if isinstance(eos, (list, tuple, set, frozenset)) else [eos])]
+    for token in ids:
+        if not isinstance(token, int) or isinstance(token, bool):
+            raise ValueError(
+                f"generation_config.eos_token_id must be a token id or a list of them, got {shown(config.eos_token_id)}"
+            )
+    return frozenset(ids)  # type: ignore[arg-type]
 
 
 def stop_strings(config: GenerationConfig) -> tuple[str, ...]:
-    """Strings that end an output."""
-    strings = config.stop_strings or ()
-    return (strings,) if isinstance(strings, str) else tuple(strings)
+    """Strings that end an output. Raises TypeError or ValueError for what is none."""
+    return check_strings("generation_config.stop_strings", config.stop_strings or None)
 
 
-def note_ignored(config: GenerationConfig) -> None:
-    """Logs what the config asks for and is not done."""
-    if (config.num_beams or 1) > 1:
-        logger.warning(
-            "generation_config has num_beams=%d; copyspec decodes with one beam, as num_beams=1 does", config.num_beams
-        )
+def ignored(config: GenerationConfig) -> Iterator[tuple[int, str]]:
+    """What the config asks for and is not done: each with the level of its log line."""
+    if (beams := config.num_beams or 1) > 1:
+        yield WARNING, f"generation_config has num_beams={beams}; copyspec decodes with one beam, as num_beams=1 does"
     if config.guidance_scale not in (None, 1):
-        logger.warning("generation_config has guidance_scale=%s, which is not applied", config.guidance_scale)
-    for name in ("max_time", "token_healing", "dola_layers", "penalty_alpha"):
+        yield WARNING, f"generation_config has guidance_scale={config.guidance_scale}, which is not applied"
+    for name in _NOT_APPLIED:
         value = getattr(config, name, None)
         if value:
-            logger.warning("generation_config has %s=%r, which is not applied", name, value)
+            yield WARNING, f"generation_config has {name}={value!r}, which is not applied"
     if config.max_new_tokens is not None:
-        logger.info("generation_config has max_new_tokens=%d, which is not applied", config.max_new_tokens)
+        yield INFO, f"generation_config has max_new_tokens={config.max_new_tokens}, which is not applied"
     if config.watermarking_config is not None:
-        logger.warning("generation_config has a watermarking_config, which is not applied")
+        yield WARNING, "generation_config has a watermarking_config, which is not applied"
 
 
-def processors(config: GenerationConfig, output: Output, *, penalise: bool = True) -> list[LogitsProcessor]:
-    """Logits processors of the config, in the order of `GenerationMixin._get_logits_processor`.
+def processors(output: Output, *, penalise: bool = True) -> list[LogitsProcessor]:
+    """Logits processors of the output's config, in the order of `GenerationMixin._get_logits_processor`.
 
     `penalise=False` leaves its repetition penalty out: the caller gave one. Sampling settings
     (temperature, top_k, ...) are not applied: the default is greedy, and a caller who samples says how.
     """
+    config = output.config
     return [*_penalties(config, output, penalise), *_bans(config, output), *_borders(config, output)]
 
 

@@ -95,33 +95,44 @@ class JobMaker:
         self,
         target: Target,
         codec: Codec,
-        config: GenerationConfig,
+        config: Callable[[], GenerationConfig],
         encoder_limit: int | None,
         draft_models: Callable[[Sequence[object]], Sequence[MakePredictor]] = lambda chosen: (),
     ) -> None:
-        """`encoder_limit`: tokens that the encoder reads at most, None without an encoder or a limit;
-        `draft_models`: what makes rows' predictors of what `draft_model` names."""
+        """`config`: asked once for each call; `encoder_limit`: tokens that the encoder reads at most, None without an
+        encoder or a limit; `draft_models`: what makes rows' predictors of what `draft_model` names."""
         self._draft_models = draft_models
         self._datastores = Datastores(codec)
         self._language = Language(codec, target.vocab_size)
         self._target = target
         self._codec = codec
-        self._config = config
+        self._read_config = config
         self._encoder_limit = encoder_limit
-        self._eos = generation_config.eos_token_ids(config)
-        self._stop = generation_config.stop_strings(config)
         self._noted: set[str] = set()
 
     def make(self, inputs: Sequence[Inputs], options: CallOptions) -> list[Job]:
         """A job per prompt and sample. Raises ValueError where a prompt or an option does not fit the model."""
+        config = self.config()
         encoder = InputEncoder(self._target, self._codec, self._encoder_limit)
         encoder.check_tokens("logit_bias", options.sampling.logit_bias)
         encoder.check_tokens("stop_token_ids", options.stop_token_ids)
         self._note_special(options.stop)
-        options = replace(options, stop=tuple(dict.fromkeys((*options.stop, *self._stop))))
-        return [job for index, each in enumerate(inputs) for job in self._make(index, each, options, encoder)]
+        stop = (*options.stop, *generation_config.stop_strings(config))
+        options = replace(options, stop=tuple(dict.fromkeys(stop)))
+        return [job for index, each in enumerate(inputs) for job in self._make(index, each, options, encoder, config)]
 
-    def _make(self, index: int, inputs: Inputs, options: CallOptions, encoder: InputEncoder) -> list[Job]:
+    def config(self) -> GenerationConfig:
+        """The model's config as it is now. What it asks for and is not done is logged once."""
+        config = self._read_config()
+        for level, text in generation_config.ignored(config):
+            if text not in self._noted:
+                self._noted.add(text)
+                logger.log(level, text)
+        return config
+
+    def _make(
+        self, index: int, inputs: Inputs, options: CallOptions, encoder: InputEncoder, config: GenerationConfig
+    ) -> list[Job]:
         encoded = encoder.prompt(index, inputs.prompt, options)
         prompt, start = encoded.ids, self._target.start(encoded.ids)
         cache = options.output_cache if options.drafts else None
@@ -134,7 +145,7 @@ class JobMaker:
         limit = options.max_new_tokens or max(DEFAULT_MAX_NEW_TOKENS, EDIT_GROWTH * edit_tokens)
         if self._target.max_length is not None:
             limit = min(limit, self._target.max_length - len(start) + 1)
-        output = generation_config.Output(prompt, len(start), limit, self._target.device)
+        output = generation_config.Output(config, prompt, len(start), limit, self._target.device)
         return [self._job(index, sample, output, sources, options) for sample in range(options.n)]
 
     def _job(
@@ -145,7 +156,7 @@ class JobMaker:
         named: Sequence[NamedSource],
         options: CallOptions,
     ) -> Job:
-        eos = frozenset() if options.ignore_eos else self._eos
+        eos = frozenset() if options.ignore_eos else generation_config.eos_token_ids(output.config)
         eos |= options.stop_token_ids
         strings = StopStrings(options.stop, self._codec.decode) if options.stop else None
         stops: list[StopCondition] = [strings] if strings is not None else []
@@ -168,7 +179,7 @@ class JobMaker:
             drafter=self._drafter(sources, eos, row, options) if options.drafts else None,
             stops=stops,
             processors=[
-                *generation_config.processors(self._config, output, penalise=penalise),
+                *generation_config.processors(output, penalise=penalise),
                 *options.logits_processor,
             ],
             rule=rule if decides_apart(rule, sampling) else None,
@@ -182,7 +193,7 @@ class JobMaker:
             return None
         from copyspec import drafters
 
-        known = [token for token in eos if token < self._target.vocab_size]
+        known = [token for token in eos if 0 <= token < self._target.vocab_size]
         return partial(
             drafters.create,
             sources,

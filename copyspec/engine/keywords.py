@@ -31,6 +31,7 @@ ELSEWHERE = {
     "prompt_lookup_num_tokens": "max_draft_nodes",
     "num_speculative_tokens": "max_draft_nodes",
     "assistant_model": "draft_model",
+    "num_threads": "threads",
     "assistant_early_exit": 'draft_model="layers:2"',
     "speculative_model": "draft_model",
 }
@@ -76,7 +77,8 @@ class GenerateOptions(TypedDict, total=False):
     plainly. The output is the same."""
     draft_model: DraftChoice | Sequence[DraftChoice] | None
     """A smaller model that drafts too, or several: a hub id, a folder, a loaded model of the same tokenizer, an engine
-    of any, "layers:2" for the model's own first two layers, or "pool" for what it found likely before. Not altered."""
+    of any, "layers:2" for the model's own first two layers, or "pool" for what it found likely before in the same
+    output. Not altered."""
     datastore: TokenStore | Sequence[TokenStore] | None
     """An open `copyspec.retrievers.Datastore` of the model's tokenizer, or several: what followed there after the
     output's last tokens is drafted beside the copies (REST)."""
@@ -92,6 +94,9 @@ class GenerateOptions(TypedDict, total=False):
     """Earlier outputs of one namespace to copy from, to which this call's are added. Default: none."""
     batch_size: int
     """Prompts in the model at once."""
+    threads: int | None
+    """Of torch, for the passes of a model on a CPU. None: as many as are measured to be best, and no more than
+    OMP_NUM_THREADS or torch.set_num_threads leave it; what the program has is the same behind each pass."""
 
 
 def reject_unknown(given: Mapping[str, object], known: Iterable[str]) -> None:

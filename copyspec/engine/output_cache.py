@@ -11,6 +11,7 @@ from collections import Counter, OrderedDict
 from pathlib import Path
 
 from copyspec.engine.reference_texts import Reference
+from copyspec.forks import at_rest
 
 MAX_ENTRIES = 1024
 MAX_CHARACTERS = 4_000_000
@@ -45,7 +46,7 @@ class OutputCache:
         self._entries: OrderedDict[str, tuple[str, frozenset[str]]] = OrderedDict()  # output -> prompt, its words
         self._holders: Counter[str] = Counter()  # word -> entries whose prompts hold it
         self._characters = 0
-        self._lock = threading.Lock()
+        self._lock = at_rest(threading.Lock())
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import os
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
@@ -15,9 +16,10 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from copyspec.decoding.requests import Request, StepOutput
+from copyspec.forks import at_rest
 from copyspec.options import DraftOptions
 
 if TYPE_CHECKING:
@@ -34,21 +36,22 @@ IDLE_SECONDS = 1.0
 CANCELLED = "cancelled"
 """The detail with which a row ends that nobody waits for any more."""
 
-_LaneKey = tuple[DraftOptions, int]
+_LaneKey = tuple[DraftOptions, int, "int | None"]
 _Delivery = list[StepOutput] | BaseException
 
 
 class EngineQueue:
     """Lets callers share the batches of one engine.
 
-    A batch is decoded under one set of draft options and one size: callers that agree in both share it. Callers take
-    turns for free rows, however many requests each of them brought.
+    A batch is decoded under one set of draft options, one size and one number of threads: callers that agree in them
+    share it. Callers take turns for free rows, however many requests each of them brought.
     """
 
     def __init__(self) -> None:
         self._lanes: dict[_LaneKey, _Lane] = {}
-        self._changed = threading.Condition()  # guards the lanes and what waits in them
+        self._changed = at_rest(threading.Condition())  # guards the lanes and what waits in them
         self._closing = False
+        _ALL.add(self)
 
     def steps(
         self, engine: Engine, requests: Sequence[Request], options: CallOptions, *, timeout: float | None = None
@@ -103,8 +106,19 @@ class EngineQueue:
         for worker in workers:
             worker.join()
 
+    def forget_workers(self) -> None:
+        """In a process that was forked, where they do not run: calls that came along end, new ones start others."""
+        error = RuntimeError(
+            "this process was forked while the call waited for a worker, which is in the parent alone: ask again here, "
+            'or start processes with multiprocessing.get_context("spawn")'
+        )
+        lanes, self._lanes = list(self._lanes.values()), {}
+        for lane in lanes:
+            for ticket in {*lane.waiting, *(ticket for ticket, _ in lane.running.values())}:
+                ticket.fail(error)
+
     def _submit(self, engine: Engine, ticket: _Ticket, options: CallOptions) -> None:
-        key = (options.draft, options.batch_size)
+        key = (options.draft, options.batch_size, options.threads)
         with self._changed:
             if self._closing:
                 raise RuntimeError("the queue is closed: the program is ending")
@@ -275,8 +289,9 @@ class _GuardedProcessor:
             return scores
 
 
+_ALL: WeakSet[EngineQueue] = WeakSet()
 _QUEUES: WeakKeyDictionary[Engine, EngineQueue] = WeakKeyDictionary()
-_QUEUES_LOCK = threading.Lock()
+_QUEUES_LOCK = at_rest(threading.Lock())
 
 
 def queue_of(engine: Engine) -> EngineQueue:
@@ -289,6 +304,15 @@ def queue_of(engine: Engine) -> EngineQueue:
 def _close_all() -> None:
     for queue in list(_QUEUES.values()):
         queue.close()
+
+
+def _forget_workers() -> None:
+    for queue in list(_ALL):
+        queue.forget_workers()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_workers)
 
 
 def _put(loop: asyncio.AbstractEventLoop, box: asyncio.Queue[_Delivery], item: _Delivery) -> None:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from copyspec.engine.chat import ChatError, Message, map_texts, render, unused_mark
+from copyspec.forks import at_rest
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -37,7 +38,8 @@ class Codec:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer
-        self._lock = threading.Lock()
+        self._made_of = _told(tokenizer)
+        self._lock = at_rest(threading.Lock())
         added = tokenizer.added_tokens_decoder
         special = {str(token) for token in tokenizer.all_special_tokens}
         special |= {token.content for token in added.values() if token.special}
@@ -51,6 +53,11 @@ class Codec:
         self._strings = {token.content: i for i, token in added.items() if token.special}
         self.special_ids = frozenset(tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
         """Ids of control tokens, and of the one for what the vocabulary lacks."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the tokenizer still has the tokens and the template that this was made for."""
+        return self._made_of == _told(self.tokenizer)
 
     def encode(self, text: str, *, wrap: bool = False) -> Encoded:
         """`text` as ordinary text; `wrap` adds what the tokenizer puts around a prompt (`add_special_tokens`).
@@ -183,6 +190,11 @@ class Codec:
             )
         encodings = batch.encodings
         return list(batch["input_ids"]), encodings[0] if encodings else None
+
+
+def _told(tokenizer: PreTrainedTokenizerBase) -> tuple[object, ...]:
+    """What changes with every token that is added and every template that is set; a few microseconds."""
+    return len(tokenizer), tuple(tokenizer.all_special_ids), tokenizer.chat_template
 
 
 def _any_of(strings: Iterable[str]) -> re.Pattern[str] | None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary
+
+from copyspec.forks import at_rest
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+T = TypeVar("T")
 
 # Reentrant: the garbage collector may close an abandoned stream in the middle of another one's step.
 _LOCKS: WeakKeyDictionary[PreTrainedModel, threading.RLock] = WeakKeyDictionary()
@@ -17,26 +20,27 @@ _LOCKS: WeakKeyDictionary[PreTrainedModel, threading.RLock] = WeakKeyDictionary(
 
 def lock_of(model: PreTrainedModel) -> threading.RLock:
     """The lock of a model."""
-    return _LOCKS.setdefault(model, threading.RLock())
+    return _LOCKS.setdefault(model, at_rest(threading.RLock()))
 
 
 class Turn:
-    """Entered around every pass: holds the locks of a model and of those that draft for it.
+    """Around every pass: holds the locks of a model and of those that draft for it.
 
     Always in the same order, so that two engines that draft for each other never wait for each other.
     """
 
     def __init__(self, locks: Callable[[], Sequence[threading.RLock]]) -> None:
         self._locks = locks
-        self._held = threading.local()
 
-    def __enter__(self) -> None:
-        stack = ExitStack()
-        for lock in sorted(self._locks(), key=id):
-            stack.enter_context(lock)
-        if not hasattr(self._held, "stacks"):
-            self._held.stacks = []
-        self._held.stacks.append(stack)
+    def run(self, call: Callable[[], T]) -> T:
+        """What `call` returns, with all locks held."""
+        return _holding(sorted(set(self._locks()), key=id), call)
 
-    def __exit__(self, *exception: object) -> None:
-        self._held.stacks.pop().close()
+
+def _holding(locks: Sequence[threading.RLock], call: Callable[[], T]) -> T:
+    # No context manager of our own: an interrupt (Ctrl-C) inside its __enter__ would leave a lock held for good. In a
+    # `with` of the lock itself there is no such moment.
+    if not locks:
+        return call()
+    with locks[0]:
+        return _holding(locks[1:], call)

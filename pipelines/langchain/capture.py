@@ -20,6 +20,8 @@ from langchain_core.documents import Document
 from langchain_core.runnables import RunnableConfig, ensure_config
 from langchain_core.tracers.context import register_configure_hook
 
+from copyspec.forks import at_rest
+
 _Piece = TypeVar("_Piece")
 
 MAX_RUNS = 10_000
@@ -54,7 +56,7 @@ class ReferenceCapture(BaseCallbackHandler):
 
     def __init__(self) -> None:
         self._runs: OrderedDict[UUID, _Run] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = at_rest(threading.Lock())
 
     def __len__(self) -> int:
         """Runs that are noted at this moment."""
@@ -134,7 +136,7 @@ class ReferenceCapture(BaseCallbackHandler):
 
 _CAPTURE = ReferenceCapture()
 _HOOK: ContextVar[ReferenceCapture | None] = ContextVar("copyspec_capture", default=_CAPTURE)
-_INSTALLING = threading.Lock()
+_INSTALLING = at_rest(threading.Lock())
 _installed = False
 
 
