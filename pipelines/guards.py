@@ -193,7 +193,7 @@ class _Guards:
         new = next((char for char in edit.replacement if char in self.segment.forbidden and char not in was), None)
         if new:
             return Refusal("markup", f"{edit.replacement!r} brings {new!r}")
-        if self.segment.is_label and edit.start == self.segment.start and was.casefold() == edit.replacement.casefold():
+        if self.segment.is_label and self._takes_on_capital(edit):
             return Refusal("markup", f"{was!r} begins a heading or a cell, and would become {edit.replacement!r}")
         if self.is_fragment and _ends(self.text, self.segment, edit):
             return Refusal("fragment", f"{edit.replacement!r} would stand behind what is no sentence")
@@ -207,6 +207,15 @@ class _Guards:
             if edit.start < end and edit.end > start and name.casefold() not in edit.replacement.casefold():
                 return Refusal("names", f"{name!r} would become {edit.replacement!r}")
         return None
+
+    def _takes_on_capital(self, edit: Edit) -> bool:
+        """Whether a label would begin with a capital that it did not have, behind markup or with a word before it."""
+        first = next((at for at in range(self.segment.start, self.segment.end) if self._is_prose(at)), edit.start)
+        letter = next(filter(str.isalpha, edit.replacement), "")
+        return edit.start <= first and letter.isupper() and not self.text[first : first + 1].isupper()
+
+    def _is_prose(self, at: int) -> bool:
+        return self.text[at].isalpha() and not any(start <= at < end for start, end in self.segment.protected)
 
     def _windows(self, edit: Edit, places: Sequence[tuple[int, int]]) -> tuple[str, str]:
         """The words and guarded stretches that an edit touches, before and after it."""

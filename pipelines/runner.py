@@ -17,6 +17,7 @@ from .journal import Journal
 from .segmentation import Splitter, fit
 from .sentences import sentences
 from .words import Tolerance
+from .writable import writable
 
 LOOKAHEAD_PARTS = 4096
 LOOKAHEAD_CHARS = 4 << 20
@@ -235,9 +236,9 @@ class _Run(Generic[Owner]):
             tolerance = self._options.tolerance
             if outcome.lost:
                 tolerance = replace(tolerance, lost="".join(sorted({*tolerance.lost, *outcome.lost})))
-            checked = check(
-                slot.work.part.text, task.segment, outcome.text, options=self._options.guards, tolerance=tolerance
-            )
+            text = slot.work.part.text
+            checked = check(text, task.segment, outcome.text, options=self._options.guards, tolerance=tolerance)
+            checked = writable(text, task.segment, checked)
         slot.pieces.append(Piece(task.segment, checked, None if was_known else outcome.result, was_known))
         slot.waiting -= 1
 

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO
 
-from ..documents import Edit, FormatError, Part
+from ..documents import Edit, FormatError, Part, Refusal, Segment
 from ..edits import apply
-from .reading import check_encoding, encode, is_blank, read_lines
+from .reading import as_label, changed, check_encoding, encode, is_blank, read_lines
 from .text import segments_of
 
 _DELIMITERS = ",;\t|"
 _RECORD_LIMIT = 1 << 20
 """Characters. A quoted cell that is longer is a quote that nobody closed."""
 _MARK = "\ufeff"
+_IGNORED = " \u00a0\ufeff"
+_EVALUATED = ("=", "＝")
+_FORMULA_STARTS = "=+-@\t\r\n＝＋－＠"
+"""What a spreadsheet takes for the beginning of a formula (OWASP, CSV injection)."""
+_FORMULA_SIGNS = "=+@|＝＋＠"
+"""What a correction never brings into a cell: another program's delimiters may begin a cell there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +64,7 @@ class DelimitedFormat:
                 continue
             start, end = cells[index]
             text = _value(record[start:end])
-            segments, refused = segments_of(text)
+            segments, refused = _segments(text)
             yield Part(text, segments, refused, _Cell(record, start, end, delimiter))
 
     def write(self, part: Part, edits: Sequence[Edit]) -> bytes:
@@ -67,7 +73,9 @@ class DelimitedFormat:
             raise TypeError(f"a part of another format: {part!r}")
         if not edits:
             return encode(cell.record, self.encoding)
-        text = apply(part.text, edits)
+        text = changed(part.text, edits)
+        if begins_formula(text) and not begins_formula(part.text):
+            raise FormatError(f"a correction would make a formula of a cell: {text[:40]!r}")
         was_quoted = cell.record[cell.start : cell.end].startswith('"')
         if was_quoted or text.startswith('"') or any(char in text for char in (cell.delimiter, "\r", "\n")):
             text = '"' + text.replace('"', '""') + '"'
@@ -131,6 +139,28 @@ class _Reader:
             at = match.end()
             if not match[2]:
                 return found
+
+
+def begins_formula(text: str) -> bool:
+    """Whether a spreadsheet may compute the cell instead of showing it."""
+    return text.lstrip(_IGNORED)[:1] in _FORMULA_STARTS and bool(text.strip())
+
+
+def _segments(text: str) -> tuple[tuple[Segment, ...], tuple[Refusal, ...]]:
+    """The paragraphs of a cell, none of which may become a formula. What is one already stays."""
+    value = text.lstrip(_IGNORED)
+    if value.startswith(_EVALUATED):
+        return (), (Refusal("formula", f"{value[:40]!r} is a formula"),)
+    segments, refused = segments_of(text)
+    found = [
+        replace(
+            as_label(text, segment),
+            not_first="" if text[: segment.start].strip(_IGNORED) else _FORMULA_STARTS,
+            forbidden=as_label(text, segment).forbidden + _FORMULA_SIGNS,
+        )
+        for segment in segments
+    ]
+    return tuple(found), refused
 
 
 def _value(cell: str) -> str:

@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import BinaryIO
 
-from ..documents import FormatError, Refusal, Segment
+from ..documents import Edit, FormatError, Part, Refusal, Segment
+from ..edits import apply, stray
 
 LINE_LIMIT = 2 << 20
 """Characters. Longer lines come in pieces, so that memory is bounded; no line that a person wrote is as long."""
 
+IDLE_CHARS = 16 << 10
+"""Characters without anything to work on that make one part."""
+
 _CHUNK = 64 << 10
 _LINE_END = re.compile(r"\r\n|\n|\r")
+_TOKENS = re.compile(
+    # special tokens of models, whatever their tokenizer: <|endoftext|>, [INST], <<SYS>>, <0x0A>, [MASK]
+    r"<[|｜][^<>\n]{1,80}[|｜]>|<</?\w{1,40}>>|\[/?[A-Z][A-Z_]{2,40}\d{0,4}\]"
+    r"|</?[A-Za-z0-9_][^<>\n]{0,200}>"  # tags: <s>, <pad>, <extra_id_0>, <b>, <a href="x">
+    r"|\{\{[^{}\n]{1,200}\}\}|\{%[^{}\n]{1,200}%\}|\$?\{[\w.:!-]{0,80}\}|%\(\w{1,80}\)[a-z]"  # templates: {{x}}, {name}, ${x}
+)
+_TOKEN_STARTS = re.compile(r"[<\[{%]")
+_SENTENCE_END = re.compile(r"[.!?…。！？][\"'”’»)\]*_]*\Z")
 _LETTER = re.compile(r"[^\W\d_]")
 _UNREADABLE = re.compile("[\ud800-\udfff]")
 _OTHER_MARKS = {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
 _MARK = "\ufeff"
+_LAYOUT = dict.fromkeys(map(ord, "\t\r\n"))
 
 
 def check_encoding(encoding: str) -> str:
@@ -66,6 +80,16 @@ def read_lines(stream: BinaryIO, encoding: str = "utf-8") -> Iterator[str]:
         yield pending
 
 
+def changed(text: str, edits: Sequence[Edit]) -> str:
+    """`text` with the edits made. Raises FormatError for one that brings a character that is no text: `writable` has
+    left such edits out, and whoever passes it by cannot write a damaged file."""
+    for edit in edits:
+        was = text[edit.start : edit.end]
+        if (char := stray(edit.replacement.translate(_LAYOUT), was)) is not None:
+            raise FormatError(f"{edit.replacement!r} of a correction brings {char!r}, which is no text")
+    return apply(text, edits)
+
+
 def encode(text: str, encoding: str = "utf-8") -> bytes:
     """The bytes of `text`; raises FormatError where a character of a correction has no place in `encoding`."""
     try:
@@ -83,6 +107,24 @@ def lines_of(text: str) -> Iterator[str]:
         at = found.end()
     if at < len(text):
         yield text[at:]
+
+
+def gathered(parts: Iterable[Part]) -> Iterator[Part]:
+    """The parts of a file of text, those without anything to work on joined: a file of empty lines has few parts."""
+    idle: list[str] = []
+    size = 0
+    for part in parts:
+        is_idle = not (part.segments or part.refused)
+        if idle and (not is_idle or size + len(part.text) > IDLE_CHARS):
+            yield Part("".join(idle))
+            idle, size = [], 0
+        if is_idle:
+            idle.append(part.text)
+            size += len(part.text)
+        else:
+            yield part
+    if idle:
+        yield Part("".join(idle))
 
 
 def is_blank(line: str) -> bool:
@@ -103,7 +145,33 @@ def segment_of(text: str, start: int, end: int, *, is_tokenized: bool = False) -
     if start == 0 and piece.startswith(_MARK):
         start, piece = 1, piece[1:]
     start += len(piece) - len(piece.lstrip())
-    return Segment(start, start + len(piece.strip()), is_tokenized=is_tokenized)
+    end = start + len(piece.strip())
+    return Segment(start, end, tokens(text, start, end), is_tokenized=is_tokenized)
+
+
+def tokens(text: str, start: int, end: int) -> tuple[tuple[int, int], ...]:
+    """Where special tokens, tags and placeholders stand in a stretch of `text`: a change would break them."""
+    if not _TOKEN_STARTS.search(text, start, end):
+        return ()
+    return tuple(found.span() for found in _TOKENS.finditer(text, start, end))
+
+
+def joined(*groups: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Stretches of several kinds in one ascending list, without overlaps."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(span for group in groups for span in group):
+        if found and start < found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((start, end))
+    return tuple(found)
+
+
+def as_label(text: str, segment: Segment) -> Segment:
+    """The segment of a cell, as a label where it does not end like a sentence."""
+    if _SENTENCE_END.search(text, max(segment.start, segment.end - 40), segment.end):
+        return segment
+    return replace(segment, is_label=True, forbidden=segment.forbidden + ".!?")
 
 
 def _check_mark(raw: bytes) -> None:
