@@ -20,7 +20,7 @@ from .reading import as_label, changed, joined, segment_of
 _STORIES = re.compile(r"word/(?:document|header|footer|footnotes|endnotes)\d*\.xml")
 _IDS = re.compile(rb"\bid=[\"'](\d{1,9})[\"']")
 _SIZE_LIMIT = 64 << 20
-"""Bytes of XML after unpacking, counted as they come: a header may say less. More is no document that a person wrote."""
+"""Bytes of XML after unpacking, counted as they come: a header may say less. No person writes more."""
 _RATIO_LIMIT, _RATIO_FREE = 100, 8 << 20
 """Bytes after unpacking for each byte of the file, above so many: Word's own XML packs ten to twenty to one."""
 _CHUNK = 1 << 16
@@ -196,7 +196,9 @@ def _rezipped(data: bytes, new: dict[str, bytes]) -> bytes:
                     copy.writestr(info, new[info.filename], compress_type=info.compress_type)
                     continue
                 if not 0 <= start + info.compress_size <= end <= len(data):
-                    raise FormatError(f"the archive's files overlap at {info.filename!r}, which no word processor writes")
+                    raise FormatError(
+                        f"files of the archive overlap at {info.filename!r}: no word processor writes that"
+                    )
                 info.header_offset = out.tell()
                 out.write(data[start:end])
                 copy.filelist.append(info)

@@ -133,9 +133,7 @@ def _spans(paragraph: Paragraph) -> list[tuple[int, int]]:
     return list(pairwise(borders))
 
 
-def _insertions(
-    paragraph: Paragraph, spans: Sequence[tuple[int, int]], edits: Sequence[Edit]
-) -> dict[int, list[Edit]]:
+def _insertions(paragraph: Paragraph, spans: Sequence[tuple[int, int]], edits: Sequence[Edit]) -> dict[int, list[Edit]]:
     """The edits that bring text, by the run that they go into: the one that is changed, or the one before."""
     starts, ends = [start for start, _ in spans], [end for _, end in spans]
     found: dict[int, list[Edit]] = {}

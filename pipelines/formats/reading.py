@@ -23,7 +23,8 @@ _TOKENS = re.compile(
     # special tokens of models, whatever their tokenizer: <|endoftext|>, [INST], <<SYS>>, <0x0A>, [MASK]
     r"<[|｜][^<>\n]{1,80}[|｜]>|<</?\w{1,40}>>|\[/?[A-Z][A-Z_]{2,40}\d{0,4}\]"
     r"|</?[A-Za-z0-9_][^<>\n]{0,200}>"  # tags: <s>, <pad>, <extra_id_0>, <b>, <a href="x">
-    r"|\{\{[^{}\n]{1,200}\}\}|\{%[^{}\n]{1,200}%\}|\$?\{[\w.:!-]{0,80}\}|%\(\w{1,80}\)[a-z]"  # templates: {{x}}, {name}, ${x}
+    # templates: {{x}}, {% x %}, {name}, ${x}, %(x)s
+    r"|\{\{[^{}\n]{1,200}\}\}|\{%[^{}\n]{1,200}%\}|\$?\{[\w.:!-]{0,80}\}|%\(\w{1,80}\)[a-z]"
 )
 _TOKEN_STARTS = re.compile(r"[<\[{%]")
 _SENTENCE_END = re.compile(r"[.!?…。！？][\"'”’»)\]*_]*\Z")
