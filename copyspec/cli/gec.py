@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +23,12 @@ def gec(
         str | None,
         typer.Option(help="txt, md, jsonl, csv ... Default: by the suffix.", rich_help_panel=INPUT),
     ] = None,
+    force_format: Annotated[
+        bool,
+        typer.Option(
+            "--force-format", help="Even where --format puts time codes, tags or code at risk.", rich_help_panel=INPUT
+        ),
+    ] = False,
     line_mode: Annotated[
         bool, typer.Option("--line-mode", help="txt: each line by itself; their number stays.", rich_help_panel=INPUT)
     ] = False,
@@ -138,6 +145,7 @@ def gec(
         raise UsageError(f"--stats {stats!r}: text or json")
     check_folders({"--output": output, "--edits": edits, "--html": html, "--m2": m2})
     form = FormatOptions(encoding=encoding, by_line=line_mode, field=field, in_place=untracked, column=column)
+    form = replace(form, force_format=force_format)
     suffix = options.backup_of(backup, backup_suffix, paths, in_place=in_place)
     files = FileOptions(format, form, in_place, suffix, output, resume)
     guards = GuardOptions(
@@ -162,5 +170,5 @@ def gec(
     run = RunOptions(guards, splitter(segmenter))
     loading: LoadOptions = {"device": device, "dtype": dtype}
     told = Told(quiet, check, stats, diff, edits, html, m2, files.is_writing)
-    inputs = inputs_of(paths, format, exclude or ())
+    inputs = inputs_of(paths, format, exclude or (), told)
     return run_files(inputs, files, run, told, lambda: corrector_of(model, loading, asked))
