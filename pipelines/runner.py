@@ -30,6 +30,10 @@ MEMO_TEXTS = 1024
 MEMO_CHARS = 1000
 """Texts that come again (headings, cells, lines of a log) are corrected once, as far back as this reaches."""
 
+MOST_GROWTH, MOST_ROOM = 4, 8000
+"""Characters of an output for each of the text, and so many more for what chat models say and think around it. No
+correction grows as much, and aligning it would take its time."""
+
 Owner = TypeVar("Owner")
 
 
@@ -232,6 +236,9 @@ class _Run(Generic[Owner]):
             checked = Checked((), outcome.refusal)
         elif outcome.text.strip() == task.text.strip():  # most texts of most files: nothing to align or to guard
             checked = Checked(())
+        elif len(outcome.text) > MOST_GROWTH * len(task.text) + MOST_ROOM:
+            found = f"{len(outcome.text)} characters for a text of {len(task.text)}"
+            checked = Checked((), Refusal("ratio", found))
         else:
             tolerance = self._options.tolerance
             if outcome.lost:
