@@ -266,10 +266,9 @@ def _docx(name: str, found: Found, label: str, data: bytes, written: bytes, seen
         for tag in ("p", "tc", "tr", "tab", "br", "hyperlink"):
             if len({len(list(tree.iter(f"{{{W}}}{tag}"))) for tree in trees}) > 1:
                 found.say("structure", label, tag)
-        inserted = list(trees[1].iter(f"{{{W}}}ins"))
-        if inserted or list(trees[1].iter(f"{{{W}}}del")):
-            if _words(trees[0], "t") != _words(trees[1], "t", "delText"):
-                found.say("bytes outside the edits", label)
+        is_tracked = any(list(trees[1].iter(f"{{{W}}}{tag}")) for tag in ("ins", "del"))
+        if is_tracked and _words(trees[0], "t") != _words(trees[1], "t", "delText"):
+            found.say("bytes outside the edits", label)
 
 
 def _member(archive: zipfile.ZipFile, name: str) -> bytes:

@@ -198,6 +198,8 @@ class FileJob:
         if target is None:
             return
         check_replaceable(target)
+        if self._options.backup is not None:
+            Standing.of(target.with_name(target.name + self._options.backup))  # raises for a name that is too long
         self._standing = Standing.of(target)
         if not os.path.isfile(self.path):  # standard input, a pipe: it cannot be read twice
             return

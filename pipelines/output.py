@@ -43,12 +43,15 @@ class AtomicFile:
     """
 
     def __init__(self, path: Path, *, backup: str | None = None, standing: Standing | None = None) -> None:
-        """`standing`: what stood at `path` when the work began; None: what stands there now. Raises ValueError for a
-        suffix that would name another folder or the file itself, OSError where the folder cannot be written."""
+        """`standing`: what stood at `path` when the work began, and may be replaced; None: what stands there now.
+
+        Raises ValueError for a suffix that would name another folder or the file itself, OSError where the folder
+        cannot be written."""
         check_suffix(backup)
-        self.path = target_of(path)
+        self.path = target_of(path) if standing is None else path
         self.backup = None if backup is None else self.path.with_name(self.path.name + backup)
-        check_replaceable(self.path)
+        if standing is None:
+            check_replaceable(self.path)
         self.made_from: str | None = None
         """The fingerprint of the file that the new one is made from, where that must still stand there."""
         self._standing = standing or Standing.of(self.path)

@@ -13,7 +13,8 @@ from ..edits import apply
 from .reading import changed, check_encoding, encode, is_blank, read_lines
 from .text import segments_of
 
-_DECODER = JSONDecoder()
+# Numbers are looked over, not made: one of a million digits takes minutes, and the interpreter may refuse it.
+_DECODER = JSONDecoder(parse_int=lambda digits: 0, parse_float=lambda digits: 0.0)
 _SPACE = " \t\r\n"
 _MARK = "\ufeff"
 

@@ -30,6 +30,8 @@ _TOKEN_STARTS = re.compile(r"[<\[{%]")
 _SENTENCE_END = re.compile(r"[.!?…。！？][\"'”’»)\]*_]*\Z")
 _LETTER = re.compile(r"[^\W\d_]")
 _UNREADABLE = re.compile("[\ud800-\udfff]")
+_LOSSLESS = ("utf-8", "ascii", "iso8859-1")
+"""Encodings whose every byte comes back, as checked by hand; others are checked as they are read."""
 _OTHER_MARKS = {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
 _MARK = "\ufeff"
 _LAYOUT = dict.fromkeys(map(ord, "\t\r\n"))
@@ -52,6 +54,7 @@ def read_lines(stream: BinaryIO, encoding: str = "utf-8") -> Iterator[str]:
     Unlike `str.splitlines` it knows no other line ends. Raises FormatError for UTF-16.
     """
     decoder = codecs.getincrementaldecoder(encoding)("surrogateescape")
+    check = None if codecs.lookup(encoding).name in _LOSSLESS else _Returning(encoding)
     pending, is_first = "", True
     while True:
         raw = stream.readline(_CHUNK)
@@ -59,6 +62,8 @@ def read_lines(stream: BinaryIO, encoding: str = "utf-8") -> Iterator[str]:
             _check_mark(raw)
             is_first = False
         text = decoder.decode(raw, final=not raw)
+        if check is not None:
+            check.feed(raw, text, is_whole=not decoder.getstate()[0])
         if not pending and text.endswith("\n") and "\r" not in text:
             yield text  # most lines are: `readline` has ended at this line feed
             continue
@@ -79,6 +84,24 @@ def read_lines(stream: BinaryIO, encoding: str = "utf-8") -> Iterator[str]:
             break
     if pending:
         yield pending
+
+
+class _Returning:
+    """Checks that what was read comes back byte for byte: some encodings write a character in two ways, or keep a state
+    from one line to the next."""
+
+    def __init__(self, encoding: str) -> None:
+        self._encoding = encoding
+        self._raw, self._text = b"", ""
+
+    def feed(self, raw: bytes, text: str, *, is_whole: bool) -> None:
+        """Raises FormatError where it does not. `is_whole`: no character is cut at the end of `raw`."""
+        self._raw, self._text = self._raw + raw, self._text + text
+        if not is_whole:
+            return
+        if self._text.encode(self._encoding, "surrogateescape") != self._raw:
+            raise FormatError(f"{self._raw[:40]!r} does not come back in {self._encoding!r}: convert the file to UTF-8")
+        self._raw, self._text = b"", ""
 
 
 def changed(text: str, edits: Sequence[Edit]) -> str:
