@@ -78,8 +78,8 @@ def test_markdown_takes_linear_time(text: str) -> None:
 
 
 def test_records_and_cells_take_linear_time() -> None:
-    quoted = b'text\n"' + b"he go, " * (1 << 20) + b'"\n"a",' + b'"' * 60_001
-    assert seconds("csv", quoted, column=1) < 8
+    quoted = b'text\n"' + b"he go, " * (1 << 18) + b'"\n"a",' + b'"' * 60_001
+    assert seconds("csv", quoted, column=1) < 3
     for value in (b"[" * 100_000 + b"]" * 100_000, b"9" * 1_000_000, b"[" * 100_000):
         line = b'{"text": "he go", "n": 1}\n{"text": "he go", "n": ' + value + b"}\n"
         assert seconds("jsonl", line) < 2
@@ -88,9 +88,9 @@ def test_records_and_cells_take_linear_time() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        "<w:p>" * 20_000 + r("a") + "</w:p>" * 20_000,
-        p(*[r("a")] * 20_000),
-        p("<w:r>" + "<w:t>a</w:t>" * 20_000 + "</w:r>"),
+        "<w:p>" * 8000 + r("a") + "</w:p>" * 8000,
+        p(*[r("a")] * 8000),
+        p("<w:r>" + "<w:t>a</w:t>" * 8000 + "</w:r>"),
         f'<w:p a="{"x" * 1_000_000}">{r("a")}</w:p>',
     ],
     ids=["nested", "runs", "texts", "attribute"],
@@ -101,7 +101,7 @@ def test_word_documents_take_linear_time(body: str) -> None:
     (part,) = form.read(io.BytesIO(data))
     edits = [Edit(at, at + 1, "b") for at in range(0, len(part.text) - 1, 2) if part.text[at] == "a"]
     assert form.write(part, edits) != data
-    assert time.process_time() - started < 4
+    assert time.process_time() - started < 3
 
 
 # -- archives that lie --------------------------------------------------------------------------------------------
