@@ -99,7 +99,7 @@ def exchanged(left: Path, right: Path) -> bool:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError):
         return False
-    return rename(_AT_HERE, os.fsencode(left), _AT_HERE, os.fsencode(right), _EXCHANGE) == 0
+    return bool(rename(_AT_HERE, os.fsencode(left), _AT_HERE, os.fsencode(right), _EXCHANGE) == 0)
 
 
 def kept_beside(temporary: Path, path: Path) -> Path:

@@ -121,10 +121,12 @@ def gec(
     """Correct the grammar of files: only mistakes change, every other byte stays.
 
     Corrected text goes to stdout, to -o FILE or, with -i, into the files themselves. Exit code 1: --check or --diff
-    found something to correct; 2: wrong usage; 3: a file could not be read or written, the others are done.
+    found something to correct; 2: wrong usage; 3: a file could not be read or written, or was saved by somebody else
+    meanwhile; the others are done.
 
     The summary counts what was left as it was, by reason. Edits that touch numbers, links, code, names or what
-    --protect names; markup: an edit would bring some, protected: it touches some. Whole segments: ratio (more words
+    --protect names; markup: an edit would bring some, protected: it touches some; characters: it brings some that are
+    no text; formula: a cell of a table would become one, or is one. Whole segments: ratio (more words
     changed than --max-edit-ratio), lost (more would be gone than --max-lost-ratio), fragment (three words at most, no
     sentence, would become one), empty (the model wrote nothing), cut (its output had no end), length (longer than its
     context), encoding and binary (no text), json and field (records without a text).
