@@ -48,7 +48,6 @@ from copyspec.pipelines import (
     Part,
     apply,
 )
-from copyspec.pipelines.formats.m2 import applied
 
 SECONDS_A_MB = 5.0
 SECONDS_FREE = 0.5
@@ -256,6 +255,17 @@ def _m2(name: str, found: Found, label: str, data: bytes, written: bytes, seen: 
         new = apply(part.text, edits)
         if edits and "-NONE-" not in new and applied(source[0].lstrip("\ufeff")[2:], notes) != " ".join(new.split()):
             found.say("structure", label, repr(notes[:3]))
+
+
+def applied(source: str, notes: Sequence[str]) -> str:
+    """The sentence that annotations make of another one."""
+    tokens = source.split()
+    for note in reversed(notes):
+        place, _, new, *_ = note.split("|||")
+        start, end = map(int, place.split()[1:])
+        if start >= 0:
+            tokens[start:end] = new.split()
+    return " ".join(tokens)
 
 
 def _docx(name: str, found: Found, label: str, data: bytes, written: bytes, seen: Seen) -> None:

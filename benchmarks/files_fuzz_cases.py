@@ -102,7 +102,8 @@ def case(form: str, rng: random.Random) -> tuple[bytes, FormatOptions]:
     data = _FILES[form](rng)
     if kind < 0.35:
         data = mutated(data, rng)
-    options = FormatOptions(column=rng.choice([1, 2, "text"]), in_place=rng.random() < 0.5)
+    columns: list[str | int] = [1, 2, "text"]
+    options = FormatOptions(column=rng.choice(columns), in_place=rng.random() < 0.5)
     return data, options
 
 
@@ -159,7 +160,10 @@ def _table(delimiter: str) -> Callable[[random.Random], bytes]:
 def _records(rng: random.Random) -> bytes:
     lines = []
     for _ in range(rng.randint(1, 8)):
-        record = {"text": text(rng), "id": rng.choice([1, 10**30, None, float("nan"), [[]], {"text": "x"}])}
+        record: dict[str, object] = {
+            "text": text(rng),
+            "id": rng.choice([1, 10**30, None, float("nan"), [[]], {"text": "x"}]),
+        }
         lines.append(json.dumps(record, ensure_ascii=rng.random() < 0.5))
         if rng.random() < 0.1:
             lines[-1] = lines[-1].replace("{", '{"text": "he go \\ud800", ', 1)

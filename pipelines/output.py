@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
-from .journal import fingerprint
+from .journal import fingerprint, fingerprint_of
 from .standing import ChangedFileError, Standing, check_replaceable, exchanged, keep_attributes, kept_beside, short
 
 _MARK = ".copyspec-"
@@ -61,6 +61,10 @@ class AtomicFile:
 
     def write(self, data: bytes) -> None:
         self.file.write(data)
+
+    def expect(self, data: bytes) -> None:
+        """What must still stand at `path` when the new file takes its place."""
+        self.made_from = fingerprint_of(data)
 
     def commit(self) -> None:
         """Puts the new file in the old one's place.

@@ -118,11 +118,11 @@ class _Shown:
     def _write(self, target: Path, edited: Edited, data: bytes) -> None:
         """`data` is what the file held when it was read: one that was saved meanwhile stays."""
         from copyspec.pipelines import AtomicFile
-        from copyspec.pipelines.journal import fingerprint_of
 
         if edited.changed or not self.in_place:
             with AtomicFile(target, backup=self.backup) as file:
-                file.made_from = fingerprint_of(data) if self.in_place else None
+                if self.in_place:
+                    file.expect(data)
                 file.write(edited.text.encode("utf-8", "surrogateescape"))
 
     def tell(self, line: str) -> None:
