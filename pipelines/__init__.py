@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .knn_lm import KNNLM, KNNAnswer, KNNOptions
     from .models import answers_plain_text
     from .output import AtomicFile
-    from .paths import expand, suffixes_of
+    from .paths import Skipped, expand, suffixes_of
     from .quoting import Quote, answer, best_passage, content_words, quote_prompt
     from .rag_options import Speculation
     from .redline import Redline
@@ -78,6 +78,7 @@ __all__ = [
     "Runner",
     "Segment",
     "ShownDocument",
+    "Skipped",
     "Speculation",
     "Summary",
     "Work",
@@ -120,7 +121,7 @@ _EXPORTS = {
     "knn_lm": ("KNNLM", "KNNAnswer", "KNNOptions"),
     "models": ("answers_plain_text",),
     "output": ("AtomicFile",),
-    "paths": ("expand", "suffixes_of"),
+    "paths": ("Skipped", "expand", "suffixes_of"),
     "quoting": ("Quote", "answer", "best_passage", "content_words", "quote_prompt"),
     "rag_options": ("Speculation",),
     "redline": ("Redline",),

@@ -46,6 +46,7 @@ class Segment:
     hidden: Sequence[tuple[int, int]] = ()
     forbidden: str = ""  # characters that a correction may not bring: markup
     is_tokenized: bool = False  # words and punctuation are set apart by spaces, and corrections must be too
+    not_first: str = ""  # what it may not begin with, unless it did: a cell would become a formula
     is_label: bool = False  # a heading, a cell of a table: no sentence, and it begins with a capital only if it did
 
 

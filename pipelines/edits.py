@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
@@ -12,6 +13,12 @@ from .words import Tolerance
 
 _BREAK = re.compile(r"\s*[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
 """A correction brings no line breaks of its own: lines belong to the file's layout."""
+
+_NO_TEXT = frozenset({"Cc", "Cf", "Cs", "Cn", "Co", "Zl", "Zp"})
+"""Unicode's categories of controls, marks of direction and other invisible characters, halves of characters, and what
+is no character or private. A correction that needs one copies it from the text."""
+_JOINERS = "\u200c\u200d"  # parts of words and of emoji
+_SIGNS = "\ufffd\ufffc"  # what decoders write for bytes that they cannot read, and what stands for an object
 
 _DETACHED = re.compile(r"(?<=\w)(?=n't\b)|(?<=\w)(?='(?:s|re|ve|ll|d|m)\b)|(?<=[\w\"')])(?=[,;:!?\")](?:\W|\Z))")
 _DETACHED_AFTER = re.compile(r"(?<=[\"(])(?=\w)")
@@ -44,6 +51,17 @@ def apply(text: str, edits: Iterable[Edit]) -> str:
         pieces += [text[at : edit.start], edit.replacement]
         at = edit.end
     return "".join([*pieces, text[at:]])
+
+
+def stray(new: str, was: str) -> str | None:
+    """A character of `new` that no correction may bring into the place of `was`; None: there is none."""
+    if new.isascii() and new.isprintable():
+        return None
+    for char in dict.fromkeys(new):
+        is_text = unicodedata.category(char) not in _NO_TEXT and char not in _SIGNS
+        if not (is_text or char in _JOINERS) and new.count(char) > was.count(char):
+            return char
+    return None
 
 
 def shift(edits: Iterable[Edit], by: int) -> list[Edit]:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Protocol, cast
 
 from .documents import Format, Part
 from .formats import FormatOptions, format_of
 from .journal import SUFFIX, Journal, fingerprint
 from .output import AtomicFile, check_suffix, remove_leftovers, target_of
 from .runner import Done, Runner, Work
+from .standing import ChangedFileError, Standing, beside, check_replaceable
 from .summary import Summary
 
 STDIN = "-"
@@ -110,6 +111,8 @@ class FileJob:
         self._output: AtomicFile | None = None
         self._target: Path | None = None
         self._digest = hashlib.blake2b(digest_size=16)
+        self._read = hashlib.blake2b(digest_size=16)  # of what the parts were made from
+        self._standing: Standing | None = None  # what stood where the output goes
 
     @property
     def form(self) -> Format:
@@ -129,8 +132,8 @@ class FileJob:
             self._form = format_of(self.path, self._options.format, options=self._options.format_options)
             self._open_journal()
             if not self.report.was_done:
-                with _opened(self.path) as stream:
-                    for part in self._form.read(stream):
+                with _Opened(self.path) as stream:
+                    for part in self._form.read(cast(BinaryIO, _Hashed(stream, self._read.update))):
                         if self.report.error is not None:
                             break
                         yield Work(self, part, self.journal)
@@ -145,10 +148,10 @@ class FileJob:
         try:
             data = self.form.write(part, done.edits)
             if (target := self.target()) is not None:
-                if self._output is None:
-                    self._output = AtomicFile(target, backup=self._options.backup)
-                self._output.write(data)
+                self._opened_output(target).write(data)
                 self._digest.update(data)
+            if self.journal is not None and self.journal.error is not None:
+                raise self.journal.error
         except (OSError, ValueError) as error:
             self.report.error = error
             return
@@ -178,19 +181,30 @@ class FileJob:
         target = self.target()
         if target is None:
             return
-        if self._output is None:  # an empty file
-            self._output = AtomicFile(target, backup=self._options.backup)
+        output = self._opened_output(target)  # of an empty file, it is only opened here
         if self.journal is not None:
             self.journal.finish(self._digest.hexdigest())
         if not (self._options.in_place and not self.report.is_changed):
-            self._output.commit()
+            output.made_from = self._read.hexdigest() if self._options.in_place else None
+            output.commit()
+
+    def _opened_output(self, target: Path) -> AtomicFile:
+        if self._output is None:
+            self._output = AtomicFile(target, backup=self._options.backup, standing=self._standing)
+        return self._output
 
     def _open_journal(self) -> None:
         target = self.target()
-        if target is None or self.path == STDIN:
+        if target is None:
+            return
+        check_replaceable(target)
+        if self._options.backup is not None:
+            Standing.of(target.with_name(target.name + self._options.backup))  # raises for a name that is too long
+        self._standing = Standing.of(target)
+        if not os.path.isfile(self.path):  # standard input, a pipe: it cannot be read twice
             return
         identity = {**self._identity, "input": fingerprint(Path(self.path))}
-        self.journal = Journal(target.with_name(target.name + SUFFIX), identity, resume=self._options.resume)
+        self.journal = Journal(beside(target, SUFFIX), identity, resume=self._options.resume)
         self.report.was_done = self.journal.is_done and self._options.in_place
         remove_leftovers(target)
 
@@ -216,7 +230,8 @@ class _FileRun:
                 job.finish()
                 self._open.remove(job)
                 # Where writing failed (a full disk), what was found out is still worth something.
-                if job.journal is not None and not isinstance(job.report.error, OSError):
+                error = job.report.error
+                if job.journal is not None and (not isinstance(error, OSError) or isinstance(error, ChangedFileError)):
                     self._journals.append(job.journal)
                 for listener in self._listeners:
                     listener.end(job.report)
@@ -269,8 +284,21 @@ class _Opened:
             self._stream.close()
 
 
-def _opened(path: str) -> _Opened:
-    return _Opened(path)
+class _Hashed:
+    """A stream that tells what was read from it."""
+
+    def __init__(self, stream: BinaryIO, tell: Callable[[bytes], object]) -> None:
+        self._stream, self._tell = stream, tell
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._stream.read(size)
+        self._tell(data)
+        return data
+
+    def readline(self, size: int = -1) -> bytes:
+        data = self._stream.readline(size)
+        self._tell(data)
+        return data
 
 
 def _count(summary: Summary, done: Done[FileJob]) -> None:

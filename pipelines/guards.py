@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from .documents import Edit, Refusal, Segment, shown
 from .edits import apply, segment_edits
@@ -187,13 +189,15 @@ class _Guards:
 
     def refusal(self, edit: Edit) -> Refusal | None:
         was = self.text[edit.start : edit.end]
-        for start, end in self.segment.protected:
+        for start, end in _from(self.segment.protected, edit.start):
+            if start > edit.end:
+                break
             if (edit.start < end and edit.end > start) or start < edit.start == edit.end < end:
                 return Refusal("protected", f"{self.text[start:end]!r} may not change")
         new = next((char for char in edit.replacement if char in self.segment.forbidden and char not in was), None)
         if new:
             return Refusal("markup", f"{edit.replacement!r} brings {new!r}")
-        if self.segment.is_label and edit.start == self.segment.start and was.casefold() == edit.replacement.casefold():
+        if self.segment.is_label and self._takes_on_capital(edit):
             return Refusal("markup", f"{was!r} begins a heading or a cell, and would become {edit.replacement!r}")
         if self.is_fragment and _ends(self.text, self.segment, edit):
             return Refusal("fragment", f"{edit.replacement!r} would stand behind what is no sentence")
@@ -208,6 +212,17 @@ class _Guards:
                 return Refusal("names", f"{name!r} would become {edit.replacement!r}")
         return None
 
+    def _takes_on_capital(self, edit: Edit) -> bool:
+        """Whether a label would begin with a capital that it did not have, behind markup or with a word before it."""
+        first = next((at for at in range(self.segment.start, self.segment.end) if self._is_prose(at)), edit.start)
+        letter = next(filter(str.isalpha, edit.replacement), "")
+        return edit.start <= first and letter.isupper() and not self.text[first : first + 1].isupper()
+
+    def _is_prose(self, at: int) -> bool:
+        spans = self.segment.protected
+        number = bisect_right(spans, at, key=itemgetter(0)) - 1
+        return self.text[at].isalpha() and not (number >= 0 and at < spans[number][1])
+
     def _windows(self, edit: Edit, places: Sequence[tuple[int, int]]) -> tuple[str, str]:
         """The words and guarded stretches that an edit touches, before and after it."""
         start, end = edit.start, edit.end
@@ -215,11 +230,18 @@ class _Guards:
             start -= 1
         while end < self.segment.end and not self.text[end].isspace():
             end += 1
-        for place_start, place_end in places:
-            if place_start < end and place_end > start:
+        for place_start, place_end in _from(places, start):
+            if place_start >= end:
+                break
+            if place_end > start:
                 start, end = min(start, place_start), max(end, place_end)
         before = self.text[start:end]
         return before, apply(before, [Edit(edit.start - start, edit.end - start, edit.replacement)])
+
+
+def _from(spans: Sequence[tuple[int, int]], at: int) -> Iterator[tuple[int, int]]:
+    """Those of ascending `spans` that end behind `at`: looking at all of them for each edit takes their square."""
+    return (spans[number] for number in range(bisect_right(spans, at, key=itemgetter(1)), len(spans)))
 
 
 def _names(piece: str, offset: int) -> list[tuple[int, int]]:

@@ -52,6 +52,8 @@ class Journal:
         self._file: BinaryIO = open(path, "ab+")  # noqa: SIM115  open as long as the journal is
         self._heads = self._places = np.zeros(0, dtype=np.uint64)
         self.is_done = False
+        self.error: OSError | None = None
+        """Why no more can be noted; the outcomes that came before are there."""
         try:
             _lock(self._file, path)
             if not self._goes_on(resume):
@@ -86,9 +88,14 @@ class Journal:
             record["refusal"] = [outcome.refusal.reason, outcome.refusal.detail]
         if outcome.lost:
             record["lost"] = outcome.lost
-        self._append(record)
-        if monotonic() - self._synced > _SYNC_SECONDS:
-            self.sync()
+        if self.error is not None:
+            return
+        try:
+            self._append(record)
+            if monotonic() - self._synced > _SYNC_SECONDS:
+                self.sync()
+        except OSError as error:  # the disk is full: this file fails, and the others go on
+            self.error = error
 
     def finish(self, output: str) -> None:
         """Notes the fingerprint of the whole output, which is about to take the place of the file."""
@@ -104,7 +111,8 @@ class Journal:
         if not self._file.closed:
             with contextlib.suppress(OSError):
                 self.sync()
-            self._file.close()
+            with contextlib.suppress(OSError):  # a full disk: the line that it did not take is cut, and forgotten
+                self._file.close()
 
     def __enter__(self) -> Journal:
         return self
@@ -114,7 +122,8 @@ class Journal:
 
     def remove(self) -> None:
         """The run is done."""
-        self._file.close()
+        with contextlib.suppress(OSError):
+            self._file.close()
         with contextlib.suppress(FileNotFoundError):
             self.path.unlink()
 
@@ -202,6 +211,11 @@ def fingerprint(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def fingerprint_of(data: bytes) -> str:
+    """The same of bytes in memory."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def _key(text: str) -> bytes:

@@ -10,6 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
+from .journal import fingerprint, fingerprint_of
+from .standing import ChangedFileError, Standing, check_replaceable, exchanged, keep_attributes, kept_beside, short
+
 _MARK = ".copyspec-"
 """In the names of files that stand beside an output while it is made."""
 
@@ -34,45 +37,97 @@ def check_suffix(backup: str | None) -> None:
 class AtomicFile:
     """Bytes go to a file beside `path`, which takes its place on `commit`. Without one, `path` stays as it was.
 
-    Permissions are those of the file that is replaced. `backup` is a suffix: the old file is kept under its name with
-    that suffix. A reader sees the old file or the new one, never a part; so does whoever comes after a power cut.
+    Owner, permissions and extended attributes are those of the file that is replaced; one that is read-only or has
+    hard links is refused. `backup` is a suffix: the old file is kept under its name with that suffix. A reader sees the
+    old file or the new one, never a part; so does whoever comes after a power cut.
     """
 
-    def __init__(self, path: Path, *, backup: str | None = None) -> None:
-        """Raises ValueError for a suffix that would name another folder or the file itself, OSError where the folder
+    def __init__(self, path: Path, *, backup: str | None = None, standing: Standing | None = None) -> None:
+        """`standing`: what stood at `path` when the work began, and may be replaced; None: what stands there now.
+
+        Raises ValueError for a suffix that would name another folder or the file itself, OSError where the folder
         cannot be written."""
         check_suffix(backup)
-        self.path = target_of(path)
+        self.path = target_of(path) if standing is None else path
         self.backup = None if backup is None else self.path.with_name(self.path.name + backup)
-        handle, name = tempfile.mkstemp(prefix=f".{self.path.name[:100]}{_MARK}", suffix=".tmp", dir=self.path.parent)
+        if standing is None:
+            check_replaceable(self.path)
+        self.made_from: str | None = None
+        """The fingerprint of the file that the new one is made from, where that must still stand there."""
+        self._standing = standing or Standing.of(self.path)
+        handle, name = tempfile.mkstemp(prefix=_prefix(self.path), suffix=".tmp", dir=self.path.parent)
         self._temporary = Path(name)
         self.file: BinaryIO = os.fdopen(handle, "wb")
 
     def write(self, data: bytes) -> None:
         self.file.write(data)
 
+    def expect(self, data: bytes) -> None:
+        """What must still stand at `path` when the new file takes its place."""
+        self.made_from = fingerprint_of(data)
+
     def commit(self) -> None:
-        """Puts the new file in the old one's place."""
+        """Puts the new file in the old one's place.
+
+        Raises ChangedFileError where something else stands there than when the work began; the new file is then kept
+        beside it, under a name that the error tells. Two programs that write the same file at the same moment are kept
+        apart where the system can exchange two files (Linux); elsewhere an instant is left between looking and
+        replacing. A program that has the file open and goes on writing into it afterwards, writes into the old one.
+        """
         self.file.flush()
         os.fsync(self.file.fileno())
         self.file.close()
-        if self.path.exists():
-            shutil.copymode(self.path, self._temporary)
-            with contextlib.suppress(OSError, AttributeError):  # only root gives files away
-                old = self.path.stat()
-                os.chown(self._temporary, old.st_uid, old.st_gid)
+        standing = self._standing
+        if standing.is_file:
+            self._check()
+            standing = Standing.of(self.path)
+            keep_attributes(self.path, self._temporary)
             if self.backup is not None:
                 _copy(self.path, self.backup)
         else:
             os.chmod(self._temporary, 0o666 & ~_umask())
-        os.replace(self._temporary, self.path)
+        if Standing.of(self.path) != standing:
+            raise self._changed()
+        self._switch(standing)
         sync_folder(self.path.parent)
 
     def discard(self) -> None:
         """Leaves `path` as it was. After `commit` it does nothing."""
-        self.file.close()
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):  # what a full disk did not take is not missed
+            self.file.close()
+        with contextlib.suppress(OSError):
             self._temporary.unlink()
+
+    def _check(self) -> None:
+        """Raises ChangedFileError where the file is not the one that was read. Saved again without a change, it is."""
+        now = Standing.of(self.path)
+        if not now.is_file or (self.made_from is None and now != self._standing):
+            raise self._changed()
+        if self.made_from is not None and fingerprint(self.path) != self.made_from:
+            raise self._changed()
+
+    def _switch(self, standing: Standing) -> None:
+        if not standing.is_file:
+            try:
+                os.link(self._temporary, self.path)  # unlike a rename, it takes nobody's place
+            except FileExistsError:
+                raise self._changed() from None
+            except OSError:  # a file system without hard links
+                os.replace(self._temporary, self.path)
+            return
+        if not exchanged(self._temporary, self.path):
+            os.replace(self._temporary, self.path)
+            return
+        if Standing.of(self._temporary) != standing:
+            exchanged(self._temporary, self.path)  # somebody saved it in that very moment
+            raise self._changed()
+
+    def _changed(self) -> ChangedFileError:
+        kept = kept_beside(self._temporary, self.path)
+        return ChangedFileError(
+            f"{os.fspath(self.path)!r} has been changed meanwhile, and stays as it is; the result of what it was "
+            f"before is in {os.fspath(kept)!r}"
+        )
 
     def __enter__(self) -> AtomicFile:
         return self
@@ -80,14 +135,16 @@ class AtomicFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.commit()
-        self.discard()
+        try:
+            if kind is None:
+                self.commit()
+        finally:
+            self.discard()
 
 
 def remove_leftovers(path: Path) -> None:
     """Removes what runs that were killed left beside `path`. Nobody else may be writing it."""
-    for name in path.parent.glob(f".{_escaped(path.name[:100])}{_MARK}*.tmp"):
+    for name in path.parent.glob(f"{_escaped(_prefix(path))}*.tmp"):
         with contextlib.suppress(OSError):
             name.unlink()
 
@@ -107,7 +164,7 @@ def sync_folder(folder: Path) -> None:
 def _copy(source: Path, target: Path) -> None:
     """A copy that is whole whenever it is there."""
     # Named after the source: what a killed run leaves is found by that name.
-    handle, name = tempfile.mkstemp(prefix=f".{source.name[:100]}{_MARK}", suffix=".tmp", dir=target.parent)
+    handle, name = tempfile.mkstemp(prefix=_prefix(source), suffix=".tmp", dir=target.parent)
     os.close(handle)
     try:
         shutil.copy2(source, name)
@@ -116,6 +173,11 @@ def _copy(source: Path, target: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
         raise
+
+
+def _prefix(path: Path) -> str:
+    """How the names of files begin that stand beside `path` while it is made."""
+    return f".{short(path.name, 100)}{_MARK}"
 
 
 def _escaped(name: str) -> str:

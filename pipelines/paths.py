@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import glob
 import os
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 
 STDIN = "-"
+_NAMED_SUFFIXES = 6  # in a line for people
 
 SKIPPED_FOLDERS = frozenset({"node_modules", "__pycache__", "venv", "build", "dist", "site-packages"})
 """Folders of what nobody wrote by hand. Names that begin with a full stop are skipped too."""
@@ -31,17 +34,50 @@ def suffixes_of(format: str | None) -> frozenset[str]:
     return _SUFFIXES.get(format, frozenset({f".{format}"}))
 
 
-def expand(paths: Iterable[str], *, suffixes: Collection[str], exclude: Sequence[str] = ()) -> list[str]:
+@dataclass(slots=True)
+class Skipped:
+    """What a folder holds and does not give."""
+
+    found: list[tuple[str, str]] = field(default_factory=list)  # path and reason: format, hidden, link, folder, exclude
+
+    def add(self, path: str, reason: str) -> None:
+        self.found.append((path, reason))
+
+    def line(self) -> str:
+        """For people: how many of what; "" where there are none."""
+        counts = Counter(reason for _, reason in self.found)
+        suffixes = Counter(PurePath(path).suffix.lower() or "no suffix" for path, why in self.found if why == "format")
+        named = ", ".join(suffix for suffix, _ in suffixes.most_common(_NAMED_SUFFIXES))
+        if len(suffixes) > _NAMED_SUFFIXES:
+            named += ", ..."
+        said = {
+            "format": f"of other formats ({named})",
+            "hidden": "hidden",
+            "link": "links",
+            "folder": "folders that nobody writes by hand",
+            "exclude": "excluded",
+        }
+        return ", ".join(f"{counts[reason]} {what}" for reason, what in said.items() if counts[reason])
+
+
+def expand(
+    paths: Iterable[str],
+    *,
+    suffixes: Collection[str],
+    exclude: Sequence[str] = (),
+    skipped: Skipped | None = None,
+) -> list[str]:
     """The files that `paths` name, each once, in order; what is not there stays in the list.
 
     Folders give their files with one of `suffixes` (lower case, with the full stop), and those of the folders inside;
     links in them are not followed. Patterns (`*`, `**`, `?`, `[...]`) give what they match. `exclude`: patterns for a
-    name, or for a path from its end.
+    name, or for a path from its end. `skipped` is told what folders hold beside.
     """
+    skipped = Skipped() if skipped is None else skipped
     found: list[str] = []
     seen: set[str] = set()
     for path in paths:
-        for file in _files(path, suffixes, exclude):
+        for file in _files(path, suffixes, exclude, skipped):
             real = file if file == STDIN else os.path.realpath(file)
             if real not in seen:
                 seen.add(real)
@@ -49,11 +85,11 @@ def expand(paths: Iterable[str], *, suffixes: Collection[str], exclude: Sequence
     return found
 
 
-def _files(path: str, suffixes: Collection[str], exclude: Sequence[str]) -> Iterator[str]:
+def _files(path: str, suffixes: Collection[str], exclude: Sequence[str], skipped: Skipped) -> Iterator[str]:
     if path == STDIN:
         yield path
     elif os.path.isdir(path):
-        yield from _walk(path, suffixes, exclude)
+        yield from _walk(path, suffixes, exclude, skipped)
     elif os.path.lexists(path) or not glob.has_magic(path):
         if not _is_excluded(path, exclude):
             yield path
@@ -67,21 +103,39 @@ def _files(path: str, suffixes: Collection[str], exclude: Sequence[str]) -> Iter
             yield path  # fails when it is opened, by its name
 
 
-def _walk(folder: str, suffixes: Collection[str], exclude: Sequence[str]) -> Iterator[str]:
+def _walk(folder: str, suffixes: Collection[str], exclude: Sequence[str], skipped: Skipped) -> Iterator[str]:
     for parent, folders, names in os.walk(folder):
-        folders[:] = sorted(
-            name
-            for name in folders
-            if not name.startswith(".")
-            and name not in SKIPPED_FOLDERS
-            and not _is_excluded(os.path.join(parent, name), exclude)
-        )
+        kept = []
+        for name in sorted(folders):
+            path = os.path.join(parent, name)
+            if (reason := _folder_reason(name, path, exclude)) is None:
+                kept.append(name)
+            else:
+                skipped.add(path + os.sep, reason)
+        folders[:] = kept
         for name in sorted(names):
             path = os.path.join(parent, name)
-            if name.startswith(".") or Path(name).suffix.lower() not in suffixes:
-                continue
-            if not os.path.islink(path) and not _is_excluded(path, exclude):
+            if name.startswith("."):
+                skipped.add(path, "hidden")
+            elif _is_excluded(path, exclude):
+                skipped.add(path, "exclude")
+            elif os.path.islink(path):
+                skipped.add(path, "link")
+            elif Path(name).suffix.lower() not in suffixes:
+                skipped.add(path, "format")
+            else:
                 yield path
+
+
+def _folder_reason(name: str, path: str, exclude: Sequence[str]) -> str | None:
+    """Why a folder is not looked into."""
+    if name.startswith("."):
+        return "hidden"
+    if name in SKIPPED_FOLDERS:
+        return "folder"
+    if _is_excluded(path, exclude):
+        return "exclude"
+    return "link" if os.path.islink(path) else None  # `os.walk` lists it, and does not follow it
 
 
 def _is_excluded(path: str, exclude: Sequence[str]) -> bool:

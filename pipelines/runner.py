@@ -17,6 +17,7 @@ from .journal import Journal
 from .segmentation import Splitter, fit
 from .sentences import sentences
 from .words import Tolerance
+from .writable import writable
 
 LOOKAHEAD_PARTS = 4096
 LOOKAHEAD_CHARS = 4 << 20
@@ -28,6 +29,10 @@ MARKER_CHARS = LOOKAHEAD_CHARS // 64
 MEMO_TEXTS = 1024
 MEMO_CHARS = 1000
 """Texts that come again (headings, cells, lines of a log) are corrected once, as far back as this reaches."""
+
+MOST_GROWTH, MOST_ROOM = 4, 8000
+"""Characters of an output for each of the text, and so many more for what chat models say and think around it. No
+correction grows as much, and aligning it would take its time."""
 
 Owner = TypeVar("Owner")
 
@@ -231,13 +236,16 @@ class _Run(Generic[Owner]):
             checked = Checked((), outcome.refusal)
         elif outcome.text.strip() == task.text.strip():  # most texts of most files: nothing to align or to guard
             checked = Checked(())
+        elif len(outcome.text) > MOST_GROWTH * len(task.text) + MOST_ROOM:
+            found = f"{len(outcome.text)} characters for a text of {len(task.text)}"
+            checked = Checked((), Refusal("ratio", found))
         else:
             tolerance = self._options.tolerance
             if outcome.lost:
                 tolerance = replace(tolerance, lost="".join(sorted({*tolerance.lost, *outcome.lost})))
-            checked = check(
-                slot.work.part.text, task.segment, outcome.text, options=self._options.guards, tolerance=tolerance
-            )
+            text = slot.work.part.text
+            checked = check(text, task.segment, outcome.text, options=self._options.guards, tolerance=tolerance)
+            checked = writable(text, task.segment, checked)
         slot.pieces.append(Piece(task.segment, checked, None if was_known else outcome.result, was_known))
         slot.waiting -= 1
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import itemgetter
 
 from .documents import Refusal, Segment, shown
 from .sentences import sentences
@@ -144,7 +146,9 @@ class _Fitting:
 
 
 def _inside(spans: Sequence[tuple[int, int]], *, start: int, end: int) -> tuple[tuple[int, int], ...]:
-    return tuple(span for span in spans if start <= span[0] and span[1] <= end)
+    """The spans that lie in a stretch; `spans` ascend."""
+    first = bisect_left(spans, start, key=itemgetter(0))
+    return tuple(spans[first : bisect_right(spans, end, key=itemgetter(1))])
 
 
 def _whole(text: str) -> Spans:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -23,9 +24,14 @@ if TYPE_CHECKING:
         Summary,
     )
 
+logger = logging.getLogger(__name__)
+
 CHANGED, FAILED = 1, 3
 
-_OPTIONS = {name: f"--{name.replace('_', '-')}" for name in ("resume", "column", "field", "format", "max_edit_ratio")}
+_OPTIONS = {
+    name: f"--{name.replace('_', '-')}"
+    for name in ("resume", "column", "field", "format", "force_format", "max_edit_ratio")
+}
 """Options that what is wrong with a file may name."""
 
 
@@ -81,11 +87,17 @@ class Told:
         return found
 
 
-def inputs_of(paths: Sequence[str], format: str | None, exclude: Sequence[str]) -> list[str]:
-    """The files that `paths` name. Raises UsageError where stdin is one of several."""
-    from copyspec.pipelines import expand, suffixes_of
+def inputs_of(paths: Sequence[str], format: str | None, exclude: Sequence[str], told: Told) -> list[str]:
+    """The files that `paths` name; tells what folders hold beside. Raises UsageError where stdin is one of several."""
+    from copyspec.pipelines import Skipped, expand, suffixes_of
 
-    found = expand(paths, suffixes=suffixes_of(format), exclude=exclude)
+    skipped = Skipped()
+    found = expand(paths, suffixes=suffixes_of(format), exclude=exclude, skipped=skipped)
+    if line := skipped.line():
+        is_listed = logger.isEnabledFor(logging.INFO)
+        _tell(f"copyspec: skipped in folders: {line}" + ("" if is_listed else "; copyspec -v gec ... names them"), told)
+    for path, reason in skipped.found:
+        logger.info("skipped: %s (%s)", path, reason)
     if STDIN in found and len(found) > 1:
         raise UsageError("- is stdin and stands alone; correct the other files in another run")
     return found

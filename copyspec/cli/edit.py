@@ -108,10 +108,10 @@ class _Shown:
         self.target = output
         self.in_place, self.backup, self.whole, self.quiet, self.check = in_place, backup, whole, quiet, check
 
-    def put(self, path: str, edited: Edited) -> None:
+    def put(self, path: str, edited: Edited, data: bytes) -> None:
         target = Path(path) if self.in_place else self.target
         if target is not None:
-            self._write(target, edited)
+            self._write(target, edited, data)
             return
         if self.check:
             return
@@ -120,11 +120,14 @@ class _Shown:
             sys.stdout.buffer.write(line.encode("utf-8", "surrogateescape"))
         sys.stdout.buffer.flush()
 
-    def _write(self, target: Path, edited: Edited) -> None:
+    def _write(self, target: Path, edited: Edited, data: bytes) -> None:
+        """`data` is what the file held when it was read: one that was saved meanwhile stays."""
         from copyspec.pipelines import AtomicFile
 
         if edited.changed or not self.in_place:
             with AtomicFile(target, backup=self.backup) as file:
+                if self.in_place:
+                    file.expect(data)
                 file.write(edited.text.encode("utf-8", "surrogateescape"))
 
     def tell(self, line: str) -> None:
@@ -139,10 +142,11 @@ def _edit_files(pipeline: EditPipeline, paths: Sequence[str], instruction: str, 
     changed = failed = 0
     for path in paths:
         try:
-            text = decoded_text(sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes())
+            data = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
+            text = decoded_text(data)
             edited = pipeline(text, instruction)
             if edited.refusal is None:
-                shown.put(path, edited)
+                shown.put(path, edited, data)
         except (OSError, ValueError) as error:
             print(f"copyspec: {reason(path, error)}", file=sys.stderr)
             failed += 1

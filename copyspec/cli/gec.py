@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +23,12 @@ def gec(
         str | None,
         typer.Option(help="txt, md, jsonl, csv ... Default: by the suffix.", rich_help_panel=INPUT),
     ] = None,
+    force_format: Annotated[
+        bool,
+        typer.Option(
+            "--force-format", help="Even where --format puts time codes, tags or code at risk.", rich_help_panel=INPUT
+        ),
+    ] = False,
     line_mode: Annotated[
         bool, typer.Option("--line-mode", help="txt: each line by itself; their number stays.", rich_help_panel=INPUT)
     ] = False,
@@ -115,10 +122,12 @@ def gec(
     """Correct the grammar of files: only mistakes change, every other byte stays.
 
     Corrected text goes to stdout, to -o FILE or, with -i, into the files themselves. Exit code 1: --check or --diff
-    found something to correct; 2: wrong usage; 3: a file could not be read or written, the others are done.
+    found something to correct; 2: wrong usage; 3: a file could not be read or written, or was saved by somebody else
+    meanwhile; the others are done.
 
     The summary counts what was left as it was, by reason. Edits that touch numbers, links, code, names or what
-    --protect names; markup: an edit would bring some, protected: it touches some. Whole segments: ratio (more words
+    --protect names; markup: an edit would bring some, protected: it touches some; characters: it brings some that are
+    no text; formula: a cell of a table would become one, or is one. Whole segments: ratio (more words
     changed than --max-edit-ratio), lost (more would be gone than --max-lost-ratio), fragment (three words at most, no
     sentence, would become one), empty (the model wrote nothing), cut (its output had no end), length (longer than its
     context), encoding and binary (no text), json and field (records without a text).
@@ -139,6 +148,7 @@ def gec(
         raise UsageError(f"--stats {stats!r}: text or json")
     check_folders({"--output": output, "--edits": edits, "--html": html, "--m2": m2})
     form = FormatOptions(encoding=encoding, by_line=line_mode, field=field, in_place=untracked, column=column)
+    form = replace(form, force_format=force_format)
     suffix = options.backup_of(backup, backup_suffix, paths, in_place=in_place)
     files = FileOptions(format, form, in_place, suffix, output, resume)
     guards = GuardOptions(
@@ -163,5 +173,5 @@ def gec(
     run = RunOptions(guards, splitter(segmenter))
     loading: LoadOptions = {"device": device, "dtype": dtype}
     told = Told(quiet, check, stats, diff, edits, html, m2, files.is_writing)
-    inputs = inputs_of(paths, format, exclude or ())
+    inputs = inputs_of(paths, format, exclude or (), told)
     return run_files(inputs, files, run, told, lambda: corrector_of(model, loading, asked, threads))

@@ -14,6 +14,7 @@ from .jsonl import JSONLinesFormat
 from .m2 import M2Format
 from .markdown import MarkdownFormat
 from .reading import check_encoding
+from .suffixes import SUFFIXES, risk
 from .text import TextFormat
 
 __all__ = [
@@ -40,27 +41,12 @@ class FormatOptions:
     every_record: bool = False  # jsonl: add them to records without a change too
     column: str | int | None = None  # csv, tsv: name in the first row, or number from 1
     author: str = "copyspec"  # docx: who made the changes
+    force_format: bool = False  # take the format that is named, whatever the file's suffix puts at risk
 
     def __post_init__(self) -> None:
         check_encoding(self.encoding)
 
 
-_SUFFIXES = {
-    "": "txt",
-    ".txt": "txt",
-    ".text": "txt",
-    ".md": "md",
-    ".markdown": "md",
-    ".mdx": "md",
-    ".qmd": "md",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".tab": "tsv",
-    ".m2": "m2",
-    ".docx": "docx",
-}
 _MAKERS: dict[str, Callable[[FormatOptions], Format]] = {
     "txt": lambda told: TextFormat(by_line=told.by_line, encoding=told.encoding),
     "lines": lambda told: TextFormat(by_line=True, encoding=told.encoding),
@@ -81,16 +67,23 @@ NAMES = tuple(_MAKERS)
 def format_of(path: str | os.PathLike[str], name: str | None = None, *, options: FormatOptions | None = None) -> Format:
     """The format called `name`, or the one of the path's suffix; `-` (standard input) and no suffix are plain text.
 
-    Raises FormatError where the suffix is unknown, ValueError for an unknown name.
+    Raises FormatError where the suffix is unknown, or speaks of a file that the format called `name` would damage
+    (subtitles as text, say) and no option forces it; ValueError for an unknown name.
     """
+    options = options or FormatOptions()
+    suffix = PurePath(path).suffix.lower()
     if name is None:
-        suffix = PurePath(path).suffix.lower()
-        if suffix not in _SUFFIXES:
-            known = ", ".join(filter(None, _SUFFIXES))
+        if suffix not in SUFFIXES:
+            known = ", ".join(filter(None, SUFFIXES))
             raise FormatError(
                 f"{os.fspath(path)!r}: no format for {suffix!r}; known are {known}. Name the format: {', '.join(NAMES)}"
             )
-        name = _SUFFIXES[suffix]
+        name = SUFFIXES[suffix]
     if name not in _MAKERS:
         raise ValueError(f"unknown format {name!r}: name one of {', '.join(NAMES)}")
-    return _MAKERS[name](options or FormatOptions())
+    if not options.force_format and (what := risk(suffix, name)) is not None:
+        raise FormatError(
+            f"{os.fspath(path)!r} holds {what}, which {name!r} knows nothing of and a correction may damage: "
+            "force_format=True takes the risk"
+        )
+    return _MAKERS[name](options)

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO
 
-from ..documents import Edit, FormatError, Part
+from ..documents import Edit, FormatError, Part, Refusal, Segment
 from ..edits import apply
-from .reading import check_encoding, encode, is_blank, read_lines
+from .reading import as_label, changed, check_encoding, encode, is_blank, joined, read_lines
 from .text import segments_of
 
 _DELIMITERS = ",;\t|"
 _RECORD_LIMIT = 1 << 20
 """Characters. A quoted cell that is longer is a quote that nobody closed."""
+_QUOTED = re.compile(r'"[^"]*(?:""[^"]*)*"')
 _MARK = "\ufeff"
+_IGNORED = " \u00a0\ufeff"
+_EVALUATED = ("=", "＝")
+_FORMULA_STARTS = "=+-@\t\r\n＝＋－＠"
+"""What a spreadsheet takes for the beginning of a formula (OWASP, CSV injection)."""
+_FORMULA_SIGNS = "=+@|＝＋＠"
+"""What a correction never brings into a cell: another program's delimiters may begin a cell there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +65,7 @@ class DelimitedFormat:
                 continue
             start, end = cells[index]
             text = _value(record[start:end])
-            segments, refused = segments_of(text)
+            segments, refused = _segments(text, delimiter, is_quoted=bool(_QUOTED.fullmatch(record, start, end)))
             yield Part(text, segments, refused, _Cell(record, start, end, delimiter))
 
     def write(self, part: Part, edits: Sequence[Edit]) -> bytes:
@@ -67,9 +74,12 @@ class DelimitedFormat:
             raise TypeError(f"a part of another format: {part!r}")
         if not edits:
             return encode(cell.record, self.encoding)
-        text = apply(part.text, edits)
-        was_quoted = cell.record[cell.start : cell.end].startswith('"')
-        if was_quoted or text.startswith('"') or any(char in text for char in (cell.delimiter, "\r", "\n")):
+        text = changed(part.text, edits)
+        if begins_formula(text) and not begins_formula(part.text):
+            raise FormatError(f"a correction would make a formula of a cell: {text[:40]!r}")
+        was_quoted = bool(_QUOTED.fullmatch(cell.record, cell.start, cell.end))
+        is_split = any(char in text for char in (cell.delimiter, "\r", "\n"))
+        if was_quoted or is_split or text.count('"') != part.text.count('"'):
             text = '"' + text.replace('"', '""') + '"'
         return encode(apply(cell.record, [Edit(cell.start, cell.end, text)]), self.encoding)
 
@@ -133,5 +143,39 @@ class _Reader:
                 return found
 
 
+def begins_formula(text: str) -> bool:
+    """Whether a spreadsheet may compute the cell instead of showing it."""
+    return text.lstrip(_IGNORED)[:1] in _FORMULA_STARTS and bool(text.strip())
+
+
+def _segments(text: str, delimiter: str, *, is_quoted: bool) -> tuple[tuple[Segment, ...], tuple[Refusal, ...]]:
+    """The paragraphs of a cell, none of which may become a formula. What is one already stays.
+
+    So do quotes in a cell without quotes around it: where there is one more or less, the cells behind are other ones.
+    """
+    value = text.lstrip(_IGNORED)
+    if value.startswith(_EVALUATED):
+        return (), (Refusal("formula", f"{value[:40]!r} is a formula"),)
+    forbidden = _FORMULA_SIGNS
+    quotes: list[tuple[int, int]] = []
+    if not is_quoted:
+        quotes = [(found.start(), found.end()) for found in re.finditer('"', text)]
+        forbidden += '"' + (delimiter if quotes else "")
+    segments, refused = segments_of(text)
+    found = []
+    for segment in segments:
+        inside = [span for span in quotes if segment.start <= span[0] < segment.end]
+        told = as_label(text, segment)
+        found.append(
+            replace(
+                told,
+                protected=joined(told.protected, inside),
+                forbidden=told.forbidden + forbidden,
+                not_first="" if text[: segment.start].strip(_IGNORED) else _FORMULA_STARTS,
+            )
+        )
+    return tuple(found), refused
+
+
 def _value(cell: str) -> str:
-    return cell[1:-1].replace('""', '"') if len(cell) > 1 and cell[0] == cell[-1] == '"' else cell
+    return cell[1:-1].replace('""', '"') if _QUOTED.fullmatch(cell) else cell

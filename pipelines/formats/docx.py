@@ -4,20 +4,40 @@ from __future__ import annotations
 
 import io
 import re
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import BinaryIO
 
 from ..documents import Edit, FormatError, Part, Refusal, Segment
 from .docx_revisions import Revision, spliced
 from .docx_xml import OBJECT, Paragraph, paragraphs
-from .reading import segment_of
+from .reading import as_label, changed, joined, segment_of
 
 _STORIES = re.compile(r"word/(?:document|header|footer|footnotes|endnotes)\d*\.xml")
 _IDS = re.compile(rb"\bid=[\"'](\d{1,9})[\"']")
-_SIZE_LIMIT = 512 << 20
-"""Bytes of XML after unpacking. More is no document that a person wrote."""
+_SIZE_LIMIT = 64 << 20
+"""Bytes of XML after unpacking, counted as they come: a header may say less. No person writes more."""
+_RATIO_LIMIT, _RATIO_FREE = 100, 8 << 20
+"""Bytes after unpacking for each byte of the file, above so many: Word's own XML packs ten to twenty to one."""
+_CHUNK = 1 << 16
+_PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""What Word documents are packed with (ECMA-376 part 2, annex C); others do not unpack in small steps."""
+_BROKEN = (
+    zipfile.BadZipFile,
+    zipfile.LargeZipFile,
+    zlib.error,
+    struct.error,
+    RuntimeError,
+    NotImplementedError,
+    EOFError,
+    OSError,
+    ValueError,
+    IndexError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +86,13 @@ class DocxFormat:
             raise TypeError(f"a part of another format: {part!r}")
         if not edits:
             return document.data
+        changed(part.text, edits)  # raises for what may not be written
         changes = _by_story(document.placed, edits)
         stories = _stories(document.data)
         next_id = 1 + max((int(found[1]) for xml in stories.values() for found in _IDS.finditer(xml)), default=0)
         new: dict[str, bytes] = {}
-        for story, changed in changes.items():
-            new[story], next_id = spliced(stories[story], changed, self.revision, next_id)
+        for story, pairs in changes.items():
+            new[story], next_id = spliced(stories[story], pairs, self.revision, next_id)
         return _rezipped(document.data, new)
 
 
@@ -79,14 +100,40 @@ def _stories(data: bytes) -> dict[str, bytes]:
     """The XML of the parts that hold text, the main one first. Raises FormatError for what is no document."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            names = [name for name in archive.namelist() if _STORIES.fullmatch(name)]
-            if not any(name.startswith("word/document") for name in names):
+            names = archive.namelist()
+            if len(set(names)) < len(names):
+                raise FormatError("the archive holds two files of the same name, which no word processor writes")
+            stories = [name for name in names if _STORIES.fullmatch(name)]
+            if not any(name.startswith("word/document") for name in stories):
                 raise FormatError("no Word document: the archive has no word/document.xml")
-            if sum(archive.getinfo(name).file_size for name in names) > _SIZE_LIMIT:
-                raise FormatError(f"the document's text is larger than {_SIZE_LIMIT >> 20} MB unpacked")
-            return {name: archive.read(name) for name in sorted(names, key=lambda name: (name[5] != "d", name))}
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, RuntimeError, NotImplementedError, EOFError) as error:
+            left = min(_SIZE_LIMIT, max(_RATIO_FREE, _RATIO_LIMIT * len(data)))
+            found = {}
+            for name in sorted(stories, key=lambda name: (name[5] != "d", name)):
+                found[name] = _unpacked(archive, name, left)
+                left -= len(found[name])
+            return found
+    except FormatError:
+        raise
+    except _BROKEN as error:
         raise FormatError(f"no Word document (.docx): {error}; encrypted and old .doc files cannot be read") from None
+
+
+def _unpacked(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
+    """A file of the archive, unpacked step by step. Raises FormatError where it is longer than `limit`."""
+    info = archive.getinfo(name)
+    if info.compress_type not in _PACKINGS:
+        raise FormatError(f"{name!r} is packed by method {info.compress_type}: Word documents are deflated or stored")
+    pieces, size = [], 0
+    with archive.open(info) as file:
+        while piece := file.read(_CHUNK):
+            size += len(piece)
+            if size > limit:
+                raise FormatError(
+                    f"{name!r} unpacks to more than {limit >> 20} MB: a document's text is {_SIZE_LIMIT >> 20} MB at "
+                    f"most, and {_RATIO_LIMIT} times its file where that is more than {_RATIO_FREE >> 20} MB"
+                )
+            pieces.append(piece)
+    return b"".join(pieces)
 
 
 def _segment(paragraph: Paragraph, offset: int) -> Segment | Refusal | None:
@@ -94,6 +141,7 @@ def _segment(paragraph: Paragraph, offset: int) -> Segment | Refusal | None:
     found = segment_of(text, 0, len(text))
     if not isinstance(found, Segment):
         return found
+    found = as_label(text, found) if paragraph.is_label else found
     if paragraph.is_revised:
         return Refusal("tracked", f"{text[:40]!r} holds tracked changes: accept or reject them first")
     protected: list[tuple[int, int]] = []
@@ -113,7 +161,7 @@ def _segment(paragraph: Paragraph, offset: int) -> Segment | Refusal | None:
         found,
         start=found.start + offset,
         end=found.end + offset,
-        protected=tuple(protected),
+        protected=joined(((start + offset, end + offset) for start, end in found.protected), protected),
         hidden=tuple(hidden),
     )
 
@@ -136,9 +184,27 @@ def _by_story(placed: Sequence[_Placed], edits: Sequence[Edit]) -> dict[str, lis
 
 
 def _rezipped(data: bytes, new: dict[str, bytes]) -> bytes:
-    """The archive with some of its files replaced: names, order, dates and compression as they were."""
+    """The archive with some of its files replaced. The others are not even unpacked: their bytes are copied."""
     out = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(data)) as archive, zipfile.ZipFile(out, "w") as copy:
-        for info in archive.infolist():
-            copy.writestr(info, new.get(info.filename) or archive.read(info), compress_type=info.compress_type)
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive, zipfile.ZipFile(out, "w") as copy:
+            copy.comment = archive.comment
+            listed = sorted(archive.infolist(), key=lambda info: info.header_offset)
+            borders = [*(info.header_offset for info in listed), archive.start_dir]
+            for info, (start, end) in zip(listed, pairwise(borders), strict=True):
+                if info.filename in new:
+                    copy.writestr(info, new[info.filename], compress_type=info.compress_type)
+                    continue
+                if not 0 <= start + info.compress_size <= end <= len(data):
+                    raise FormatError(
+                        f"files of the archive overlap at {info.filename!r}: no word processor writes that"
+                    )
+                info.header_offset = out.tell()
+                out.write(data[start:end])
+                copy.filelist.append(info)
+                copy.start_dir = out.tell()
+    except FormatError:
+        raise
+    except _BROKEN as error:
+        raise FormatError(f"the document cannot be packed again: {error}") from None
     return out.getvalue()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import accumulate, pairwise, zip_longest
 from xml.sax.saxutils import escape, quoteattr
 
 from ..documents import Edit
@@ -42,15 +43,13 @@ class _Writer:
     def splices(self, paragraph: Paragraph, edits: Sequence[Edit]) -> list[tuple[int, int, bytes]]:
         """The runs that edits touch, written anew: first and last byte, and what stands there then."""
         found = []
-        inserted = _insertions(paragraph, edits)
-        at = 0
-        for number, run in enumerate(paragraph.runs):
-            size = run.size
-            removed = [
-                (max(edit.start - at, 0), min(edit.end - at, size))
-                for edit in edits
-                if edit.start < at + size and edit.end > at
-            ]
+        spans = _spans(paragraph)
+        inserted = _insertions(paragraph, spans, edits)
+        starts, ends = [edit.start for edit in edits], [edit.end for edit in edits]
+        for number, (run, (at, end)) in enumerate(zip(paragraph.runs, spans, strict=True)):
+            size = end - at
+            touching = edits[bisect_right(ends, at) : bisect_left(starts, end)]
+            removed = [(max(edit.start - at, 0), min(edit.end - at, size)) for edit in touching]
             coming: dict[int, str] = {}
             for edit in inserted.get(number, ()):
                 place = min(edit.end - at, size)  # behind what it replaces
@@ -59,28 +58,31 @@ class _Writer:
                 found += [(edge, edge, self._new(run, text)) for edge, text in _beside(run, coming)]
             elif removed or coming:
                 found.append((run.start, run.end, self._run(run, removed, coming)))
-            at += size
         return found
 
     def _run(self, run: Run, removed: Sequence[tuple[int, int]], coming: dict[int, str]) -> bytes:
         """A run cut at the edges of what is removed and where something comes in."""
-        cuts = sorted({0, run.size, *(edge for span in removed for edge in span), *coming})
+        borders = list(accumulate((len(atom.text) for atom in run.atoms), initial=0))
+        size = borders[-1]
+        cuts = sorted({0, size, *(edge for span in removed for edge in span), *coming})
+        firsts = [first for first, _ in removed]
         pieces = []
-        for start, end in zip_longest(cuts, cuts[1:], fillvalue=run.size):
+        for start, end in zip_longest(cuts, cuts[1:], fillvalue=size):
             if start in coming:
                 pieces.append(self._new(run, coming[start]))
             if start < end:
-                is_removed = any(first <= start < last for first, last in removed)
-                pieces.append(self._old(run, start, end, is_removed=is_removed))
+                before = bisect_right(firsts, start) - 1
+                is_removed = before >= 0 and start < removed[before][1]
+                pieces.append(self._old(run, borders, (start, end), is_removed=is_removed))
         return b"".join(pieces)
 
-    def _old(self, run: Run, start: int, end: int, *, is_removed: bool) -> bytes:
-        """The characters from `start` to `end` of a run, as a run of their own."""
+    def _old(self, run: Run, borders: Sequence[int], span: tuple[int, int], *, is_removed: bool) -> bytes:
+        """The characters of a `span` of a run, as a run of their own. `borders`: where its atoms begin, and its end."""
         kept, gone = [], []
-        at = 0
-        for atom in run.atoms:
+        start, end = span
+        for number in range(bisect_right(borders, start) - 1, bisect_left(borders, end)):
+            atom, at = run.atoms[number], borders[number]
             first, last = max(start - at, 0), min(end - at, len(atom.text))
-            at += len(atom.text)
             if first >= last:
                 continue
             if not atom.is_text:
@@ -125,18 +127,21 @@ def _name(run: Run, kind: str) -> bytes:
     return prefix + colon + kind.encode()
 
 
-def _insertions(paragraph: Paragraph, edits: Sequence[Edit]) -> dict[int, list[Edit]]:
+def _spans(paragraph: Paragraph) -> list[tuple[int, int]]:
+    """Where the runs stand in the paragraph's text."""
+    borders = list(accumulate((run.size for run in paragraph.runs), initial=0))
+    return list(pairwise(borders))
+
+
+def _insertions(paragraph: Paragraph, spans: Sequence[tuple[int, int]], edits: Sequence[Edit]) -> dict[int, list[Edit]]:
     """The edits that bring text, by the run that they go into: the one that is changed, or the one before."""
-    spans, at = [], 0
-    for run in paragraph.runs:
-        spans.append((at, at + run.size))
-        at += run.size
+    starts, ends = [start for start, _ in spans], [end for _, end in spans]
     found: dict[int, list[Edit]] = {}
     for edit in edits:
         if not edit.replacement:
             continue
         best = min(
-            (number for number, (start, end) in enumerate(spans) if start <= edit.start <= end),
+            range(bisect_left(ends, edit.start), bisect_right(starts, edit.start)),
             key=lambda number: _reluctance(paragraph.runs[number], spans[number], edit),
             default=None,
         )

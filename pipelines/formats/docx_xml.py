@@ -18,6 +18,7 @@ _SPACES = (
 _SIGNS = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "\u2011", "softHyphen": "\u00ad"}
 _SILENT = frozenset({"lastRenderedPageBreak", "rPr"})
 _REVISIONS = frozenset({"ins", "del", "moveFrom", "moveTo", "rPrChange", "pPrChange"})
+_LABEL_STYLE = re.compile(r"heading|title|caption|toc", re.IGNORECASE)
 _XML_SPACE = "http://www.w3.org/XML/1998/namespace space"
 _TAG = re.compile(rb"<[^\"'>]*(?:\"[^\"]*\"[^\"'>]*|'[^']*'[^\"'>]*)*>")
 
@@ -52,6 +53,7 @@ class Run:
 class Paragraph:
     runs: list[Run] = field(default_factory=list)
     is_revised: bool = False  # holds tracked changes already
+    is_label: bool = False  # a heading, or in the cell of a table
 
     @property
     def text(self) -> str:
@@ -77,6 +79,8 @@ class _Parser:
         self.path: list[str] = []
         self.starts: list[int] = []
         self.fields = 0  # open ones; a table of contents is one over many paragraphs
+        # Open elements by name: looking through `path` would take the square of the depth.
+        self.open = dict.fromkeys(("hyperlink", "fldSimple", "tc", "Fallback"), 0)
         self.keeps_space = [False]  # xml:space, inherited
         self.chars: list[str] = []
         self.head = b"<w:r>"
@@ -84,6 +88,7 @@ class _Parser:
         self.parser.StartElementHandler = self._start
         self.parser.EndElementHandler = self._end
         self.parser.CharacterDataHandler = self.chars.append
+        self.parser.CommentHandler = self.parser.ProcessingInstructionHandler = self._aside
         self.parser.StartDoctypeDeclHandler = self._doctype
         try:
             self.parser.Parse(xml, True)
@@ -93,15 +98,28 @@ class _Parser:
     def _doctype(self, *_: object) -> None:
         raise FormatError("the document's XML has a document type, which no word processor writes")
 
+    def _aside(self, *_: object) -> None:
+        """A comment: a run that is written anew would lose it."""
+        if self.runs:
+            self.runs[-1].is_opaque = True
+
     def _start(self, expanded: str, attributes: dict[str, str]) -> None:
         space, _, name = expanded.rpartition(" ")
         name = name if space in _SPACES else f"{space} {name}"
         at = self.parser.CurrentByteIndex
+        parent = self.path[-1] if self.path else ""
+        if (kind := name.rpartition(" ")[2]) in self.open:
+            self.open[kind] += 1
+        if parent == "t" and self.runs:
+            self.runs[-1].is_opaque = True  # text that is not text alone
         if name == "p":
-            self.paragraphs.append(Paragraph())
-        elif name == "r" and self.paragraphs:
-            in_link = "hyperlink" in self.path
-            fixed = self.fields > 0 or "fldSimple" in self.path
+            self.paragraphs.append(Paragraph(is_label=self.open["tc"] > 0))
+        elif name == "pStyle" and self.paragraphs:
+            style = next((value for key, value in attributes.items() if key.endswith(" val")), "")
+            self.paragraphs[-1].is_label |= bool(_LABEL_STYLE.search(style))
+        elif name == "r" and self.paragraphs and parent != "r":
+            in_link = self.open["hyperlink"] > 0
+            fixed = self.fields > 0 or self.open["fldSimple"] > 0
             self.head = self._tag(at)
             self.runs.append(Run(at, head=_opened(self.head), is_fixed=fixed, in_link=in_link))
         elif name == "fldChar":
@@ -118,6 +136,8 @@ class _Parser:
     def _end(self, _: str) -> None:
         name, start, keeps = self.path.pop(), self.starts.pop(), self.keeps_space.pop()
         parent = self.path[-1] if self.path else ""
+        if (kind := name.rpartition(" ")[2]) in self.open:
+            self.open[kind] -= 1
         at, opening = self.parser.CurrentByteIndex, self._tag(start)
         # For an empty element expat points behind it, for others at the closing tag.
         end = start + len(opening) if opening.endswith(b"/>") else at + len(self._tag(at))
@@ -131,7 +151,7 @@ class _Parser:
             self.paragraphs[-1].runs.append(_whole(Run(start, end, head=self.head, is_opaque=True)))
         elif name == "p" and self.paragraphs:
             paragraph = self.paragraphs.pop()
-            if not any(name.endswith(" Fallback") for name in self.path):
+            if not self.open["Fallback"]:
                 self.found.append(paragraph)
         self.chars.clear()
 

@@ -10,10 +10,11 @@ from typing import BinaryIO
 
 from ..documents import Edit, FormatError, Part, Refusal
 from ..edits import apply
-from .reading import check_encoding, encode, is_blank, read_lines
+from .reading import changed, check_encoding, encode, is_blank, read_lines
 from .text import segments_of
 
-_DECODER = JSONDecoder()
+# Numbers are looked over, not made: one of a million digits takes minutes, and the interpreter may refuse it.
+_DECODER = JSONDecoder(parse_int=lambda digits: 0, parse_float=lambda digits: 0.0)
 _SPACE = " \t\r\n"
 _MARK = "\ufeff"
 
@@ -57,7 +58,7 @@ class JSONLinesFormat:
             raise TypeError(f"a part of another format: {part!r}")
         if record.field is None or not (edits or (self.every_record and not self.in_place)):
             return encode(record.line, self.encoding)
-        corrected = apply(part.text, edits)
+        corrected = changed(part.text, edits)
         if self.in_place:
             fields: dict[str, object] = {record.field: corrected}
         else:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import BinaryIO
 
-from ..documents import Edit, FormatError, Part, Refusal, Segment
-from ..edits import apply
+from ..documents import Edit, FormatError, Part, Refusal
 from ..words import Word, align
-from .reading import check_encoding, encode, is_blank, read_lines, segment_of
+from .reading import changed, check_encoding, encode, is_blank, read_lines, segment_of
 
 NOOP = "A -1 -1|||noop|||-NONE-|||REQUIRED|||-NONE-|||0"
 _MARK = "\ufeff"
@@ -43,7 +43,7 @@ class M2Format:
         if not part.text or (not edits and set(annotations) <= {NOOP}):
             return encode("".join(block), self.encoding)
         end = next((line[len(line.rstrip("\r\n")) :] for line in block if line.startswith(("S ", _MARK))), "") or "\n"
-        written = [line + end for line in annotated(part.text, apply(part.text, edits))]
+        written = [line + end for line in annotated(part.text, changed(part.text, edits))]
         kept: list[str] = []
         for line in block:
             if line.lstrip(_MARK).startswith("S "):
@@ -91,7 +91,11 @@ def _part(block: list[str]) -> Part:
         refused = (Refusal("m2", f"no sentence: {stray[:80]!r}"),) if stray else ()
         return Part("", refused=refused, carried=tuple(block))
     text = sentence[2:].rstrip("\r\n")
+    if "||" in text:
+        refused = (Refusal("markup", f"{text[:80]!r} holds bars, which end the fields of an annotation"),)
+        return Part(text, refused=refused, carried=tuple(block))
     found = segment_of(text, 0, len(text), is_tokenized=True)
     if isinstance(found, Refusal):
         return Part(text, refused=(found,), carried=tuple(block))
-    return Part(text, (found,) if isinstance(found, Segment) else (), carried=tuple(block))
+    # A bar of a correction would end the field of an annotation that it stands in.
+    return Part(text, (replace(found, forbidden="|"),) if found else (), carried=tuple(block))

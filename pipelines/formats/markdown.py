@@ -12,9 +12,8 @@ from dataclasses import replace
 from typing import BinaryIO
 
 from ..documents import Edit, Part, Refusal, Segment
-from ..edits import apply
 from .markdown_inline import ACTIVE, cells, markup
-from .reading import check_encoding, encode, read_lines, segment_of
+from .reading import changed, check_encoding, encode, gathered, joined, read_lines, segment_of
 from .text import PARAGRAPH_LIMIT
 
 _QUOTES = re.compile(r"(?: {0,3}>[ \t]?)*")
@@ -24,7 +23,6 @@ _FENCE = re.compile(r"(`{3,})[^`]*$|(~{3,})")
 _RULE = re.compile(r"([-*_])[ \t]*(?:\1[ \t]*){2,}$")
 _UNDERLINE = re.compile(r"(?:=+|-+)[ \t]*$")
 _HEADING = re.compile(r"#{1,6}(?:[ \t]+|$)")
-_HEADING_END = re.compile(r"(?:[ \t]+#+)?(?:[ \t]*\{[^{}]*\})?[ \t]*$")
 _DEFINITION = re.compile(r"\[(?!\^)[^\]]+\]:|\*\[[^\]]+\]:")
 _FOOTNOTE = re.compile(r"\[\^[^\]\s]+\]:[ \t]*")
 _ROW_OF_DASHES = re.compile(r"(?=.*\|)\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$")
@@ -56,21 +54,27 @@ _OPENINGS = (  # how a block begins, and how its last line ends it; None: before
 _OPENING_CHARS = "`~<$\\"
 _ALONE = 6  # index of the opening that cannot interrupt a paragraph
 
+_NESTING = 100
+"""Lists in lists on one line: nobody writes more, and each costs a look at the rest of the line."""
+
 
 class MarkdownFormat:
-    """A part is a block: a paragraph, an item, a row of a table, a line of code."""
+    """A part is a block: a paragraph, an item, a row of a table, lines without prose."""
 
     def __init__(self, *, encoding: str = "utf-8") -> None:
         self.encoding = check_encoding(encoding)
 
     def read(self, stream: BinaryIO) -> Iterator[Part]:
+        return gathered(self._parts(stream))
+
+    def _parts(self, stream: BinaryIO) -> Iterator[Part]:
         reader = _Reader()
         for line in read_lines(stream, self.encoding):
             yield from reader.feed(line)
         yield from reader.flush()
 
     def write(self, part: Part, edits: Sequence[Edit]) -> bytes:
-        return encode(apply(part.text, edits), self.encoding)
+        return encode(changed(part.text, edits), self.encoding)
 
 
 class _Reader:
@@ -167,7 +171,7 @@ class _Reader:
             yield from self.flush()
             at, inner = self._enter(body, at, len(item[0]), indent)
             indent, rest = self.indents[-1] + inner, body[at:]
-            if not rest or inner >= 4:
+            if not rest or inner >= 4 or len(self.indents) > _NESTING:
                 yield Part(line)
                 return
         yield from self._leaf(line, body, at, depth)
@@ -191,8 +195,7 @@ class _Reader:
         elif heading := _HEADING.match(rest):
             self.in_table = False
             yield from self.flush()
-            ending = _HEADING_END.search(body, at + heading.end() - 1)
-            yield _prose(line, [(at + heading.end(), ending.start() if ending else len(body))])
+            yield _prose(line, [(at + heading.end(), _heading_end(body, at + heading.end()))])
         elif _DEFINITION.match(rest) and not self.lines:
             yield Part(line)
         elif self.in_table:
@@ -246,6 +249,17 @@ def _columns(space: str) -> int:
     return width
 
 
+def _heading_end(body: str, start: int) -> int:
+    """Where the text of a heading ends: before closing `#`, and attributes in braces behind them."""
+    kept = body[start - 1 :].rstrip(" \t")  # with the space before the text: "# #" has none
+    if kept.endswith("}") and (brace := kept.rfind("{")) >= 0 and "}" not in kept[brace:-1]:
+        kept = kept[:brace].rstrip(" \t")
+    closed = kept.rstrip("#")
+    if closed != kept and closed.endswith((" ", "\t")):
+        kept = closed.rstrip(" \t")
+    return max(start, start - 1 + len(kept))
+
+
 def _prose(line: str, spans: Sequence[tuple[int, int]]) -> Part:
     """A heading or a row of a table: a segment in each span, none of which takes on a capital or a full stop."""
     found = [_segment(line, start, end, is_label=True) for start, end in spans if start < end]
@@ -266,5 +280,5 @@ def _segment(text: str, start: int, end: int, *, is_label: bool = False) -> Segm
     if not isinstance(found, Segment):
         return found
     forbidden = ACTIVE + ".!?" if is_label else ACTIVE
-    protected = tuple(markup(text, found.start, found.end))
+    protected = joined(found.protected, markup(text, found.start, found.end))
     return replace(found, protected=protected, forbidden=forbidden, is_label=is_label)

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 from ..documents import Edit, Part, Refusal, Segment
-from ..edits import apply
-from .reading import check_encoding, encode, is_blank, lines_of, read_lines, segment_of
+from .reading import changed, check_encoding, encode, gathered, is_blank, lines_of, read_lines, segment_of
 
 PARAGRAPH_LIMIT = 64 << 10
 """Characters. What is longer without a blank line is no paragraph, but a list or a log: cut between lines."""
@@ -24,6 +23,9 @@ class TextFormat:
         self.encoding = check_encoding(encoding)
 
     def read(self, stream: BinaryIO) -> Iterator[Part]:
+        return gathered(self._parts(stream))
+
+    def _parts(self, stream: BinaryIO) -> Iterator[Part]:
         lines = read_lines(stream, self.encoding)
         for text in lines if self.by_line else _paragraphs(lines):
             found = segment_of(text, 0, len(text), is_tokenized=self.is_tokenized)
@@ -33,7 +35,7 @@ class TextFormat:
                 yield Part(text, (found,) if found else ())
 
     def write(self, part: Part, edits: Sequence[Edit]) -> bytes:
-        return encode(apply(part.text, edits), self.encoding)
+        return encode(changed(part.text, edits), self.encoding)
 
 
 def segments_of(text: str) -> tuple[tuple[Segment, ...], tuple[Refusal, ...]]:

@@ -1,0 +1,47 @@
+"""Which format a file's name speaks of, and what another one would put at risk."""
+
+from __future__ import annotations
+
+SUFFIXES = {
+    "": "txt",
+    ".txt": "txt",
+    ".text": "txt",
+    ".md": "md",
+    ".markdown": "md",
+    ".mdx": "md",
+    ".qmd": "md",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".m2": "m2",
+    ".docx": "docx",
+}
+
+_AT_RISK = {
+    "time codes": "srt vtt sbv sub ass ssa lrc ttml dfxp",
+    "tags": "html htm xhtml xht xml svg rss atom xsl xslt tei dita docbook fb2 opml vue svelte jsp php erb",
+    "commands": "tex latex ltx bib sty cls dtx rnw typ rtf po pot",
+    "code": "py pyi pyx ipynb js mjs cjs jsx ts tsx java kt scala c h cc cpp cxx hpp cs go rs rb pl pm lua r jl swift "
+    "m sh bash zsh fish ps1 bat cmd sql css scss less json json5 yaml yml toml ini cfg conf env properties lock "
+    "diff patch",
+    "bytes that are no text": "doc odt ott pages pdf epub mobi djvu xls xlsx ods ppt pptx odp zip gz bz2 xz zst 7z "
+    "tar png jpg jpeg gif webp bmp tiff ico mp3 mp4 wav ogg webm mov avi exe dll so o a pyc class jar whl db "
+    "sqlite parquet npy npz pt safetensors bin",
+    "code, links and other markup": "md markdown mdx qmd",
+    "records": "jsonl ndjson",
+    "cells": "csv tsv tab",
+    "annotations": "m2",
+    "a packed document": "docx",
+}
+_TEXTS = ("txt", "lines", "parallel", "md")
+"""Formats that take a file for text, whatever it is."""
+_RISKS = {f".{suffix}": what for what, suffixes in _AT_RISK.items() for suffix in suffixes.split()}
+
+
+def risk(suffix: str, name: str) -> str | None:
+    """What a file with that suffix (lower case) holds that the format called `name` does not know; None: nothing."""
+    if name not in _TEXTS or SUFFIXES.get(suffix) == name:
+        return None
+    return _RISKS.get(suffix)
