@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from copyspec.pretrained import LoadError, Pretrained
+
 from .base import check_texts
 
 if TYPE_CHECKING:
@@ -22,7 +24,8 @@ class HuggingFaceEmbedder:
 
     `model`: hub id or folder (HF_HUB_OFFLINE keeps it from the network). `prefix` stands before every text, where
     an encoder was trained so ("query: ", "passage: "). Longer texts than the model reads are cut at its limit.
-    Batches hold texts of similar length.
+    Batches hold texts of similar length. `trust_remote_code=True` runs code of the model's folder, with all rights of
+    this process; without it none ever runs. Raises copyspec.LoadError for a model that cannot be loaded.
     """
 
     def __init__(
@@ -33,18 +36,20 @@ class HuggingFaceEmbedder:
         batch_size: int = 32,
         prefix: str = "",
         normalize: bool = True,
+        trust_remote_code: bool = False,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size!r}")
         import torch
-        from transformers import AutoModel, AutoTokenizer
+        from transformers import AutoModel
 
         self.name, self.prefix = os.fspath(model), prefix
+        found = Pretrained(self.name, trust_remote_code=trust_remote_code)
         try:
-            self._tokenizer = AutoTokenizer.from_pretrained(self.name)
-            self._model = AutoModel.from_pretrained(self.name)
-        except (OSError, ValueError) as error:
-            raise OSError(f"encoder {self.name!r} cannot be loaded, give a folder or a hub id: {error}") from error
+            self._model = found.model(AutoModel, found.config())
+            self._tokenizer = found.tokenizer()
+        except LoadError as error:
+            raise LoadError(f"encoder {self.name!r} cannot be loaded, give a folder or a hub id: {error}") from error
         if self._tokenizer.pad_token is None:
             self._tokenizer.pad_token = self._tokenizer.eos_token
         self._tokenizer.padding_side = "right"
