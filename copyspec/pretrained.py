@@ -47,6 +47,7 @@ ATTENTION = ("eager", "sdpa", "flex_attention")
 # weight takes a bit or more of a file, and is counted twice (made, then read); tables of positions are in no file.
 MAX_PARTS, MAX_COMPUTED, WEIGHTS_A_BYTE = 1_000_000, 1 << 28, 8
 
+
 @dataclass(frozen=True, slots=True)
 class Pretrained:
     """A model by its hub id or folder. Everything raises LoadError, whatever is wrong with the files."""
