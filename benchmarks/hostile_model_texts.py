@@ -40,7 +40,7 @@ TEMPLATES = {
     "comprehension": "{{ range(99999)|map('string')|map('length')|sum * (range(99999)|list|length) }}",
     "long": "{{ 'a' * 10**9 }}",
     "too long": "{{ 'a' * 10**13 }}",
-    "power": "{{ 9 ** 9 ** 9 }}",
+    "power": "{{ 9 ** (9 ** 9) }}",
     "doubling": "{% set n = namespace(s='a') %}{% for i in range(33) %}{% set n.s = n.s ~ n.s %}{% endfor %}{{ n.s }}",
     "padding": "{{ '%2000000000d' % 1 }}",
     "centre": "{{ 'a'|center(3000000000) }}",

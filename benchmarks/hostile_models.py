@@ -5,9 +5,9 @@
 Each case is a folder that is hostile or damaged (`hostile_model_kinds`, `hostile_model_texts`) and a way in: the
 functions, commands and classes that load a model. It runs in a process of its own with limits of memory and time,
 with "y" on stdin, and with a hook that sees which files are opened. What a case may end in: `worked`, or `refused`
-with an error of copyspec's own in one line. Everything else is a failure: `executed` (code of the folder ran),
-`asked` (stdin was read, or a question shown), `outside` (a file was opened that the folder names and does not hold),
-`raw` (another error), `hang`, `memory`, `crash`.
+with an error that copyspec raises itself, a ValueError or an OSError of one line. Everything else is a failure:
+`executed` (code of the folder ran), `asked` (stdin was read, or a question shown), `outside` (a file was opened that
+the folder names and does not hold), `raw` (another error), `hang`, `memory`, `crash`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from benchmarks.hostile_model_texts import templates, tokenizers
 
 SECONDS, MEMORY = 30.0, 3 << 30  # of a case; memory beyond what the parent has
 ASKED = b"y\ny\nHe go home.\n"
-CLEAN = ("LoadError", "UnsupportedModelError", "ChatError")
+OWN = tuple(str(Path(__file__).parent.parent / name) for name in ("copyspec", "retrievers", "pipelines"))
 FAILURES = ("executed", "asked", "outside", "raw", "hang", "memory", "crash")
 
 Entrance = Callable[["Place"], object]
@@ -262,9 +262,10 @@ def _ending(run: Callable[[], object]) -> tuple[str, str]:
         said = str(Path("/proc/self/fd/2").read_text(errors="replace")).strip().splitlines()
         return "refused", said[-1] if said else ""
     except BaseException as error:
-        if type(error).__name__ in CLEAN and len(str(error).splitlines()) == 1:
-            return "refused", f"{type(error).__name__}: {error}"
         where = traceback.extract_tb(error.__traceback__)[-1]
+        own = isinstance(error, (OSError, ValueError)) and where.filename.startswith(OWN)
+        if own and len(str(error).splitlines()) == 1:
+            return "refused", f"{type(error).__name__}: {error}"
         name = "memory" if isinstance(error, MemoryError) else "raw"
         return name, f"{type(error).__name__}: {str(error)[:300]} ({where.filename}:{where.lineno})"
     return "worked", ""

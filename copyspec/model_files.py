@@ -26,7 +26,10 @@ MAX_JSON = 64 << 20  # bytes of a configuration; the longest of the hub have abo
 MAX_TOKENIZER = 512 << 20  # bytes of a tokenizer's file; the longest of the hub have about 40 MB
 MAX_REPEATS = 20_000  # layers, blocks, experts; configurations make lists of that length before any weight is read
 
+MAX_KEYS, MAX_TOKEN = 2_000, 1_000  # settings of a tokenizer, and characters of a token; their cost is quadratic
+
 _REPEATS = re.compile(r"(^|_)(layers?|blocks?|stages|depths?|experts|heads)$")
+_WINDOWS = re.compile(r"(^|_)(window|window_size|chunk_size)$")
 _KERNELS = ("attn_implementation", "experts_implementation")
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".msgpack")
 _SUBFOLDERS = ("additional_chat_templates",)
@@ -49,24 +52,21 @@ class CodeError(FileError):
 
 def check_folder(folder: Path) -> None:
     """Raises FileError where something in it is neither file nor folder: a pipe never comes, a device never ends."""
-    for place in (folder, *(folder / name for name in _SUBFOLDERS)):
-        for entry in os.scandir(place) if place.is_dir() else ():
+    for place in (folder, *(folder / below for below in _SUBFOLDERS)):
+        for name in os.listdir(place) if place.is_dir() else ():
             try:
-                mode = os.stat(entry.path).st_mode
+                mode = os.stat(place / name).st_mode
             except OSError:  # a link to nowhere: whoever needs it says so
                 continue
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-                raise FileError(f"{entry.name} is no regular file")
+                raise FileError(f"{name} is no regular file")
 
 
 def read_json(path: Path, *, limit: int = MAX_JSON) -> dict[str, object]:
     """An object of JSON. Raises FileError for anything else."""
-    with path.open("rb") as file:
-        content = file.read(limit + 1)
-    if len(content) > limit:
-        raise FileError(f"{path.name} has more than {limit >> 20} MB")
+    check_size(path, limit)
     try:
-        found = json.loads(str(content, "utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except RecursionError:
         raise FileError(f"{path.name} is nested too deeply") from None
     except ValueError as error:
@@ -74,6 +74,12 @@ def read_json(path: Path, *, limit: int = MAX_JSON) -> dict[str, object]:
     if not isinstance(found, dict):
         raise FileError(f"{path.name} holds a {type(found).__name__} where an object is wanted")
     return found
+
+
+def check_size(path: Path, limit: int) -> None:
+    """Raises FileError for a longer file."""
+    if path.stat().st_size > limit:
+        raise FileError(f"{path.name} has more than {limit >> 20} MB")
 
 
 def optional_json(find: Find, name: str, *, limit: int = MAX_JSON) -> dict[str, object]:
@@ -90,6 +96,8 @@ def check_config(found: Mapping[str, object], *, trusted: bool) -> None:
         numbers = value if isinstance(value, list) else [value]
         if _REPEATS.search(key) and any(_is_number(each) and each > MAX_REPEATS for each in numbers):
             raise FileError(f"{CONFIG} has {path}={_short(value)}, more than {MAX_REPEATS:,}")
+        if _WINDOWS.search(key) and not all(each is None or isinstance(each, (int, float)) for each in numbers):
+            raise FileError(f"{CONFIG} has {path}={_short(value)}, which is no number")
         if trusted:
             continue
         if key == "auto_map" and path != key:  # transformers asks on stdout and reads stdin for those of a part
@@ -98,6 +106,16 @@ def check_config(found: Mapping[str, object], *, trusted: bool) -> None:
             raise CodeError(f"{CONFIG} names a kernel to download and run ({path}: {_short(value)})")
         if key == "backbone" and isinstance(value, str):
             raise FileError(f"{CONFIG} names another model ({path}: {_short(value)})")
+
+
+def check_tokenizer(found: Mapping[str, object]) -> None:
+    """Raises FileError for what a tokenizer_config.json may not hold."""
+    check_names(found.get("fast_tokenizer_files"), TOKENIZER_CONFIG, "fast_tokenizer_files")
+    if len(found) > MAX_KEYS:
+        raise FileError(f"{TOKENIZER_CONFIG} has more than {MAX_KEYS:,} keys")
+    for path, key, value in _walk(found):
+        if (key.endswith("_token") or key == "content") and any(len(each) > MAX_TOKEN for each in _strings(value)):
+            raise FileError(f"{TOKENIZER_CONFIG} has a token of more than {MAX_TOKEN:,} characters ({path})")
 
 
 def check_names(names: object, file: str, key: str) -> None:
@@ -140,7 +158,7 @@ def weight_names(find: Find) -> list[str]:
 
 def pickled(folder: Path) -> list[str]:
     """Names of the files in a folder that may hold pickled weights."""
-    return sorted(entry.name for entry in os.scandir(folder) if entry.name.endswith(_PICKLED) and entry.is_file())
+    return sorted(name for name in os.listdir(folder) if name.endswith(_PICKLED) and (folder / name).is_file())
 
 
 def _walk(found: Mapping[str, object]) -> Iterator[tuple[str, str, object]]:
@@ -170,5 +188,5 @@ def _is_number(value: object) -> bool:
 
 
 def _short(value: object) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    return repr(text if len(text) <= 100 else f"{text[:97]}...") if isinstance(value, str) else text[:100]
+    text = repr(value) if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."

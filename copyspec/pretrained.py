@@ -28,7 +28,8 @@ from copyspec.model_files import (
     LoadError,
     check_config,
     check_folder,
-    check_names,
+    check_size,
+    check_tokenizer,
     code_of,
     is_plain,
     optional_json,
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 ATTENTION = ("eager", "sdpa", "flex_attention")
 """What a configuration may ask attention to be computed by; others are other packages', or downloaded to be run."""
+
+PROBE = "He goes home."
 
 # Modules and tensors of a model, of which the largest mixtures of experts have some 300,000; and numbers in them: a
 # weight takes a bit or more of a file, and is counted twice (made, then read); tables of positions are in no file.
@@ -99,6 +102,8 @@ class Pretrained:
             )
             if not isinstance(tokenizer, PreTrainedTokenizerBase):
                 raise FileError(f"{TOKENIZER_CONFIG} makes a {type(tokenizer).__name__}, which is no tokenizer")
+            if not tokenizer(PROBE)["input_ids"]:  # what cannot be used is found here, not in the middle of a call
+                raise FileError(f"it makes no tokens of {PROBE!r}")
         return tokenizer
 
     def _find(self, name: str) -> Path | None:
@@ -155,8 +160,10 @@ class Pretrained:
         import transformers
 
         found = optional_json(self._find, TOKENIZER_CONFIG)
-        optional_json(self._find, TOKENIZER, limit=MAX_TOKENIZER)
-        check_names(found.get("fast_tokenizer_files"), TOKENIZER_CONFIG, "fast_tokenizer_files")
+        path = self._find(TOKENIZER)
+        if path is not None:
+            check_size(path, MAX_TOKENIZER)
+        check_tokenizer(found)
         if self.trust_remote_code:
             return {}
         for file, given in ((TOKENIZER_CONFIG, found), (CONFIG, optional_json(self._find, CONFIG))):
@@ -171,19 +178,12 @@ class Pretrained:
     @contextmanager
     def _told(self, missing: str | None = None) -> Iterator[None]:
         """Every error as a LoadError of one line."""
-        try:
-            with _QUESTIONS.none():
-                yield
-        except LoadError:
-            raise
-        except CodeError as error:
-            raise LoadError(self._needs_code(str(error))) from error
-        except Exception as error:
-            raise LoadError(self._why_not(missing, error)) from error
-        except BaseException as error:
-            if type(error).__name__ != "PanicException":  # of tokenizers and safetensors, which are written in Rust
-                raise
-            raise LoadError(self._why_not(missing, error)) from error
+
+        def say(error: BaseException) -> str:
+            return self._needs_code(str(error)) if isinstance(error, CodeError) else self._why_not(missing, error)
+
+        with load_errors(say), _QUESTIONS.none():
+            yield
 
     def _needs_code(self, why: str) -> str:
         return (
@@ -206,6 +206,21 @@ class Pretrained:
         if asked is not None:
             return self._needs_code(asked)
         return f"{missing} ({first_line(error)})" if missing else why_not(self.name, error)
+
+
+@contextmanager
+def load_errors(say: Callable[[BaseException], str], *, but: type[Exception] = LoadError) -> Iterator[None]:
+    """Every error as a LoadError, but those of one kind: what is wrong with a file comes in many shapes."""
+    try:
+        yield
+    except (LoadError, but):
+        raise
+    except Exception as error:
+        raise LoadError(say(error)) from error
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # of tokenizers and safetensors, which are written in Rust
+            raise
+        raise LoadError(say(error)) from error
 
 
 def is_path(name: str) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from copyspec.pretrained import LoadError, Pretrained
+from copyspec.pretrained import LoadError, Pretrained, first_line
 
 from .base import check_texts
 
@@ -44,20 +44,30 @@ class HuggingFaceEmbedder:
         from transformers import AutoModel
 
         self.name, self.prefix = os.fspath(model), prefix
+        self._batch_size, self._normalize = batch_size, normalize
+        self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         found = Pretrained(self.name, trust_remote_code=trust_remote_code)
         try:
             self._model = found.model(AutoModel, found.config())
             self._tokenizer = found.tokenizer()
+            self._set_up()
         except LoadError as error:
             raise LoadError(f"encoder {self.name!r} cannot be loaded, give a folder or a hub id: {error}") from error
-        if self._tokenizer.pad_token is None:
-            self._tokenizer.pad_token = self._tokenizer.eos_token
-        self._tokenizer.padding_side = "right"
-        self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+    def _set_up(self) -> None:
+        """Raises LoadError where model and tokenizer make no vectors of texts."""
+        tokenizer, config = self._tokenizer, self._model.config
+        if tokenizer.pad_token is None:
+            tokenizer.pad_token = tokenizer.eos_token
+        tokenizer.padding_side = "right"
+        limits = (tokenizer.model_max_length, getattr(config, "max_position_embeddings", None))
+        usable = (limit for limit in limits if isinstance(limit, int) and 0 < limit < 1 << 20)
+        self._max_tokens = min(usable, default=MAX_TOKENS)
         self._model.to(self._device).eval()
-        self._batch_size, self._normalize = batch_size, normalize
-        limits = (self._tokenizer.model_max_length, getattr(self._model.config, "max_position_embeddings", None))
-        self._max_tokens = min([limit for limit in limits if limit and limit < 1 << 20], default=MAX_TOKENS)
+        try:
+            self(["a"])
+        except Exception as error:  # whatever a model for other things than texts finds wrong
+            raise LoadError(f"it makes no vectors of texts ({first_line(error)})") from error
 
     @property
     def dimension(self) -> int:
