@@ -138,7 +138,7 @@ ENTRANCES: dict[str, Entrance] = {
     "langchain": _langchain,
     "gec": _command("gec", "-", "--model", "FOLDER", "-q"),
     "rag": _command("rag", "When does he go home?", "--index", "words", "--dir", "SCRATCH", "--model", "FOLDER"),
-    "rag, dense": _command("rag", "When does he go home?", "--index", "vectors", "--dir", "SCRATCH"),
+    "rag dense": _command("rag", "When does he go home?", "--index", "vectors", "--dir", "SCRATCH"),
     "index tokens": _command("index", "add", "t", "TEXT", "--kind", "tokens", "--model", "FOLDER", "--dir", "SCRATCH"),
     "index dense": _command("index", "add", "d", "TEXT", "--kind", "dense", "--encoder", "FOLDER", "--dir", "SCRATCH"),
 }
@@ -237,11 +237,11 @@ def _child(place: Place, entrance: str, stdin: int, said: Path, memory: int) -> 
 
     try:
         os.dup2(stdin, 0)
-        sys.stdin = open(0, closefd=False)
+        sys.stdin = os.fdopen(0, closefd=False)
         shown = os.open(place.scratch / "shown", os.O_CREAT | os.O_WRONLY)
         os.dup2(shown, 1)
         os.dup2(shown, 2)
-        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)
+        sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
         pages = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (pages + memory, pages + memory))
         sys.addaudithook(watch)
@@ -277,16 +277,17 @@ def prepare(root: Path) -> None:
     os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
 
 
-def load_libraries() -> None:
+def load_libraries(entrances: Sequence[str]) -> None:
     """Once for all cases, which are forked from here."""
     import torch
     import transformers.models.auto.modeling_auto
     import transformers.models.llama.modeling_llama  # noqa: F401
 
-    import copyspec.cli
-    import copyspec.pipelines.langchain
-    import copyspec.retrievers  # noqa: F401
+    import copyspec.api
+    import copyspec.retrievers
 
+    if "langchain" in entrances:
+        import copyspec.pipelines.langchain  # noqa: F401
     torch.set_num_threads(1)
 
 
@@ -295,7 +296,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     endings: list[Ending] = []
     with tempfile.TemporaryDirectory() as name:
         prepare(Path(name))
-        load_libraries()
+        load_libraries(options.entrances)
         bench = Bench(Path(name), options.seconds)
         found = [each for each in kinds(options.flips) if options.only in each[0]]
         for kind, change in some_of_each(found, options.count, options.seed):

@@ -132,7 +132,8 @@ class DocumentRetriever(BaseRetriever):
     def load(cls, folder: Folder, *, k: int = DEFAULT_K, encode: Encode | Embeddings | str | None = None) -> Self:
         """The retriever that `save` wrote, or any index of `copyspec.retrievers`, whose documents have numbers for ids.
 
-        `encode`: what made the vectors of a dense one, or its hub id or folder. Raises files.IndexFileError for damaged files.
+        `encode`: what made the vectors of a dense one, or its hub id or folder. Raises files.IndexFileError for
+        damaged files.
         """
         base = load_retriever(folder, encode=encode if encode is None or isinstance(encode, str) else _encoder(encode))
         path = Path(folder) / FOLDER

@@ -1,4 +1,4 @@
-"""Models' folders that want to run code, ask, lead elsewhere or take for ever: a part of `benchmarks.hostile_models`."""
+"""Models' folders that would run code, ask, lead elsewhere or take for ever: a part of `benchmarks.hostile_models`."""
 
 from __future__ import annotations
 
@@ -73,6 +73,17 @@ def tried(kinds: list[tuple[str, Change]], honest: Path, tmp_path: Path) -> dict
         assert not (tmp_path / "ran").exists(), kind
         shutil.rmtree(folder)
     return ends
+
+
+def test_there_is_one_door() -> None:
+    root = Path(__file__).parent.parent
+    places = [
+        path.relative_to(root).as_posix()
+        for room in ("copyspec", "retrievers", "pipelines", "benchmarks", "training", "examples", "docs")
+        for path in (root / room).rglob("*.py")
+        if ".from_pretrained(" in path.read_text(encoding="utf-8")
+    ]
+    assert places == ["copyspec/pretrained.py"]
 
 
 def test_no_code_of_a_folder_runs(honest: Path, tmp_path: Path) -> None:
@@ -241,8 +252,10 @@ def test_bounded_templates_say_what_transformers_says() -> None:
         "{% if loop.first %}first{% elif not loop.last %}{{ loop.nextitem.role }}{% endif %}"
         "{% set n.last = n.last + m.content|trim %}{{ m.content.split(' ')|join('_') }}{{ '%s-%3d' % (m.role, 7 * 6) }}"
         "{{ '{:>4}'.format(m.role) }}{{ m|tojson(indent=2) }}{% else %}none{% endfor %}{{ n.last * 2 }}"
-        "{% macro f(x) %}[{{ x|upper }}]{% endmacro %}{{ f('a' ~ 1) }}{% for k, v in {'a': 1}.items() %}{{ k }}{% endfor %}"
-        "{% for i in range(3) if i != 1 %}{{ i }}{% if i %}{% break %}{% endif %}{% endfor %}{{ 2 ** 10 }}{{ x is defined }}"
+        "{% macro f(x) %}[{{ x|upper }}]{% endmacro %}{{ f('a' ~ 1) }}"
+        "{% for k, v in {'a': 1}.items() %}{{ k }}{% endfor %}"
+        "{% for i in range(3) if i != 1 %}{{ i }}{% if i %}{% break %}{% endif %}{% endfor %}{{ 2 ** 10 }}"
+        "{{ x is defined }}"
         "{{ messages|map(attribute='role')|list }}{{ messages|selectattr('role', 'equalto', 'user')|list|length }}"
         "{% if add_generation_prompt %}{{ eos_token }}{% endif %}{{ tools }}{{ [1] + [2] }}{{ '\\n' }}text  "
     )
