@@ -11,7 +11,6 @@ import zipfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 Change = Callable[[Path, Path], None]
 """Changes a folder; the second path is the file that any code that runs would write."""
@@ -157,7 +156,6 @@ def _renamed_pickle(folder: Path, canary: Path) -> None:
 
 def _index(names: dict[str, object], folder: Path, canary: Path) -> None:
     (folder / WEIGHTS).rename(folder / "outside.safetensors")
-    _pickle("x.bin", folder, canary, zipped=False) if False else None
     (folder / "x.bin").write_bytes(pickle.dumps(_Runs(canary)))
     (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": names}))
 
@@ -252,79 +250,6 @@ def files() -> Iterator[tuple[str, Change]]:
             yield f"{name}: {label}", partial(_write, name, content)
     for name in (CONFIG, TOKENIZER, TOKENIZER_CONFIG):
         yield f"{name}: 20 GB", partial(_sparse, name, 20 << 30)
-
-
-NUMBERS: tuple[Any, ...] = (10**9, 10**12, 10**30, -1, 0, 1.5, "x", None, [1], {}, float("nan"), True)
-SIZES = (
-    "num_hidden_layers",
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "max_position_embeddings",
-    "rms_norm_eps",
-    "rope_theta",
-    "rope_scaling",
-    "hidden_act",
-    "dtype",
-    "model_type",
-    "architectures",
-    "pad_token_id",
-    "tie_word_embeddings",
-    "is_encoder_decoder",
-    "layer_types",
-    "sliding_window",
-    "attention_bias",
-)
-
-
-def numbers() -> Iterator[tuple[str, Change]]:
-    """Absurd values in the configurations."""
-    for name in SIZES:
-        for value in NUMBERS:
-            yield f"config: {name}={value!r}", partial(_config, **{name: value})
-    for name in ("eos_token_id", "pad_token_id", "max_length", "temperature", "bad_words_ids", "suppress_tokens"):
-        for value in NUMBERS:
-            yield f"generation: {name}={value!r}", partial(_generation, **{name: value})
-    for kind in ("gpt2", "gpt_neo", "t5", "bart", "mixtral", "mamba", "qwen2", "bert", "opt", "bloom"):
-        for name, value in (("num_hidden_layers", 10**9), ("num_experts", 10**9), ("n_positions", 10**7), ("", 0)):
-            yield f"{kind}: {name}={value}", partial(_other, kind, name, value)
-
-
-def _other(kind: str, name: str, value: int, folder: Path, _canary: Path) -> None:
-    more = {name: value, "num_local_experts": value} if name else {}
-    aliases = {
-        "num_hidden_layers": ("n_layer", "num_layers", "encoder_layers"),
-        "n_positions": ("max_position_embeddings",),
-    }
-    more |= dict.fromkeys(aliases.get(name, ()), value)
-    held = json.loads((folder / CONFIG).read_text())
-    kept = {key: held[key] for key in ("vocab_size", "hidden_size", "num_attention_heads") if key in held}
-    (folder / CONFIG).write_text(json.dumps({"model_type": kind, **kept, **more}))
-
-
-def flips(count: int, seed: int = 0) -> Iterator[tuple[str, Change]]:
-    """Files with bytes changed, cut or doubled at random."""
-    for number in range(count):
-        name = FILES[number % len(FILES)]
-        yield f"flipped: {name} {number}", partial(_flip, name, seed * 1_000_003 + number)
-
-
-def _flip(name: str, seed: int, folder: Path, _canary: Path) -> None:
-    chance = random.Random(seed)
-    content = bytearray((folder / name).read_bytes())
-    what = chance.randrange(4)
-    at = chance.randrange(min(len(content), 4096))
-    if what == 0:
-        del content[at:]
-    elif what == 1:
-        content[at:at] = content[: chance.randrange(64)]
-    else:
-        for _ in range(chance.choice((1, 1, 8))):
-            content[chance.randrange(min(len(content), 4096))] = chance.randrange(256)
-    (folder / name).write_bytes(content)
 
 
 def some_of_each(kinds: list[tuple[str, Change]], count: int, seed: int) -> list[tuple[str, Change]]:

@@ -84,16 +84,28 @@ def _config(folder: Path, _canary: Path, **changes: object) -> None:
     edit(folder, TOKENIZER_CONFIG, **changes)
 
 
+def _set(key: str, value: object, folder: Path, canary: Path) -> None:
+    _config(folder, canary, **{key: value})
+
+
 def _tokenizer(change: Callable[[dict[str, Any]], object], folder: Path, _canary: Path) -> None:
     held = json.loads((folder / TOKENIZER).read_text())
     change(held)
     (folder / TOKENIZER).write_text(json.dumps(held))
 
 
+def _numbered(number: int, held: dict[str, Any]) -> None:
+    held["model"]["vocab"]["zz"] = number
+
+
+def _added(token: dict[str, object], held: dict[str, Any]) -> None:
+    held["added_tokens"].append(token)
+
+
 def tokenizers() -> Iterator[tuple[str, Change]]:
     """Tokenizers with wrong ids, classes, regular expressions and paths."""
     for key in ("vocab_file", "tokenizer_file", "merges_file", "spm_file", "chat_template_file", "name_or_path"):
-        yield f"tokenizer_config: {key}", partial(_config, **{key: "/etc/passwd"})
+        yield f"tokenizer_config: {key}", partial(_set, key, "/etc/passwd")
     yield "tokenizer_config: up", partial(_config, fast_tokenizer_files=["../tokenizer.1.0.json"])
     for key in (
         "model_max_length",
@@ -106,7 +118,7 @@ def tokenizers() -> Iterator[tuple[str, Change]]:
     ):
         for value in (-1, 10**30, "", "x" * 10**6, None, [], [1], {}, {"a": 1}, {"content": 3}, "/etc/passwd"):
             shown = json.dumps(value)[:24]
-            yield f"tokenizer_config: {key}={shown}", partial(_config, **{key: value})
+            yield f"tokenizer_config: {key}={shown}", partial(_set, key, value)
     for name in (
         "BertTokenizer",
         "T5Tokenizer",
@@ -128,10 +140,10 @@ def tokenizers() -> Iterator[tuple[str, Change]]:
     }
     for number in (-1, 2**31, 2**32, 2**40, 10**30):
         yield f"added token {number}", partial(_config, added_tokens_decoder={str(number): token})
-        yield f"vocabulary {number}", partial(_tokenizer, lambda held, n=number: held["model"]["vocab"].update(zz=n))
+        yield f"vocabulary {number}", partial(_tokenizer, partial(_numbered, number))
         yield (
             f"added {number}",
-            partial(_tokenizer, lambda held, n=number: held["added_tokens"].append({**token, "id": n})),
+            partial(_tokenizer, partial(_added, {**token, "id": number})),
         )
     bomb = {"type": "Split", "pattern": {"Regex": "(a*)*b|((H|e|.)*)*c"}, "behavior": "Isolated", "invert": False}
     changes: dict[str, Callable[[dict[str, Any]], object]] = {

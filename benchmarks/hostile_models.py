@@ -29,25 +29,15 @@ from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
 
-from benchmarks.hostile_model_kinds import Change, code, files, flips, numbers, some_of_each, weights
+from benchmarks.hostile_model_entrances import ENTRANCES, READS_STDIN, Place, Refused
+from benchmarks.hostile_model_kinds import Change, code, files, some_of_each, weights
+from benchmarks.hostile_model_numbers import flips, numbers
 from benchmarks.hostile_model_texts import templates, tokenizers
 
 SECONDS, MEMORY = 30.0, 3 << 30  # of a case; memory beyond what the parent has
 ASKED = b"y\ny\nHe go home.\n"
 OWN = tuple(str(Path(__file__).parent.parent / name) for name in ("copyspec", "retrievers", "pipelines"))
 FAILURES = ("executed", "asked", "outside", "raw", "hang", "memory", "crash")
-
-Entrance = Callable[["Place"], object]
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a case has its files."""
-
-    folder: Path  # the hostile model's
-    good: Path  # an honest model's
-    hub: str  # the hostile model as one of the hub's cache
-    scratch: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,90 +49,6 @@ class Ending:
     outcome: str
     said: str
     seconds: float
-
-
-def _generate(place: Place, **options: object) -> object:
-    import copyspec
-
-    options = {"model": str(place.folder), "max_new_tokens": 4, **options}
-    return copyspec.generate("He go home.", **options)  # type: ignore[call-overload]
-
-
-def _load(place: Place) -> object:
-    import copyspec
-
-    return copyspec.load(str(place.folder), on_unsupported="plain")
-
-
-def _encoder(place: Place) -> object:
-    from copyspec.retrievers import HuggingFaceEmbedder
-
-    return HuggingFaceEmbedder(str(place.folder))(["He go home."])
-
-
-def _langchain(place: Place) -> object:
-    from copyspec.pipelines.langchain import ChatCopySpec
-
-    return ChatCopySpec(model=str(place.folder), max_tokens=4).invoke("He go home.")
-
-
-def _command(*arguments: str) -> Entrance:
-    """A command line; FOLDER, SCRATCH and TEXT stand for the case's own."""
-
-    def run(place: Place) -> object:
-        from copyspec.cli import main
-
-        text = place.scratch / "text.txt"
-        text.write_text("The kettle boils.\n\nHe goes home at seven.\n")
-        own = {"FOLDER": str(place.folder), "SCRATCH": str(place.scratch), "TEXT": str(text)}
-        if "--index" in arguments:
-            _index(place, text)
-        given = [own.get(each, each) for each in arguments]
-        code = main(given)
-        if code == 2 or (code == 1 and "rag" in given):
-            raise _Refused
-        if code not in (0, 1):
-            raise RuntimeError(f"exit status {code}")
-        return code
-
-    return run
-
-
-class _Refused(Exception):
-    """A command ended with a usage error."""
-
-
-def _index(place: Place, text: Path) -> None:
-    """A corpus by words, and one by vectors whose index says that the hostile folder is its encoder."""
-    from copyspec.retrievers import Corpora, Document, split_passages
-
-    class Encoder:
-        name, prefix = str(place.folder), ""
-
-        def __call__(self, texts: list[str]) -> list[list[float]]:
-            return [[float(len(each)), 1.0] for each in texts]
-
-    passages = split_passages(Document("text", text.read_text()), max_chars=30)
-    Corpora(place.scratch).add_bm25("words", passages)
-    Corpora(place.scratch).add_dense("vectors", passages, Encoder())
-
-
-ENTRANCES: dict[str, Entrance] = {
-    "generate": _generate,
-    "chat": lambda place: _generate(place, chat=True),
-    "load": _load,
-    "hub": lambda place: _generate(place, model=place.hub),
-    "draft_model": lambda place: _generate(place, model=str(place.good), draft_model=str(place.folder)),
-    "tokenizer": lambda place: _generate(place, model=str(place.good), tokenizer=str(place.folder)),
-    "encoder": _encoder,
-    "langchain": _langchain,
-    "gec": _command("gec", "-", "--model", "FOLDER", "-q"),
-    "rag": _command("rag", "When does he go home?", "--index", "words", "--dir", "SCRATCH", "--model", "FOLDER"),
-    "rag dense": _command("rag", "When does he go home?", "--index", "vectors", "--dir", "SCRATCH"),
-    "index tokens": _command("index", "add", "t", "TEXT", "--kind", "tokens", "--model", "FOLDER", "--dir", "SCRATCH"),
-    "index dense": _command("index", "add", "d", "TEXT", "--kind", "dense", "--encoder", "FOLDER", "--dir", "SCRATCH"),
-}
-READS_STDIN = ("gec",)
 
 
 def honest(folder: Path) -> None:
@@ -258,7 +164,7 @@ def _child(place: Place, entrance: str, stdin: int, said: Path, memory: int) -> 
 def _ending(run: Callable[[], object]) -> tuple[str, str]:
     try:
         run()
-    except _Refused:
+    except Refused:
         said = str(Path("/proc/self/fd/2").read_text(errors="replace")).strip().splitlines()
         return "refused", said[-1] if said else ""
     except BaseException as error:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from copyspec.checks import shown
-from copyspec.model_files import LoadError as LoadError
-from copyspec.pretrained import Pretrained, why_not
+from copyspec.load_errors import LoadError as LoadError
+from copyspec.load_errors import why_not
+from copyspec.pretrained import Pretrained
 
 if TYPE_CHECKING:
     import torch

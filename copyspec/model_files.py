@@ -14,6 +14,8 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from copyspec.load_errors import CodeError, FileError
+
 CONFIG, GENERATION, TOKENIZER_CONFIG, TOKENIZER = (
     "config.json",
     "generation_config.json",
@@ -36,18 +38,6 @@ _SUBFOLDERS = ("additional_chat_templates",)
 
 Find = Callable[[str], "Path | None"]
 """Where a file of a model lies by its name, if it has one: in its folder, or in the hub's cache."""
-
-
-class LoadError(OSError):
-    """The model cannot be loaded; the message says why and what to do."""
-
-
-class FileError(ValueError):
-    """A file of a model is not what it must be; the message names the file and goes behind the model's name."""
-
-
-class CodeError(FileError):
-    """A file of a model asks for code to be run."""
 
 
 def check_folder(folder: Path) -> None:
@@ -94,7 +84,7 @@ def check_config(found: Mapping[str, object], *, trusted: bool) -> None:
         check_names(found.get(name), CONFIG, name)
     for path, key, value in _walk(found):
         numbers = value if isinstance(value, list) else [value]
-        if _REPEATS.search(key) and any(_is_number(each) and each > MAX_REPEATS for each in numbers):
+        if _REPEATS.search(key) and any(isinstance(each, (int, float)) and each > MAX_REPEATS for each in numbers):
             raise FileError(f"{CONFIG} has {path}={_short(value)}, more than {MAX_REPEATS:,}")
         if _WINDOWS.search(key) and not all(each is None or isinstance(each, (int, float)) for each in numbers):
             raise FileError(f"{CONFIG} has {path}={_short(value)}, which is no number")
@@ -181,10 +171,6 @@ def _strings(value: object) -> Iterator[str]:
         yield from (each for each in value.values() if isinstance(each, str))
     elif isinstance(value, list):
         yield from (each for each in value if isinstance(each, str))
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _short(value: object) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from copyspec.load_errors import CodeError, FileError, first_line, is_path, load_errors, why_not
 from copyspec.model_files import (
     ADAPTER,
     CONFIG,
@@ -23,9 +24,6 @@ from copyspec.model_files import (
     TOKENIZER_CONFIG,
     WEIGHTS,
     WEIGHTS_INDEX,
-    CodeError,
-    FileError,
-    LoadError,
     check_config,
     check_folder,
     check_size,
@@ -206,52 +204,6 @@ class Pretrained:
         if asked is not None:
             return self._needs_code(asked)
         return f"{missing} ({first_line(error)})" if missing else why_not(self.name, error)
-
-
-@contextmanager
-def load_errors(say: Callable[[BaseException], str], *, but: type[Exception] = LoadError) -> Iterator[None]:
-    """Every error as a LoadError, but those of one kind: what is wrong with a file comes in many shapes."""
-    try:
-        yield
-    except (LoadError, but):
-        raise
-    except Exception as error:
-        raise LoadError(say(error)) from error
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":  # of tokenizers and safetensors, which are written in Rust
-            raise
-        raise LoadError(say(error)) from error
-
-
-def is_path(name: str) -> bool:
-    """Whether a name cannot be one of the hub's."""
-    return name.startswith((".", "/", "~")) or Path(name).is_absolute()
-
-
-def why_not(name: str, error: BaseException) -> str:
-    """Why a model cannot be loaded, in one line."""
-    if os.path.lexists(name):
-        return f"model {name!r} cannot be loaded from this folder: {first_line(error)}"
-    if is_path(name):
-        return f"model {name!r} is a path, but there is no such folder"
-    from huggingface_hub import constants
-
-    where = f"neither a folder here nor in the cache {constants.HF_HUB_CACHE}"
-    said = str(error)
-    if constants.HF_HUB_OFFLINE and not isinstance(error, FileError):
-        return f"model {name!r} is {where}, and HF_HUB_OFFLINE forbids to download it; unset it, or give a folder"
-    if "is not a local folder" in said or "find" in said or "connect" in said.lower():
-        return f"model {name!r} is {where}, and cannot be downloaded: {first_line(error)}"
-    return f"model {name!r} cannot be loaded: {first_line(error)}"
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says, or what it is where it says nothing that can be understood alone."""
-    lines = str(error).strip().splitlines()
-    line = lines[0] if lines else ""
-    if isinstance(error, (OSError, ValueError, RuntimeError)) and line:
-        return line
-    return f"{type(error).__name__}: {line}" if line else type(error).__name__
 
 
 def _is_tokenizer(kind: type) -> bool:

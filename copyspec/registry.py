@@ -6,8 +6,8 @@ import threading
 from collections import OrderedDict
 
 from copyspec.engine.engine import Engine
+from copyspec.load_errors import first_line, load_errors
 from copyspec.loading import ModelChoice, identity, load_model
-from copyspec.pretrained import first_line, load_errors
 from copyspec.targets.base import UnsupportedModelError
 
 # Two models, so that comparing two of them does not load each one again and again; more would fill a GPU.

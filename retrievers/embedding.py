@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from copyspec.pretrained import LoadError, Pretrained, first_line
+from copyspec.load_errors import LoadError, first_line
+from copyspec.pretrained import Pretrained
 
 from .base import check_texts
 

@@ -16,7 +16,8 @@ from tiny import tiny_tokenizer
 
 import copyspec
 from benchmarks import hostile_models
-from benchmarks.hostile_model_kinds import Change, code, edit, files, numbers, some_of_each, weights
+from benchmarks.hostile_model_kinds import Change, code, edit, files, some_of_each, weights
+from benchmarks.hostile_model_numbers import numbers
 from benchmarks.hostile_model_texts import TEMPLATES, tokenizers
 from copyspec.engine.chat import ChatError, render
 from copyspec.engine.templates import bounded
