@@ -165,6 +165,7 @@ def _ending(run: Callable[[], object]) -> tuple[str, str]:
     try:
         run()
     except Refused:
+        sys.stderr.flush()
         said = str(Path("/proc/self/fd/2").read_text(errors="replace")).strip().splitlines()
         return "refused", said[-1] if said else ""
     except BaseException as error:

@@ -33,7 +33,7 @@ class QualityModel:
         kind = AutoModelForSeq2SeqLM if self.is_encoder_decoder else AutoModelForCausalLM
         self.tokenizer = found.tokenizer()
         # Any: the type of `generate` in transformers fits no loaded model
-        self.model: Any = found.model(kind, config, dtype=dtype).eval()
+        self.model: Any = found.model(kind, config, dtype=dtype)  # it comes in eval mode
         self.engine = Engine(self.model, self.tokenizer)
 
     def answers(self, inputs: Sequence[Input]) -> list[str]:

@@ -76,7 +76,7 @@ class Bench:
         found = Pretrained(str(folder))
         # Any: the type of a tokenizer's ids is wider than a single number
         self.tokenizer: Any = found.tokenizer()
-        self.model: Any = found.model(AutoModelForSeq2SeqLM, found.config(), dtype=dtype).eval()
+        self.model: Any = found.model(AutoModelForSeq2SeqLM, found.config(), dtype=dtype)
         self.target = wrap(self.model)
         self.eos = int(self.tokenizer.eos_token_id)
         self.instruction = instruction

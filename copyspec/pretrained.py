@@ -109,7 +109,7 @@ class Pretrained:
         if os.path.isdir(self.name):
             path = Path(self.name, name)
             return path if path.exists() else None
-        from transformers.utils import cached_file
+        from transformers.utils.hub import cached_file
 
         found = cached_file(
             self.name,

@@ -64,7 +64,8 @@ class HuggingFaceEmbedder:
         limits = (tokenizer.model_max_length, getattr(config, "max_position_embeddings", None))
         usable = (limit for limit in limits if isinstance(limit, int) and 0 < limit < 1 << 20)
         self._max_tokens = min(usable, default=MAX_TOKENS)
-        self._model.to(self._device).eval()
+        self._model.to(self._device)  # type: ignore[arg-type]  # its decorator hides the signature
+        self._model.train(False)
         try:
             self(["a"])
         except Exception as error:  # whatever a model for other things than texts finds wrong

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jinja2.exceptions import TemplateError
 
@@ -125,7 +125,7 @@ def _apply(
 ) -> str:
     last = messages[-1] if messages else {}
     continues = last.get("role") == "assistant" and bool(last.get("content"))
-    called = [dict(tool) for tool in tools] or None
+    called: Any = [dict(tool) for tool in tools] or None
     source = tokenizer.get_chat_template(tools=called)
     with bounded(source, text_size([*messages, *tools])):
         text = tokenizer.apply_chat_template(

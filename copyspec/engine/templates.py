@@ -60,8 +60,9 @@ _METER: ContextVar[_Meter] = ContextVar("meter")
 @contextmanager
 def bounded(source: str, given: int) -> Iterator[None]:
     """Meanwhile transformers renders the template `source` within bounds. `given`: characters of the messages."""
-    from transformers.utils import chat_template_utils as module
+    from transformers.utils import chat_template_utils
 
+    module: Any = chat_template_utils
     with _LOCK:
         plain = module._compile_jinja_template
 
@@ -93,7 +94,7 @@ def _compiled(source: str) -> Template:
 
 
 @lru_cache
-def _metered(base: type) -> type:
+def _metered(base: Any) -> Any:
     """transformers' kind of environment, with a meter."""
 
     class Metered(base):  # type: ignore[misc]  # a class that is known at run time
@@ -163,7 +164,7 @@ def _check_name(name: object) -> None:
         raise SecurityError(f"a namespace takes no name with an underscore in front: {name!r}")
 
 
-def _call(name: str, value: nodes.Expr) -> nodes.Filter:
+def _call(name: str, value: Any) -> nodes.Filter:
     return nodes.Filter(value, name, [], [], None, None, lineno=value.lineno)
 
 
