@@ -85,7 +85,8 @@ def _compiled(source: str) -> Template:
     # Compiling works constants out: not a word of the source is for an environment without a meter.
     plain: Environment = chat_template_utils._cached_compile_jinja_template("").environment
     environment = plain.overlay(finalize=_written)
-    environment.__class__ = _metered(type(plain))
+    kind: Any = type(plain)
+    environment.__class__ = _metered(kind)
     filters = {name: _filter(name, made) for name, made in plain.filters.items()}
     environment.filters = {**filters, "metered list": _counted, "metered text": _joined, "metered size": _spent}
     environment.globals = {**plain.globals, "namespace": _PlainNamespace}
