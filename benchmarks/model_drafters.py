@@ -46,6 +46,7 @@ from copyspec.engine.language import Language
 from copyspec.engine.text import Codec
 from copyspec.loading import named
 from copyspec.options import DraftOptions, SamplingOptions
+from copyspec.pretrained import Pretrained
 from copyspec.sources import Source
 from copyspec.targets import wrap
 
@@ -205,12 +206,12 @@ def table(tallies: Sequence[Tally]) -> str:
 
 def load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
-    folder = named(name)
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    found = Pretrained(named(name))
+    model = found.model(AutoModelForCausalLM, found.config(), dtype=torch.float32)
     model.train(False)
-    return model, AutoTokenizer.from_pretrained(folder)
+    return model, found.tokenizer()
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from copyspec import Engine, Input
+from copyspec.pretrained import Pretrained
 
 CORRECT = "Correct the grammar: "
 QUOTE = "Quote the sentence that answers: "
@@ -26,11 +27,13 @@ class QualityModel:
     def __init__(self, folder: Path | str, dtype: torch.dtype = torch.bfloat16, *, instruction: str = CORRECT) -> None:
         self.folder = Path(folder)
         self.instruction = instruction  # before a text to be corrected
-        self.is_encoder_decoder = bool(AutoConfig.from_pretrained(str(folder)).is_encoder_decoder)
+        found = Pretrained(str(folder))
+        config = found.config()
+        self.is_encoder_decoder = bool(config.is_encoder_decoder)
         kind = AutoModelForSeq2SeqLM if self.is_encoder_decoder else AutoModelForCausalLM
-        self.tokenizer = AutoTokenizer.from_pretrained(str(folder))
+        self.tokenizer = found.tokenizer()
         # Any: the type of `generate` in transformers fits no loaded model
-        self.model: Any = kind.from_pretrained(str(folder), dtype=dtype).eval()
+        self.model: Any = found.model(kind, config, dtype=dtype)  # it comes in eval mode
         self.engine = Engine(self.model, self.tokenizer)
 
     def answers(self, inputs: Sequence[Input]) -> list[str]:

@@ -33,6 +33,7 @@ from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request, RowStats
 from copyspec.drafters import create
 from copyspec.options import DraftOptions, SamplingOptions
+from copyspec.pretrained import Pretrained
 from copyspec.sources import Source
 from copyspec.targets import wrap
 
@@ -70,10 +71,12 @@ class Bench:
     """The methods on one model."""
 
     def __init__(self, folder: Path, dtype: torch.dtype, *, instruction: str = INSTRUCTION) -> None:
-        from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+        from transformers import AutoModelForSeq2SeqLM
 
-        self.tokenizer = AutoTokenizer.from_pretrained(str(folder))
-        self.model: Any = AutoModelForSeq2SeqLM.from_pretrained(str(folder), dtype=dtype).eval()
+        found = Pretrained(str(folder))
+        # Any: the type of a tokenizer's ids is wider than a single number
+        self.tokenizer: Any = found.tokenizer()
+        self.model: Any = found.model(AutoModelForSeq2SeqLM, found.config(), dtype=dtype)
         self.target = wrap(self.model)
         self.eos = int(self.tokenizer.eos_token_id)
         self.instruction = instruction

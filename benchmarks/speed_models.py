@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from copyspec.loading import named
+from copyspec.pretrained import Pretrained
 from copyspec.targets.base import Session, Target
 from copyspec.tree import DraftTree
 
@@ -88,11 +89,12 @@ def load_model(name: str, device: str, dtype: torch.dtype) -> Model:
     folder = Path(named(name))
     if not (folder / "config.json").is_file():
         raise ValueError(f"no model in {str(folder)!r}: --model is default, a folder with config.json, or shape:NAME")
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+    found = Pretrained(str(folder))
+    model = found.model(AutoModelForCausalLM, found.config(), dtype=dtype)
     cast(torch.nn.Module, model).to(device).eval()
     eos = model.generation_config.eos_token_id
     ids = frozenset() if eos is None else frozenset([eos] if isinstance(eos, int) else eos)
-    return Model(name, model, AutoTokenizer.from_pretrained(folder), ids)
+    return Model(name, model, found.tokenizer(), ids)
 
 
 def _shape(name: str, device: str, dtype: torch.dtype) -> PreTrainedModel:

@@ -44,6 +44,9 @@ class LoadOptions(TypedDict, total=False):
     revision: str | None
     on_unsupported: Literal["error", "plain"]
     """For architectures that cannot verify drafts: an error, the default, or plain decoding."""
+    trust_remote_code: bool
+    """True runs Python code and pickles of the model's folder or repository, with all rights of this process: only for
+    what you have read, at a `revision` that cannot change. False, the default, never runs any."""
 
 
 class ModelOptions(LoadOptions, total=False):
@@ -244,6 +247,7 @@ def _choice(options: dict[str, object]) -> ModelChoice | Engine:
     unsupported = loading.get("on_unsupported", "error")
     if unsupported not in ("error", "plain"):
         raise ValueError(f"on_unsupported must be 'error' or 'plain', got {unsupported!r}")
+    check_flag("trust_remote_code", loading.get("trust_remote_code", False))
     return ModelChoice(model, **loading)  # type: ignore[arg-type]
 
 

@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from copyspec.checks import shown
+from copyspec.load_errors import LoadError as LoadError
+from copyspec.load_errors import why_not
+from copyspec.pretrained import Pretrained
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 logger = logging.getLogger(__name__)
 
@@ -25,10 +28,6 @@ DEFAULT = "default"
 """The name of the model in the package, whatever is configured. A folder of that name is "./default", or a `Path`."""
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-
-
-class LoadError(OSError):
-    """The model cannot be loaded; the message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +40,7 @@ class ModelChoice:
     dtype: str | torch.dtype = "auto"  # "auto": as the checkpoint was saved
     revision: str | None = None
     on_unsupported: Literal["error", "plain"] = "error"
+    trust_remote_code: bool = False  # True: code of the model's folder runs, with the rights of this process
 
     def key(self) -> tuple[object, ...]:
         return (
@@ -50,6 +50,7 @@ class ModelChoice:
             str(self.dtype),
             self.revision,
             self.on_unsupported,
+            self.trust_remote_code,
         )
 
 
@@ -111,24 +112,19 @@ def check_dtype(dtype: object) -> str | torch.dtype:
 
 def _load_model(choice: ModelChoice, name: str) -> PreTrainedModel:
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     device = _device(choice.device)
-    try:
-        config: PreTrainedConfig = AutoConfig.from_pretrained(name, revision=choice.revision)
-        kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-        with _progress_for(name):
-            model: PreTrainedModel = kind.from_pretrained(
-                name,
-                config=config,
-                revision=choice.revision,
-                dtype=choice.dtype,
-                device_map="auto" if device == "auto" else None,
-            )
-        if device != "auto":
+    found = Pretrained(name, choice.revision, choice.trust_remote_code)
+    config = found.config()
+    kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    with _progress_for(name):
+        model = found.model(kind, config, dtype=choice.dtype, device_map="auto" if device == "auto" else None)
+    if device != "auto":
+        try:
             model.to(torch.device(device))  # type: ignore[arg-type]  # its decorator hides the signature
-    except (OSError, ValueError, RuntimeError) as error:
-        raise LoadError(_why_not(name, error)) from error
+        except RuntimeError as error:  # too little memory, say
+            raise LoadError(why_not(name, error)) from error
     model.train(False)
     return model
 
@@ -152,13 +148,8 @@ def _progress_for(name: str) -> Iterator[None]:
 def _load_tokenizer(choice: ModelChoice, source: str | PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
     if not isinstance(source, str):
         return source
-    from transformers import AutoTokenizer
-
-    try:
-        revision = choice.revision if source == choice.model else None
-        return AutoTokenizer.from_pretrained(source, revision=revision)
-    except (OSError, ValueError) as error:
-        raise LoadError(f"no tokenizer for {source!r}; give tokenizer= ({_first_line(error)})") from error
+    revision = choice.revision if source == choice.model else None
+    return Pretrained(source, revision, choice.trust_remote_code).tokenizer()
 
 
 def _given_model(choice: ModelChoice, model: PreTrainedModel) -> PreTrainedModel:
@@ -216,23 +207,3 @@ def _parse_device(wanted: object) -> torch.device:
         return torch.device(wanted)  # type: ignore[call-overload,no-any-return]
     except (RuntimeError, TypeError) as error:
         raise ValueError(f"device must be 'cpu', 'cuda', 'cuda:1' or the like, or 'auto'; got {wanted!r}") from error
-
-
-def _why_not(name: str, error: Exception) -> str:
-    if name.startswith((".", "/", "~")) or Path(name).is_absolute():
-        if not Path(name).exists():
-            return f"model {name!r} is a path, but there is no such folder"
-        return f"model {name!r} cannot be loaded from this folder: {_first_line(error)}"
-    from huggingface_hub import constants
-
-    where = f"neither a folder here nor in the cache {constants.HF_HUB_CACHE}"
-    if constants.HF_HUB_OFFLINE:
-        return f"model {name!r} is {where}, and HF_HUB_OFFLINE forbids to download it; unset it, or give a folder"
-    if "is not a local folder" in str(error) or "find" in str(error) or "connect" in str(error).lower():
-        return f"model {name!r} is {where}, and cannot be downloaded: {_first_line(error)}"
-    return f"model {name!r} cannot be loaded: {_first_line(error)}"
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

@@ -7,7 +7,9 @@ from collections import OrderedDict
 
 from copyspec.engine.engine import Engine
 from copyspec.forks import at_rest, check_forked
+from copyspec.load_errors import first_line, load_errors
 from copyspec.loading import ModelChoice, identity, load_model
+from copyspec.targets.base import UnsupportedModelError
 
 # Two models, so that comparing two of them does not load each one again and again; more would fill a GPU.
 MAX_LOADED = 2
@@ -71,5 +73,8 @@ class Registry:
 def load_engine(choice: ModelChoice) -> Engine:
     """Loads the model and its tokenizer. Raises LoadError, or UnsupportedModelError for its architecture."""
     model, tokenizer = load_model(choice)
-    name = choice.model if isinstance(choice.model, str) else None
-    return Engine(model, tokenizer, name=name, on_unsupported=choice.on_unsupported)
+    if not isinstance(choice.model, str):
+        return Engine(model, tokenizer, on_unsupported=choice.on_unsupported)
+    name = choice.model
+    with load_errors(lambda error: f"model {name!r} cannot be used: {first_line(error)}", but=UnsupportedModelError):
+        return Engine(model, tokenizer, name=name, on_unsupported=choice.on_unsupported)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from copyspec.fingerprints import tokenizer_fingerprint as tokenizer_fingerprint
+from copyspec.loading import BUNDLED, MODEL_VARIABLE, identity
 
 from . import bm25, datastore, dense, files, passages
 from .base import Folder, Retriever
@@ -74,7 +76,9 @@ class Corpora:
         (path / files.MANIFEST).unlink()  # first: what is left of a removal that stops here is no index
         shutil.rmtree(path)
 
-    def open(self, name: str, *, encode: Encode | None = None) -> tuple[Retriever, list[Passage]]:
+    def open(
+        self, name: str, *, encode: Encode | str | os.PathLike[str] | None = None
+    ) -> tuple[Retriever, list[Passage]]:
         """A corpus of passages, and where they stand; `encode`: see `load_retriever`."""
         path = self._existing(name)
         retriever = load_retriever(path, encode=encode)
@@ -198,13 +202,16 @@ def _unseen(more: Sequence[Passage], before: Sequence[Passage]) -> list[Passage]
     return new
 
 
-def load_retriever(folder: Folder, *, encode: Encode | None = None) -> Retriever:
-    """The retriever that was saved in a folder, whichever it is. `encode`: the encoder of a dense one, if not the
-    HuggingFaceEmbedder whose name stands in the index."""
+def load_retriever(folder: Folder, *, encode: Encode | str | os.PathLike[str] | None = None) -> Retriever:
+    """The retriever that was saved in a folder, whichever it is.
+
+    `encode`: the encoder of a dense one, or its hub id or folder. An index is data, and names no model to be loaded:
+    without `encode` only the bundled model and the one of $COPYSPEC_MODEL are. Raises ValueError for any other.
+    """
     return files.read_whole(folder, lambda: _load(folder, encode))
 
 
-def _load(folder: Folder, encode: Encode | None) -> Retriever:
+def _load(folder: Folder, encode: Encode | str | os.PathLike[str] | None) -> Retriever:
     manifest = files.read_manifest(folder)
     if manifest.kind == bm25.KIND:
         return BM25Retriever.load(folder)
@@ -212,9 +219,22 @@ def _load(folder: Folder, encode: Encode | None) -> Retriever:
         raise files.IndexFileError(
             f"{str(folder)!r} holds an index of kind {manifest.kind!r}, which finds no passages; open it as Datastore"
         )
-    if encode is None:
-        encoder = manifest.facts["encoder"]
-        if not isinstance(encoder, dict):
-            raise ValueError(f"the index in {str(folder)!r} names no encoder: give encode=, the one it was made with")
-        encode = HuggingFaceEmbedder(encoder["name"], prefix=encoder["prefix"])
+    if encode is None or isinstance(encode, (str, os.PathLike)):
+        encode = _encoder(folder, manifest.facts["encoder"], encode)
     return DenseRetriever.load(folder, encode)
+
+
+def _encoder(folder: Folder, made_with: object, named: str | os.PathLike[str] | None) -> HuggingFaceEmbedder:
+    """The encoder that the caller names, with the prefix of the index. What the index names is not loaded for that."""
+    made_with = made_with if isinstance(made_with, dict) else {}
+    name, prefix = made_with.get("name"), made_with.get("prefix")
+    if not isinstance(name, str):
+        raise ValueError(f"the index in {str(folder)!r} names no encoder: give encode=, the one it was made with")
+    if named is None:
+        named = name
+        if identity(name) not in map(identity, (BUNDLED, os.environ.get(MODEL_VARIABLE))):
+            raise ValueError(
+                f"the index in {str(folder)!r} was made with the encoder {name!r}, which is loaded only when you name "
+                f"it: give encode={name!r} if you trust it"
+            )
+    return HuggingFaceEmbedder(named, prefix=prefix if isinstance(prefix, str) else "")

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from copyspec.load_errors import LoadError, first_line
+from copyspec.pretrained import Pretrained
+
 from .base import check_texts
 
 if TYPE_CHECKING:
@@ -22,7 +25,8 @@ class HuggingFaceEmbedder:
 
     `model`: hub id or folder (HF_HUB_OFFLINE keeps it from the network). `prefix` stands before every text, where
     an encoder was trained so ("query: ", "passage: "). Longer texts than the model reads are cut at its limit.
-    Batches hold texts of similar length.
+    Batches hold texts of similar length. `trust_remote_code=True` runs code of the model's folder, with all rights of
+    this process; without it none ever runs. Raises copyspec.LoadError for a model that cannot be loaded.
     """
 
     def __init__(
@@ -33,26 +37,39 @@ class HuggingFaceEmbedder:
         batch_size: int = 32,
         prefix: str = "",
         normalize: bool = True,
+        trust_remote_code: bool = False,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size!r}")
         import torch
-        from transformers import AutoModel, AutoTokenizer
+        from transformers import AutoModel
 
         self.name, self.prefix = os.fspath(model), prefix
-        try:
-            self._tokenizer = AutoTokenizer.from_pretrained(self.name)
-            self._model = AutoModel.from_pretrained(self.name)
-        except (OSError, ValueError) as error:
-            raise OSError(f"encoder {self.name!r} cannot be loaded, give a folder or a hub id: {error}") from error
-        if self._tokenizer.pad_token is None:
-            self._tokenizer.pad_token = self._tokenizer.eos_token
-        self._tokenizer.padding_side = "right"
-        self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self._model.to(self._device).eval()
         self._batch_size, self._normalize = batch_size, normalize
-        limits = (self._tokenizer.model_max_length, getattr(self._model.config, "max_position_embeddings", None))
-        self._max_tokens = min([limit for limit in limits if limit and limit < 1 << 20], default=MAX_TOKENS)
+        self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        found = Pretrained(self.name, trust_remote_code=trust_remote_code)
+        try:
+            self._model = found.model(AutoModel, found.config())
+            self._tokenizer = found.tokenizer()
+            self._set_up()
+        except LoadError as error:
+            raise LoadError(f"encoder {self.name!r} cannot be loaded, give a folder or a hub id: {error}") from error
+
+    def _set_up(self) -> None:
+        """Raises LoadError where model and tokenizer make no vectors of texts."""
+        tokenizer, config = self._tokenizer, self._model.config
+        if tokenizer.pad_token is None:
+            tokenizer.pad_token = tokenizer.eos_token
+        tokenizer.padding_side = "right"
+        limits = (tokenizer.model_max_length, getattr(config, "max_position_embeddings", None))
+        usable = (limit for limit in limits if isinstance(limit, int) and 0 < limit < 1 << 20)
+        self._max_tokens = min(usable, default=MAX_TOKENS)
+        self._model.to(self._device)  # type: ignore[arg-type]  # its decorator hides the signature
+        self._model.train(False)
+        try:
+            self(["a"])
+        except Exception as error:  # whatever a model for other things than texts finds wrong
+            raise LoadError(f"it makes no vectors of texts ({first_line(error)})") from error
 
     @property
     def dimension(self) -> int:

@@ -129,12 +129,13 @@ class DocumentRetriever(BaseRetriever):
         files.write_manifest(path, files.Manifest(KIND, _fingerprint(self.base), facts, entries))
 
     @classmethod
-    def load(cls, folder: Folder, *, k: int = DEFAULT_K, encode: Encode | Embeddings | None = None) -> Self:
+    def load(cls, folder: Folder, *, k: int = DEFAULT_K, encode: Encode | Embeddings | str | None = None) -> Self:
         """The retriever that `save` wrote, or any index of `copyspec.retrievers`, whose documents have numbers for ids.
 
-        `encode`: what made the vectors of a dense one. Raises files.IndexFileError for damaged files.
+        `encode`: what made the vectors of a dense one, or its hub id or folder. Raises files.IndexFileError for
+        damaged files.
         """
-        base = load_retriever(folder, encode=None if encode is None else _encoder(encode))
+        base = load_retriever(folder, encode=encode if encode is None or isinstance(encode, str) else _encoder(encode))
         path = Path(folder) / FOLDER
         if not path.exists():
             return cls.over(base, k=k)

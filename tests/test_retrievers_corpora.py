@@ -204,7 +204,9 @@ def test_the_command_builds_lists_and_removes(
     assert code == 0 and "3 documents" in out and "skipped 3 documents" in err
     code, out, err = run(capsys, "index", "list", *where, "--json")
     assert (code, err) == (0, "") and [one["name"] for one in json.loads(out)] == ["my-bm25", "my-dense", "my-tokens"]
-    retriever, passages = Corpora(tmp_path / "corpora").open("my-dense")
+    with pytest.raises(ValueError, match=r"made with the encoder '.+', which is loaded only when you name it"):
+        Corpora(tmp_path / "corpora").open("my-dense")
+    retriever, passages = Corpora(tmp_path / "corpora").open("my-dense", encode=model)
     assert isinstance(retriever, DenseRetriever) and passages[retriever.search(TEXT, 1)[0].id].text == TEXT
     assert run(capsys, "index", "remove", "my-dense", *where) == (0, "removed my-dense\n", "")
     code, out, err = run(capsys, "index", "list", *where)

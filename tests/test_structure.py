@@ -13,7 +13,9 @@ ROOT = Path(__file__).parent.parent
 
 # From the lowest floor to the highest; a room may import from floors below its own. "" is the package's face.
 FLOORS = (
-    {"checks", "fingerprints", "forks", "sources", "tree", "budget"},
+    {"checks", "fingerprints", "forks", "load_errors", "sources", "tree", "budget"},
+    {"model_files"},
+    {"pretrained"},
     {"options", "loading", "targets"},
     {"verification"},
     {"drafters"},

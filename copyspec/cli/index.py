@@ -169,15 +169,11 @@ class _Encoding:
 def _add_tokens(
     corpora: Corpora, name: str, documents: Iterable[Document], model: str | None, duplicates: bool
 ) -> Corpus:
-    from transformers import AutoTokenizer
-
-    from copyspec.loading import LoadError, choose_default, named
+    from copyspec.loading import choose_default, named
+    from copyspec.pretrained import Pretrained
 
     chosen = named(model or choose_default())
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(chosen)
-    except (OSError, ValueError) as error:
-        raise LoadError(f"no tokenizer for --model {chosen!r}: {error}") from error
+    tokenizer = Pretrained(chosen).tokenizer(f"no tokenizer for --model {chosen!r}")
     with _progress("tokenising", None) as step:
         return corpora.add_tokens(name, _each(documents, step), tokenizer, duplicates=duplicates)
 

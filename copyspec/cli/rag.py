@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from copyspec.cli.common import UsageError, as_json, quiet_libraries
+from copyspec.cli.common import UsageError, as_json, in_options, quiet_libraries
 from copyspec.cli.index import DEFAULT_FOLDER, FOLDER_VARIABLE, corpus_folder
 
 if TYPE_CHECKING:
@@ -29,6 +29,10 @@ def rag(
             "--dir", "-d", envvar=FOLDER_VARIABLE, help="The folder that holds the corpora.", rich_help_panel=_SEARCH
         ),
     ] = DEFAULT_FOLDER,
+    encoder: Annotated[
+        str | None,
+        typer.Option(help="Of a dense corpus: the hub id or folder that it was made with.", rich_help_panel=_SEARCH),
+    ] = None,
     stride: Annotated[
         int, typer.Option(help="Search again after so many tokens; 0 searches once.", rich_help_panel=_SEARCH)
     ] = 0,
@@ -61,7 +65,10 @@ def rag(
 
     quiet_libraries()
     path = corpus_folder("--index", index, folder)
-    retriever = load_retriever(path)
+    try:
+        retriever = load_retriever(path, encode=encoder)
+    except ValueError as error:
+        raise UsageError(in_options(str(error), {"encode": "--encoder"})) from error
     passages = load_passages(path, retriever.texts)
     if not best_passage(question, retriever)[1]:
         named = ", ".join(map(repr, content_words(question))) or repr(question)

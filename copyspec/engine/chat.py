@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from jinja2.exceptions import TemplateError
+
+from copyspec.engine.templates import bounded, text_size
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -56,8 +60,6 @@ def render(
     Templates without a system role get it in front of the first message of the user. `tools`: what the model may
     call, as JSON schemas; their texts are the program's own and go in as they are.
     """
-    from jinja2.exceptions import TemplateError
-
     if not tokenizer.chat_template:
         raise ChatError(
             f"{_name(tokenizer)} has no chat template: give the prompt as a str (without system= and chat=True), "
@@ -65,12 +67,12 @@ def render(
         )
     try:
         return _apply(tokenizer, messages, tools)
-    except (TemplateError, TypeError) as error:
+    except Exception as error:  # templates are programs: they raise whatever they like
         folded = _fold_system(messages)
-        if folded is not None:
+        if folded is not None and isinstance(error, (TemplateError, TypeError)):
             try:
                 return _apply(tokenizer, folded, tools)
-            except (TemplateError, TypeError):
+            except Exception:
                 pass
         if any(isinstance(message.get("content"), (list, tuple)) for message in messages):
             raise ChatError(
@@ -78,7 +80,9 @@ def render(
                 f"({error})"
             ) from error
         roles = ", ".join(str(message["role"]) for message in messages)
-        raise ChatError(f"the chat template of {_name(tokenizer)} rejects roles {roles}: {error}") from error
+        why = " ".join(str(error).split())[:500]
+        why = why if isinstance(error, TemplateError) else f"{type(error).__name__}: {why}"
+        raise ChatError(f"the chat template of {_name(tokenizer)} rejects roles {roles}: {why}") from error
 
 
 def map_texts(messages: Sequence[Message], change: Callable[[str, str], str]) -> list[Message]:
@@ -121,14 +125,19 @@ def _apply(
 ) -> str:
     last = messages[-1] if messages else {}
     continues = last.get("role") == "assistant" and bool(last.get("content"))
-    text = tokenizer.apply_chat_template(
-        [dict(message) for message in messages],  # type: ignore[arg-type]  # annotated for text contents only
-        tools=[dict(tool) for tool in tools] or None,
-        tokenize=False,
-        add_generation_prompt=not continues,
-        continue_final_message=continues,
-    )
-    assert isinstance(text, str)
+    called: Any = [dict(tool) for tool in tools] or None
+    source = tokenizer.get_chat_template(tools=called)
+    with bounded(source, text_size([*messages, *tools])):
+        text = tokenizer.apply_chat_template(
+            [dict(message) for message in messages],  # type: ignore[arg-type]  # annotated for text contents only
+            tools=called,
+            chat_template=source,
+            tokenize=False,
+            add_generation_prompt=not continues,
+            continue_final_message=continues,
+        )
+    if not isinstance(text, str) or not text:
+        raise TemplateError("it makes no text of them")
     return text
 
 

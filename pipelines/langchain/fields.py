@@ -43,6 +43,9 @@ class EngineFields(BaseModel):
     tokenizer: object = Field(default=None, repr=False)
     device: object = None
     dtype: object = "auto"
+    trust_remote_code: bool = False
+    """True runs code of `model`'s folder or repository, with all rights of this process. Not for a model that a call
+    names."""
     temperature: float | None = 0.0
     """0, the default, and None are greedy."""
     max_tokens: int | None = None
@@ -105,6 +108,8 @@ class EngineFields(BaseModel):
             return model
         given = {"tokenizer": self.tokenizer, "device": self.device, "dtype": self.dtype}
         options = {name: value for name, value in given.items() if value not in (None, "auto")}
+        if self.trust_remote_code and model is self.model:
+            options["trust_remote_code"] = True
         return copyspec.load(model, **options)  # type: ignore[arg-type]  # load says what is wrong with them
 
     def shown_name(self) -> str:

@@ -1,0 +1,66 @@
+"""What is said where a model cannot be loaded: every error as one, in one line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class LoadError(OSError):
+    """The model cannot be loaded; the message says why and what to do."""
+
+
+class FileError(ValueError):
+    """A file of a model is not what it must be; the message names the file and goes behind the model's name."""
+
+
+class CodeError(FileError):
+    """A file of a model asks for code to be run."""
+
+
+@contextmanager
+def load_errors(say: Callable[[BaseException], str], *, but: type[Exception] = LoadError) -> Iterator[None]:
+    """Every error as a LoadError, but those of one kind: what is wrong with a file comes in many shapes."""
+    try:
+        yield
+    except (LoadError, but):
+        raise
+    except Exception as error:
+        raise LoadError(say(error)) from error
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # of tokenizers and safetensors, which are written in Rust
+            raise
+        raise LoadError(say(error)) from error
+
+
+def is_path(name: str) -> bool:
+    """Whether a name cannot be one of the hub's."""
+    return name.startswith((".", "/", "~")) or Path(name).is_absolute()
+
+
+def why_not(name: str, error: BaseException) -> str:
+    """Why a model cannot be loaded, in one line."""
+    if os.path.lexists(name):
+        return f"model {name!r} cannot be loaded from this folder: {first_line(error)}"
+    if is_path(name):
+        return f"model {name!r} is a path, but there is no such folder"
+    from huggingface_hub import constants
+
+    where = f"neither a folder here nor in the cache {constants.HF_HUB_CACHE}"
+    said = str(error)
+    if constants.HF_HUB_OFFLINE and not isinstance(error, FileError):
+        return f"model {name!r} is {where}, and HF_HUB_OFFLINE forbids to download it; unset it, or give a folder"
+    if "is not a local folder" in said or "find" in said or "connect" in said.lower():
+        return f"model {name!r} is {where}, and cannot be downloaded: {first_line(error)}"
+    return f"model {name!r} cannot be loaded: {first_line(error)}"
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, or what it is where it says nothing that can be understood alone."""
+    lines = str(error).strip().splitlines()
+    line = lines[0] if lines else ""
+    if isinstance(error, (OSError, ValueError, RuntimeError)) and line:
+        return line
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__
