@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .base import Hit, Retriever
 from .bm25 import BM25Retriever, words
-from .corpora import Corpora, Corpus, load_retriever, tokenizer_fingerprint
+from .corpora import Corpora, Corpus, load_corpus, load_retriever, tokenizer_fingerprint
 from .datastore import Continuation, Datastore, Match
 from .dense import DenseRetriever, FaissRetriever
 from .embedding import HuggingFaceEmbedder
@@ -45,6 +45,7 @@ __all__ = [
     "SpeculativeRetriever",
     "VectorIndex",
     "Worker",
+    "load_corpus",
     "load_passages",
     "load_retriever",
     "read_documents",
