@@ -19,8 +19,12 @@ _PAUSE = 0.02  # seconds between two looks at a lock
 _BUSY = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)  # what a system says of a lock that another one holds
 
 
+class NotRegularError(OSError):
+    """What stands there is no file of its own: a link, a folder, a pipe, a device."""
+
+
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
-    """A descriptor of a regular file. Raises OSError for a link, a folder, a pipe or a device, which are not opened."""
+    """A descriptor of a regular file. Raises NotRegularError for anything else, which is not opened."""
     with contextlib.suppress(FileNotFoundError):
         _check_regular(os.lstat(path), path)
     handle = os.open(path, flags | _FLAGS, 0o666)
@@ -111,7 +115,7 @@ def _acquired(path: Path, what: str, until: float) -> int:
         handle = open_regular(path, os.O_RDWR | os.O_CREAT)
         try:
             if os.fstat(handle).st_nlink > 1:
-                raise OSError(f"{os.fspath(path)!r} is a second name of another file, no lock: remove it")
+                raise NotRegularError(f"{os.fspath(path)!r} is a second name of another file, no lock: remove it")
             if not try_lock(handle):
                 if monotonic() >= until:
                     raise BlockingIOError(
@@ -150,5 +154,7 @@ def _check_regular(found: os.stat_result, path: Path) -> None:
     if stat.S_ISREG(found.st_mode):
         return
     if stat.S_ISLNK(found.st_mode):
-        raise OSError(f"{os.fspath(path)!r} is a symbolic link, which may lead anywhere: put the file itself there")
-    raise OSError(f"{os.fspath(path)!r} is no regular file")
+        raise NotRegularError(
+            f"{os.fspath(path)!r} is a symbolic link, which may lead anywhere: put the file itself there"
+        )
+    raise NotRegularError(f"{os.fspath(path)!r} is no regular file")

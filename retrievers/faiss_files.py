@@ -7,6 +7,7 @@ lead. Numbers are checked here first, and only those that fit each other reach F
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,9 +44,9 @@ def read_index(  # type: ignore[no-untyped-def]
 
 def _read_graph(opened: files.Opened, faiss, empty, vectors: Vectors):  # type: ignore[no-untyped-def]
     levels = opened.array("levels", np.uint8).astype(np.int32)
-    links = opened.array("links", np.int32)
+    links = opened.array("links", np.int32).astype(np.int32, copy=False)
     facts = opened.manifest.facts
-    graph, entry = empty(facts["options"]["neighbours"]), facts["entry"]  # type: ignore[index]
+    graph, entry = empty(facts["options"]["neighbours"]), cast(int, facts["entry"])  # type: ignore[index]
     starts = faiss.vector_to_array(graph.hnsw.cum_nneighbor_per_level).astype(np.int64)  # of a level among the links
     if len(levels) != len(vectors) or not 1 <= levels.min() <= levels.max() < len(starts):
         raise opened.wrong("levels", f"{len(levels)} levels of {len(vectors)} vectors, of 1 to {len(starts) - 1}")

@@ -20,7 +20,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from copyspec.filesystem import flush_folder, locked, open_regular, part_name, replacing
+from copyspec.filesystem import NotRegularError, flush_folder, locked, open_regular, part_name, replacing
 
 from .base import Folder
 from .manifest import MANIFEST, Entry, IndexFileError, Manifest, digest_in, entry_name, manifest_bytes, parsed, written
@@ -121,7 +121,7 @@ def saving(folder: Folder, *, wait: float = LOCK_SECONDS) -> Iterator[Saving]:
             is_new = not path.exists()
             path.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileNotFoundError):  # removed, by whoever held its lock
-                stack.enter_context(locked(path / LOCK, f"the index in {os.fspath(folder)!r}", wait=wait))
+                stack.enter_context(_locked(path, wait))
                 break
         made = Saving(path)
         try:
@@ -137,7 +137,7 @@ def saving(folder: Folder, *, wait: float = LOCK_SECONDS) -> Iterator[Saving]:
 def remove(folder: Folder) -> None:
     """Removes an index with its folder. Who reads it goes on; raises BlockingIOError while somebody writes it."""
     path = Path(folder)
-    with locked(path / LOCK, f"the index in {os.fspath(folder)!r}", wait=LOCK_SECONDS):
+    with _locked(path, LOCK_SECONDS):
         (path / MANIFEST).unlink()  # first: what is left of a removal that stops here is no index
         flush_folder(path)
         for found in list(os.scandir(path)):
@@ -148,6 +148,15 @@ def remove(folder: Folder) -> None:
         (path / LOCK).unlink()
         with contextlib.suppress(OSError):  # somebody writes a new one already
             path.rmdir()
+
+
+@contextlib.contextmanager
+def _locked(folder: Path, wait: float) -> Iterator[None]:
+    try:
+        with locked(folder / LOCK, f"the index in {os.fspath(folder)!r}", wait=wait):
+            yield
+    except NotRegularError as error:
+        raise IndexFileError(f"the index in {os.fspath(folder)!r} cannot be locked: {error}") from None
 
 
 def _is_part(name: str) -> bool:
