@@ -37,13 +37,17 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 @contextlib.contextmanager
-def replacing(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
+def replacing(path: Path, *, mode: int = 0o666, lasts: bool = True) -> Iterator[BinaryIO]:
     """A binary file that takes the place of `path` when the block ends well, and vanishes when it does not.
 
     For the holder of a lock: what is written has one name, which the next one to write takes over from one that was
-    killed. `mode`: of a new file, less what the process's umask takes away.
+    killed. `mode`: of a new file, less what the process's umask takes away. `lasts`:
+    its name outlasts a power cut; its content always does.
     """
     part = path.with_name(part_name(path.name))
+    for each in (path, part):
+        if each.is_dir() and not each.is_symlink():
+            raise NotRegularError(f"{os.fspath(each)!r} is a folder, where a file is to be written: remove it")
     with contextlib.suppress(FileNotFoundError):
         part.unlink()
     handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, mode)
@@ -57,7 +61,8 @@ def replacing(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
         with contextlib.suppress(OSError):
             part.unlink()
         raise
-    flush_folder(path.parent)
+    if lasts:
+        flush_folder(path.parent)
 
 
 def part_name(name: str) -> str:

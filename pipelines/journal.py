@@ -16,6 +16,7 @@ from typing import BinaryIO
 import numpy as np
 
 from copyspec.filesystem import open_regular, try_lock
+from copyspec.json_strings import JSONStrings
 
 from .correctors import Outcome
 from .documents import Refusal
@@ -26,8 +27,8 @@ _SYNC_SECONDS = 1.0
 """A record is with the system at once, which outlasts a killed process, and on the disk after this long, which
 outlasts a power cut."""
 
-_MOST_BYTES = 1 << 26
-"""Of a line: a segment of a text, even one that a model reads whole, has a thousandth of it."""
+_MOST_BYTES, _MOST_HEADER = 1 << 26, 1 << 20
+"""Of a line: a segment of a text, even one that a model reads whole, has a thousandth of the first."""
 
 _KEY_BYTES = 16
 _HEAD_BYTES = 8  # of a key: what the index in memory holds
@@ -149,12 +150,12 @@ class Journal:
         done = None
         while line := self._file.readline(_MOST_BYTES):
             try:
-                record = json.loads(line)
-                head = int(record["key"][: 2 * _HEAD_BYTES], 16) if "key" in record else None
+                record = _fields(line)
+                head = int(str(record["key"])[: 2 * _HEAD_BYTES], 16) if "key" in record else None
                 done = record.get("done", done)
                 if not line.endswith(b"\n") or not 0 <= (head or 0) < 1 << 8 * _HEAD_BYTES:
                     break
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            except ValueError:
                 break  # cut by a crash; what follows, if anything, was never promised
             if head is not None:
                 heads.append(head)
@@ -173,7 +174,7 @@ class Journal:
     def _header(self) -> dict[str, object] | None:
         """The first line; None where there is nothing yet, not even all of it."""
         self._file.seek(0)
-        first = self._file.readline(_MOST_BYTES)
+        first = self._file.readline(_MOST_HEADER)
         if not first.endswith(b"\n"):
             if first and not b'{"copyspec-journal":'.startswith(first[:20]):
                 raise self._no_journal()
@@ -215,16 +216,38 @@ def _key(text: str) -> bytes:
 def _outcome(line: bytes, key: str) -> Outcome | None:
     """What a line holds for this key; None where it is another's, or no outcome: the text is corrected anew then."""
     try:
-        record = json.loads(line)
-        if record["key"] != key:
-            return None
-        text, lost, refusal = record["text"], record.get("lost", ""), record.get("refusal")
-        words = [lost, *(refusal or ()), *([] if text is None and refusal else [text])]
-        if not all(isinstance(word, str) for word in words):
-            return None
-        return Outcome(text, Refusal(*refusal) if refusal else None, lost=lost)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        record = _fields(line)
+    except ValueError:
         return None
+    text, lost, refusal = record.get("text"), record.get("lost", ""), record.get("refusal")
+    if record.get("key") != key or not isinstance(lost, str) or isinstance(text, list):
+        return None
+    if isinstance(refusal, list):
+        return Outcome(text, Refusal(*refusal), lost=lost)
+    return Outcome(text, lost=lost) if text is not None else None
+
+
+def _fields(line: bytes) -> dict[str, str | list[str] | None]:
+    """A record: its fields are strings, one may be null and one a pair. Raises ValueError for any other line."""
+    text, found = JSONStrings(line.decode("ascii")), dict[str, str | list[str] | None]()
+    text.expect("{")
+    while not text.passes("}"):
+        if found:
+            text.expect(",")
+        name = text.string()
+        text.expect(":")
+        if text.passes("null"):
+            found[name] = None
+        elif text.passes("["):
+            first = text.string()
+            text.expect(",")
+            found[name] = [first, text.string()]
+            text.expect("]")
+        else:
+            found[name] = text.string()
+    text.passes("\n")
+    text.end()
+    return found
 
 
 def _opened(path: Path) -> BinaryIO:

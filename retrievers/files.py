@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from json import decoder
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from copyspec.filesystem import open_regular
 from copyspec.fingerprints import fingerprint
+from copyspec.json_strings import JSONStrings
 
 from .base import Folder
 from .manifest import MANIFEST, Entry, IndexFileError, Manifest, check_facts, check_keys, manifest_bytes, parsed
@@ -57,6 +57,7 @@ class Opened:
 
     def handle(self, key: str) -> int:
         """A descriptor of the file, the caller's own."""
+        self._entry(key)
         return os.dup(self._handles[key])
 
     def check(self, key: str) -> None:
@@ -69,7 +70,7 @@ class Opened:
 
     def content(self, key: str) -> bytearray:
         """The checked content of a file."""
-        content = bytearray(self.manifest.files[key].size)
+        content = bytearray(self._entry(key).size)
         view, filled = memoryview(content), 0
         with self._file(key) as file:
             while filled < len(content) and (count := file.readinto(view[filled:])):
@@ -95,6 +96,10 @@ class Opened:
         """The error for a content that fits its checksum and nothing else."""
         path = self.folder / self.manifest.files[key].name
         return IndexFileError(f"{os.fspath(path)!r} is not what copyspec writes ({said}); build the index again")
+
+    def _entry(self, key: str) -> Entry:
+        check_keys(self.folder, self.manifest, (key,), tuple(self.manifest.files))
+        return self.manifest.files[key]
 
     def _file(self, key: str):  # type: ignore[no-untyped-def]  # io.FileIO, which mypy calls by another name
         file = open(self.handle(key), "rb", buffering=0)  # noqa: SIM115  the caller's
@@ -153,16 +158,12 @@ def _opened_entry(path: Path, entry: Entry) -> int:
     return handle
 
 
-def _strings(text: str) -> list[str]:
-    """The strings of a JSON list that holds nothing else: no deeper list is built, whatever stands there."""
-    found: list[str] = []
-    if text == "[]":
-        return found
-    at, expected = 0, '["'
-    while text.startswith(expected, at):
-        value, at = decoder.scanstring(text, at + len(expected), True)  # type: ignore[attr-defined]
-        found.append(value)
-        if at == len(text) - 1 and text[at] == "]":
-            return found
-        expected = ', "'
-    raise ValueError(f"character {at}")
+def _strings(content: str) -> list[str]:
+    text, found = JSONStrings(content), list[str]()
+    text.expect("[")
+    while not text.passes("]"):
+        if found:
+            text.expect(", ")
+        found.append(text.string())
+    text.end()
+    return found

@@ -55,7 +55,7 @@ class Saving:
         name = entry_name(key.rpartition(".")[2], suffix, digest)
         if not os.path.lexists(self.folder / name):
             self._new.append(name)
-        with replacing(self.folder / name) as file:
+        with replacing(self.folder / name, lasts=False) as file:
             file.write(content)
         self.files[key] = Entry(name, memoryview(content).nbytes, digest)
 
@@ -80,6 +80,7 @@ class Saving:
     def commit(self, kind: str, made_with: str = "", facts: Mapping[str, object] | None = None) -> None:
         """Puts the files that were written in force, and removes those that only the index before them used."""
         before = self.before()
+        flush_folder(self.folder)  # the names of the files, before one is in force that needs them
         with replacing(self.folder / MANIFEST) as file:
             file.write(written(Manifest(kind, made_with, facts or {}, self.files)))
         self._new.clear()
@@ -126,6 +127,8 @@ def saving(folder: Folder, *, wait: float = LOCK_SECONDS) -> Iterator[Saving]:
         made = Saving(path)
         try:
             yield made
+        except NotRegularError as error:
+            raise IndexFileError(f"the index in {os.fspath(folder)!r} cannot be written: {error}") from None
         finally:
             made.abandon()
             if is_new and set(os.listdir(path)) == {LOCK}:
@@ -138,13 +141,11 @@ def remove(folder: Folder) -> None:
     """Removes an index with its folder. Who reads it goes on; raises BlockingIOError while somebody writes it."""
     path = Path(folder)
     with _locked(path, LOCK_SECONDS):
-        (path / MANIFEST).unlink()  # first: what is left of a removal that stops here is no index
+        _discard(path / MANIFEST)  # first: what is left of a removal that stops here is no index
         flush_folder(path)
-        for found in list(os.scandir(path)):
-            if found.is_dir(follow_symlinks=False):
-                shutil.rmtree(found.path)
-            elif found.name != LOCK:
-                os.unlink(found.path)
+        for found in path.iterdir():
+            if found.name != LOCK:
+                _discard(found)
         (path / LOCK).unlink()
         with contextlib.suppress(OSError):  # somebody writes a new one already
             path.rmdir()
@@ -157,6 +158,13 @@ def _locked(folder: Path, wait: float) -> Iterator[None]:
             yield
     except NotRegularError as error:
         raise IndexFileError(f"the index in {os.fspath(folder)!r} cannot be locked: {error}") from None
+
+
+def _discard(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def _is_part(name: str) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from copyspec.engine.reference_texts import Reference
 from copyspec.filesystem import locked, open_regular, replacing
+from copyspec.json_strings import JSONStrings
 
 MAX_ENTRIES = 1024
 MAX_CHARACTERS = 4_000_000
@@ -115,7 +116,7 @@ class OutputCache:
         cache = cls(namespace, **bounds)
         try:
             held, entries = _read(path, _FILE_BYTES * cache.max_characters + _ENTRY_BYTES * cache.max_entries)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise ValueError(
                 f"{str(path)!r} is no output cache: {error!s:.200}; delete it to begin with an empty one"
             ) from error
@@ -148,15 +149,18 @@ def _read(path: Path, most: int) -> tuple[str, list[tuple[str, str]]]:
         content = file.read(most + 1)
     if len(content) > most:
         raise ValueError(f"it has over {most:,} bytes; a larger cache is loaded with max_characters=")
-    found = json.loads(content.decode("utf-8", "surrogatepass"))
-    if not isinstance(found, dict) or found.get("format") != _FORMAT:
-        said = found.get("format") if isinstance(found, dict) else type(found).__name__
-        raise ValueError(f"its format is {said!r:.80}, not {_FORMAT!r}")
-    namespace, entries = found.get("namespace"), found.get("entries")
-    if not isinstance(namespace, str) or not isinstance(entries, list) or not all(map(_is_entry, entries)):
-        raise ValueError("it lacks a namespace, or its entries are not pairs of a prompt and an output")
-    return namespace, [(prompt, output) for prompt, output in entries]
-
-
-def _is_entry(found: object) -> bool:
-    return isinstance(found, list) and len(found) == 2 and all(isinstance(text, str) for text in found)
+    text = JSONStrings(content.decode("utf-8", "surrogatepass"))
+    text.expect('{"format": ')
+    if (found := text.string()) != _FORMAT:
+        raise ValueError(f"its format is {found!r:.80}, not {_FORMAT!r}")
+    text.expect(', "namespace": ')
+    namespace, entries = text.string(), list[tuple[str, str]]()
+    text.expect(', "entries": [')
+    while text.passes(", [" if entries else "["):
+        prompt = text.string()
+        text.expect(", ")
+        entries.append((prompt, text.string()))
+        text.expect("]")
+    text.expect("]}")
+    text.end()
+    return namespace, entries
