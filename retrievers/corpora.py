@@ -147,7 +147,7 @@ class Corpora:
                     named.append(Passage(document.name, 0, ""))
                     yield ids
 
-            def beside(index: Saving) -> None:
+            def beside(index: Saving, count: int) -> None:
                 passages.write_passages(index, named)
 
             if store is None:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from . import files
 from .base import Folder
 from .continuations import Continuation, Match, backwards, continuations_of, descents_of, match_of
+from .passages import Passage, read_places, write_passages
 from .saving import Saving, saving
 from .segment import FILES, Segment, write_segment
 from .suffix_array import BORDER, Tokens, sorts_bytes
@@ -30,6 +31,8 @@ copyspec[fast] too. Fewer segments are searched faster."""
 
 TokenIds = Sequence[int] | NDArray[np.integer]
 """The tokens of one document."""
+
+_Beside = Callable[[Saving, int], None]
 
 
 class Datastore:
@@ -85,7 +88,7 @@ class Datastore:
         index: Saving,
         documents: Iterable[TokenIds],
         fingerprint: str,
-        beside: Callable[[Saving], None] | None = None,
+        beside: _Beside | None = None,
     ) -> Datastore:
         """`create` in a folder whose lock is held. `beside`: see `appended`."""
         if index.is_there():
@@ -143,8 +146,8 @@ class Datastore:
         bounds the memory, at 23 bytes each (100 without copyspec[fast]); None: about 3 GB at most.
         """
         with saving(self.folder) as index:
-            self._refresh()
-            return self.appended(index, documents, segment_tokens)
+            places = self._refresh()
+            return self.appended(index, documents, segment_tokens, beside=None if places is None else _unnamed(places))
 
     def appended(
         self,
@@ -152,14 +155,15 @@ class Datastore:
         documents: Iterable[TokenIds],
         segment_tokens: int | None = None,
         *,
-        beside: Callable[[Saving], None] | None = None,
+        beside: _Beside | None = None,
     ) -> range:
         """`append` to what is in force in the folder, whose lock is held. `beside` writes what else belongs to the
-        index, once all documents have been taken."""
+        index, once all documents have been taken: it is told how many there are."""
         limit = segment_tokens or (SEGMENT_TOKENS if sorts_bytes() else SEGMENT_TOKENS_NUMPY)
         first, segments = self.num_documents, self._segments
-        kept, written = len(segments), 0
+        kept, written, count = len(segments), 0, first
         for tokens in _batches(documents, limit):
+            count += int(np.count_nonzero(tokens == BORDER)) - 1
             while not written and kept and segments[kept - 1].num_tokens <= len(tokens):
                 before = segments[kept - 1].all_tokens()
                 if len(before) + len(tokens) > limit:
@@ -171,7 +175,7 @@ class Datastore:
         for number, segment in enumerate(segments[:kept]):
             index.files.update({f"{number}.{name}": entry for name, entry in segment.entries.items()})
         if beside is not None:
-            beside(index)
+            beside(index, count)
         elif not written and index.is_there():
             return range(first, first)
         index.commit(KIND, self.fingerprint, {"byteorder": sys.byteorder})
@@ -179,12 +183,14 @@ class Datastore:
             self._open(made, None, verify=False)
         return range(first, self.num_documents)
 
-    def _refresh(self) -> None:
-        """Takes in what others have appended since; nobody does while the lock is held."""
+    def _refresh(self) -> list[tuple[str, int]] | None:
+        """Takes in what others have appended since; nobody does while the lock is held. Gives the names of the
+        documents, where a corpus has some."""
         _ = self._segments  # a closed one stays closed
         with files.opened(self.folder, KIND) as index:
             if index.manifest != self._manifest:
                 self._open(index, self.fingerprint, verify=False)
+            return read_places(index, self.num_documents) if "passages.names" in index.manifest.files else None
 
     def search(self, context: Sequence[int]) -> Match:
         """The longest match of the context's end, at most MAX_MATCH tokens, and how often it occurs."""
@@ -207,6 +213,16 @@ class Datastore:
         query, segments = backwards(context), self._segments
         with _damage_named(self.folder):
             return continuations_of(descents_of(query, segments), length, count)
+
+
+def _unnamed(places: list[tuple[str, int]]) -> _Beside:
+    """Places of the documents of a corpus that gets more of them without a name."""
+
+    def write(index: Saving, count: int) -> None:
+        named = [Passage(name, start, "") for name, start in places]
+        write_passages(index, named + [Passage("", 0, "")] * (count - len(named)))
+
+    return write
 
 
 def _opened(index: files.Opened, numbers: Sequence[int]) -> list[Segment]:

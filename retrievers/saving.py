@@ -26,7 +26,7 @@ from .base import Folder
 from .manifest import MANIFEST, Entry, IndexFileError, Manifest, digest_in, entry_name, manifest_bytes, parsed, written
 
 LOCK = ".lock"
-LOCK_SECONDS = 2.0
+LOCK_SECONDS = 5.0
 """A save waits so long for another one: most take less."""
 
 _BLOCK = 1 << 20  # bytes hashed at once: large enough for full speed, small enough to stay in the cache
@@ -111,10 +111,10 @@ class Saving:
 
 
 @contextlib.contextmanager
-def saving(folder: Folder, *, wait: float = LOCK_SECONDS) -> Iterator[Saving]:
+def saving(folder: Folder) -> Iterator[Saving]:
     """The right to write into `folder`, which is made where it is missing.
 
-    Raises BlockingIOError where another process or thread writes there for longer than `wait` seconds.
+    Raises BlockingIOError where another process or thread writes there for longer than LOCK_SECONDS.
     """
     path = Path(folder)
     with contextlib.ExitStack() as stack:
@@ -122,7 +122,7 @@ def saving(folder: Folder, *, wait: float = LOCK_SECONDS) -> Iterator[Saving]:
             is_new = not path.exists()
             path.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileNotFoundError):  # removed, by whoever held its lock
-                stack.enter_context(_locked(path, wait))
+                stack.enter_context(_locked(path))
                 break
         made = Saving(path)
         try:
@@ -140,7 +140,7 @@ def saving(folder: Folder, *, wait: float = LOCK_SECONDS) -> Iterator[Saving]:
 def remove(folder: Folder) -> None:
     """Removes an index with its folder. Who reads it goes on; raises BlockingIOError while somebody writes it."""
     path = Path(folder)
-    with _locked(path, LOCK_SECONDS):
+    with _locked(path):
         _discard(path / MANIFEST)  # first: what is left of a removal that stops here is no index
         flush_folder(path)
         for found in path.iterdir():
@@ -152,9 +152,9 @@ def remove(folder: Folder) -> None:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path, wait: float) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[None]:
     try:
-        with locked(folder / LOCK, f"the index in {os.fspath(folder)!r}", wait=wait):
+        with locked(folder / LOCK, f"the index in {os.fspath(folder)!r}", wait=LOCK_SECONDS):
             yield
     except NotRegularError as error:
         raise IndexFileError(f"the index in {os.fspath(folder)!r} cannot be locked: {error}") from None
