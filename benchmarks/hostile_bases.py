@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from copyspec.engine.output_cache import OutputCache
-from copyspec.pipelines.correctors import Outcome
-from copyspec.pipelines.documents import Refusal
-from copyspec.pipelines.journal import Journal, JournalError
+from copyspec.pipelines import JournalError, Outcome, Refusal
+from copyspec.pipelines.journal import Journal
 from copyspec.retrievers import (
     Corpora,
     Datastore,
@@ -106,7 +106,7 @@ def uses(kind: str, folder: Path) -> list[Callable[[], None]]:
     if kind == "cache":
         return [lambda: _use_cache(folder / NAME), lambda: OutputCache(NAMESPACE).save(folder / NAME)]
     if kind == "journal":
-        return [lambda each=each: _use_journal(folder / NAME, each) for each in (None, True, False)]
+        return [partial(_use_journal, folder / NAME, each) for each in (None, True, False)]
     corpora, path = Corpora(folder), folder / NAME
     if kind == "tokens":
         made: list[Callable[[], object]] = [

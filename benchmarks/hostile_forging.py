@@ -162,18 +162,18 @@ def _fact(folder: Path, outside: Path, manifest: Manifest, rng: random.Random) -
     else:
         facts[key] = rng.choice(VALUES)
     sealed(folder, manifest)
-    return key
+    return str(key)
 
 
 def _field(folder: Path, outside: Path, manifest: Manifest, rng: random.Random) -> str:
     key = rng.choice([*manifest, "new"])
     kinds: list[object] = ["bm25", "dense", "tokens", "passages", "documents", "x", 1, 2, 3]
-    manifest[key] = rng.choice(kinds if rng.random() < 0.5 else VALUES)
+    manifest[str(key)] = rng.choice(kinds if rng.random() < 0.5 else VALUES)
     if key == "sha256" or rng.random() < 0.1:
         (folder / "manifest.json").write_text(json.dumps(manifest))
     else:
         sealed(folder, manifest)
-    return key
+    return str(key)
 
 
 def _whole_manifest(folder: Path, outside: Path, manifest: Manifest, rng: random.Random) -> str:
@@ -254,7 +254,7 @@ def _array(folder: Path, outside: Path, manifest: Manifest, rng: random.Random) 
         bounds = np.iinfo(dtype)
         nearby = int(array[at]) + rng.choice([-1, 1, 2, 100]) if size else 0
         value = rng.choice([0, 1, 2, bounds.max, bounds.max - 1, bounds.max // 2, size, size - 1, nearby, nearby])
-        value = min(max(int(value), bounds.min), bounds.max)  # type: ignore[call-overload]
+        value = min(max(int(value), bounds.min), bounds.max)
     if how in ("one", "first", "last"):
         array[at : at + 1] = value
     elif how == "some":
@@ -340,7 +340,8 @@ def _other_format(folder: Path, outside: Path, manifest: Manifest, rng: random.R
     elif how == "sparse":
         made.write(bytes(50_000_000))
     else:
-        np.savez_compressed(made, **{key.rpartition(".")[2]: np.zeros(40_000_000 if how == "bomb" else 4)})
+        named = {key.rpartition(".")[2]: np.zeros(40_000_000 if how == "bomb" else 4)}
+        np.savez_compressed(made, **named)  # type: ignore[arg-type]
     replaced(folder, manifest, key, made.getvalue())
     sealed(folder, manifest)
     return f"{key} {how}"

@@ -23,6 +23,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from benchmarks.hostile_bases import encode
@@ -200,9 +201,9 @@ def at_once(seconds: float, kind: str, *, removing: bool = False) -> dict[str, o
         _add(corpora, kind, items([0]))
         until = time.monotonic() + seconds
         works: list[Callable[[], dict[str, object]]] = [
-            lambda who=who: _adding(corpora, kind, who, until) for who in range(1, WRITERS + 1)
+            partial(_adding, corpora, kind, who, until) for who in range(1, WRITERS + 1)
         ]
-        works += [lambda who=who: _reading(corpora, who, until, removing) for who in range(READERS)]
+        works += [partial(_reading, corpora, who, until, removing) for who in range(READERS)]
         works += [lambda: _removing(corpora, until)] if removing else []
         reports = []
         for child, pipe in [_process(work) for work in works]:

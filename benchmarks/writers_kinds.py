@@ -9,8 +9,7 @@ from pathlib import Path
 
 from benchmarks.hostile_bases import IDENTITY, NAMESPACE, Tokenizer, encode
 from copyspec.engine.output_cache import OutputCache
-from copyspec.pipelines import FileOptions, FunctionCorrector, GECPipeline
-from copyspec.pipelines.correctors import Outcome
+from copyspec.pipelines import FileOptions, FunctionCorrector, GECPipeline, Outcome
 from copyspec.pipelines.journal import Journal
 from copyspec.retrievers import Corpora, Datastore, Document, FaissOptions, Passage, load_corpus
 

@@ -20,7 +20,7 @@ from .base import Folder
 from .continuations import Continuation, Match, backwards, continuations_of, descents_of, match_of
 from .passages import Passage, read_places, write_passages
 from .saving import Saving, saving
-from .segment import FILES, Segment, write_segment
+from .segment import FILES, NEEDED, Segment, write_segment
 from .suffix_array import BORDER, Tokens, sorts_bytes
 
 KIND = "tokens"
@@ -67,8 +67,9 @@ class Datastore:
             )
         self.fingerprint = manifest.fingerprint
         numbers = sorted({int(key.partition(".")[0]) for key in manifest.files if key[0].isdigit()})
-        known = {f"{number}.{name}" for number in numbers for name in FILES}
-        files.check_keys(self.folder, manifest, (), (*known, *files.EXTRAS))
+        needed = [f"{number}.{name}" for number in numbers for name in NEEDED]
+        known = [f"{number}.{name}" for number in numbers for name in FILES]
+        files.check_keys(self.folder, manifest, needed, (*known, *files.EXTRAS))
         if verify:
             for key in manifest.files:
                 index.check(key)

@@ -14,8 +14,9 @@ from .sampled_keys import Heads, PlaceIndex, SampledKeys, sampled_keys
 from .saving import Saving
 from .suffix_array import BORDER, Tokens, sorted_places
 
-FILES = ("tokens", "places", "heads", "starts", "documents", "keys", "tops", "shared")
+NEEDED = ("tokens", "places", "heads", "starts", "documents")
 _KEYS = ("keys", "tops", "shared")  # which an index of an earlier version lacks: searches there take longer
+FILES = (*NEEDED, *_KEYS)
 
 
 def write_segment(index: Saving, number: int, tokens: Tokens) -> None:
@@ -57,10 +58,6 @@ class Segment:
         entries = index.manifest.files
         self.entries = {name: entries[f"{number}.{name}"] for name in FILES if f"{number}.{name}" in entries}
         self.first_document = first_document
-        if missing := set(FILES) - {*self.entries, *_KEYS}:
-            raise files.IndexFileError(
-                f"segment {number} of {str(index.folder)!r} has no {min(missing)}: build it again"
-            )
 
         def handle(name: str) -> int:
             return index.handle(f"{number}.{name}")
