@@ -92,7 +92,8 @@ def locked(path: Path, what: str, *, wait: float = 0.0) -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(OSError):  # of a file that is open, on Windows
-            path.unlink()  # while it is held: whoever waits for this file looks whether it is still the one there
+            if _stands(handle, path):
+                path.unlink()  # while it is held: whoever waits for this file looks whether it is still the one there
         os.close(handle)
 
 

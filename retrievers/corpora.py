@@ -154,7 +154,7 @@ class Corpora:
                 Datastore.created(index, tokens(), fingerprint, beside)
             else:
                 store.appended(index, tokens(), beside=beside)
-        return replace(self._corpus(name), skipped=skipped)
+            return replace(self._corpus(name), skipped=skipped)
 
     def _add(
         self,
@@ -180,7 +180,7 @@ class Corpora:
                     retriever.add(texts)
                 passages.write_passages(index, [*before, *new])
                 retriever.write(index)
-        return replace(self._corpus(name), skipped=len(more) - len(new))
+            return replace(self._corpus(name), skipped=len(more) - len(new))
 
     def _existing(self, name: str) -> Path:
         path = self.path(name)

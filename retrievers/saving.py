@@ -131,9 +131,9 @@ def saving(folder: Folder) -> Iterator[Saving]:
             raise IndexFileError(f"the index in {os.fspath(folder)!r} cannot be written: {error}") from None
         finally:
             made.abandon()
-            if is_new and set(os.listdir(path)) == {LOCK}:
-                with contextlib.suppress(OSError):
-                    (path / LOCK).unlink()
+            if is_new:
+                stack.close()
+                with contextlib.suppress(OSError):  # it holds an index now, or somebody writes one
                     path.rmdir()
 
 
@@ -146,9 +146,8 @@ def remove(folder: Folder) -> None:
         for found in path.iterdir():
             if found.name != LOCK:
                 _discard(found)
-        (path / LOCK).unlink()
-        with contextlib.suppress(OSError):  # somebody writes a new one already
-            path.rmdir()
+    with contextlib.suppress(OSError):  # somebody writes a new one already
+        path.rmdir()
 
 
 @contextlib.contextmanager

@@ -75,6 +75,14 @@ def test_the_lock_of_a_process_that_was_killed_holds_nobody_back(tmp_path: Path)
 
 
 @posix
+def test_the_lock_of_another_writer_stays(tmp_path: Path) -> None:
+    with locked(tmp_path / LOCK, "it"):
+        (tmp_path / LOCK).unlink()  # as a removal of the folder does
+        (tmp_path / LOCK).write_text("another's")
+    assert (tmp_path / LOCK).read_text() == "another's"
+
+
+@posix
 def test_a_lock_that_is_another_file_is_not_written(tmp_path: Path) -> None:
     (tmp_path / "victim").write_text("kept")
     for make in (os.symlink, os.link):
