@@ -15,6 +15,9 @@ from typing import BinaryIO
 
 import numpy as np
 
+from copyspec.filesystem import open_regular, try_lock
+from copyspec.json_strings import JSONStrings
+
 from .correctors import Outcome
 from .documents import Refusal
 
@@ -23,6 +26,9 @@ _VERSION = 1
 _SYNC_SECONDS = 1.0
 """A record is with the system at once, which outlasts a killed process, and on the disk after this long, which
 outlasts a power cut."""
+
+_MOST_BYTES, _MOST_HEADER = 1 << 26, 1 << 20
+"""Of a line: a segment of a text, even one that a model reads whole, has a thousandth of the first."""
 
 _KEY_BYTES = 16
 _HEAD_BYTES = 8  # of a key: what the index in memory holds
@@ -49,7 +55,7 @@ class Journal:
         """
         self.path = path
         self.identity = json.loads(json.dumps(identity))
-        self._file: BinaryIO = open(path, "ab+")  # noqa: SIM115  open as long as the journal is
+        self._file = _opened(path)
         self._heads = self._places = np.zeros(0, dtype=np.uint64)
         self.is_done = False
         self.error: OSError | None = None
@@ -75,10 +81,9 @@ class Journal:
         at = int(np.searchsorted(self._heads, head))
         while at < len(self._heads) and self._heads[at] == head:
             self._file.seek(int(self._places[at]))
-            record = json.loads(self._file.readline())
-            if record["key"] == key.hex():
-                refusal = record.get("refusal")
-                return Outcome(record["text"], Refusal(*refusal) if refusal else None, lost=record.get("lost", ""))
+            found = _outcome(self._file.readline(_MOST_BYTES), key.hex())
+            if found is not None:
+                return found
             at += 1
         return None
 
@@ -140,7 +145,7 @@ class Journal:
         if resume:
             self._load(header)
             return True
-        if any(line.endswith(b"\n") for line in self._file):
+        if self._file.readline(_MOST_BYTES).endswith(b"\n"):
             raise JournalError(
                 f"{os.fspath(self.path)!r} is what an interrupted run left: resume=True goes on with it, "
                 "resume=False begins anew"
@@ -152,15 +157,15 @@ class Journal:
         heads, places = array("Q"), array("Q")
         place = self._file.tell()
         done = None
-        for line in self._file:
+        while line := self._file.readline(_MOST_BYTES):
             try:
-                record = json.loads(line)
-                head = int(record["key"][: 2 * _HEAD_BYTES], 16) if "key" in record else None
+                record = _fields(line)
+                head = int(str(record["key"])[: 2 * _HEAD_BYTES], 16) if "key" in record else None
                 done = record.get("done", done)
-            except (ValueError, KeyError, TypeError, AttributeError):
+                if not line.endswith(b"\n") or not 0 <= (head or 0) < 1 << 8 * _HEAD_BYTES:
+                    break
+            except ValueError:
                 break  # cut by a crash; what follows, if anything, was never promised
-            if not line.endswith(b"\n"):
-                break
             if head is not None:
                 heads.append(head)
                 places.append(place)
@@ -178,7 +183,7 @@ class Journal:
     def _header(self) -> dict[str, object] | None:
         """The first line; None where there is nothing yet, not even all of it."""
         self._file.seek(0)
-        first = self._file.readline()
+        first = self._file.readline(_MOST_HEADER)
         if not first.endswith(b"\n"):
             if first and not b'{"copyspec-journal":'.startswith(first[:20]):
                 raise self._no_journal()
@@ -186,7 +191,7 @@ class Journal:
         try:
             header = dict(json.loads(first))
             version = header.pop("copyspec-journal")
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise self._no_journal() from None
         if version != _VERSION:
             raise JournalError(f"{os.fspath(self.path)!r} was written by another version of copyspec: delete it")
@@ -222,13 +227,53 @@ def _key(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_KEY_BYTES).digest()
 
 
+def _outcome(line: bytes, key: str) -> Outcome | None:
+    """What a line holds for this key; None where it is another's, or no outcome: the text is corrected anew then."""
+    try:
+        record = _fields(line)
+    except ValueError:
+        return None
+    text, lost, refusal = record.get("text"), record.get("lost", ""), record.get("refusal")
+    if record.get("key") != key or not isinstance(lost, str) or isinstance(text, list):
+        return None
+    if isinstance(refusal, list):
+        return Outcome(text, Refusal(*refusal), lost=lost)
+    return Outcome(text, lost=lost) if text is not None else None
+
+
+def _fields(line: bytes) -> dict[str, str | list[str] | None]:
+    """A record: its fields are strings, one may be null and one a pair. Raises ValueError for any other line."""
+    text, found = JSONStrings(line.decode("ascii")), dict[str, str | list[str] | None]()
+    text.expect("{")
+    while not text.passes("}"):
+        if found:
+            text.expect(",")
+        name = text.string()
+        text.expect(":")
+        if text.passes("null"):
+            found[name] = None
+        elif text.passes("["):
+            first = text.string()
+            text.expect(",")
+            found[name] = [first, text.string()]
+            text.expect("]")
+        else:
+            found[name] = text.string()
+    text.passes("\n")
+    text.end()
+    return found
+
+
+def _opened(path: Path) -> BinaryIO:
+    """The journal's file, open as long as the journal is. A link or a pipe in its place is not opened."""
+    handle = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    if os.fstat(handle).st_nlink > 1:
+        os.close(handle)
+        raise JournalError(f"{os.fspath(path)!r} is a second name of another file, no journal: move it away")
+    return os.fdopen(handle, "ab+")
+
+
 def _lock(file: BinaryIO, path: Path) -> None:
     """One process at a time. The system lets go of the lock when a process ends, however it ends."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise BlockingIOError(f"another process is working on this file: it holds {os.fspath(path)!r}") from None
+    if not try_lock(file.fileno()):
+        raise BlockingIOError(f"another process is working on this file: it holds {os.fspath(path)!r}")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from .base import Hit, Retriever
 from .bm25 import BM25Retriever, words
-from .corpora import Corpora, Corpus, load_retriever, tokenizer_fingerprint
-from .datastore import Continuation, Datastore, Match
+from .continuations import Continuation, Match
+from .corpora import Corpora, Corpus, load_corpus, load_retriever, tokenizer_fingerprint
+from .datastore import Datastore
 from .dense import DenseRetriever, FaissRetriever
 from .embedding import HuggingFaceEmbedder
 from .faiss_index import FaissIndex, FaissOptions
@@ -45,6 +46,7 @@ __all__ = [
     "SpeculativeRetriever",
     "VectorIndex",
     "Worker",
+    "load_corpus",
     "load_passages",
     "load_retriever",
     "read_documents",

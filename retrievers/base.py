@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -67,22 +67,38 @@ def check_texts(texts: Sequence[str], name: str = "texts") -> list[str]:
     """The texts as a list of their own. Raises TypeError for one string and for what is no string."""
     if isinstance(texts, str):
         raise TypeError(f"{name} must be a list of strings, got one string: write [{texts[:20]!r}...]")
+    if isinstance(texts, (bytes, bytearray)) or not isinstance(texts, Iterable):
+        raise TypeError(f"{name} must be a list of strings, got {type(texts).__name__} {texts!r:.80}")
     copied = list(texts)
     for index, text in enumerate(copied):
         if not isinstance(text, str):
-            raise TypeError(f"{name}[{index}] must be a string, got {type(text).__name__}: {text!r}")
+            raise TypeError(f"{name}[{index}] must be a string, got {type(text).__name__}: {text!r:.80}")
     return copied
 
 
-def check_k(k: int) -> None:
-    """Raises ValueError for a number of hits below one."""
+def check_query(query: str) -> str:
+    """The query. Raises TypeError for what is no string."""
+    if not isinstance(query, str):
+        many = ": search_batch takes several" if isinstance(query, (list, tuple)) else ""
+        raise TypeError(f"query must be a str, got {type(query).__name__} {query!r:.80}{many}")
+    return query
+
+
+def check_k(k: int, name: str = "k") -> int:
+    """The number of hits. Raises TypeError for what is no whole number, ValueError below one."""
+    if isinstance(k, bool) or not isinstance(k, (int, np.integer)):
+        raise TypeError(f"{name} must be a whole number of hits, at least 1, got {type(k).__name__} {k!r:.80}")
     if k < 1:
-        raise ValueError(f"k must be at least 1, got {k!r}")
+        raise ValueError(f"{name} must be at least 1, got {k!r}")
+    return int(k)
 
 
 def check_ids(ids: Sequence[int], count: int) -> NDArray[np.int64]:
     """The ids as an array. Raises IndexError where one is none of the `count` texts'."""
-    array = np.asarray(ids, dtype=np.int64).reshape(-1)
+    given = np.asarray(ids)
+    if given.size and not np.issubdtype(given.dtype, np.integer):
+        raise TypeError(f"ids must be whole numbers, got {ids!r:.80}")
+    array = given.astype(np.int64).reshape(-1)
     if len(array) and (array.min() < 0 or array.max() >= count):
         wrong = array[(array < 0) | (array >= count)]
         raise IndexError(f"id {int(wrong[0])} is not in this retriever: it holds {count} texts, ids from 0")

@@ -6,15 +6,15 @@ import math
 import re
 from array import array
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from rank_bm25 import BM25Okapi
 
 from . import files
-from .base import DEFAULT_K, Folder, Hit, best, check_ids, check_k, check_texts
+from .base import DEFAULT_K, Folder, Hit, best, check_ids, check_k, check_query, check_texts
+from .saving import Saving, saving
 from .shortlist import Shortlist, WordShortlist
 
 KIND = "bm25"
@@ -24,6 +24,8 @@ K1, B, EPSILON = 1.5, 0.75, 0.25
 
 Idf = Literal["okapi", "lucene"]
 """How rare words count: as in rank-bm25, or by ln(1 + (N - n + 0.5) / (n + 0.5)) as in Lucene, never below zero."""
+
+_ARRAYS = ("lengths", "word_numbers", "counts", "held")  # of the statistics, on disk
 
 _WORD = re.compile(r"\w+")
 _PROBE = "Don't 2 naïve WORDS split_alike, e.g. in 東京 or U.S.A.?"  # its words are the word splitter's fingerprint
@@ -69,7 +71,7 @@ class BM25Retriever:
     def scores(self, query: str) -> NDArray[np.float64]:
         """The score of every text for `query`. [len(self)]"""
         scores = np.zeros(len(self._texts))
-        for word in self._split(query):
+        for word in self._split(check_query(query)):
             ids, weights = self._postings.of(word)
             scores[ids] += weights
         return scores
@@ -78,7 +80,7 @@ class BM25Retriever:
         """The scores of these texts, with the statistics of all. [len(ids)]"""
         wanted = check_ids(ids, len(self._texts))
         scores = np.zeros(len(wanted))
-        for word in self._split(query):
+        for word in self._split(check_query(query)):
             scores += self._postings.weights(word, wanted)
         return scores
 
@@ -88,12 +90,12 @@ class BM25Retriever:
 
     def search(self, query: str, k: int = DEFAULT_K) -> list[Hit]:
         """At most `k` hits, best first; equal scores in the order of the texts. Raises ValueError for k < 1."""
-        check_k(k)
-        scores = self.scores(query)
-        return [Hit(int(i), float(scores[i]), self._texts[i]) for i in best(scores, k)]
+        wanted, scores = check_k(k), self.scores(query)
+        return [Hit(int(i), float(scores[i]), self._texts[i]) for i in best(scores, wanted)]
 
     def search_batch(self, queries: Sequence[str], k: int = DEFAULT_K) -> list[list[Hit]]:
         """`search` for each query."""
+        check_k(k)
         return [self.search(query, k) for query in check_texts(queries, "queries")]
 
     def add(self, texts: Sequence[str]) -> None:
@@ -106,30 +108,39 @@ class BM25Retriever:
         self._texts = [*self._texts, *more]
 
     def save(self, folder: Folder) -> None:
-        """Writes texts and statistics into `folder` (made where it is missing)."""
-        path = Path(folder)
-        path.mkdir(parents=True, exist_ok=True)
-        statistics = self._statistics
-        entries = {
-            "texts": files.write_json(path, "texts", self._texts),
-            "words": files.write_json(path, "words", list(statistics.words)),
-            "counts": files.write_arrays(path, "counts", statistics.arrays()),
-        }
+        """Writes texts and statistics into `folder` (made where it is missing). Raises BlockingIOError while another
+        process writes there."""
+        with saving(folder) as index:
+            self.write(index)
+
+    def write(self, index: Saving) -> None:
+        """Writes them beside what belongs to the same index, and puts all of it in force."""
+        index.strings("texts", self._texts)
+        index.strings("words", list(self._statistics.words))
+        for name, numbers in self._statistics.arrays().items():
+            index.array(name, numbers)
         facts: dict[str, object] = {"texts": len(self), "idf": self.idf}
-        files.write_manifest(path, files.Manifest(KIND, _split_fingerprint(self._split), facts, entries))
+        index.commit(KIND, _split_fingerprint(self._split), facts)
 
     @classmethod
     def load(cls, folder: Folder, *, split: Callable[[str], list[str]] = words) -> BM25Retriever:
         """The retriever that `save` wrote. Raises files.IndexFileError for damaged files or another `split`."""
-        path = Path(folder)
-        manifest = files.read_manifest(path, KIND)
-        files.check_fingerprint(path, manifest, _split_fingerprint(split), "word splitter")
+        with files.opened(folder, KIND) as index:
+            return cls.read(index, split=split)
+
+    @classmethod
+    def read(cls, index: files.Opened, *, split: Callable[[str], list[str]] = words) -> BM25Retriever:
+        """The retriever of an index whose files are open."""
+        files.check_fingerprint(index.folder, index.manifest, _split_fingerprint(split), "word splitter")
+        files.check_keys(index.folder, index.manifest, ("texts", "words", *_ARRAYS), files.EXTRAS)
+        idf = files.check_facts(index.folder, index.manifest, {"texts": (int,), "idf": (str,)})["idf"]
+        if idf not in get_args(Idf):
+            raise index.wrong("words", f"idf is {idf!r:.40}")
         retriever = cls.__new__(cls)
         retriever._split = split
-        retriever._texts = files.read_strings(path, manifest.files["texts"])
-        held = files.read_strings(path, manifest.files["words"])
-        retriever._statistics = _Statistics.of(held, files.read_arrays(path, manifest.files["counts"]))
-        retriever.idf = cast(Idf, manifest.facts.get("idf", "okapi"))
+        retriever._texts = index.strings("texts")
+        retriever._statistics = _Statistics.read(index, len(retriever._texts))
+        retriever.idf = cast(Idf, idf)
         retriever._postings = _Postings(retriever._statistics, retriever.idf)
         return retriever
 
@@ -149,6 +160,26 @@ class _Statistics:
         self.held = array("I")  # how many different words each text holds
 
     @classmethod
+    def read(cls, index: files.Opened, texts: int) -> _Statistics:
+        """Those of an index, whose numbers fit each other. Raises files.IndexFileError where they do not."""
+        held_words = index.strings("words")
+        arrays = {name: index.array(name, np.uint32) for name in _ARRAYS}
+        lengths, numbers, counts, held = (arrays[name].astype(np.int64) for name in _ARRAYS)
+        if not texts or len(lengths) != texts or len(held) != texts or index.manifest.facts["texts"] != texts:
+            raise index.wrong("lengths", f"{len(lengths)} and {len(held)} numbers for {texts} texts")
+        if held.sum() != len(numbers) or len(counts) != len(numbers):
+            raise index.wrong("held", f"{len(numbers)} words and {len(counts)} counts, not {held.sum()}")
+        owners = np.repeat(np.arange(texts), held)
+        if not np.array_equal(np.bincount(owners, weights=counts, minlength=texts), lengths) or not counts.all():
+            raise index.wrong("counts", "they do not add up to the lengths of the texts")
+        if not len(numbers) or len(set(held_words)) != len(held_words) or numbers.max() >= len(held_words):
+            raise index.wrong("words", f"{len(held_words)} of them, some twice or too few")
+        pairs = np.sort(numbers * texts + owners)
+        if (pairs[1:] == pairs[:-1]).any() or len(np.unique(numbers)) != len(held_words):
+            raise index.wrong("word_numbers", "a word that no text holds, or one that a text holds twice")
+        return cls.of(held_words, arrays)
+
+    @classmethod
     def of(cls, held_words: list[str], arrays: dict[str, NDArray[np.generic]]) -> _Statistics:
         """Those whose `arrays()` were written."""
         statistics = cls()
@@ -163,10 +194,7 @@ class _Statistics:
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         """The numbers, for a file."""
-        return {
-            name: np.array(getattr(self, name), dtype=np.uintc)
-            for name in ("lengths", "word_numbers", "counts", "held")
-        }
+        return {name: np.array(getattr(self, name), dtype=np.uintc) for name in _ARRAYS}
 
     def extend(self, corpus: Sequence[list[str]]) -> None:
         """More texts, counted by rank-bm25, which takes no corpus without a word."""

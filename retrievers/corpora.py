@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,11 +20,14 @@ from .dense import DenseRetriever, Encode, FaissRetriever
 from .embedding import HuggingFaceEmbedder
 from .faiss_index import FaissOptions
 from .passages import Document, Passage
+from .saving import Saving, remove, saving
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 KINDS = (bm25.KIND, dense.KIND, datastore.KIND)
+
+_Indexed = BM25Retriever | DenseRetriever
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
@@ -68,30 +70,41 @@ class Corpora:
 
     def all(self) -> list[Corpus]:
         """What is known of each corpus, sorted by name. Raises files.IndexFileError for a damaged one."""
-        return [self._corpus(name) for name in self.names()]
+        found = []
+        for name in self.names():
+            try:
+                found.append(self._corpus(name))
+            except (ValueError, OSError):
+                if name in self.names():  # or it has just been removed
+                    raise
+        return found
 
     def remove(self, name: str) -> None:
-        """Deletes a corpus. Raises ValueError where there is none of this name."""
+        """Deletes a corpus with its folder; of a link to one, the link. Raises ValueError where there is none of this
+        name, BlockingIOError while another process writes it."""
         path = self._existing(name)
-        (path / files.MANIFEST).unlink()  # first: what is left of a removal that stops here is no index
-        shutil.rmtree(path)
+        if path.is_symlink():  # what it leads to is not this folder's
+            path.unlink()
+            return
+        try:
+            remove(path)
+        except FileNotFoundError:
+            raise self._missing(name) from None
 
     def open(
         self, name: str, *, encode: Encode | str | os.PathLike[str] | None = None
     ) -> tuple[Retriever, list[Passage]]:
         """A corpus of passages, and where they stand; `encode`: see `load_retriever`."""
-        path = self._existing(name)
-        retriever = load_retriever(path, encode=encode)
-        return retriever, passages.load_passages(path, retriever.texts)
+        return load_corpus(self._existing(name), encode=encode)
 
     def add_bm25(self, name: str, more: Sequence[Passage], *, duplicates: bool = False) -> Corpus:
         """Adds passages to a corpus that is searched by words; those of a new one count as in Lucene (bm25.Idf), so
         that few passages are told apart, too."""
 
-        def made(texts: list[str]) -> Retriever:
+        def made(texts: list[str]) -> _Indexed:
             return BM25Retriever(texts, idf="lucene")
 
-        return self._add(name, bm25.KIND, more, made, BM25Retriever.load, duplicates)
+        return self._add(name, bm25.KIND, more, made, BM25Retriever.read, duplicates)
 
     def add_dense(
         self,
@@ -104,10 +117,10 @@ class Corpora:
     ) -> Corpus:
         """Adds passages to a corpus that is searched by vectors, through FAISS where `options` are given."""
 
-        def made(texts: list[str]) -> Retriever:
+        def made(texts: list[str]) -> _Indexed:
             return DenseRetriever(texts, encode) if options is None else FaissRetriever(texts, encode, options=options)
 
-        return self._add(name, dense.KIND, more, made, lambda path: DenseRetriever.load(path, encode), duplicates)
+        return self._add(name, dense.KIND, more, made, lambda index: DenseRetriever.read(index, encode), duplicates)
 
     def add_tokens(
         self,
@@ -119,77 +132,92 @@ class Corpora:
     ) -> Corpus:
         """Adds documents to a datastore of tokens."""
         path, fingerprint = self.path(name), tokenizer_fingerprint(tokenizer)
-        there = name in self.names()
-        if there:
-            store, places = Datastore(path, fingerprint=fingerprint), passages.load_places(path)
-        else:
-            store, places = Datastore.create(path, fingerprint=fingerprint), []
-        named = [Passage(document, start, "") for document, start in places]
-        numbers: dict[str, list[int]] = {}  # of the documents that were there, by name
-        for number, (document_name, _) in enumerate(places):
-            numbers.setdefault(document_name, []).append(number)
-        skipped = 0
+        with saving(path) as index:
+            store, places = _there(path, fingerprint) if index.is_there() else (None, [])
+            named = [Passage(document, start, "") for document, start in places]
+            numbers: dict[str, list[int]] = {}  # of the documents that were there, by name
+            for number, (document_name, _) in enumerate(places):
+                numbers.setdefault(document_name, []).append(number)
+            skipped = 0
 
-        def tokens() -> Iterator[list[int]]:
-            nonlocal skipped
-            for document in documents:
-                ids = tokenizer(document.text, add_special_tokens=False, verbose=False)["input_ids"]  # of any length
-                if not duplicates and any(store.document(each) == ids for each in numbers.get(document.name, ())):
-                    skipped += 1
-                    continue
-                named.append(Passage(document.name, 0, ""))
-                yield ids
+            def tokens() -> Iterator[list[int]]:
+                nonlocal skipped
+                for document in documents:
+                    ids = tokenizer(document.text, add_special_tokens=False, verbose=False)["input_ids"]  # any length
+                    known = numbers.get(document.name, ()) if store is not None and not duplicates else ()
+                    if store is not None and any(store.document(each) == ids for each in known):
+                        skipped += 1
+                        continue
+                    named.append(Passage(document.name, 0, ""))
+                    yield ids
 
-        try:
-            store.append(tokens())
-        except BaseException:
-            if not there:
-                self.remove(name)
-            raise
-        passages.save_passages(path, named)
-        return replace(self._corpus(name), skipped=skipped)
+            def beside(index: Saving, count: int) -> None:
+                passages.write_passages(index, named)
+
+            if store is None:
+                Datastore.created(index, tokens(), fingerprint, beside)
+            else:
+                store.appended(index, tokens(), beside=beside)
+            return replace(self._corpus(name), skipped=skipped)
 
     def _add(
         self,
         name: str,
         kind: str,
         more: Sequence[Passage],
-        made: Callable[[list[str]], Retriever],
-        load: Callable[[Path], Retriever],
+        made: Callable[[list[str]], _Indexed],
+        read: Callable[[files.Opened], _Indexed],
         duplicates: bool,
     ) -> Corpus:
         path, before, retriever = self.path(name), list[Passage](), None
-        if name in self.names():
-            files.read_manifest(path, kind)  # another kind is an error that names both
-            retriever = load(path)
-            before = passages.load_passages(path, retriever.texts)
-        new = list(more) if duplicates else _unseen(more, before)
-        if retriever is None or new:
-            texts = [passage.text for passage in new]
-            if retriever is None:
-                retriever = made(texts)
-            else:
-                retriever.add(texts)
-            retriever.save(path)
-            passages.save_passages(path, [*before, *new])
-        return replace(self._corpus(name), skipped=len(more) - len(new))
+        with saving(path) as index:
+            if index.is_there():
+                with files.opened(path, kind) as held:  # another kind is an error that names both
+                    retriever = read(held)
+                    before = _placed(held, retriever)
+            new = list(more) if duplicates else _unseen(more, before)
+            if retriever is None or new:
+                texts = [passage.text for passage in new]
+                if retriever is None:
+                    retriever = made(texts)
+                else:
+                    retriever.add(texts)
+                passages.write_passages(index, [*before, *new])
+                retriever.write(index)
+            return replace(self._corpus(name), skipped=len(more) - len(new))
 
     def _existing(self, name: str) -> Path:
         path = self.path(name)
         if not (path / files.MANIFEST).exists():
-            held = ", ".join(map(repr, self.names())) or "none"
-            raise ValueError(f"there is no corpus {name!r} in {str(self.folder)!r}; it holds {held}")
+            raise self._missing(name)
         return path
 
+    def _missing(self, name: str) -> ValueError:
+        held = ", ".join(map(repr, self.names())) or "none"
+        return ValueError(f"there is no corpus {name!r} in {str(self.folder)!r}; it holds {held}")
+
     def _corpus(self, name: str) -> Corpus:
-        path = self._existing(name)
-        manifest = files.read_manifest(path)
-        places = passages.load_places(path)
-        tokens = manifest.kind == datastore.KIND
-        size = Datastore(path, verify=False).num_tokens if tokens else len(places)
-        documents = len(places) if tokens else len({document for document, _ in places})
-        used = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-        return Corpus(name, manifest.kind, documents, size, used)
+        with files.opened(self._existing(name)) as index:
+            kind, used = index.manifest.kind, sum(entry.size for entry in index.manifest.files.values())
+            if kind == datastore.KIND:
+                store = Datastore.read(index)
+                return Corpus(name, kind, store.num_documents, store.num_tokens, used)
+            places = passages.read_places(index, len(index.strings("texts")))
+            return Corpus(name, kind, len({document for document, _ in places}), len(places), used)
+
+
+def _there(path: Path, fingerprint: str) -> tuple[Datastore, list[tuple[str, int]]]:
+    """The datastore of a corpus, and the names of its documents."""
+    store = Datastore(path, fingerprint=fingerprint)
+    with files.opened(path, datastore.KIND) as index:
+        return store, passages.read_places(index, store.num_documents)
+
+
+def _placed(index: files.Opened, retriever: Retriever) -> list[Passage]:
+    """The passages of an index with this retriever."""
+    texts = retriever.texts
+    places = passages.read_places(index, len(texts))
+    return [Passage(name, start, text) for (name, start), text in zip(places, texts, strict=True)]
 
 
 def _unseen(more: Sequence[Passage], before: Sequence[Passage]) -> list[Passage]:
@@ -208,20 +236,31 @@ def load_retriever(folder: Folder, *, encode: Encode | str | os.PathLike[str] | 
     `encode`: the encoder of a dense one, or its hub id or folder. An index is data, and names no model to be loaded:
     without `encode` only the bundled model and the one of $COPYSPEC_MODEL are. Raises ValueError for any other.
     """
-    return files.read_whole(folder, lambda: _load(folder, encode))
+    with files.opened(folder) as index:
+        return read_retriever(index, encode)
 
 
-def _load(folder: Folder, encode: Encode | str | os.PathLike[str] | None) -> Retriever:
-    manifest = files.read_manifest(folder)
-    if manifest.kind == bm25.KIND:
-        return BM25Retriever.load(folder)
-    if manifest.kind != dense.KIND:
+def load_corpus(
+    folder: Folder, *, encode: Encode | str | os.PathLike[str] | None = None
+) -> tuple[Retriever, list[Passage]]:
+    """A retriever and its passages, of one state of the folder whoever writes it meanwhile; see `load_retriever`."""
+    with files.opened(folder) as index:
+        retriever = read_retriever(index, encode)
+        return retriever, _placed(index, retriever)
+
+
+def read_retriever(index: files.Opened, encode: Encode | str | os.PathLike[str] | None = None) -> Retriever:
+    """`load_retriever`, of an index whose files are open."""
+    kind, folder = index.manifest.kind, index.folder
+    if kind == bm25.KIND:
+        return BM25Retriever.read(index)
+    if kind != dense.KIND:
         raise files.IndexFileError(
-            f"{str(folder)!r} holds an index of kind {manifest.kind!r}, which finds no passages; open it as Datastore"
+            f"{str(folder)!r} holds an index of kind {kind!r}, which finds no passages; open it as Datastore"
         )
     if encode is None or isinstance(encode, (str, os.PathLike)):
-        encode = _encoder(folder, manifest.facts["encoder"], encode)
-    return DenseRetriever.load(folder, encode)
+        encode = _encoder(folder, dense.read_facts(index)["encoder"], encode)
+    return DenseRetriever.read(index, encode)
 
 
 def _encoder(folder: Folder, made_with: object, named: str | os.PathLike[str] | None) -> HuggingFaceEmbedder:

@@ -8,17 +8,19 @@ lies around it; no match and no continuation crosses the border between two docu
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import files
 from .base import Folder
-from .descent import Descent
-from .segment import Segment, write_segment
+from .continuations import Continuation, Match, backwards, continuations_of, descents_of, match_of
+from .passages import Passage, read_places, write_passages
+from .saving import Saving, saving
+from .segment import FILES, NEEDED, Segment, write_segment
 from .suffix_array import BORDER, Tokens, sorts_bytes
 
 KIND = "tokens"
@@ -27,32 +29,10 @@ SEGMENT_TOKENS, SEGMENT_TOKENS_NUMPY = 1 << 27, 1 << 25
 """Of one segment at most, unless a document is longer: sorting that many takes 3 GB, by NumPy without the extra
 copyspec[fast] too. Fewer segments are searched faster."""
 
-MAX_MATCH = 32
-"""Tokens of the context that are looked up: what agrees that far is one text, and longer matches change nothing."""
-
-ESCAPE = 10.0
-"""What speaks against a match, in occurrences: `n` places behind the longest match get n / (n + ESCAPE) of the
-weight, shorter matches share the rest in the same way (the escape of PPM; Cleary and Witten 1984). Drafts for
-recorded chats, answers and summaries were best from 10 on; 1 lost three per cent of the tokens per call."""
-
 TokenIds = Sequence[int] | NDArray[np.integer]
 """The tokens of one document."""
 
-
-class Continuation(NamedTuple):
-    """What followed the end of the context at one place of the corpus."""
-
-    document: int  # its number, in the order in which documents were appended
-    offset: int  # of the first token in the document
-    tokens: list[int]  # at least one; fewer than asked for where the document ends
-    weight: float  # this place's share of the evidence; those of one context add up to at most 1
-
-
-class Match(NamedTuple):
-    """The longest end of a context that occurs in the corpus."""
-
-    length: int  # tokens of it; 0: not even the last one occurs
-    occurrences: int  # places where it occurs
+_Beside = Callable[[Saving, int], None]
 
 
 class Datastore:
@@ -65,35 +45,60 @@ class Datastore:
     def __init__(self, folder: Folder, *, fingerprint: str | None = None, verify: bool = True) -> None:
         """Opens what `create` made. Raises files.IndexFileError for damage or another tokenizer."""
         self.folder = Path(folder)
-        files.read_whole(folder, lambda: self._open(fingerprint, verify))
+        with files.opened(folder, KIND) as index:
+            self._open(index, fingerprint, verify)
 
-    def _open(self, fingerprint: str | None, verify: bool) -> None:
-        folder = self.folder
-        manifest = files.read_manifest(folder, KIND)
+    @classmethod
+    def read(cls, index: files.Opened) -> Datastore:
+        """The datastore of an index whose files are open; they are not read."""
+        store = cls.__new__(cls)
+        store.folder = index.folder
+        store._open(index, None, verify=False)
+        return store
+
+    def _open(self, index: files.Opened, fingerprint: str | None, verify: bool) -> None:
+        manifest = index.manifest
         if fingerprint is not None:
-            files.check_fingerprint(folder, manifest, fingerprint, "tokenizer")
-        if manifest.facts["byteorder"] != sys.byteorder:
-            raise files.IndexFileError(f"the datastore in {str(folder)!r} was made on a machine of other byte order")
+            files.check_fingerprint(self.folder, manifest, fingerprint, "tokenizer")
+        facts = files.check_facts(self.folder, manifest, {"byteorder": (str,)})
+        if facts["byteorder"] != sys.byteorder:
+            raise files.IndexFileError(
+                f"the datastore in {str(self.folder)!r} was made on a machine of other byte order"
+            )
         self.fingerprint = manifest.fingerprint
+        numbers = sorted({int(key.partition(".")[0]) for key in manifest.files if key[0].isdigit()})
+        needed = [f"{number}.{name}" for number in numbers for name in NEEDED]
+        known = [f"{number}.{name}" for number in numbers for name in FILES]
+        files.check_keys(self.folder, manifest, needed, (*known, *files.EXTRAS))
         if verify:
-            for entry in manifest.files.values():
-                files.check_file(self.folder, entry)
-        parts: dict[int, dict[str, files.Entry]] = {}
-        for key, entry in manifest.files.items():
-            number, _, name = key.partition(".")
-            parts.setdefault(int(number), {})[name] = entry
-        self._opened_segments: list[Segment] | None = self._opened([parts[number] for number in sorted(parts)])
+            for key in manifest.files:
+                index.check(key)
+        self._opened_segments: list[Segment] | None = _opened(index, numbers)
+        self._manifest = manifest
 
     @classmethod
     def create(cls, folder: Folder, documents: Iterable[TokenIds] = (), *, fingerprint: str = "") -> Datastore:
-        """A new datastore of these documents' tokens. Raises FileExistsError where the folder holds an index."""
-        path = Path(folder)
-        if (path / files.MANIFEST).exists():
-            raise FileExistsError(f"{str(folder)!r} holds an index already: open it and append, or remove it")
-        path.mkdir(parents=True, exist_ok=True)
-        files.write_manifest(path, files.Manifest(KIND, fingerprint, {"byteorder": sys.byteorder}))
-        store = cls(path)
-        store.append(documents)
+        """A new datastore of these documents' tokens. Raises FileExistsError where the folder holds an index,
+        BlockingIOError while another process writes there."""
+        with saving(folder) as index:
+            return cls.created(index, documents, fingerprint)
+
+    @classmethod
+    def created(
+        cls,
+        index: Saving,
+        documents: Iterable[TokenIds],
+        fingerprint: str,
+        beside: _Beside | None = None,
+    ) -> Datastore:
+        """`create` in a folder whose lock is held. `beside`: see `appended`."""
+        if index.is_there():
+            raise FileExistsError(f"{str(index.folder)!r} holds an index already: open it and append, or remove it")
+        store = cls.__new__(cls)
+        store.folder, store.fingerprint = index.folder, fingerprint
+        store._opened_segments = []
+        store._manifest = files.Manifest(KIND, fingerprint)
+        store.appended(index, documents, beside=beside)
         return store
 
     def __enter__(self) -> Datastore:
@@ -130,7 +135,8 @@ class Datastore:
         for segment in self._segments:
             index = number - segment.first_document
             if 0 <= index < segment.num_documents:
-                return segment.following(segment.documents[index], len(segment.tokens))
+                with _damage_named(self.folder):
+                    return segment.document_tokens(index)
         raise IndexError(f"document {number!r} is not in this datastore: it holds {self.num_documents}, from 0")
 
     def append(self, documents: Iterable[TokenIds], *, segment_tokens: int | None = None) -> range:
@@ -140,25 +146,58 @@ class Datastore:
         costs the logarithm of the size, not the size. The folder changes when all is written. `segment_tokens`
         bounds the memory, at 23 bytes each (100 without copyspec[fast]); None: about 3 GB at most.
         """
+        with saving(self.folder) as index:
+            places = self._refresh()
+            return self.appended(index, documents, segment_tokens, beside=None if places is None else _unnamed(places))
+
+    def appended(
+        self,
+        index: Saving,
+        documents: Iterable[TokenIds],
+        segment_tokens: int | None = None,
+        *,
+        beside: _Beside | None = None,
+    ) -> range:
+        """`append` to what is in force in the folder, whose lock is held. `beside` writes what else belongs to the
+        index, once all documents have been taken: it is told how many there are."""
         limit = segment_tokens or (SEGMENT_TOKENS if sorts_bytes() else SEGMENT_TOKENS_NUMPY)
-        first = self.num_documents
-        kept = [segment.entries for segment in self._segments]
-        new: list[dict[str, files.Entry]] = []
+        first, segments = self.num_documents, self._segments
+        kept, written, count = len(segments), 0, first
         for tokens in _batches(documents, limit):
-            while not new and kept and self._segments[len(kept) - 1].num_tokens <= len(tokens):
-                before = self._segments[len(kept) - 1].all_tokens()
+            count += int(np.count_nonzero(tokens == BORDER)) - 1
+            while not written and kept and segments[kept - 1].num_tokens <= len(tokens):
+                before = segments[kept - 1].all_tokens()
                 if len(before) + len(tokens) > limit:
                     break
-                kept.pop()
+                kept -= 1
                 tokens = np.concatenate([before[:-1], tokens])
-            new.append(write_segment(self.folder, tokens))
-        if new:
-            self._commit([*kept, *new])
+            write_segment(index, kept + written, tokens)
+            written += 1
+        for number, segment in enumerate(segments[:kept]):
+            index.files.update({f"{number}.{name}": entry for name, entry in segment.entries.items()})
+        if beside is not None:
+            beside(index, count)
+        elif not written and index.is_there():
+            return range(first, first)
+        index.commit(KIND, self.fingerprint, {"byteorder": sys.byteorder})
+        with files.opened(self.folder, KIND) as made:
+            self._open(made, None, verify=False)
         return range(first, self.num_documents)
+
+    def _refresh(self) -> list[tuple[str, int]] | None:
+        """Takes in what others have appended since; nobody does while the lock is held. Gives the names of the
+        documents, where a corpus has some."""
+        _ = self._segments  # a closed one stays closed
+        with files.opened(self.folder, KIND) as index:
+            if index.manifest != self._manifest:
+                self._open(index, self.fingerprint, verify=False)
+            return read_places(index, self.num_documents) if "passages.names" in index.manifest.files else None
 
     def search(self, context: Sequence[int]) -> Match:
         """The longest match of the context's end, at most MAX_MATCH tokens, and how often it occurs."""
-        return _match(self._descents(context))
+        query, segments = backwards(context), self._segments
+        with _damage_named(self.folder):
+            return match_of(descents_of(query, segments))
 
     def continuations(self, context: Sequence[int], length: int = 16, count: int = 32) -> list[Continuation]:
         """What followed the context's end in the corpus: at most `count` places, `length` tokens from each.
@@ -172,83 +211,39 @@ class Datastore:
         """`search` and `continuations` in one."""
         if length < 1 or count < 1:
             raise ValueError(f"length and count must be at least 1, got {length!r} and {count!r}")
-        descents = self._descents(context)
-        match = _match(descents)
-        found: list[Continuation] = []
-        rest = 1.0
-        for parts, places in _levels(descents):
-            taken = min(count - len(found), places)
-            weight = rest * places / (places + ESCAPE) / taken
-            rest *= ESCAPE / (places + ESCAPE)
-            for descent, index in _evenly(parts, places, taken):
-                segment, place = descent.segment, descent.place(index)
-                tokens = segment.following(place, length)
-                found.append(Continuation(*segment.document(place), tokens, weight))
-            if len(found) == count:
-                break
-        return match, [continuation for continuation in found if continuation.tokens]
-
-    def _descents(self, context: Sequence[int]) -> list[Descent]:
-        query = list(reversed(context[-MAX_MATCH:]))
-        if query and not (min(query) >= 0 and max(query) < BORDER):
-            query = query[: next(index for index, token in enumerate(query) if not 0 <= token < BORDER)]
-        if not query:
-            return []
-        found = [Descent(segment, query) for segment in self._segments]
-        return [descent for descent in found if descent.length]
-
-    def _commit(self, parts: list[dict[str, files.Entry]]) -> None:
-        entries = {f"{number}.{name}": entry for number, part in enumerate(parts) for name, entry in part.items()}
-        facts = {"byteorder": sys.byteorder}
-        files.write_manifest(self.folder, files.Manifest(KIND, self.fingerprint, facts, entries))
-        self._opened_segments = self._opened(parts)
-
-    def _opened(self, parts: list[dict[str, files.Entry]]) -> list[Segment]:
-        segments, documents = [], 0
-        for entries in parts:
-            segments.append(Segment(self.folder, entries, documents))
-            documents += segments[-1].num_documents
-        return segments
+        query, segments = backwards(context), self._segments
+        with _damage_named(self.folder):
+            return continuations_of(descents_of(query, segments), length, count)
 
 
-_Part = tuple[Descent, int, int]  # a search in a segment and places of it, from and to
+def _unnamed(places: list[tuple[str, int]]) -> _Beside:
+    """Places of the documents of a corpus that gets more of them without a name."""
+
+    def write(index: Saving, count: int) -> None:
+        named = [Passage(name, start, "") for name, start in places]
+        write_passages(index, named + [Passage("", 0, "")] * (count - len(named)))
+
+    return write
 
 
-def _match(descents: list[Descent]) -> Match:
-    length = max([descent.length for descent in descents], default=0)
-    return Match(length, sum([descent.high - descent.low for descent in descents if descent.length == length]))
+def _opened(index: files.Opened, numbers: Sequence[int]) -> list[Segment]:
+    segments, documents = list[Segment](), 0
+    for number in numbers:
+        segments.append(Segment(index, number, documents))
+        documents += segments[-1].num_documents
+    return segments
 
 
-def _levels(descents: list[Descent]) -> Iterator[tuple[list[_Part], int]]:
-    """The places behind the longest match, then those that each shorter match adds, with their number."""
-    before = {id(descent): (descent.low, descent.low) for descent in descents}
-    while descents:
-        length = max(descent.length for descent in descents)
-        parts: list[_Part] = []
-        remaining = []
-        for descent in descents:
-            if descent.length < length:
-                remaining.append(descent)
-                continue
-            low, high = before[id(descent)]
-            parts += [(descent, descent.low, low), (descent, high, descent.high)]
-            before[id(descent)] = (descent.low, descent.high)
-            if descent.widen():
-                remaining.append(descent)
-        yield parts, sum(end - start for _, start, end in parts)
-        descents = remaining
-
-
-def _evenly(parts: list[_Part], places: int, count: int) -> Iterator[tuple[Descent, int]]:
-    """`count` of the parts' places, at even distances."""
-    passed, part = 0, iter(parts)
-    descent, start, end = next(part)
-    for number in range(count):
-        wanted = (2 * number + 1) * places // (2 * count)
-        while wanted - passed >= end - start:
-            passed += end - start
-            descent, start, end = next(part)
-        yield descent, start + wanted - passed
+@contextmanager
+def _damage_named(folder: Path) -> Iterator[None]:
+    """Numbers that contradict each other are not all found when a datastore is opened, as most stay on disk: a search
+    that meets them ends with this error."""
+    try:
+        yield
+    except (IndexError, ValueError, TypeError, OverflowError, ZeroDivisionError) as error:
+        raise files.IndexFileError(
+            f"the datastore in {str(folder)!r} is not what copyspec writes ({error}): build it again"
+        ) from error
 
 
 def _batches(documents: Iterable[TokenIds], limit: int) -> Iterator[Tokens]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,15 +12,25 @@ from numpy.typing import ArrayLike, NDArray
 from copyspec.forks import at_rest
 
 from . import files
-from .base import DEFAULT_K, Folder, Hit, check_texts
+from .base import DEFAULT_K, Folder, Hit, check_k, check_query, check_texts
 from .faiss_index import FaissIndex, FaissOptions
+from .saving import Saving, saving
 from .shortlist import Shortlist, VectorShortlist
-from .vectors import ExactIndex, Metric, VectorIndex, Vectors, checked, exact_scores
+from .vectors import VECTORS, ExactIndex, Metric, VectorIndex, Vectors, checked, exact_scores, read_vectors
 
 KIND = "dense"
 
 Encode = Callable[[list[str]], ArrayLike]
 """Makes vectors of texts: [n, dimension]."""
+
+_FACTS: dict[str, tuple[type, ...]] = {
+    "texts": (int,),
+    "index": (str,),
+    "metric": (str,),
+    "dimension": (int,),
+    "encoder": (dict, type(None)),
+}
+"""Of every dense index, with their types."""
 
 _KEPT_QUERIES = 256  # vectors of the last queries: a cache asks first and the base verifies the same ones later
 _PROBE = "The quick brown fox jumps over the lazy dog."  # its vector is the encoder's fingerprint
@@ -75,14 +84,15 @@ class DenseRetriever:
 
     def search(self, query: str, k: int = DEFAULT_K) -> list[Hit]:
         """At most `k` hits, best first; equal scores in the order of the texts. Raises ValueError for k < 1."""
-        return self.search_batch([query], k)[0]
+        return self.search_batch([check_query(query)], k)[0]
 
     def search_batch(self, queries: Sequence[str], k: int = DEFAULT_K) -> list[list[Hit]]:
         """`search` for each query, in one search of the index."""
+        wanted = check_k(k)
         vectors = [self.query_vector(query) for query in check_texts(queries, "queries")]
         if not vectors:
             return []
-        found = self._index.search(np.stack(vectors), k)
+        found = self._index.search(np.stack(vectors), wanted)
         return [
             [Hit(i, score, self._texts[i]) for i, score in zip(ids.tolist(), scores.tolist(), strict=True)]
             for ids, scores in found
@@ -98,6 +108,7 @@ class DenseRetriever:
 
     def query_vector(self, query: str) -> Vectors:
         """The query's vector; the last few are remembered. [dimension]"""
+        check_query(query)
         with self._lock:
             vector = self._queries.get(query)
             if vector is not None:
@@ -120,45 +131,78 @@ class DenseRetriever:
             self._texts = [*self._texts, *more]
 
     def save(self, folder: Folder) -> None:
-        """Writes texts and vectors into `folder` (made where it is missing)."""
-        path = Path(folder)
-        path.mkdir(parents=True, exist_ok=True)
-        entries, facts = self._index.write(path)
-        entries |= {
-            "texts": files.write_json(path, "texts", self._texts),
-            "probe": files.write_arrays(path, "probe", {"probe": self.query_vector(_PROBE)}),
-        }
-        files.write_manifest(path, files.Manifest(KIND, "", {**facts, **self._facts()}, entries))
+        """Writes texts and vectors into `folder` (made where it is missing). Raises BlockingIOError while another
+        process writes there."""
+        with saving(folder) as index:
+            self.write(index)
+
+    def write(self, index: Saving) -> None:
+        """Writes them beside what belongs to the same index, and puts all of it in force."""
+        facts = self._index.write(index)
+        index.strings("texts", self._texts)
+        index.array("probe", self.query_vector(_PROBE))
+        index.commit(KIND, facts={**facts, **self._facts()})
 
     @classmethod
     def load(cls, folder: Folder, encode: Encode, *, encode_query: Encode | None = None) -> DenseRetriever:
         """The retriever that `save` wrote, with the same encoder. Raises files.IndexFileError for damaged files or
         an encoder that makes other vectors."""
-        path = Path(folder)
-        manifest = files.read_manifest(path, KIND)
+        with files.opened(folder, KIND) as index:
+            return cls.read(index, encode, encode_query=encode_query)
+
+    @classmethod
+    def read(cls, index: files.Opened, encode: Encode, *, encode_query: Encode | None = None) -> DenseRetriever:
+        """The retriever of an index whose files are open."""
+        read_facts(index)
         retriever = cls.__new__(cls)
-        index: VectorIndex = (
-            FaissIndex.read(path, manifest) if manifest.facts["index"] == "faiss" else ExactIndex.read(path, manifest)
-        )
-        retriever._set_up(encode, encode_query, index)
-        retriever._texts = files.read_strings(path, manifest.files["texts"])
-        written = np.asarray(files.read_arrays(path, manifest.files["probe"])["probe"], np.float32)
+        by_faiss = index.manifest.facts["index"] == "faiss"
+        vectors: VectorIndex = FaissIndex.read(index) if by_faiss else ExactIndex.read(index)
+        retriever._set_up(encode, encode_query, vectors)
+        retriever._texts = index.strings("texts")
+        if not len(vectors) == len(retriever._texts) == index.manifest.facts["texts"]:
+            raise index.wrong("texts", f"{len(retriever._texts)} texts for {len(vectors)} vectors")
+        (written, *more) = read_vectors(index, "probe")
+        if more:
+            raise index.wrong("probe", f"{1 + len(more)} vectors, not one")
         probe = checked(retriever._encode_query([_PROBE]))[0]
-        if probe.shape != written.shape or np.linalg.norm(probe - written) > _SAME * np.linalg.norm(written):
+        if probe.shape != written.shape or not np.linalg.norm(probe - written) <= _SAME * np.linalg.norm(written):
             raise files.IndexFileError(
-                f"the index in {str(folder)!r} was made with another encoder ({len(written)} dimensions, this one "
-                f"makes {len(probe)}): load it with that one or build it again"
+                f"the index in {str(index.folder)!r} was made with another encoder ({len(written)} dimensions, this "
+                f"one makes {len(probe)}): load it with that one or build it again"
             )
         return retriever
 
     def _facts(self) -> dict[str, object]:
         """What the index is opened by: the encoder, where it has a name."""
-        made_by = {name: getattr(self._encode, name, None) for name in ("name", "prefix")}
+        said = {name: getattr(self._encode, name, None) for name in ("name", "prefix")}
+        made_by = {name: value if isinstance(value, str) else None for name, value in said.items()}
         return {"texts": len(self), "encoder": made_by if made_by["name"] else None}
 
     def _check_count(self, vectors: Vectors, texts: Sequence[str]) -> None:
         if len(vectors) != len(texts):
             raise ValueError(f"encode made {len(vectors)} vectors of {len(texts)} texts; it must make one of each")
+
+
+def read_facts(index: files.Opened) -> Mapping[str, object]:
+    """What a dense index says about itself. Raises files.IndexFileError for what it would not say."""
+    manifest = index.manifest
+    names = ("texts", "probe", *(FaissIndex.files_of(manifest) if manifest.facts.get("index") == "faiss" else VECTORS))
+    files.check_keys(index.folder, manifest, names, files.EXTRAS)
+    by_faiss = {"options": (dict,), "entry": (int,)} if manifest.facts.get("index") == "faiss" else {}
+    facts = files.check_facts(index.folder, manifest, {**_FACTS, **by_faiss})
+    encoder = facts["encoder"]
+    if facts["index"] not in ("exact", "faiss") or not (encoder is None or _names_an_encoder(encoder)):
+        raise index.wrong("vectors", f"index {facts['index']!r:.40}, encoder {encoder!r:.80}")
+    return facts
+
+
+def _names_an_encoder(said: object) -> bool:
+    return (
+        isinstance(said, dict)
+        and set(said) == {"name", "prefix"}
+        and isinstance(said["name"], str)
+        and isinstance(said["prefix"], (str, type(None)))
+    )
 
 
 class FaissRetriever(DenseRetriever):

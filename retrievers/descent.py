@@ -20,9 +20,11 @@ class Descent:
         self.segment = segment
         self._query = query
         self._blocks: dict[int, memoryview[int]] = {}
+        self.low = self.high = 0
         self._seen: dict[int, int] = {}  # tokens of the query behind which a place stands, by its index
         self.length, found = self._longest()
         self.low, self.high = self._around(found, found + 1) if self.length else (0, 0)
+        self._check(self.low < self.high if self.length else True)
 
     def place(self, index: int) -> int:
         """One of the sorted places."""
@@ -38,8 +40,10 @@ class Descent:
         length = max(self._beyond(self.low, self.low - 1), self._beyond(self.high, self.high))
         if not length:
             return False
+        known, low, high = self.length, self.low, self.high
         self.length = length
-        self.low, self.high = self._around(self.low, self.high)
+        self.low, self.high = self._around(low, high)
+        self._check(self.low <= low < high <= self.high and high - low < self.high - self.low and length < known)
         return True
 
     def _longest(self) -> tuple[int, int]:
@@ -69,10 +73,17 @@ class Descent:
         query, place = self._query, self.place(index)
         size, length = len(query), known
         before = self.segment.tokens.part(place - size if place > size else 0, place)
+        self._check(len(before) == min(size, place) and 0 <= known <= size)
         while length < size and before[-1 - length] == query[length]:  # the text's first is a border: no query's
             length += 1
         self._seen[index] = length
         return length, before
+
+    def _check(self, fits: bool) -> None:
+        """Raises ValueError where the files contradict each other: somebody made them so, and a search in them might
+        not end."""
+        if not (fits and 0 <= self.low <= self.high <= self.segment.num_tokens):
+            raise ValueError(f"places {self.low} to {self.high} of {self.segment.num_tokens}: they are not sorted")
 
     def _beyond(self, border: int, index: int) -> int:
         """`_shared` of the place at `index`, the first beyond a border of low..high; 0 where there is none."""

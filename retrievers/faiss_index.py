@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
-from pathlib import Path
 from typing import Literal, Protocol, cast
 
 import numpy as np
@@ -14,12 +13,26 @@ from numpy.typing import ArrayLike, NDArray
 
 from . import files
 from .base import best, check_ids, check_k
-from .vectors import Found, Metric, Vectors, check_metric, checked, exact_scores, longest_of, tolerance
+from .faiss_files import FILES, read_index, write_index
+from .saving import Saving
+from .vectors import (
+    Found,
+    Metric,
+    Vectors,
+    check_metric,
+    checked,
+    exact_scores,
+    longest_of,
+    read_metric,
+    read_vectors,
+    tolerance,
+)
 
 _EXTRA = 8  # neighbours asked for beyond k: float32 may have put the last ones in the wrong order
 _SERIAL = 16  # queries at once for inverted lists: from 20 on FAISS chooses lists by a product that rounds otherwise
 _PER_LIST = 39  # vectors that FAISS wants for each list when it learns the lists
 _SEED = 1234
+_MOST = 1 << 16  # of every option: FAISS makes room for as many candidates, links or lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +52,23 @@ class FaissOptions:
             raise ValueError(f"kind must be 'flat', 'hnsw' or 'ivf', got {self.kind!r}")
         for name in ("neighbours", "ef_construction", "ef_search", "probes", "lists"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value!r}")
+            if value is not None and not 1 <= value <= _MOST:
+                bound = "at least 1" if value < 1 else f"at most {_MOST:,}"
+                raise ValueError(f"{name} must be {bound}, got {value!r}")
+
+
+def _read_options(index: files.Opened) -> FaissOptions:
+    """The options of an index; a GPU is used where there is one, not where the index was made on one."""
+    said = cast("dict[str, object]", index.manifest.facts["options"])
+    try:
+        for name, value in said.items():
+            kinds = {"kind": (str,), "gpu": (bool, type(None)), "lists": (int, type(None))}.get(name, (int,))
+            if type(value) not in kinds:
+                raise ValueError(f"{name} is {value!r:.40}")
+        options = FaissOptions(**said)  # type: ignore[arg-type]
+    except (TypeError, ValueError) as error:
+        raise index.wrong("vectors", f"options: {error!s:.120}") from None
+    return replace(options, gpu=None) if options.gpu else options
 
 
 class _Index(Protocol):
@@ -126,26 +154,35 @@ class FaissIndex:
             return np.empty((0, self._dimension), np.float32)
         return self._index.reconstruct_batch(array)
 
-    def write(self, folder: Path) -> tuple[dict[str, files.Entry], Mapping[str, object]]:
-        """Writes FAISS's own format."""
+    def write(self, index: Saving) -> Mapping[str, object]:
+        """Writes the vectors, and what FAISS has found out about them (`faiss_files`)."""
         if self._index is None:
             raise ValueError("an index without vectors cannot be saved: add some first")
-        content: NDArray[np.uint8] = self._call("serialize_index", self._index)
-        facts = {"index": "faiss", "metric": self.metric, "longest": self._longest, "options": asdict(self.options)}
-        return {"faiss": files.write_array(folder, "faiss", content)}, facts
+        entry = write_index(index, self._faiss, self._index, self.options.kind)
+        options = asdict(self.options)
+        facts = {"index": "faiss", "metric": self.metric, "dimension": self.dimension}
+        return {**facts, "options": options, "entry": entry}
+
+    @staticmethod
+    def files_of(manifest: files.Manifest) -> tuple[str, ...]:
+        """The names of the files in such a manifest."""
+        options = manifest.facts.get("options")
+        return FILES.get(str(options.get("kind")) if isinstance(options, dict) else "", FILES["flat"])
 
     @classmethod
-    def read(cls, folder: Path, manifest: files.Manifest) -> FaissIndex:
-        """The index whose files and facts stand in the manifest."""
-        content = np.fromfile(files.check_file(folder, manifest.files["faiss"]), np.uint8)
-        facts = cast("Mapping[str, float]", manifest.facts)
-        options = FaissOptions(**cast("Mapping[str, dict[str, int]]", manifest.facts)["options"])  # type: ignore[arg-type]
-        inner = load_faiss().deserialize_index(content)  # type: ignore[attr-defined]
-        index = cls(inner.d, metric="l2" if manifest.facts["metric"] == "l2" else "ip", options=options)
-        index._index = inner
-        index._longest = facts["longest"]
-        index._searcher = index._placed(inner)
-        return index
+    def read(cls, index: files.Opened) -> FaissIndex:
+        """The vectors of an index whose facts have been checked."""
+        options, vectors = _read_options(index), read_vectors(index)
+        made = cls(vectors.shape[1], metric=read_metric(index), options=options)
+        if options.kind == "flat":
+            made.add(vectors)
+            return made
+        made._index = cast(_Index, read_index(index, made._faiss, made._empty, vectors, options.kind))
+        if options.kind == "ivf":
+            made._index.nprobe = options.probes
+        made._longest = longest_of(vectors)
+        made._searcher = made._placed(made._index)
+        return made
 
     def _ordered(self, query: Vectors, ids: NDArray[np.int64], k: int) -> Found:
         """The best of the candidates. For flat indexes, more candidates until no other can be among the best."""
@@ -162,21 +199,28 @@ class FaissIndex:
 
     def _made(self, count: int) -> _Index:
         options = self.options
+        lists = min(options.lists or math.isqrt(count), max(1, count // _PER_LIST))
+        made = self._empty(options.neighbours if options.kind == "hnsw" else lists)
+        if options.kind == "ivf":
+            made.nprobe = min(options.probes, lists)
+        return made
+
+    def _empty(self, size: int) -> _Index:
+        """An index without vectors. `size`: links of a vector (HNSW), lists (IVF)."""
+        options = self.options
         metric = getattr(self._faiss, "METRIC_L2" if self.metric == "l2" else "METRIC_INNER_PRODUCT")
         if options.kind == "hnsw":
-            graph = self._call("IndexHNSWFlat", self._dimension, options.neighbours, metric)
+            graph = self._call("IndexHNSWFlat", self._dimension, size, metric)
             graph.hnsw.efConstruction, graph.hnsw.efSearch = options.ef_construction, options.ef_search
             return cast(_Index, graph)
         flat = self._call("IndexFlat", self._dimension, metric)
         if options.kind == "flat":
             return cast(_Index, flat)
-        lists = min(options.lists or math.isqrt(count), max(1, count // _PER_LIST))
-        inverted = self._call("IndexIVFFlat", flat, self._dimension, lists, metric)
+        inverted = self._call("IndexIVFFlat", flat, self._dimension, size, metric)
         inverted.own_fields = True
         flat.this.disown()
         inverted.cp.seed = _SEED
         inverted.set_direct_map_type(self._faiss.DirectMap.Array)  # type: ignore[attr-defined]
-        inverted.nprobe = min(options.probes, lists)
         return cast(_Index, inverted)
 
     def _placed(self, index: _Index) -> _Index:

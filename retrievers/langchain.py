@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 try:
@@ -22,16 +21,14 @@ from . import files
 from .base import DEFAULT_K, Folder, Hit, Retriever, check_k
 from .bm25 import BM25Retriever as BM25Search
 from .bm25 import Idf
-from .corpora import load_retriever
+from .corpora import read_retriever
 from .dense import Encode, FaissRetriever
+from .saving import Written, saving
 
 if TYPE_CHECKING:
     from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
     from langchain_core.embeddings import Embeddings
     from typing_extensions import Self
-
-KIND = "documents"
-FOLDER = "documents"  # inside the folder of the index whose texts they are
 
 
 class DocumentRetriever(BaseRetriever):
@@ -116,17 +113,15 @@ class DocumentRetriever(BaseRetriever):
 
         Raises TypeError for metadata that JSON cannot hold.
         """
-        rest = [[document.id, document.metadata] for document in self.documents]
+        if not isinstance(self.base, Written):
+            raise TypeError(f"a {type(self.base).__name__} has no write() that puts documents beside its own files")
         try:
-            json.dumps(rest)
+            rest = [json.dumps([document.id, document.metadata]) for document in self.documents]
         except TypeError as error:
             raise TypeError(f"metadata must be strings, numbers, lists and dicts to be saved: {error}") from None
-        self.base.save(folder)
-        path = Path(folder) / FOLDER
-        path.mkdir(exist_ok=True)
-        entries = {"documents": files.write_json(path, "documents", rest)}
-        facts = {"documents": len(rest)}
-        files.write_manifest(path, files.Manifest(KIND, _fingerprint(self.base), facts, entries))
+        with saving(folder) as index:
+            index.strings("documents", rest)
+            self.base.write(index)
 
     @classmethod
     def load(cls, folder: Folder, *, k: int = DEFAULT_K, encode: Encode | Embeddings | str | None = None) -> Self:
@@ -135,13 +130,14 @@ class DocumentRetriever(BaseRetriever):
         `encode`: what made the vectors of a dense one, or its hub id or folder. Raises files.IndexFileError for
         damaged files.
         """
-        base = load_retriever(folder, encode=encode if encode is None or isinstance(encode, str) else _encoder(encode))
-        path = Path(folder) / FOLDER
-        if not path.exists():
-            return cls.over(base, k=k)
-        manifest = files.read_manifest(path, KIND)
-        files.check_fingerprint(path, manifest, _fingerprint(base), "index")
-        rest = json.loads(files.check_file(path, manifest.files["documents"]).read_bytes())
+        with files.opened(folder) as index:
+            encoder = encode if encode is None or isinstance(encode, str) else _encoder(encode)
+            base = read_retriever(index, encoder)
+            if "documents" not in index.manifest.files:
+                return cls.over(base, k=k)
+            rest = [_id_and_metadata(index, row) for row in index.strings("documents")]
+            if len(rest) != len(base):
+                raise index.wrong("documents", f"{len(rest)} documents for {len(base)} texts")
         documents = [
             Document(page_content=text, metadata=metadata, id=each)
             for text, (each, metadata) in zip(base.texts, rest, strict=True)
@@ -211,5 +207,11 @@ def _query_encoder(encode: Encode | Embeddings) -> Encode | None:
     return (lambda queries: [embed(query) for query in queries]) if callable(embed) else None
 
 
-def _fingerprint(base: Retriever) -> str:
-    return files.fingerprint(list(base.texts))
+def _id_and_metadata(index: files.Opened, row: str) -> tuple[str | None, dict[str, object]]:
+    try:
+        each, metadata = json.loads(row)
+        if (each is None or isinstance(each, str)) and isinstance(metadata, dict):
+            return each, metadata
+        raise ValueError("no id and metadata")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise index.wrong("documents", f"{row!r:.80}: {error!s:.80}") from None

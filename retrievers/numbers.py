@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Literal, Protocol
 
 Code = Literal["B", "I", "Q"]
@@ -31,9 +30,9 @@ class _ReadNumbers:
 
     _close = staticmethod(os.close)  # held here: a module is emptied before what is left at the end of a program
 
-    def __init__(self, path: Path, code: Code) -> None:
+    def __init__(self, handle: int, code: Code) -> None:
         self._code, self._bytes = code, _BYTES[code]
-        self._file = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        self._file = handle
         self._count = os.fstat(self._file).st_size // self._bytes
         if hasattr(os, "posix_fadvise"):  # a search jumps: what stands beside is not needed next
             os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_RANDOM)
@@ -56,8 +55,12 @@ class _ReadNumbers:
 class _MappedNumbers:
     """Where a system cannot read at a place."""
 
-    def __init__(self, path: Path, code: Code) -> None:
-        self._numbers = mapped(path, code)
+    def __init__(self, handle: int, code: Code) -> None:
+        import mmap
+
+        empty = not os.fstat(handle).st_size
+        self._numbers = memoryview(b"" if empty else mmap.mmap(handle, 0, access=mmap.ACCESS_READ)).cast(code)
+        os.close(handle)
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -69,16 +72,14 @@ class _MappedNumbers:
         return self._numbers[start:end]
 
 
-def numbers_of(path: Path, code: Code = "I") -> Numbers:
-    """The numbers of a file, none of it read yet."""
-    return _ReadNumbers(path, code) if hasattr(os, "pread") else _MappedNumbers(path, code)
+def numbers_of(handle: int, code: Code = "I") -> Numbers:
+    """The numbers of an open file, none of it read yet. The descriptor is closed with them."""
+    return _ReadNumbers(handle, code) if hasattr(os, "pread") else _MappedNumbers(handle, code)
 
 
-def mapped(path: Path, code: Code = "I") -> memoryview[int]:
-    """The numbers of a file mapped into memory: for small ones, which may stay there."""
-    import mmap
-
-    if path.stat().st_size == 0:
-        return memoryview(b"").cast(code)
-    with path.open("rb") as file:
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)).cast(code)
+def in_memory(handle: int, code: Code = "I") -> memoryview[int]:
+    """All numbers of an open file, which is closed: for small ones."""
+    with os.fdopen(handle, "rb") as file:
+        file.seek(0)
+        content = file.read()
+    return memoryview(content[: len(content) // _BYTES[code] * _BYTES[code]]).cast(code)

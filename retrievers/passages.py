@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,9 +13,10 @@ import numpy as np
 
 from . import files
 from .base import Folder
+from .saving import Saving
 
-KIND = "passages"
-FOLDER = "passages"  # inside the folder of the index whose texts they are
+_FILES = ("passages.names", "passages.documents", "passages.starts")
+_LAST_START = 1 << 50  # characters: no text is longer
 
 MAX_CHARS = 1000
 """Of a passage: about 250 tokens, the document size of RaLMSpec's experiments (at most 256 tokens)."""
@@ -84,36 +86,44 @@ def split_passages(document: Document, *, max_chars: int = MAX_CHARS) -> list[Pa
     return passages
 
 
-def save_passages(folder: Folder, passages: Sequence[Passage]) -> None:
-    """Writes where the passages stand, not their texts: those are the retriever's, by id."""
-    path = Path(folder) / FOLDER
-    path.mkdir(parents=True, exist_ok=True)
+def write_passages(index: Saving, passages: Sequence[Passage]) -> None:
+    """Writes where the passages stand, not their texts: those are the index's own, by id."""
     names = {name: number for number, name in enumerate(dict.fromkeys(passage.document for passage in passages))}
-    places = np.array([(names[passage.document], passage.start) for passage in passages], np.int64).reshape(-1, 2)
-    entries = {
-        "names": files.write_json(path, "names", list(names)),
-        "places": files.write_arrays(path, "places", {"places": places}),
-    }
-    files.write_manifest(path, files.Manifest(KIND, "", {"passages": len(passages)}, entries))
+    index.strings("passages.names", list(names))
+    index.array("passages.documents", np.array([names[passage.document] for passage in passages], np.uint32))
+    index.array("passages.starts", np.array([passage.start for passage in passages], np.uint64))
 
 
-def load_places(folder: Folder) -> list[tuple[str, int]]:
-    """Document and start of each passage that was saved in this index's folder."""
-    path = Path(folder) / FOLDER
-    manifest = files.read_manifest(path, KIND)
-    names = files.read_strings(path, manifest.files["names"])
-    places = files.read_arrays(path, manifest.files["places"])["places"]
-    return [(names[number], start) for number, start in places.tolist()]
+def read_places(index: files.Opened, count: int) -> list[tuple[str, int]]:
+    """Document and start of each of the index's `count` passages. Raises files.IndexFileError for others."""
+    if "passages.names" not in index.manifest.files:
+        raise files.IndexFileError(
+            f"{os.fspath(index.folder)!r} does not say where its passages stand: build it with `copyspec index add`"
+        )
+    files.check_keys(index.folder, index.manifest, _FILES, tuple(index.manifest.files))
+    names = index.strings("passages.names")
+    documents, starts = index.array("passages.documents", np.uint32), index.array("passages.starts", np.uint64)
+    if len(documents) != count or len(starts) != count:
+        raise index.wrong(
+            "passages.starts", f"{len(documents)} and {len(starts)} places, but the index holds {count} passages"
+        )
+    if count and (documents.max() >= len(names) or starts.max() > _LAST_START):
+        raise index.wrong("passages.documents", f"places beyond the {len(names)} documents or the end of a text")
+    return [(names[number], start) for number, start in zip(documents.tolist(), starts.tolist(), strict=True)]
 
 
 def load_passages(folder: Folder, texts: Sequence[str]) -> list[Passage]:
-    """The passages of an index with these texts. Raises files.IndexFileError where they are not its."""
-    places = load_places(folder)
-    if len(places) != len(texts):
-        raise files.IndexFileError(
-            f"{str(folder)!r} places {len(places)} passages, but the index holds {len(texts)}: build it again"
-        )
-    return [Passage(name, start, text) for (name, start), text in zip(places, texts, strict=True)]
+    """The passages of these texts: those of the index in `folder`, or the first of them where passages were added
+    since. Raises files.IndexFileError where they are none of its; `load_corpus` reads both at once."""
+    with files.opened(folder) as index:
+        held = index.strings("texts") if "texts" in index.manifest.files else []
+        if held[: len(texts)] != list(texts):
+            raise files.IndexFileError(
+                f"the index in {os.fspath(folder)!r} holds {len(held)} passages, and these {len(texts)} texts are not "
+                "the first of them: load its retriever again"
+            )
+        places = read_places(index, len(held))
+    return [Passage(name, start, text) for (name, start), text in zip(places, texts, strict=False)]
 
 
 def _read(file: Path, field: str) -> Iterator[Document]:

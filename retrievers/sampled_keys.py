@@ -22,6 +22,8 @@ STRIDE = 16  # places from key to key: keys take half a byte a token, and four s
 BLOCK = 256  # keys read at once, 2 KB; the first of each is held in memory, 0.2 MB for 100 million tokens
 TOKENS = 4  # in a key at most
 
+_STEPS = 8  # of STRIDE places, in which the keys leave one border: more than the two that any can take
+
 _AT_ONCE = 1 << 20  # places whose keys are made at once, a multiple of STRIDE: 50 MB of temporary arrays
 
 
@@ -122,7 +124,7 @@ class SampledKeys:
 
     def _first(self, low: int, length: int) -> int:
         """The first of the places that share `length` tokens with the one at `low`."""
-        while True:
+        for _ in range(_STEPS):
             start = max(low - STRIDE + 1, 0)
             for index, shared in enumerate(reversed(self._shared.part(start, low + 1))):
                 if shared < length:
@@ -130,15 +132,19 @@ class SampledKeys:
             if not start:
                 return 0
             low = start - 1
+        raise ValueError(f"no place near {low} begins anew behind {length} tokens")
 
     def _past(self, high: int, length: int) -> int:
         """The place behind the last of those that share `length` tokens with the one before `high`."""
-        while part := self._shared.part(high, high + STRIDE):
+        for _ in range(_STEPS):
+            part = self._shared.part(high, high + STRIDE)
             for index, shared in enumerate(part):
                 if shared < length:
                     return high + index
             high += len(part)
-        return high
+            if not part:
+                return high
+        raise ValueError(f"no place near {high} begins anew behind {length} tokens")
 
     def _range(self, query: Sequence[int]) -> tuple[int, int]:
         """The least and the greatest key that begins with `query`."""
@@ -150,7 +156,7 @@ class SampledKeys:
 
     def _common(self, key: int, other: int) -> int:
         """Tokens that two different keys begin with both."""
-        return self.size - 1 - ((key ^ other).bit_length() - 1) // self._width
+        return max(0, self.size - 1 - ((key ^ other).bit_length() - 1) // self._width)
 
     def _find(self, key: int, side: Callable[[Sequence[int], int], int]) -> tuple[int, int, int]:
         """How many keys are sorted before `key`, the last of these, and the next; -1 where there is none."""

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import files
-from .numbers import mapped, numbers_of
+from .numbers import in_memory, numbers_of
 from .sampled_keys import Heads, PlaceIndex, SampledKeys, sampled_keys
+from .saving import Saving
 from .suffix_array import BORDER, Tokens, sorted_places
 
+NEEDED = ("tokens", "places", "heads", "starts", "documents")
 _KEYS = ("keys", "tops", "shared")  # which an index of an earlier version lacks: searches there take longer
+FILES = (*NEEDED, *_KEYS)
 
 
-def write_segment(folder: Path, tokens: Tokens) -> dict[str, files.Entry]:
-    """Sorts the places of a text and writes all that a search needs.
+def write_segment(index: Saving, number: int, tokens: Tokens) -> None:
+    """Sorts the places of a text and writes all that a search needs, as the segment of this number.
 
     `tokens`: the documents one after the other, a BORDER before, between and behind them. [n]
     """
@@ -33,7 +35,8 @@ def write_segment(folder: Path, tokens: Tokens) -> dict[str, files.Entry]:
         "documents": (borders[:-1] + 1).astype(np.uint32),
         **sampled_keys(tokens, places, _largest(heads)),
     }
-    return {name: files.write_array(folder, name, part) for name, part in parts.items()}
+    for name, part in parts.items():
+        index.array(f"{number}.{name}", part)
 
 
 def _heads(tokens: Tokens) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
@@ -49,16 +52,56 @@ def _largest(heads: Sequence[int] | NDArray[np.uint32]) -> int:
 
 class Segment:
     """The files of one segment. Text and places are read where a search looks, and stay on disk; the rest, a hundredth
-    of them, is mapped."""
+    of them, is in memory. Raises files.IndexFileError for files that do not fit each other."""
 
-    def __init__(self, folder: Path, entries: Mapping[str, files.Entry], first_document: int) -> None:
-        self.entries = dict(entries)
+    def __init__(self, index: files.Opened, number: int, first_document: int) -> None:
+        entries = index.manifest.files
+        self.entries = {name: entries[f"{number}.{name}"] for name in FILES if f"{number}.{name}" in entries}
         self.first_document = first_document
-        paths = {name: folder / entry.name for name, entry in entries.items()}
-        self.tokens, self.places = numbers_of(paths["tokens"]), numbers_of(paths["places"])
-        self.documents = mapped(paths["documents"])
-        self.index = _index(paths)
-        self._text = paths["tokens"]
+
+        def handle(name: str) -> int:
+            return index.handle(f"{number}.{name}")
+
+        self.tokens, self.places = numbers_of(handle("tokens")), numbers_of(handle("places"))
+        self.documents = in_memory(handle("documents"))
+        self._check(index, number)
+        self.index = self._index(index, number)
+
+    def _check(self, index: files.Opened, number: int) -> None:
+        sizes = {name: entry.size for name, entry in self.entries.items()}
+        documents = np.asarray(self.documents)
+        fits = (
+            not any(sizes[name] % 4 for name in ("tokens", "places", "heads", "starts", "documents"))
+            and len(documents) > 0
+            and len(self.tokens) == len(self.places) + len(documents) + 1
+            and sizes["starts"] == sizes["heads"] + 4
+            and documents[0] == 1
+            and documents[-1] < len(self.tokens)
+            and bool((documents[1:] > documents[:-1]).all())
+        )
+        if not fits:
+            said = ", ".join(f"{size} bytes of {name}" for name, size in sizes.items())
+            raise index.wrong(f"{number}.documents", f"{said} do not fit each other")
+
+    def _index(self, index: files.Opened, number: int) -> PlaceIndex:
+        def handle(name: str) -> int:
+            return index.handle(f"{number}.{name}")
+
+        heads = in_memory(handle("heads"))
+        if not all(name in self.entries for name in _KEYS):
+            starts = in_memory(handle("starts"))
+            steps = np.asarray(starts).astype(np.int64)
+            if steps[0] or steps[-1] != len(self.places) or (steps[1:] <= steps[:-1]).any():
+                raise index.wrong(f"{number}.starts", "they do not ascend to the number of places")
+            return Heads(heads, starts)
+        keys, tops = numbers_of(handle("keys"), "Q"), in_memory(handle("tops"), "Q")
+        try:
+            if self.entries["shared"].size != len(self.places):
+                raise ValueError(f"{self.entries['shared'].size} numbers of {len(self.places)} places")
+            return SampledKeys(keys, tops, numbers_of(handle("shared"), "B"), _largest(heads))
+        except ValueError as error:
+            path = index.folder / self.entries["keys"].name
+            raise files.IndexFileError(f"{str(path)!r} is of another version ({error}): build it again") from None
 
     @property
     def num_documents(self) -> int:
@@ -71,7 +114,13 @@ class Segment:
 
     def all_tokens(self) -> Tokens:
         """All tokens with their borders."""
-        return np.fromfile(self._text, np.uint32)
+        return np.frombuffer(self.tokens.part(0, len(self.tokens)), np.uint32)
+
+    def document_tokens(self, index: int) -> list[int]:
+        """The tokens of a document of this segment."""
+        start = self.documents[index]
+        end = self.documents[index + 1] if index + 1 < len(self.documents) else len(self.tokens)
+        return self.following(start, end - start)
 
     def document(self, place: int) -> tuple[int, int]:
         """The document that a place lies in, counted through all segments, and the offset in it."""
@@ -82,14 +131,3 @@ class Segment:
         """At most `length` tokens from a place on, to the end of its document."""
         found = self.tokens.part(place, place + length).tolist()
         return found[: found.index(BORDER)] if BORDER in found else found
-
-
-def _index(paths: Mapping[str, Path]) -> PlaceIndex:
-    heads = mapped(paths["heads"])
-    if not all(name in paths for name in _KEYS):
-        return Heads(heads, mapped(paths["starts"]))
-    keys, tops, shared = numbers_of(paths["keys"], "Q"), mapped(paths["tops"], "Q"), numbers_of(paths["shared"], "B")
-    try:
-        return SampledKeys(keys, tops, shared, _largest(heads))
-    except ValueError as error:
-        raise files.IndexFileError(f"{str(paths['keys'])!r} is of another version ({error}): build it again") from None

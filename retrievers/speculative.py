@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from copyspec.forks import at_rest
 
-from .base import DEFAULT_K, Folder, Hit, Retriever, check_k, check_texts
+from .base import DEFAULT_K, Folder, Hit, Retriever, check_k, check_query, check_texts
+from .saving import Saving, Written
 from .shortlist import Shortlist, shortlist_of
 from .worker import Search, Worker
 
@@ -89,7 +90,8 @@ class SpeculativeRetriever:
     def __init__(self, base: Retriever, *, prefetch: int = PREFETCH, capacity: int = CAPACITY) -> None:
         """`prefetch`: hits of each search that enter the cache; `capacity`: texts that it holds, the ones least
         recently found leave first."""
-        check_k(prefetch)
+        check_k(prefetch, "prefetch")
+        check_k(capacity, "capacity")
         if capacity < prefetch:
             raise ValueError(f"capacity must hold the {prefetch!r} hits of one search, got {capacity!r}")
         self.base = base
@@ -123,22 +125,22 @@ class SpeculativeRetriever:
 
     def search(self, query: str, k: int = DEFAULT_K) -> list[Hit]:
         """The base's hits."""
-        return self.search_batch([query], k)[0]
+        return self.search_batch([check_query(query)], k)[0]
 
     def search_batch(self, queries: Sequence[str], k: int = DEFAULT_K) -> list[list[Hit]]:
         """The base's hits of each query, from one search."""
-        check_k(k)
+        wanted = check_k(k)
         checked = check_texts(queries, "queries")
         if not checked:
             return []
         started = perf_counter()
-        found = self._search(checked, max(k, self.prefetch))
+        found = self._search(checked, max(wanted, self.prefetch))
         self.count(SpeculationStats(waited_seconds=perf_counter() - started))
-        return [hits[:k] for hits in found]
+        return [hits[:wanted] for hits in found]
 
     def score(self, query: str, ids: Sequence[int]) -> NDArray[np.float64]:
         """The base's scores of these texts. [len(ids)]"""
-        return self.base.score(query, ids)
+        return self.base.score(check_query(query), ids)
 
     def add(self, texts: Sequence[str]) -> None:
         """More texts for the base."""
@@ -148,8 +150,15 @@ class SpeculativeRetriever:
         """Writes the base; a cache is not kept."""
         self.base.save(folder)
 
+    def write(self, index: Saving) -> None:
+        """Writes the base beside what belongs to the same index."""
+        if not isinstance(self.base, Written):
+            raise TypeError(f"a {type(self.base).__name__} has no write() that puts more beside its own files")
+        self.base.write(index)
+
     def guess(self, query: str) -> Hit | None:
         """The cached text with the highest score, of equal ones the first; None while the cache is empty."""
+        check_query(query)
         with self._lock:
             if not self._cache.fills(self._shortlist):
                 return None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, cast, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import files
 from .base import best, check_ids, check_k
+from .saving import Saving
 
 Metric = Literal["ip", "l2"]
 """What scores are: inner products, or squared distances with a minus sign. Higher is nearer."""
@@ -19,6 +19,9 @@ Metric = Literal["ip", "l2"]
 Vectors = NDArray[np.float32]
 Found = tuple[NDArray[np.int64], NDArray[np.float64]]
 """Ids and scores of one query, best first, equal scores by id. [k] each, or less where there are less vectors."""
+
+_LARGEST = 1e15  # in a vector on disk: the squares of larger ones have no sum in float32
+VECTORS = ("vectors",)  # the files of an ExactIndex, by their names in the manifest
 
 _BLOCK = 1 << 15  # vectors scored at once: 32 queries' scores of them take 4 MB and stay in a cache
 _ROUNDING = 2.0**-24  # relative error of one operation in float32
@@ -46,8 +49,8 @@ class VectorIndex(Protocol):
         """The vectors of these numbers. [len(ids), dimension]"""
         ...
 
-    def write(self, folder: Path) -> tuple[dict[str, files.Entry], Mapping[str, object]]:
-        """Writes the index's own files; with them, facts that the index is opened by."""
+    def write(self, index: Saving) -> Mapping[str, object]:
+        """Writes the index's own files; gives the facts that the index is opened by."""
         ...
 
 
@@ -69,6 +72,27 @@ def check_metric(metric: Metric) -> Metric:
     if metric not in ("ip", "l2"):
         raise ValueError(f"metric must be 'ip' or 'l2', got {metric!r}")
     return metric
+
+
+def read_vectors(index: files.Opened, key: str = "vectors") -> Vectors:
+    """The vectors of a file. [n, dimension] Raises files.IndexFileError for what cannot be vectors."""
+    numbers, dimension = index.array(key, np.float32), index.manifest.facts["dimension"]
+    if not isinstance(dimension, int) or dimension < 1 or not len(numbers) or len(numbers) % dimension:
+        raise index.wrong(key, f"{len(numbers)} numbers make no vectors of {dimension!r}")
+    if np.abs(numbers).max() > _LARGEST:
+        raise index.wrong(key, f"a number above {_LARGEST:.0e}")
+    try:
+        return checked(numbers.reshape(-1, dimension))
+    except ValueError as error:
+        raise index.wrong(key, str(error)) from None
+
+
+def read_metric(index: files.Opened) -> Metric:
+    """What the scores of an index are."""
+    metric = index.manifest.facts["metric"]
+    if metric not in get_args(Metric):
+        raise index.wrong("vectors", f"their metric is {metric!r:.40}")
+    return cast(Metric, metric)
 
 
 def exact_scores(query: Vectors, vectors: Vectors, metric: Metric) -> NDArray[np.float64]:
@@ -143,19 +167,18 @@ class ExactIndex:
         """The vectors of these numbers. [len(ids), dimension]"""
         return self._matrix[check_ids(ids, self._count)]
 
-    def write(self, folder: Path) -> tuple[dict[str, files.Entry], Mapping[str, object]]:
+    def write(self, index: Saving) -> Mapping[str, object]:
         """Writes the matrix."""
-        entry = files.write_arrays(folder, "vectors", {"vectors": self._matrix[: self._count]})
-        return {"vectors": entry}, {"index": "exact", "metric": self.metric}
+        index.array("vectors", self._matrix[: self._count])
+        return {"index": "exact", "metric": self.metric, "dimension": self.dimension}
 
     @classmethod
-    def read(cls, folder: Path, manifest: files.Manifest) -> ExactIndex:
-        """The index whose files and facts stand in the manifest."""
-        matrix = files.read_arrays(folder, manifest.files["vectors"])["vectors"]
-        metric = manifest.facts["metric"]
-        index = cls(matrix.shape[1], metric="l2" if metric == "l2" else "ip")
-        index.add(matrix)
-        return index
+    def read(cls, index: files.Opened) -> ExactIndex:
+        """The vectors of an index whose facts have been checked."""
+        vectors = read_vectors(index)
+        made = cls(vectors.shape[1], metric=read_metric(index))
+        made.add(vectors)
+        return made
 
     def _best(self, query: Vectors, ids: NDArray[np.int64], k: int) -> Found:
         scores = exact_scores(query, self._matrix[ids], self.metric)

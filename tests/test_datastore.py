@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from copyspec.retrievers import Datastore, IndexFileError, sampled_keys, segment, suffix_array
-from copyspec.retrievers import datastore as module
+from copyspec.retrievers import Datastore, IndexFileError, continuations, sampled_keys, segment, suffix_array
 
 TOKENS = st.one_of(st.integers(0, 2), st.sampled_from([7, 300, 70_000, 1 << 24, (1 << 32) - 2]))
 DOCUMENTS = st.lists(st.lists(TOKENS, max_size=12), max_size=8)
@@ -63,7 +62,7 @@ def occurrences(documents: Sequence[Sequence[int]], end: Sequence[int]) -> list[
 
 
 def longest(documents: Sequence[Sequence[int]], context: Sequence[int]) -> tuple[int, int]:
-    for size in range(min(len(context), module.MAX_MATCH), 0, -1):
+    for size in range(min(len(context), continuations.MAX_MATCH), 0, -1):
         found = occurrences(documents, context[-size:])
         if found:
             return size, len(found)
@@ -138,7 +137,10 @@ def test_long_texts_against_brute_force(tmp_path: Path, monkeypatch: pytest.Monk
         context = rng.integers(0, 4, 20).tolist()
         check(store, documents, context)
     copied = documents[0][120:200]
-    assert store.search(copied) == (module.MAX_MATCH, len(occurrences(documents, copied[-module.MAX_MATCH :])))
+    assert store.search(copied) == (
+        continuations.MAX_MATCH,
+        len(occurrences(documents, copied[-continuations.MAX_MATCH :])),
+    )
     assert store.search([3] * 50) == (32, 69)
 
 
@@ -155,7 +157,7 @@ def test_hits_are_spread_and_weighted(tmp_path: Path) -> None:
     documents = [[5, 1, 10 + n // 50] for n in range(100)] + [[1, 99]] * 100
     store = Datastore.create(tmp_path, documents)
     found = store.continuations([5, 1], 1, 4)
-    share = 100 / (100 + module.ESCAPE)
+    share = 100 / (100 + continuations.ESCAPE)
     assert [one.tokens for one in found] == [[10], [10], [11], [11]]
     assert sum(one.weight for one in found) == pytest.approx(share)
     both = store.continuations([5, 1], 1, 200)

@@ -120,7 +120,7 @@ def test_corpora_are_added_to_listed_opened_and_removed(tmp_path: Path) -> None:
         corpora.open("vectors")
     with pytest.raises(IndexFileError, match="of kind 'bm25', not 'dense'"):
         corpora.add_dense("words", first, encode)
-    with pytest.raises(IndexFileError, match="places 5 passages, but the index holds 1"):
+    with pytest.raises(IndexFileError, match="holds 5 passages, and these 1 texts are not the first of them"):
         load_passages(tmp_path / "corpora" / "words", ["a"])
     corpora.remove("vectors")
     assert corpora.names() == ["words"]

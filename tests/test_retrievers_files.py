@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from copyspec.filesystem import replacing
 from copyspec.retrievers import BM25Retriever, IndexFileError, files
+from copyspec.retrievers.saving import Saving
 
 TEXTS = ["a kettle", "a heron"]
 
@@ -22,7 +25,7 @@ def data_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.name != files.MANIFEST)
 
 
-@pytest.mark.parametrize("which", range(3))
+@pytest.mark.parametrize("which", range(6))
 def test_damage_is_refused_and_named(folder: Path, which: int) -> None:
     path = data_files(folder)[which]
     content = bytearray(path.read_bytes())
@@ -45,7 +48,7 @@ def test_a_wrong_manifest_is_refused(folder: Path) -> None:
     good = json.loads(path.read_text())
     for change, said in (
         ({"format": "other"}, "no manifest of a copyspec index"),
-        ({"version": 99}, "format version 99, this copyspec reads 1"),
+        ({"version": 99}, "format version 99, this copyspec reads 2"),
         ({"fingerprint": "0"}, "is damaged"),
     ):
         path.write_text(json.dumps({**good, **change}))
@@ -65,20 +68,20 @@ def test_another_kind_is_refused(folder: Path) -> None:
 
 
 def test_a_save_that_fails_leaves_the_old_index(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(folder: Path, stem: str, value: object) -> files.Entry:
-        if stem == "words":
+    def full(self: Saving, key: str, values: Sequence[str]) -> None:
+        if key == "words":
             raise OSError("no space left on device")
-        return write_json(folder, stem, value)
+        strings(self, key, values)
 
-    write_json = files.write_json
-    monkeypatch.setattr(files, "write_json", full)
+    before, strings = sorted(folder.iterdir()), Saving.strings
+    monkeypatch.setattr(Saving, "strings", full)
     with pytest.raises(OSError, match="no space"):
         BM25Retriever([*TEXTS, "a stove"]).save(folder)
-    assert list(BM25Retriever.load(folder).texts) == TEXTS
+    assert list(BM25Retriever.load(folder).texts) == TEXTS and sorted(folder.iterdir()) == before
 
 
 def test_a_file_that_is_not_finished_does_not_appear(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), files.replacing(tmp_path / "a") as file:
+    with pytest.raises(KeyboardInterrupt), replacing(tmp_path / "a") as file:
         file.write(b"half")
         raise KeyboardInterrupt
     assert list(tmp_path.iterdir()) == []

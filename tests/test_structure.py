@@ -13,7 +13,17 @@ ROOT = Path(__file__).parent.parent
 
 # From the lowest floor to the highest; a room may import from floors below its own. "" is the package's face.
 FLOORS = (
-    {"checks", "fingerprints", "forks", "load_errors", "sources", "tree", "budget"},
+    {
+        "checks",
+        "filesystem",
+        "fingerprints",
+        "forks",
+        "json_strings",
+        "load_errors",
+        "sources",
+        "tree",
+        "budget",
+    },
     {"model_files"},
     {"pretrained"},
     {"options", "loading", "targets"},

@@ -61,15 +61,14 @@ def rag(
         raise UsageError(f"the question {question!r} is empty; write what is asked")
     from copyspec.api import load
     from copyspec.pipelines import answer, best_passage, content_words
-    from copyspec.retrievers import load_passages, load_retriever
+    from copyspec.retrievers import load_corpus
 
     quiet_libraries()
     path = corpus_folder("--index", index, folder)
     try:
-        retriever = load_retriever(path, encode=encoder)
+        retriever, passages = load_corpus(path, encode=encoder)
     except ValueError as error:
         raise UsageError(in_options(str(error), {"encode": "--encoder"})) from error
-    passages = load_passages(path, retriever.texts)
     if not best_passage(question, retriever)[1]:
         named = ", ".join(map(repr, content_words(question))) or repr(question)
         if json_output:

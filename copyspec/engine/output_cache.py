@@ -11,7 +11,9 @@ from collections import Counter, OrderedDict
 from pathlib import Path
 
 from copyspec.engine.reference_texts import Reference
+from copyspec.filesystem import locked, open_regular, replacing
 from copyspec.forks import at_rest
+from copyspec.json_strings import JSONStrings
 
 MAX_ENTRIES = 1024
 MAX_CHARACTERS = 4_000_000
@@ -19,6 +21,11 @@ MOST = 4
 """Earlier outputs that one request copies from: an unhelpful source costs draft time, not output."""
 
 _FORMAT = "copyspec output cache 1"
+_FILE_BYTES, _ENTRY_BYTES = 4, 64
+"""Of a file that is read, for each character and each entry that the cache may hold: a larger one is another's, or was
+saved with larger bounds."""
+
+_LOCK_SECONDS = 10.0  # a save waits for another one: writing a full cache takes a fraction of a second
 _WORD = re.compile(r"\w+")
 
 
@@ -91,40 +98,34 @@ class OutputCache:
             self._characters = 0
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the cache as JSON; a file that is there is replaced as a whole, or not at all."""
+        """Writes the cache as JSON, readable for its owner alone; a file that is there is replaced as a whole, or not
+        at all. Of two processes that save at once the later one's cache stays. Raises BlockingIOError where another one
+        has been writing the file for ten seconds."""
         path = Path(path)
         with self._lock:
             entries = [[prompt, output] for output, (prompt, _) in self._entries.items()]
         content = {"format": _FORMAT, "namespace": self.namespace, "entries": entries}
-        scratch = path.with_name(f"{path.name}.{os.getpid()}.new")
-        try:
-            with scratch.open("w", encoding="utf-8") as file:
-                json.dump(content, file, ensure_ascii=False)
-                file.flush()
-                os.fsync(file.fileno())
-            scratch.replace(path)
-        finally:
-            scratch.unlink(missing_ok=True)
+        lock = locked(path.with_name(f".{path.name}.lock"), repr(os.fspath(path)), wait=_LOCK_SECONDS)
+        with lock, replacing(path, mode=0o600) as file:  # what users wrote is for nobody else's eyes
+            file.write(json.dumps(content, ensure_ascii=False).encode("utf-8", "surrogatepass"))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], namespace: str, **bounds: int) -> OutputCache:
-        """The cache saved at `path`. Raises ValueError for a damaged file, and for one of another namespace."""
+        """The cache saved at `path`. Raises ValueError for a damaged file, for one of another namespace and for one
+        that is far larger than `bounds`, OSError for a link or what else is no regular file."""
         path = Path(path)
+        cache = cls(namespace, **bounds)
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            if content["format"] != _FORMAT:
-                raise ValueError(f"its format is {content['format']!r}, not {_FORMAT!r}")
-            entries = [(str(prompt), str(output)) for prompt, output in content["entries"]]
-        except (KeyError, TypeError, ValueError) as error:
+            held, entries = _read(path, _FILE_BYTES * cache.max_characters + _ENTRY_BYTES * cache.max_entries)
+        except ValueError as error:
             raise ValueError(
-                f"{str(path)!r} is no output cache: {error}; delete it to begin with an empty one"
+                f"{str(path)!r} is no output cache: {error!s:.200}; delete it to begin with an empty one"
             ) from error
-        if content["namespace"] != namespace:
+        if held != namespace:
             raise ValueError(
-                f"{str(path)!r} holds the namespace {content['namespace']!r}, not {namespace!r}; "
+                f"{str(path)!r} holds the namespace {held!r:.80}, not {namespace!r}; "
                 "outputs are never handed from one namespace to another"
             )
-        cache = cls(namespace, **bounds)
         for prompt, output in entries:
             cache.add(prompt, output)
         return cache
@@ -141,3 +142,26 @@ class OutputCache:
 
     def __repr__(self) -> str:
         return f"OutputCache({self.namespace!r}, {len(self)} outputs, {self._characters} characters)"
+
+
+def _read(path: Path, most: int) -> tuple[str, list[tuple[str, str]]]:
+    """Namespace and entries of a file of at most so many bytes. Raises ValueError for what `save` does not write."""
+    with os.fdopen(open_regular(path), "rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"it has over {most:,} bytes; a larger cache is loaded with max_characters=")
+    text = JSONStrings(content.decode("utf-8", "surrogatepass"))
+    text.expect('{"format": ')
+    if (found := text.string()) != _FORMAT:
+        raise ValueError(f"its format is {found!r:.80}, not {_FORMAT!r}")
+    text.expect(', "namespace": ')
+    namespace, entries = text.string(), list[tuple[str, str]]()
+    text.expect(', "entries": [')
+    while text.passes(", [" if entries else "["):
+        prompt = text.string()
+        text.expect(", ")
+        entries.append((prompt, text.string()))
+        text.expect("]")
+    text.expect("]}")
+    text.end()
+    return namespace, entries
