@@ -2,10 +2,10 @@
 
     python -m benchmarks.fuzz_native [--calls N] [--seed S] [--module FILE] [--json OUT]
 
-A third of the calls is right, and one of ten of those is compared with growth.py, to the last bit. The others are wrong
-in every way that `benchmarks.fuzz_native_cases` knows, with objects that change the lists they stand in while they are
-read; they may raise, but nothing that says that the interpreter was hurt. A call is made anew from its seed and number
-alone. With sanitizers, which end the process with a report at the first fault (Linux, gcc):
+Of six calls one is right, and a part of those is compared with growth.py, to the last bit; one meets an allocation that
+fails; one has tables of another shape; and three are wrong in every way that `benchmarks.fuzz_native_wrong` knows, with
+objects that change the lists they stand in while they are read. They may raise, but nothing that says that the
+interpreter was hurt. With sanitizers, which end the process with a report at the first fault (Linux, gcc):
 
     gcc -shared -fPIC -g -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined \\
         -ffp-contract=off -I"$(python -c 'import sysconfig; print(sysconfig.get_path("include"))')" \\
@@ -20,8 +20,7 @@ import argparse
 import gc
 import sys
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from importlib.machinery import ExtensionFileLoader
@@ -31,14 +30,17 @@ from random import Random
 from time import perf_counter
 from typing import Any
 
-from benchmarks.fuzz_native_cases import copied, in_python, make_tables, record, spoil, vary
+from benchmarks.fuzz_native_cases import copied, in_python, record, vary
 from benchmarks.fuzz_native_traps import TrapError
+from benchmarks.fuzz_native_wrong import make_tables, spoil
 from benchmarks.transcripts import machine, write_json
+from copyspec.drafters import compiled
 
 BASES = 400  # calls of real drafts, from which all others are made
-COMPARED = 10  # one of so many right calls
+COMPARED = 4  # one of so many right calls
 RAISED = (TypeError, ValueError, IndexError, OverflowError, MemoryError, BufferError, RuntimeError, TrapError)
-"""What a wrong call may raise. SystemError is none of these: it says that C broke a rule of the interpreter."""
+"""What a wrong call may raise; a right one raises nothing but MemoryError, where it is short of it. SystemError is none
+of these: it says that C broke a rule of the interpreter."""
 
 
 @dataclass(slots=True)
@@ -67,13 +69,14 @@ def fuzz(module: Any, calls: int, seed: int, start: int = 0) -> Outcome:
     """Makes the calls from number `start` on."""
     outcome, started = Outcome(), perf_counter()
     bases = record(Random(seed), module, BASES)
-    thresholds = gc.get_threshold()
+    thresholds, callbacks = gc.get_threshold(), [*gc.callbacks]
     gc.collect()
     gc.freeze()  # collections, of which traps make many, look at what the calls left alone
     try:
         for number in range(start, start + calls):
             _call(module, Random(f"{seed}:{number}"), bases, number, outcome)
             gc.set_threshold(*thresholds)
+            gc.callbacks[:] = callbacks
     finally:
         gc.unfreeze()
     outcome.seconds = round(perf_counter() - started, 1)
@@ -92,13 +95,15 @@ def _call(module: Any, rng: Random, bases: Sequence[dict[str, Any]], number: int
             case["tables"] = make_tables(rng, case, module)
         if kind == "starved":
             outcome.starved += 1
-            found = _starved(module, case, rng.choice([rng.randrange(12), rng.randrange(200)]))
+            after = rng.choice([rng.randrange(12), rng.randrange(200)])
+            _starved(module.make_tables, compiled.CONSTANTS, after)
+            found = _starved(module.grow, (*case.values(),), after)
         else:
             found = module.grow(*case.values())
-        outcome.results[f"{kind}: a tree"] += 1
+        outcome.results[f"{kind}: {'a tree' if isinstance(found, tuple) else type(found).__name__}"] += 1
     except Exception as error:
         outcome.results[f"{kind}: {type(error).__name__}"] += 1
-        if kind == "right" or not isinstance(error, RAISED):
+        if kind in ("right", "starved") or not isinstance(error, RAISED):
             outcome.faults.append(f"call {number} ({kind}): {error!r}")
         return
     if kind == "right" and number % COMPARED == 0:
@@ -108,17 +113,19 @@ def _call(module: Any, rng: Random, bases: Sequence[dict[str, Any]], number: int
             outcome.faults.append(f"call {number}: {found} instead of {expected}")
 
 
-def _starved(module: Any, case: dict[str, Any], after: int) -> object:
-    """The call, with the allocation after so many that fails."""
-    with suppress(ImportError):
+def _starved(function: Callable[..., object], arguments: Sequence[object], after: int) -> object:
+    """What a call returns in which the allocation after so many fails, or MemoryError."""
+    try:
         hooks = import_module("_testcapi")
-        arguments = (*case.values(),)
-        hooks.set_nomemory(after, after + 1)
-        try:
-            return module.grow(*arguments)
-        finally:
-            hooks.remove_mem_hooks()
-    return module.grow(*case.values())
+    except ImportError:  # not every Python brings it
+        return function(*arguments)
+    hooks.set_nomemory(after, after + 1)
+    try:
+        return function(*arguments)
+    except MemoryError as error:
+        return error
+    finally:
+        hooks.remove_mem_hooks()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -47,6 +47,10 @@ class Trap:
         if rng.random() < 0.1:
             with suppress(Exception):
                 self._grow(*self._case.values())
+        if rng.random() < 0.1:  # lists that are not full yet
+            for each in gc.get_objects():
+                if type(each) is list and each:
+                    self.itself = each[-1]
         if isinstance(value, list):
             self._change_list(value)
         elif isinstance(value, dict):
@@ -127,10 +131,14 @@ class Trap:
     def __repr__(self) -> str:
         return self._spring("a trap")
 
+    def spring_quietly(self) -> None:
+        """For callers that answer to nobody."""
+        with suppress(Exception):
+            self._spring(None)
+
     def __del__(self) -> None:
         if self.springs_at_end:
-            with suppress(Exception):
-                self._spring(None)
+            self.spring_quietly()
 
 
 class IntegerTrap(Trap, int):

@@ -193,9 +193,9 @@ def context(tokens: Sequence[int]) -> int:
 def _pieces(
     words: Sequence[str], counts: Sequence[int], encode: Callable[[Sequence[str]], Sequence[Sequence[int]]]
 ) -> list[list[int]]:
-    """The tokens of each word inside a text; none where they are too many, not to be told from those before, or ids that
-    no key has room for. None at all where that is so of half the text: a tokenizer of letters, say, whose few short
-    words would say nothing."""
+    """The tokens of each word inside a text; none where they are too many, not to be told from those before, or ids
+    that no key has room for. None at all where that is so of half the text: a tokenizer of letters, say, whose few
+    short words would say nothing."""
     (head,) = encode([_CARRIER])
     whole = encode([_CARRIER + word for word in words])
     start, stop = len(head), len(head) + LONGEST_WORD

@@ -143,7 +143,7 @@ reserve(void *items, Py_ssize_t *room, Py_ssize_t count, size_t size)
          ? -1                                                                                              \
          : ((array).items[(array).count++] = (item), 0))
 
-/* votes.c: reading. */
+/* reading.c */
 
 /* Item `index` of a list or tuple, held; NULL with an exception where it has none, or none any more. */
 PyObject *draft_item(PyObject *sequence, Py_ssize_t index);
@@ -152,14 +152,19 @@ int draft_integer(PyObject *item, int64_t *integer);
 /* Item `index` of a list of integers, or of a list or tuple of numbers: of any class, and looked for with care. */
 int draft_any_integer(PyObject *list, Py_ssize_t index, int64_t *integer);
 int draft_any_number(PyObject *sequence, Py_ssize_t index, double *number);
+/* -1, with a ValueError of `format`, which holds one %R: `number`. */
+int draft_wrong_number(const char *format, double number);
 
 /* The same, faster for what is usual and runs no code. */
 static inline int
 get_integer(PyObject *list, Py_ssize_t index, int64_t *integer)
 {
-    if (index >= 0 && index < PyList_GET_SIZE(list) && PyLong_CheckExact(PyList_GET_ITEM(list, index))) {
-        *integer = PyLong_AsLongLong(PyList_GET_ITEM(list, index));
-        return *integer == -1 && PyErr_Occurred() ? -1 : 0;
+    if ((size_t)index < (size_t)PyList_GET_SIZE(list)) { /* which none below 0 is */
+        PyObject *item = PyList_GET_ITEM(list, index);
+        if (PyLong_CheckExact(item)) {
+            *integer = PyLong_AsLongLong(item);
+            return *integer == -1 && PyErr_Occurred() ? -1 : 0;
+        }
     }
     return draft_any_integer(list, index, integer);
 }
@@ -167,12 +172,32 @@ get_integer(PyObject *list, Py_ssize_t index, int64_t *integer)
 static inline int
 get_number(PyObject *sequence, Py_ssize_t index, double *number)
 {
-    if (index >= 0 && index < PySequence_Fast_GET_SIZE(sequence) &&
-        PyFloat_CheckExact(PySequence_Fast_GET_ITEM(sequence, index))) {
-        *number = PyFloat_AS_DOUBLE(PySequence_Fast_GET_ITEM(sequence, index));
-        return 0;
+    if ((size_t)index < (size_t)Py_SIZE(sequence)) {
+        PyObject *item = PySequence_Fast_ITEMS(sequence)[index];
+        if (PyFloat_CheckExact(item)) {
+            *number = PyFloat_AS_DOUBLE(item);
+            return 0;
+        }
     }
     return draft_any_number(sequence, index, number);
+}
+
+/* A list to be filled, of which the collector knows nothing until it is: before Python 3.12 it runs whenever something
+ * is allocated, and code that it runs could read what is not there yet. */
+static inline PyObject *
+open_list(Py_ssize_t count)
+{
+    PyObject *list = PyList_New(count);
+    if (list != NULL) {
+        PyObject_GC_UnTrack(list);
+    }
+    return list;
+}
+
+static inline void
+close_list(PyObject *list)
+{
+    PyObject_GC_Track(list);
 }
 
 /* A sum as `sum` of this Python adds floats: from 3.12 on it compensates (Neumaier 1974). */
@@ -190,6 +215,10 @@ add_to(Sum *sum, double number)
     sum->sum = next;
 }
 
+/* tables.c: `make_tables` of the module. */
+
+PyObject *draft_make_tables(PyObject *module, PyObject *args);
+
 /* votes.c: what comes next, by the cursors. */
 
 /* `growth._vote`: fills `votes` with what the cursors of `group` say comes after `node`. */
@@ -204,8 +233,6 @@ int draft_add_word(Draft *draft, int64_t token, double weight);
 double draft_weight(const Vote *votes, Py_ssize_t count);
 /* `growth.checked_total`: whether `total` is one that weights can be divided by. */
 int draft_check_total(double total);
-/* -1, with a ValueError of `format`, which holds one %R: `number`. */
-int draft_wrong_number(const char *format, double number);
 
 /* words.c: what comes next, by the n-grams. */
 

@@ -124,22 +124,22 @@ add_common(Draft *draft, Py_ssize_t said, PyObject *common_weights, PyObject *co
     for (Py_ssize_t rank = 0; rank < ranks; rank++) {
         int64_t token;
         double weight;
-        Py_ssize_t at = 0;
-        if (get_integer(common, rank, &token) < 0) {
+        Py_ssize_t at = said, known = PySet_GET_SIZE(offered);
+        if (get_integer(common, rank, &token) < 0 || offer(offered, token) < 0) {
             return -1;
         }
-        while (at < draft->votes.count && draft->votes.items[at].token != token) {
-            at++;
+        if (PySet_GET_SIZE(offered) == known) { /* said by cursors, or common twice */
+            at = 0;
+            while (at < said && draft->votes.items[at].token != token) {
+                at++;
+            }
         }
-        if (token < 0 || (at >= said && at < draft->votes.count)) {
+        if (token < 0 || (at == said && PySet_GET_SIZE(offered) == known)) {
             PyErr_Format(PyExc_ValueError, "common tokens are different ids from 0; number %zd is %lld", rank,
                          (long long)token);
             return -1;
         }
-        if (offer(offered, token) < 0) {
-            return -1;
-        }
-        if (at >= said && rank < weighed &&
+        if (at == said && rank < weighed &&
             (get_number(common_weights, rank, &weight) < 0 || draft_add_vote(draft, token, weight, NOWHERE) < 0)) {
             return -1;
         }
@@ -155,7 +155,7 @@ add_language(Draft *draft, double weight, double least, Roots *roots)
         return -1;
     }
     draft_sort_words(draft);
-    roots->words = PyList_New(draft->words.count);
+    roots->words = open_list(draft->words.count);
     if (roots->words == NULL) {
         return -1;
     }
@@ -170,6 +170,7 @@ add_language(Draft *draft, double weight, double least, Roots *roots)
             return -1;
         }
     }
+    close_list(roots->words);
     return 0;
 }
 
@@ -251,7 +252,8 @@ follow_copy(Draft *draft, Entry *entry)
 {
     Cursor cursor = draft->cursors.items[entry->group.first];
     double weight;
-    if (get_number(draft->deeper, cursor.state, &weight) < 0 || get_integer(draft->text, cursor.at, &entry->token) < 0) {
+    if (get_number(draft->deeper, cursor.state, &weight) < 0 ||
+        get_integer(draft->text, cursor.at, &entry->token) < 0) {
         return -1;
     }
     if (entry->token < 0) {

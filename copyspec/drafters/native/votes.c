@@ -2,42 +2,6 @@
 
 #include "draft.h"
 
-PyObject *
-draft_item(PyObject *sequence, Py_ssize_t index)
-{
-    if (index < 0 || index >= PySequence_Fast_GET_SIZE(sequence)) {
-        PyErr_Format(PyExc_IndexError, "no item %zd: the %s holds %zd", index, Py_TYPE(sequence)->tp_name,
-                     PySequence_Fast_GET_SIZE(sequence));
-        return NULL;
-    }
-    return Py_NewRef(PySequence_Fast_GET_ITEM(sequence, index));
-}
-
-int
-draft_integer(PyObject *item, int64_t *integer)
-{
-    *integer = PyLong_AsLongLong(item);
-    return *integer == -1 && PyErr_Occurred() ? -1 : 0;
-}
-
-int
-draft_any_integer(PyObject *list, Py_ssize_t index, int64_t *integer)
-{
-    PyObject *item = draft_item(list, index);
-    int result = item == NULL ? -1 : draft_integer(item, integer);
-    Py_XDECREF(item);
-    return result;
-}
-
-int
-draft_any_number(PyObject *sequence, Py_ssize_t index, double *number)
-{
-    PyObject *item = draft_item(sequence, index);
-    *number = item == NULL ? -1.0 : PyFloat_AsDouble(item);
-    Py_XDECREF(item);
-    return *number == -1.0 && PyErr_Occurred() ? -1 : 0;
-}
-
 double
 draft_weight(const Vote *votes, Py_ssize_t count)
 {
@@ -46,17 +10,6 @@ draft_weight(const Vote *votes, Py_ssize_t count)
         add_to(&sum, votes[i].weight);
     }
     return sum.sum + sum.lost;
-}
-
-int
-draft_wrong_number(const char *format, double number)
-{
-    PyObject *object = PyFloat_FromDouble(number);
-    if (object != NULL) {
-        PyErr_Format(PyExc_ValueError, format, object);
-        Py_DECREF(object);
-    }
-    return -1;
 }
 
 int
@@ -120,19 +73,23 @@ static int
 group_cursors(Draft *draft, Group group, const int64_t *said)
 {
     for (Py_ssize_t i = 0; i < draft->votes.count; i++) {
-        Vote *vote = &draft->votes.items[i];
-        vote->group.first = draft->cursors.count;
-        for (Py_ssize_t j = 0; j < group.count && draft->cursors.count - vote->group.first < draft->tables->keep; j++) {
-            if (said[j] == vote->token) {
-                Cursor cursor = draft->cursors.items[group.first + j];
-                cursor.at++;
-                cursor.state = draft->tables->following[cursor.state];
-                if (ADD(draft->cursors, cursor) < 0) {
-                    return -1;
-                }
+        const int64_t token = draft->votes.items[i].token;
+        Group moved = {draft->cursors.count, 0};
+        for (Py_ssize_t j = 0; j < group.count; j++) {
+            if (said[j] != token) {
+                continue;
+            }
+            Cursor cursor = draft->cursors.items[group.first + j];
+            cursor.at++;
+            cursor.state = draft->tables->following[cursor.state];
+            if (ADD(draft->cursors, cursor) < 0) {
+                return -1;
+            }
+            if (++moved.count == draft->tables->keep) {
+                break;
             }
         }
-        vote->group.count = draft->cursors.count - vote->group.first;
+        draft->votes.items[i].group = moved;
     }
     return 0;
 }
