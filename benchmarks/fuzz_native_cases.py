@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from operator import mul
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -93,12 +94,13 @@ def vary(rng: Random, case: Case) -> None:
         match rng.randint(0, 8):
             case 0:
                 name = rng.choice(["at_root", "deeper", "common_weights"])
-                case[name] = [weight * rng.choice([0.0, 1e-3, 1.0, 1.0, 7.0, 1e3]) for weight in case[name]]
+                factors = rng.choices([0.0, 1e-3, 1.0, 1.0, 7.0, 1e3], k=len(case[name]))
+                case[name] = list(map(mul, case[name], factors))
             case 1:
                 del case["cursors"][rng.randint(0, len(case["cursors"])) :]
             case 2:
                 case["max_nodes"] = rng.choice([1, 2, 3, 64, 500])
-                case["costs"] = [rng.choice([1.0, 1.0 + 0.1 * n]) for n in range(case["max_nodes"] + 1)]
+                case["costs"] = rng.choices([1.0, 1.1, 1.5, 40.0], k=case["max_nodes"] + 1)
             case 3:
                 rng.shuffle(case["common"])
             case 4:
@@ -113,7 +115,7 @@ def vary(rng: Random, case: Case) -> None:
                 del case["common"][rng.randint(0, len(case["common"])) :]
             case 8 if case["ngrams"] is not None:
                 for shares in case["ngrams"][4:]:
-                    shares[:] = array("d", [rng.random() ** rng.choice([1, 3]) for _ in shares])
+                    shares[:] = array("d", [rng.random() ** 2 for _ in shares])
 
 
 def _rename(case: Case, token: int, new: int) -> None:

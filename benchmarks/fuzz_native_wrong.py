@@ -15,6 +15,23 @@ from benchmarks.fuzz_native_cases import Case
 from benchmarks.fuzz_native_traps import NUMBERS, Trap, make_trap
 
 
+class ManyItems(list[Any]):
+    """A list that says it is longer than it is."""
+
+    def __len__(self) -> int:
+        return 10**6
+
+    def __getitem__(self, index: object) -> Any:
+        return self
+
+
+class FullTable(dict[Any, Any]):
+    """A dictionary that has everything."""
+
+    def __missing__(self, key: object) -> Any:
+        return self
+
+
 def spoil(rng: Random, case: Case, grow: Callable[..., object]) -> None:
     """Makes a call wrong, in one way or several."""
     for _ in range(rng.choice([1, 1, 1, 2, 4])):
@@ -44,25 +61,14 @@ def _is_list(value: object) -> bool:
 
 
 def _anything(rng: Random, trap: Trap) -> object:
-    class Items(list[Any]):
-        def __len__(self) -> int:
-            return 10**6
-
-        def __getitem__(self, index: object) -> Any:
-            return trap
-
-    class Table(dict[Any, Any]):
-        def __missing__(self, key: object) -> Any:
-            return trap
-
     values: list[Callable[[], object]] = [
         lambda: None,
         lambda: trap,
         lambda: "text",
         lambda: b"bytes",
         lambda: (each for each in [trap, 1]),
-        lambda: Items([trap] * rng.randint(0, 400)),
-        lambda: Table({trap: trap}),
+        lambda: ManyItems([trap] * rng.randint(0, 400)),
+        lambda: FullTable({trap: trap}),
         lambda: [trap] * rng.randint(0, 400),
         lambda: (1.0,) * rng.randint(0, 400),
         lambda: [],
@@ -186,7 +192,7 @@ def make_tables(rng: Random, case: Case, module: Any) -> object:
     states = rng.choice([1, 2, 9, 300])
     below = [states, 64, rng.choice([1, 50, 2**24]), rng.choice([1, 50, 2**24]), states]
     sizes = [states, states, states, rng.randint(1, 32), 4]
-    tables: list[Any] = [[rng.randrange(end) for _ in range(size)] for end, size in zip(below, sizes, strict=True)]
+    tables: list[Any] = [rng.choices(range(end), k=size) for end, size in zip(below, sizes, strict=True)]
     orders = rng.randint(1, 8)
     tables += [rng.randint(1, 4), rng.randint(0, 3), rng.randint(1, 5), rng.randint(1, 30)]  # gaps, written, join, keep
     tables += [63 // orders, orders, rng.choice([1, 8])]
@@ -198,7 +204,7 @@ def make_tables(rng: Random, case: Case, module: Any) -> object:
                 _spoil_list(rng, tables[rng.randrange(5)] or [0], trap)
             else:
                 tables[rng.randrange(len(tables))] = rng.choice([trap, _anything(rng, trap), *NUMBERS])
-    case["at_root"], case["deeper"] = ([rng.random() * 9 for _ in range(states)] for _ in range(2))
+    case["at_root"], case["deeper"] = (rng.choices([0.01, 0.5, 2.0, 9.0], k=states) for _ in range(2))
     case["crowds"] = [rng.random() for _ in range(rng.choice([110, 110, 9]))]
     case["cursors"] = [(at, rng.randrange(states)) for at, _ in case["cursors"]]
     return module.make_tables(*tables)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import gc
+import json
 import tracemalloc
 from array import array
 from collections.abc import Sequence
 from contextlib import suppress
 from math import inf, nan
+from pathlib import Path
 from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks import fuzz_native
 from benchmarks.fuzz_native import fuzz
 from benchmarks.fuzz_native_cases import ARGUMENTS, Case, in_python
 from copyspec.budget import Budget
@@ -243,6 +246,16 @@ def test_ids_that_no_key_has_room_for_cut_off_what_comes_before() -> None:
         assert _grow(case) == in_python(case)
 
 
+def test_numbers_below_0_in_a_source_are_borders() -> None:
+    """Whatever they are: -2 and -3 stand for other things than tokens in the heap that trees grow from."""
+    tokens = [5, -2, -3, 6, -(2**40)] * 4
+    corpus = Corpus([Source(tokens, "reference"), Source([6, 5], "prompt")], eos=7)
+    assert min(corpus.common) > 0
+    assert min(corpus.places) > 0
+    tree = CopyDrafter([Source(tokens, "reference"), Source([6, 5], "prompt")], eos=7).propose(Budget(64))
+    assert set(tree.tokens) <= {5, 6, 7}
+
+
 @needs_compiler
 def test_hostile_calls_leave_the_interpreter_whole() -> None:
     """`benchmarks.fuzz_native` makes a million of them, with sanitizers."""
@@ -250,6 +263,16 @@ def test_hostile_calls_leave_the_interpreter_whole() -> None:
     assert not outcome.faults
     assert outcome.compared > 40
     assert outcome.results["wrong: a tree"] > 100
+
+
+@needs_compiler
+def test_the_fuzzer_writes_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    module = str(compiled._growth.__file__)
+    assert fuzz_native.main(["--calls", "60", "--module", module, "--json", str(tmp_path / "out.json")]) == 0
+    assert "60 calls" in capsys.readouterr().out
+    assert json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["faults"] == []
+    assert fuzz_native.main(["--module", str(tmp_path / "none.so")]) == 2
+    assert "none.so" in capsys.readouterr().err
 
 
 @needs_compiler
