@@ -21,7 +21,7 @@ import gc
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_loader
@@ -153,7 +153,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{outcome.starved:,} short of memory: {len(outcome.faults)} faults"
     )
     if options.json:
-        write_json(options.json, {"machine": machine(), "seed": options.seed, **asdict(outcome)})
+        # `asdict` of a Counter counts its pairs before Python 3.12.
+        found = {**asdict(replace(outcome, results=Counter())), "results": dict(outcome.results)}
+        write_json(options.json, {"machine": machine(), "seed": options.seed, **found})
     return 1 if outcome.faults else 0
 
 
