@@ -257,6 +257,12 @@ def test_numbers_below_0_in_a_source_are_borders() -> None:
 
 
 @needs_compiler
+def test_a_tree_takes_the_room_that_it_needs_whatever_it_is_allowed() -> None:
+    case = _case() | {"max_nodes": 2**62}
+    assert _grow(case) == in_python(case) == _grow(_case())
+
+
+@needs_compiler
 def test_hostile_calls_leave_the_interpreter_whole() -> None:
     """`benchmarks.fuzz_native` makes a million of them, with sanitizers."""
     outcome = fuzz(compiled._growth, 4000, seed=17)
