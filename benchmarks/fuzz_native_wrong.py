@@ -14,7 +14,6 @@ import numpy as np
 from benchmarks.fuzz_native_cases import Case
 from benchmarks.fuzz_native_traps import NUMBERS, Trap, make_trap
 
-
 MOST_NODES = 1000
 """Of a tree that wrong weights grow: some never let a score fall."""
 
