@@ -40,8 +40,6 @@ def spoil(rng: Random, case: Case, grow: Callable[..., object]) -> None:
     for _ in range(rng.choice([1, 1, 1, 2, 4])):
         with suppress(Exception):  # of a trap that sprang, or of what an earlier way has replaced
             _spoil_once(rng, case, make_trap(rng, case, grow))
-    if isinstance(case["max_nodes"], int) and MOST_NODES < case["max_nodes"] < 2**63:
-        case["max_nodes"] = MOST_NODES
 
 
 def _spoil_once(rng: Random, case: Case, trap: Trap) -> None:
@@ -59,6 +57,9 @@ def _spoil_once(rng: Random, case: Case, trap: Trap) -> None:
             case[name] = rng.choice([trap, rng.choice(NUMBERS), [1.0], [rng.choice(NUMBERS)] * 99])
         case 9:
             _watch_collections(rng, trap)
+    # Before the trap is dropped, which may call.
+    if isinstance(case["max_nodes"], int) and MOST_NODES < case["max_nodes"] < 2**63:
+        case["max_nodes"] = MOST_NODES
 
 
 def _is_list(value: object) -> bool:
