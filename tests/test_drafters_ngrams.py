@@ -156,6 +156,21 @@ def test_a_word_of_several_tokens_is_finished() -> None:
     assert ngrams.after(context([ord("T"), ord(" ")]))[0][0] == ord("b")
 
 
+@pytest.mark.parametrize("odd", [-5, 2**21 - 1, 2**40])
+def test_words_whose_ids_no_key_has_room_for_are_left_out(odd: int) -> None:
+    found = count(TEXTS, 100, (1, 1, 1))
+
+    def encode(texts: Sequence[str]) -> list[list[int]]:
+        numbers = {f" {word.strip()}": number for number, word in enumerate(found.words)} | {" house": odd}
+        return [[500, *([numbers[f" {text[1:].strip()}"]] if len(text) > 1 else [])] for text in texts]
+
+    ngrams = NGrams(found, encode)
+    assert ngrams.arrays is not None
+    assert len(ngrams)
+    assert set(ngrams.arrays[3]) <= set(range(len(found.words)))
+    assert context([3, odd]) == 0 < context([odd, 3]) == context([3])
+
+
 def test_tokens_that_the_target_lacks_are_left_out() -> None:
     found = count([" b a" * 30], 10, (1, 1, 1))
     key = context(list(map(ord, " a ")))

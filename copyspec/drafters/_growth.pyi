@@ -30,7 +30,6 @@ def grow(
     tables: object,
     text: list[int],
     kinds: list[int],
-    output_start: int,
     places: dict[int, list[int]],
     written: dict[int, list[int]],
     cursors: list[tuple[int, int]],

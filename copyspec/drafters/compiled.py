@@ -14,12 +14,12 @@ try:
 except ImportError:  # the sources are in native/
     _growth = None  # type: ignore[assignment]
 
-VERSION = 1
+VERSION = 2
 """Of the module that fits: one compiled from older sources is left alone."""
 
 IS_COMPILED = _growth is not None and _growth.VERSION == VERSION
 
-_TABLES: object = IS_COMPILED and _growth.make_tables(
+CONSTANTS = (
     situations.FOLLOWING,
     situations.LENGTH,
     situations.CROWD_ROW,
@@ -41,6 +41,9 @@ _TABLES: object = IS_COMPILED and _growth.make_tables(
     growth.FEWEST,
     LEAST,
 )
+"""What the module is told once."""
+
+_TABLES: object = IS_COMPILED and _growth.make_tables(*CONSTANTS)
 
 
 def grow(
@@ -53,7 +56,6 @@ def grow(
         _TABLES,
         corpus.tokens,
         corpus.kinds,
-        corpus.output_start,
         corpus.places,
         corpus.written,
         cursors,

@@ -13,7 +13,7 @@ from copyspec.sources import OUTPUT, Source
 from copyspec.tree import Origin
 
 BORDER = -1
-"""Stands between sources. It equals no token, so that no match and no copy crosses it."""
+"""Stands between sources. It equals no token, nor does any other number below 0: no match and no copy crosses them."""
 
 EDIT, REFERENCE, PROMPT, WRITTEN = range(4)
 """Kinds of position, in the order of trust; WRITTEN: the row's own output."""
@@ -144,7 +144,7 @@ class Corpus:
         quoted = self._quoted()
         places = self.places
         for position, token in enumerate(self.tokens, start=1):
-            if token != BORDER and position not in quoted:
+            if token >= 0 and position not in quoted:
                 places.setdefault(token, []).append(position)
 
     def _quoted(self) -> set[int]:

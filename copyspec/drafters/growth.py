@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
+from math import inf
 from typing import Any
 
 from copyspec.budget import Budget
 from copyspec.drafters.corpus import WRITTEN, Corpus
 from copyspec.drafters.estimates import Estimates
-from copyspec.drafters.ngrams import KEY_BITS, KEY_MASK, ORDERS, NGrams, context
+from copyspec.drafters.ngrams import KEY_BITS, KEY_MASK, KEY_TOKENS, ORDERS, NGrams, context
 from copyspec.drafters.predictors import Words
-from copyspec.drafters.situations import CROWD_ROW, FAR_BY_KIND, FOLLOWING, LENGTH, STRIDE, crowd_columns
+from copyspec.drafters.situations import COUNT, CROWD_ROW, FAR_BY_KIND, FOLLOWING, LENGTH, STRIDE, crowd_columns
 from copyspec.tree import ROOT
 
 Cursor = tuple[int, int]
@@ -68,7 +69,10 @@ def grow(
 
     What comes after a node waits until nothing is left that is likelier than LATER times the node: a call that ends
     where a copy would have gone on loses little, for the next one goes on there.
+
+    Raises ValueError for weights, costs, cursors and common tokens that are none.
     """
+    _check(corpus, cursors, estimates, budget)
     grown, text, weights = Grown(), corpus.tokens, estimates.deeper
     add_token, add_parent, add_score = grown.tokens.append, grown.parents.append, grown.scores.append
     add_position, add_cursors = grown.positions.append, grown.cursors.append
@@ -94,7 +98,7 @@ def grow(
                 token, weight = text[position], weights[state]
                 negative *= weight / (weight + none)
                 group = [(position + 1, FOLLOWING[state])]
-            if -negative <= least:
+            if not -negative > least:
                 break
             if costs:
                 expected -= negative
@@ -118,6 +122,35 @@ def grow(
             heappush(heap, (rank, order, token, parent, NOWHERE, group))
             break
     return grown
+
+
+def _check(corpus: Corpus, cursors: list[Cursor], estimates: Estimates, budget: Budget) -> None:
+    """Raises ValueError for arguments that no tree can grow from, as the compiled module does."""
+    for none in (estimates.none_at_root, estimates.none_deeper):
+        if not 0.0 < none < inf:
+            raise ValueError(f"the weight of none being right is {none!r}; it is a number above 0")
+    if not 0.0 <= estimates.language < inf:
+        raise ValueError(f"the factor of the language is {estimates.language!r}; it is a number from 0")
+    if budget.max_nodes < 1:
+        raise ValueError(f"max_nodes is {budget.max_nodes!r}; a tree has at least 1")
+    for cost in budget.costs:
+        if not 0.0 < cost < inf:
+            raise ValueError(f"costs are numbers above 0, got {cost!r}")
+    positions = len(corpus.tokens)
+    for at, state in cursors:
+        if not (0 <= at < positions and 0 <= state < COUNT):
+            raise ValueError(f"no cursor: {(at, state)!r}; there are {positions} positions and {COUNT} situations")
+    if min(corpus.common, default=0) < 0 or len(set(corpus.common)) < len(corpus.common):
+        raise ValueError(f"common tokens are different ids from 0, got {corpus.common!r}")
+
+
+def checked_total(total: float) -> float:
+    """`total`, if it is one that weights can be divided by."""
+    if not 0.0 < total < inf:
+        raise ValueError(
+            f"weights add up to {total!r}; they are numbers from 0, and that of none being right is above it"
+        )
+    return total
 
 
 def later(group: list[Cursor]) -> float:
@@ -148,7 +181,7 @@ def roots(
     if ngrams is not None:
         grown.context = context(corpus.tokens)
     none = estimates.none_at_root
-    total = none + sum([vote[0] for vote in votes.values()]) + sum([entry[0] for entry in common])
+    total = checked_total(none + sum([vote[0] for vote in votes.values()]) + sum([entry[0] for entry in common]))
     grown.covered = 1.0 - none / total
     grown.offered = {*votes, *corpus.common}
     least = FEWEST * total
@@ -182,7 +215,7 @@ def children(
         join(corpus, grown.tokens[node], cursors)
     votes = _vote(corpus, cursors, estimates, grown, node)
     none, score = estimates.none_deeper, grown.scores[node]
-    total = none + sum([vote[0] for vote in votes.values()])
+    total = checked_total(none + sum([vote[0] for vote in votes.values()]))
     # Beside one sure copy no words are looked for, which follow most nodes: they would take longer than they save.
     if ngrams is not None and none * score >= STILL_OPEN * total and not (sure and len(cursors) == 1):
         _add_words(votes, ngrams.share_out(none * estimates.language, _context(grown, node), FEWEST / score * total))
@@ -205,7 +238,10 @@ def _context(grown: Grown, node: int) -> int:
     """The key of the n-grams' context that ends with `node`."""
     key, shift = 0, 0
     while node != ROOT:
-        key |= grown.tokens[node] + 1 << shift
+        token = grown.tokens[node]
+        if token >= KEY_TOKENS:
+            return key
+        key |= token + 1 << shift
         shift += KEY_BITS
         if shift == KEY_BITS * ORDERS:
             return key

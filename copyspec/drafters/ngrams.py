@@ -42,6 +42,7 @@ LONGEST_WORD = 4  # tokens: a tokenizer that cuts words finer than that is not m
 _CARRIER = "a"  # a word is encoded behind it: at the start of a text many tokenizers write it differently
 
 KEY_BITS = 21  # of a token in a key: ids below two million, and three of them fit into an int64
+KEY_TOKENS = (1 << KEY_BITS) - 1  # ids from here on have no key
 KEY_MASK = (1 << KEY_BITS * ORDERS) - 1
 _END_2, _END_1 = (1 << KEY_BITS * 2) - 1, (1 << KEY_BITS) - 1  # of a key: its last two tokens, and its last
 
@@ -182,22 +183,24 @@ class NGrams:
 
 
 def context(tokens: Sequence[int]) -> int:
-    """The key of the end of `tokens`: 0 is that of none, and a token below 0 cuts off those before it."""
+    """The key of the end of `tokens`: 0 is that of none, and a token without a key cuts off those before it."""
     key = 0
     for token in tokens[-ORDERS:]:
-        key = key << KEY_BITS | token + 1 if token >= 0 else 0
+        key = key << KEY_BITS | token + 1 if 0 <= token < KEY_TOKENS else 0
     return key
 
 
 def _pieces(
     words: Sequence[str], counts: Sequence[int], encode: Callable[[Sequence[str]], Sequence[Sequence[int]]]
 ) -> list[list[int]]:
-    """The tokens of each word inside a text; none where they are too many, or not to be told from those before. None at
-    all where that is so of half the text: a tokenizer of letters, say, whose few short words would say nothing."""
+    """The tokens of each word inside a text; none where they are too many, not to be told from those before, or ids
+    that no key has room for. None at all where that is so of half the text: a tokenizer of letters, say, whose few
+    short words would say nothing."""
     (head,) = encode([_CARRIER])
     whole = encode([_CARRIER + word for word in words])
     start, stop = len(head), len(head) + LONGEST_WORD
     pieces = [list(ids[start:]) if len(ids) <= stop and list(ids[:start]) == list(head) else [] for ids in whole]
+    pieces = [piece if all(0 <= token < KEY_TOKENS for token in piece) else [] for piece in pieces]
     left_out = sum(count for count, piece in zip(counts, pieces, strict=True) if not piece)
     return pieces if 2 * left_out <= sum(counts) else [[] for _ in pieces]
 

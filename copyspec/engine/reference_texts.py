@@ -93,10 +93,12 @@ def parse_prediction(value: object) -> list[Reference]:
 def parse_earlier(value: object) -> list[Reference]:
     """`Input.earlier`: lists of token ids."""
     value = plain_list(value)
-    for item in value if isinstance(value, (list, tuple)) else [value]:
+    for i, item in enumerate(value if isinstance(value, (list, tuple)) else [value]):
         # Many short lists come with every input: checked in one pass, without the words that `check_ids` has.
         if not isinstance(item, (list, tuple)) or not all(isinstance(token, int) for token in item):
             raise TypeError(f"earlier must hold lists of token ids; got {shown(item)}")
+        if min(item, default=0) < 0:
+            check_ids(item, f"earlier[{i}]")
     assert isinstance(value, (list, tuple))
     return [Reference("earlier", None, ids=item, kind="earlier") for item in value]
 

@@ -2,9 +2,15 @@
  *
  * growth.py is the description of what happens here, function by function and sum by sum in the same order, so that
  * scores agree to the last bit and ties fall alike; tests/test_drafters_growth.py holds the two against each other.
- * Nothing is kept between calls. With arguments of the documented types, and the interpreter's lock held, no Python
- * code runs that could change them: borrowed references stay valid. Functions that return an int return 0, or -1 with
- * an exception; one that a number was read for may be pending after 0 too, and is looked for at the end.
+ * Nothing is kept between calls, and nothing of the caller's is written to.
+ *
+ * The arguments may be hostile. Reading one item may run code of its class (`__index__`, `__float__`, `__eq__` of a
+ * dictionary's keys), which may change every list and dictionary that is being read. So whatever is read is held while
+ * that code may run, every index is compared with the length that the list has at that moment, and nothing borrowed
+ * is kept across a read but the arguments themselves, which the caller holds. Buffers cannot be resized while they are
+ * exported, but their contents can change: what is an index is checked where it is used.
+ *
+ * Functions that return an int return 0, or -1 with an exception.
  */
 
 #ifndef COPYSPEC_DRAFT_H
@@ -26,16 +32,19 @@
 #define COPY (-3)
 #define MATCH_LENGTHS 64 /* more than there are; `make_tables` checks */
 #define KINDS 4
+#define COMPANIES 32
+#define ORDERS 8
+#define KEY_BITS 63 /* of a whole key: it is below 0 in no integer */
+#define TABLE_END (1 << 24) /* of what a table holds: sums of a few such numbers are integers */
 
 /* What never changes: the tables of situations.py, and the constants of growth.py and ngrams.py. */
 typedef struct {
     Py_ssize_t states;
     int *following, *length, *crowd_row; /* [states] */
-    int company[32], companies;
-    int gaps;
-    Py_ssize_t crowds; /* entries of the crowd table, at least */
+    int company[COMPANIES], companies;
+    int gaps, crowds; /* the latter: entries of the crowd table, at least */
     int joined[KINDS];
-    int written; /* the kind of a position in the output */
+    int written; /* of those: the kind of a position in the output */
     Py_ssize_t join, keep, most_words;
     int key_bits, orders;
     double least_score, sure, later, later_copy, open_root, open_deeper, fewest, least_share;
@@ -70,13 +79,21 @@ typedef struct {
     double share;
 } Word;
 
+/* A node of the tree. */
+typedef struct {
+    int64_t token;
+    double score;
+    Py_ssize_t parent, position, depth;
+    Group group;
+} Node;
+
 /* An array that grows. */
 #define ARRAY(Type) struct { Type *items; Py_ssize_t count, room; }
 
 typedef struct {
     const Tables *tables;
-    PyObject *text, *kinds, *places, *written, *at_root, *deeper, *crowds; /* borrowed */
-    Py_ssize_t end, output_start;
+    PyObject *text, *kinds, *places, *written, *at_root, *deeper, *crowds; /* the caller's */
+    Py_ssize_t end;
     double none_at_root, none_deeper, language;
     /* The n-grams; no contexts: there are none. */
     PyObject *contexts;
@@ -84,13 +101,9 @@ typedef struct {
     int held; /* how many of them */
     const int64_t *starts, *stops, *tokens;
     const double *shares, *left;
+    int64_t places_of, words_of; /* entries of `starts`, and of `tokens` */
     uint64_t context;
-    /* The tree: by node. */
-    Py_ssize_t nodes;
-    int64_t *token;
-    Py_ssize_t *parent, *position, *depth;
-    double *score;
-    Group *group;
+    ARRAY(Node) nodes;
     ARRAY(Cursor) cursors;
     ARRAY(Entry) heap;
     ARRAY(Vote) votes;
@@ -110,10 +123,12 @@ reserve(void *items, Py_ssize_t *room, Py_ssize_t count, size_t size)
     if (count < *room) {
         return 0;
     }
-    void *held, *moved;
-    Py_ssize_t larger = *room ? 2 * *room : 64;
+    void *held, *moved = NULL;
+    Py_ssize_t larger = *room ? 2 * *room : 64; /* no overflow: half of what is addressed is held already */
     memcpy(&held, items, sizeof(held));
-    moved = PyMem_Realloc(held, (size_t)larger * size);
+    if ((size_t)larger <= (size_t)PY_SSIZE_T_MAX / size) {
+        moved = PyMem_Realloc(held, (size_t)larger * size);
+    }
     if (moved == NULL) {
         PyErr_NoMemory();
         return -1;
@@ -128,18 +143,61 @@ reserve(void *items, Py_ssize_t *room, Py_ssize_t count, size_t size)
          ? -1                                                                                              \
          : ((array).items[(array).count++] = (item), 0))
 
-/* Item `index` of a list or tuple of numbers. An exception may be set afterwards. */
-static inline double
-number(PyObject *sequence, Py_ssize_t index)
+/* reading.c */
+
+/* Item `index` of a list or tuple, held; NULL with an exception where it has none, or none any more. */
+PyObject *draft_item(PyObject *sequence, Py_ssize_t index);
+/* The number that `item` is, which somebody holds. */
+int draft_integer(PyObject *item, int64_t *integer);
+/* Item `index` of a list of integers, or of a list or tuple of numbers: of any class, and looked for with care. */
+int draft_any_integer(PyObject *list, Py_ssize_t index, int64_t *integer);
+int draft_any_number(PyObject *sequence, Py_ssize_t index, double *number);
+/* -1, with a ValueError of `format`, which holds one %R: `number`. */
+int draft_wrong_number(const char *format, double number);
+
+/* The same, faster for what is usual and runs no code. */
+static inline int
+get_integer(PyObject *list, Py_ssize_t index, int64_t *integer)
 {
-    PyObject *item = PySequence_Fast_GET_ITEM(sequence, index);
-    return PyFloat_CheckExact(item) ? PyFloat_AS_DOUBLE(item) : PyFloat_AsDouble(item);
+    if ((size_t)index < (size_t)PyList_GET_SIZE(list)) { /* which none below 0 is */
+        PyObject *item = PyList_GET_ITEM(list, index);
+        if (PyLong_CheckExact(item)) {
+            *integer = PyLong_AsLongLong(item);
+            return *integer == -1 && PyErr_Occurred() ? -1 : 0;
+        }
+    }
+    return draft_any_integer(list, index, integer);
 }
 
-static inline int64_t
-integer(PyObject *list, Py_ssize_t index)
+static inline int
+get_number(PyObject *sequence, Py_ssize_t index, double *number)
 {
-    return PyLong_AsLongLong(PyList_GET_ITEM(list, index));
+    if ((size_t)index < (size_t)Py_SIZE(sequence)) {
+        PyObject *item = PySequence_Fast_ITEMS(sequence)[index];
+        if (PyFloat_CheckExact(item)) {
+            *number = PyFloat_AS_DOUBLE(item);
+            return 0;
+        }
+    }
+    return draft_any_number(sequence, index, number);
+}
+
+/* A list to be filled, of which the collector knows nothing until it is: before Python 3.12 it runs whenever something
+ * is allocated, and code that it runs could read what is not there yet. */
+static inline PyObject *
+open_list(Py_ssize_t count)
+{
+    PyObject *list = PyList_New(count);
+    if (list != NULL) {
+        PyObject_GC_UnTrack(list);
+    }
+    return list;
+}
+
+static inline void
+close_list(PyObject *list)
+{
+    PyObject_GC_Track(list);
 }
 
 /* A sum as `sum` of this Python adds floats: from 3.12 on it compensates (Neumaier 1974). */
@@ -157,6 +215,10 @@ add_to(Sum *sum, double number)
     sum->sum = next;
 }
 
+/* tables.c: `make_tables` of the module. */
+
+PyObject *draft_make_tables(PyObject *module, PyObject *args);
+
 /* votes.c: what comes next, by the cursors. */
 
 /* `growth._vote`: fills `votes` with what the cursors of `group` say comes after `node`. */
@@ -169,9 +231,13 @@ int draft_add_vote(Draft *draft, int64_t token, double weight, Py_ssize_t positi
 int draft_add_word(Draft *draft, int64_t token, double weight);
 /* The weight of `count` votes. */
 double draft_weight(const Vote *votes, Py_ssize_t count);
+/* `growth.checked_total`: whether `total` is one that weights can be divided by. */
+int draft_check_total(double total);
 
 /* words.c: what comes next, by the n-grams. */
 
+/* `ngrams.context`: `key`, and `token` after it. */
+uint64_t draft_longer_key(const Tables *tables, uint64_t key, int64_t token);
 /* `growth._context`: the key of the n-grams' context that ends with `node`. */
 uint64_t draft_context(const Draft *draft, Py_ssize_t node);
 /* `NGrams.share_out`: fills `words` with (token, part of `weight`), of parts of `least` or more. */

@@ -2,182 +2,111 @@
 
 #include "draft.h"
 
-#include <limits.h>
+#define VERSION 2 /* of what the functions take and return: compiled.py knows the same */
 
-#define VERSION 1 /* of what the functions take and return: compiled.py knows the same */
-
-static void
-free_tables(PyObject *capsule)
+/* Takes one array of 64-bit numbers, of one of two formats. */
+static int
+take_array(Draft *draft, const char *name, PyObject *array, const char *formats)
 {
-    Tables *tables = PyCapsule_GetPointer(capsule, "copyspec.Tables");
-    if (tables != NULL) {
-        PyMem_Free(tables->following);
-        PyMem_Free(tables->length);
-        PyMem_Free(tables->crowd_row);
-        PyMem_Free(tables);
+    Py_buffer *buffer = &draft->buffers[draft->held];
+    if (PyObject_GetBuffer(array, buffer, PyBUF_ND | PyBUF_FORMAT) < 0) {
+        return -1;
     }
-}
-
-/* The integers of a list, from 0 to below `most`, in memory of our own; NULL with an exception. */
-static int *
-integers(PyObject *list, long most)
-{
-    Py_ssize_t count = PyList_GET_SIZE(list);
-    int *numbers = PyMem_New(int, count + 1);
-    if (numbers == NULL) {
-        PyErr_NoMemory();
-        return NULL;
+    draft->held++; /* to be released */
+    const char *format = buffer->format != NULL ? buffer->format : "B";
+    if (strlen(format) != 1 || strchr(formats, *format) == NULL || buffer->itemsize != sizeof(int64_t)) {
+        PyErr_Format(PyExc_ValueError, "%s of the n-grams are of format '%s'; arrays of format '%c' are read", name,
+                     format, *formats);
+        return -1;
     }
-    for (Py_ssize_t i = 0; i < count; i++) {
-        long each = PyLong_AsLong(PyList_GET_ITEM(list, i));
-        if (each < 0 || each >= most) {
-            if (!PyErr_Occurred()) {
-                PyErr_Format(PyExc_ValueError, "a table holds %ld; from 0 to %ld are known", each, most - 1);
-            }
-            PyMem_Free(numbers);
-            return NULL;
-        }
-        numbers[i] = (int)each;
+    if ((uintptr_t)buffer->buf % sizeof(int64_t) != 0 && buffer->len > 0) {
+        PyErr_Format(PyExc_ValueError, "%s of the n-grams start between two numbers", name);
+        return -1;
     }
-    return numbers;
-}
-
-PyDoc_STRVAR(make_tables_doc,
-             "make_tables(following, length, crowd_row, company, joined, gaps, written, join, keep, key_bits, orders, "
-             "most_words, least_score, sure, later, later_copy, open_root, open_deeper, fewest, least_share)\n\n"
-             "What never changes from call to call, for `grow`: the tables of situations.py, and constants.");
-
-static PyObject *
-make_tables(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    PyObject *following, *length, *crowd_row, *company, *joined;
-    Tables *tables = PyMem_Calloc(1, sizeof(Tables));
-    if (tables == NULL) {
-        return PyErr_NoMemory();
-    }
-    if (!PyArg_ParseTuple(args, "O!O!O!O!O!iinniindddddddd", &PyList_Type, &following, &PyList_Type, &length,
-                          &PyList_Type, &crowd_row, &PyList_Type, &company, &PyList_Type, &joined, &tables->gaps,
-                          &tables->written, &tables->join, &tables->keep, &tables->key_bits, &tables->orders,
-                          &tables->most_words, &tables->least_score, &tables->sure, &tables->later,
-                          &tables->later_copy, &tables->open_root, &tables->open_deeper, &tables->fewest,
-                          &tables->least_share)) {
-        PyMem_Free(tables);
-        return NULL;
-    }
-    PyObject *capsule = PyCapsule_New(tables, "copyspec.Tables", free_tables); /* frees what follows too */
-    if (capsule == NULL) {
-        PyMem_Free(tables);
-        return NULL;
-    }
-    tables->states = PyList_GET_SIZE(following);
-    tables->companies = (int)PyList_GET_SIZE(company);
-    int *companies = NULL, *joins = NULL;
-    tables->following = integers(following, (long)tables->states);
-    tables->length = tables->following ? integers(length, MATCH_LENGTHS) : NULL;
-    tables->crowd_row = tables->length ? integers(crowd_row, INT_MAX) : NULL;
-    companies = tables->crowd_row ? integers(company, INT_MAX) : NULL;
-    joins = companies ? integers(joined, (long)tables->states) : NULL;
-    if (joins != NULL) {
-        if (PyList_GET_SIZE(length) == tables->states && PyList_GET_SIZE(crowd_row) == tables->states &&
-            PyList_GET_SIZE(joined) == KINDS && tables->gaps > 0 && tables->written >= 0 && tables->written < KINDS &&
-            tables->companies > 0 && tables->companies <= 32 && tables->key_bits > 0 && tables->orders > 0 &&
-            tables->orders <= 8 && tables->key_bits * tables->orders < 64) {
-            memcpy(tables->company, companies, sizeof(int) * (size_t)tables->companies);
-            memcpy(tables->joined, joins, sizeof(tables->joined));
-            int row = 0, column = 0;
-            for (Py_ssize_t i = 0; i < tables->states; i++) {
-                row = tables->crowd_row[i] > row ? tables->crowd_row[i] : row;
-            }
-            for (int i = 0; i < tables->companies; i++) {
-                column = companies[i] > column ? companies[i] : column;
-            }
-            tables->crowds = (Py_ssize_t)row + column + tables->gaps;
-        } else {
-            PyErr_SetString(PyExc_ValueError, "the tables do not fit each other");
-        }
-    }
-    PyMem_Free(companies);
-    PyMem_Free(joins);
-    if (PyErr_Occurred()) {
-        Py_DECREF(capsule);
-        return NULL;
-    }
-    return capsule;
+    return 0;
 }
 
 /* Takes the arrays of an NGrams: (contexts, starts, stops, tokens, shares, left). */
 static int
 take_ngrams(Draft *draft, PyObject *arrays)
 {
-    PyObject *parts[5];
-    if (!PyArg_ParseTuple(arrays, "O!OOOOO", &PyDict_Type, &draft->contexts, &parts[0], &parts[1], &parts[2], &parts[3],
-                          &parts[4])) {
+    static const char *const names[] = {"starts", "stops", "tokens", "shares", "left"};
+    if (!PyTuple_Check(arrays) || PyTuple_GET_SIZE(arrays) != 6 || !PyDict_Check(PyTuple_GET_ITEM(arrays, 0))) {
+        PyErr_Format(PyExc_TypeError, "n-grams are a tuple of a dict and five arrays, got %.200s",
+                     Py_TYPE(arrays)->tp_name);
         return -1;
     }
-    for (; draft->held < 5; draft->held++) {
-        Py_buffer *buffer = &draft->buffers[draft->held];
-        if (PyObject_GetBuffer(parts[draft->held], buffer, PyBUF_SIMPLE) < 0) {
-            return -1;
-        }
-        if (buffer->itemsize != sizeof(int64_t)) {
-            PyBuffer_Release(buffer);
-            PyErr_SetString(PyExc_ValueError, "arrays of n-grams hold numbers of 64 bits");
+    draft->contexts = PyTuple_GET_ITEM(arrays, 0);
+    for (int i = 0; i < 5; i++) {
+        if (take_array(draft, names[i], PyTuple_GET_ITEM(arrays, i + 1), i < 3 ? "ql" : "dd") < 0) {
             return -1;
         }
     }
-    const Py_buffer *held = draft->buffers; /* starts, stops, tokens, shares, left */
+    const Py_buffer *held = draft->buffers;
     if (held[1].len != held[0].len || held[4].len != held[0].len || held[3].len != held[2].len) {
         PyErr_SetString(PyExc_ValueError, "arrays of n-grams differ in length");
         return -1;
     }
-    draft->starts = draft->buffers[0].buf;
-    draft->stops = draft->buffers[1].buf;
-    draft->tokens = draft->buffers[2].buf;
-    draft->shares = draft->buffers[3].buf;
-    draft->left = draft->buffers[4].buf;
-    uint64_t key = 0;
+    draft->starts = held[0].buf;
+    draft->stops = held[1].buf;
+    draft->tokens = held[2].buf;
+    draft->shares = held[3].buf;
+    draft->left = held[4].buf;
+    draft->places_of = held[0].len / (Py_ssize_t)sizeof(int64_t);
+    draft->words_of = held[2].len / (Py_ssize_t)sizeof(int64_t);
     Py_ssize_t orders = draft->tables->orders;
     for (Py_ssize_t at = draft->end > orders ? draft->end - orders : 0; at < draft->end; at++) {
-        int64_t token = integer(draft->text, at);
-        key = token >= 0 ? key << draft->tables->key_bits | (uint64_t)(token + 1) : 0;
+        int64_t token;
+        if (get_integer(draft->text, at, &token) < 0) {
+            return -1;
+        }
+        draft->context = draft_longer_key(draft->tables, draft->context, token);
     }
-    draft->context = key;
     return 0;
+}
+
+/* Adds the cursor that `pair` is. */
+static int
+take_cursor(Draft *draft, PyObject *pair)
+{
+    int64_t at, state;
+    if (!PyTuple_Check(pair) || PyTuple_GET_SIZE(pair) != 2) {
+        PyErr_Format(PyExc_TypeError, "a cursor is a position and a situation, got %R", pair);
+        return -1;
+    }
+    if (draft_integer(PyTuple_GET_ITEM(pair, 0), &at) < 0 || draft_integer(PyTuple_GET_ITEM(pair, 1), &state) < 0) {
+        return -1;
+    }
+    if (at < 0 || at >= draft->end || state < 0 || state >= draft->tables->states) {
+        PyErr_Format(PyExc_ValueError, "no cursor: %R; there are %zd positions and %zd situations", pair, draft->end,
+                     draft->tables->states);
+        return -1;
+    }
+    Cursor cursor = {(Py_ssize_t)at, (int)state};
+    return ADD(draft->cursors, cursor);
 }
 
 /* The cursors of a list of pairs, as the first group. */
 static int
 take_cursors(Draft *draft, PyObject *list, Group *group)
 {
-    Py_ssize_t count = PyList_GET_SIZE(list);
-    for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *pair = PyList_GET_ITEM(list, i);
-        if (!PyTuple_CheckExact(pair) || PyTuple_GET_SIZE(pair) != 2) {
-            PyErr_Format(PyExc_TypeError, "a cursor is a position and a situation, got %R", pair);
-            return -1;
-        }
-        long long at = PyLong_AsLongLong(PyTuple_GET_ITEM(pair, 0));
-        long state = PyLong_AsLong(PyTuple_GET_ITEM(pair, 1));
-        if (at < 0 || state < 0 || state >= draft->tables->states) {
-            if (!PyErr_Occurred()) {
-                PyErr_Format(PyExc_ValueError, "no cursor: %R", pair);
-            }
-            return -1;
-        }
-        Cursor cursor = {(Py_ssize_t)at, (int)state};
-        if (ADD(draft->cursors, cursor) < 0) {
+    group->first = 0;
+    group->count = PyList_GET_SIZE(list);
+    for (Py_ssize_t i = 0; i < group->count; i++) {
+        PyObject *pair = draft_item(list, i);
+        int failed = pair == NULL || take_cursor(draft, pair) < 0;
+        Py_XDECREF(pair);
+        if (failed) {
             return -1;
         }
     }
-    group->first = 0;
-    group->count = count;
     return 0;
 }
 
 static PyObject *
 cursor_list(const Draft *draft, Group group)
 {
-    PyObject *list = PyList_New(group.count);
+    PyObject *list = open_list(group.count);
     for (Py_ssize_t i = 0; list != NULL && i < group.count; i++) {
         Cursor cursor = draft->cursors.items[group.first + i];
         PyObject *pair = PyTuple_New(2), *at = PyLong_FromSsize_t(cursor.at), *state = PyLong_FromLong(cursor.state);
@@ -192,6 +121,9 @@ cursor_list(const Draft *draft, Group group)
         PyTuple_SET_ITEM(pair, 1, state);
         PyList_SET_ITEM(list, i, pair);
     }
+    if (list != NULL) {
+        close_list(list);
+    }
     return list;
 }
 
@@ -199,44 +131,33 @@ cursor_list(const Draft *draft, Group group)
 static PyObject *
 node_lists(const Draft *draft)
 {
-    PyObject *lists[5] = {NULL};
+    PyObject *lists[5] = {NULL}, *all = NULL;
     int failed = 0;
     for (int i = 0; i < 5; i++) {
-        lists[i] = PyList_New(draft->nodes);
+        lists[i] = open_list(draft->nodes.count);
         failed |= lists[i] == NULL;
     }
-    for (Py_ssize_t node = 0; node < draft->nodes && !failed; node++) {
+    for (Py_ssize_t i = 0; i < draft->nodes.count && !failed; i++) {
+        const Node *node = &draft->nodes.items[i];
         PyObject *items[5] = {
-            PyLong_FromLongLong(draft->token[node]),   PyLong_FromSsize_t(draft->parent[node]),
-            PyFloat_FromDouble(draft->score[node]),    PyLong_FromSsize_t(draft->position[node]),
-            cursor_list(draft, draft->group[node]),
+            PyLong_FromLongLong(node->token),   PyLong_FromSsize_t(node->parent),  PyFloat_FromDouble(node->score),
+            PyLong_FromSsize_t(node->position), cursor_list(draft, node->group),
         };
-        for (int i = 0; i < 5; i++) {
-            failed |= items[i] == NULL;
-            PyList_SET_ITEM(lists[i], node, items[i]);
+        for (int j = 0; j < 5; j++) {
+            failed |= items[j] == NULL;
+            PyList_SET_ITEM(lists[j], i, items[j]);
         }
     }
-    PyObject *all = failed ? NULL : PyTuple_Pack(5, lists[0], lists[1], lists[2], lists[3], lists[4]);
+    if (!failed) {
+        for (int i = 0; i < 5; i++) {
+            close_list(lists[i]);
+        }
+        all = PyTuple_Pack(5, lists[0], lists[1], lists[2], lists[3], lists[4]);
+    }
     for (int i = 0; i < 5; i++) {
         Py_XDECREF(lists[i]);
     }
     return all;
-}
-
-static int
-allocate_nodes(Draft *draft, Py_ssize_t count)
-{
-    draft->token = PyMem_New(int64_t, count);
-    draft->parent = PyMem_New(Py_ssize_t, count);
-    draft->position = PyMem_New(Py_ssize_t, count);
-    draft->depth = PyMem_New(Py_ssize_t, count);
-    draft->score = PyMem_New(double, count);
-    draft->group = PyMem_New(Group, count);
-    if (!draft->token || !draft->parent || !draft->position || !draft->depth || !draft->score || !draft->group) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    return 0;
 }
 
 static void
@@ -245,12 +166,7 @@ free_draft(Draft *draft)
     for (int i = 0; i < draft->held; i++) {
         PyBuffer_Release(&draft->buffers[i]);
     }
-    PyMem_Free(draft->token);
-    PyMem_Free(draft->parent);
-    PyMem_Free(draft->position);
-    PyMem_Free(draft->depth);
-    PyMem_Free(draft->score);
-    PyMem_Free(draft->group);
+    PyMem_Free(draft->nodes.items);
     PyMem_Free(draft->cursors.items);
     PyMem_Free(draft->heap.items);
     PyMem_Free(draft->votes.items);
@@ -258,9 +174,44 @@ free_draft(Draft *draft)
 }
 
 PyDoc_STRVAR(grow_doc,
-             "grow(tables, text, kinds, output_start, places, written, cursors, at_root, deeper, crowds, none_at_root, "
+             "grow(tables, text, kinds, places, written, cursors, at_root, deeper, crowds, none_at_root, "
              "none_deeper, language, common_weights, common, max_nodes, costs, ngrams)\n\n"
              "The fields of growth.Grown. `ngrams`: NGrams.arrays, or None.");
+
+/* Whether the numbers and lists fit each other, in the words of growth.py where it says the same. */
+static int
+check_arguments(const Draft *draft, Py_ssize_t max_nodes)
+{
+    const double none[] = {draft->none_at_root, draft->none_deeper};
+    for (int i = 0; i < 2; i++) {
+        if (!(none[i] > 0.0 && none[i] < INFINITY)) {
+            return draft_wrong_number("the weight of none being right is %R; it is a number above 0", none[i]);
+        }
+    }
+    if (!(draft->language >= 0.0 && draft->language < INFINITY)) {
+        return draft_wrong_number("the factor of the language is %R; it is a number from 0", draft->language);
+    }
+    if (max_nodes < 1) {
+        PyErr_Format(PyExc_ValueError, "max_nodes is %zd; a tree has at least 1", max_nodes);
+        return -1;
+    }
+    Py_ssize_t states = draft->tables->states;
+    if (PyList_GET_SIZE(draft->at_root) != states || PyList_GET_SIZE(draft->deeper) != states) {
+        PyErr_Format(PyExc_ValueError, "%zd weights at the root and %zd deeper; there are %zd situations",
+                     PyList_GET_SIZE(draft->at_root), PyList_GET_SIZE(draft->deeper), states);
+        return -1;
+    }
+    if (!PyList_Check(draft->crowds) && !PyTuple_Check(draft->crowds)) {
+        PyErr_Format(PyExc_TypeError, "crowds are a list or a tuple, got %.200s", Py_TYPE(draft->crowds)->tp_name);
+        return -1;
+    }
+    if (PySequence_Fast_GET_SIZE(draft->crowds) < draft->tables->crowds) {
+        PyErr_Format(PyExc_ValueError, "%zd crowds; the tables need %d", PySequence_Fast_GET_SIZE(draft->crowds),
+                     draft->tables->crowds);
+        return -1;
+    }
+    return 0;
+}
 
 static PyObject *
 grow(PyObject *Py_UNUSED(module), PyObject *args)
@@ -271,11 +222,11 @@ grow(PyObject *Py_UNUSED(module), PyObject *args)
     Roots roots = {NULL, NULL, 0.0};
     Group group;
 
-    if (!PyArg_ParseTuple(args, "OO!O!nO!O!O!O!O!OdddO!O!nOO", &capsule, &PyList_Type, &draft.text, &PyList_Type,
-                          &draft.kinds, &draft.output_start, &PyDict_Type, &draft.places, &PyDict_Type, &draft.written,
-                          &PyList_Type, &cursors, &PyList_Type, &draft.at_root, &PyList_Type, &draft.deeper,
-                          &draft.crowds, &draft.none_at_root, &draft.none_deeper, &draft.language, &PyList_Type,
-                          &common_weights, &PyList_Type, &common, &max_nodes, &costs, &ngrams)) {
+    if (!PyArg_ParseTuple(args, "OO!O!O!O!O!O!O!OdddO!O!nOO", &capsule, &PyList_Type, &draft.text, &PyList_Type,
+                          &draft.kinds, &PyDict_Type, &draft.places, &PyDict_Type, &draft.written, &PyList_Type,
+                          &cursors, &PyList_Type, &draft.at_root, &PyList_Type, &draft.deeper, &draft.crowds,
+                          &draft.none_at_root, &draft.none_deeper, &draft.language, &PyList_Type, &common_weights,
+                          &PyList_Type, &common, &max_nodes, &costs, &ngrams)) {
         return NULL;
     }
     draft.tables = PyCapsule_GetPointer(capsule, "copyspec.Tables");
@@ -287,22 +238,13 @@ grow(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     }
     draft.end = PyList_GET_SIZE(draft.text);
-    if (max_nodes < 1 || PyList_GET_SIZE(draft.kinds) < draft.output_start ||
-        PyList_GET_SIZE(draft.at_root) != draft.tables->states ||
-        PyList_GET_SIZE(draft.deeper) != draft.tables->states ||
-        !(PyList_Check(draft.crowds) || PyTuple_Check(draft.crowds)) ||
-        PySequence_Fast_GET_SIZE(draft.crowds) < draft.tables->crowds) {
-        PyErr_SetString(PyExc_ValueError, "the arguments of grow() do not fit each other");
-        goto done;
-    }
-    if (ngrams != Py_None && take_ngrams(&draft, ngrams) < 0) {
+    if (check_arguments(&draft, max_nodes) < 0 || (ngrams != Py_None && take_ngrams(&draft, ngrams) < 0)) {
         goto done;
     }
     roots.offered = PySet_New(NULL);
-    if (roots.offered == NULL || allocate_nodes(&draft, max_nodes) < 0 ||
-        take_cursors(&draft, cursors, &group) < 0 ||
+    if (roots.offered == NULL || take_cursors(&draft, cursors, &group) < 0 ||
         draft_push_roots(&draft, group, common_weights, common, &roots) < 0 ||
-        draft_grow(&draft, max_nodes, costs) < 0 || PyErr_Occurred()) {
+        draft_grow(&draft, max_nodes, costs) < 0) {
         goto done;
     }
     lists = node_lists(&draft);
@@ -320,8 +262,13 @@ done:
     return result;
 }
 
+PyDoc_STRVAR(make_tables_doc,
+             "make_tables(following, length, crowd_row, company, joined, gaps, written, join, keep, key_bits, orders, "
+             "most_words, least_score, sure, later, later_copy, open_root, open_deeper, fewest, least_share)\n\n"
+             "What never changes from call to call, for `grow`: the tables of situations.py, and constants.");
+
 static PyMethodDef methods[] = {
-    {"make_tables", make_tables, METH_VARARGS, make_tables_doc},
+    {"make_tables", draft_make_tables, METH_VARARGS, make_tables_doc},
     {"grow", grow, METH_VARARGS, grow_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -60,22 +60,30 @@ static int
 push_children(Draft *draft, Group group, Py_ssize_t node, Py_ssize_t order, double least)
 {
     const Tables *tables = draft->tables;
-    Sum weight = {0.0, 0.0};
+    Node *grown = &draft->nodes.items[node]; /* no others are added here */
+    Sum weights = {0.0, 0.0};
     for (Py_ssize_t i = 0; i < group.count; i++) {
-        add_to(&weight, number(draft->deeper, draft->cursors.items[group.first + i].state));
+        double weight;
+        if (get_number(draft->deeper, draft->cursors.items[group.first + i].state, &weight) < 0) {
+            return -1;
+        }
+        add_to(&weights, weight);
     }
-    int sure = weight.sum + weight.lost >= tables->sure;
-    if (!sure && draft_join(draft, draft->token[node], &group) < 0) {
+    int sure = weights.sum + weights.lost >= tables->sure;
+    if (!sure && draft_join(draft, grown->token, &group) < 0) {
         return -1;
     }
-    if (draft->group[node].count > 0) { /* a node after which none stands keeps none */
-        draft->group[node] = group;
+    if (grown->group.count > 0) { /* a node after which none stands keeps none */
+        grown->group = group;
     }
     if (draft_vote(draft, group, node) < 0) {
         return -1;
     }
-    double none = draft->none_deeper, score = draft->score[node];
+    double none = draft->none_deeper, score = grown->score;
     double total = none + draft_weight(draft->votes.items, draft->votes.count);
+    if (draft_check_total(total) < 0) {
+        return -1;
+    }
     if (draft->contexts != NULL && none * score >= tables->open_deeper * total && !(sure && group.count == 1)) {
         double least_part = tables->fewest / score * total;
         if (draft_share_out(draft, none * draft->language, draft_context(draft, node), least_part) < 0) {
@@ -98,6 +106,74 @@ push_children(Draft *draft, Group group, Py_ssize_t node, Py_ssize_t order, doub
     return 0;
 }
 
+/* Adds `token` to a set; one made anew, for the caller's may be of a class with a `__hash__` of its own. */
+static int
+offer(PyObject *offered, int64_t token)
+{
+    PyObject *object = PyLong_FromLongLong(token);
+    int result = object == NULL ? -1 : PySet_Add(offered, object);
+    Py_XDECREF(object);
+    return result;
+}
+
+/* The common tokens as votes behind the first `said`, which have been cast. */
+static int
+add_common(Draft *draft, Py_ssize_t said, PyObject *common_weights, PyObject *common, PyObject *offered)
+{
+    Py_ssize_t ranks = PyList_GET_SIZE(common), weighed = PyList_GET_SIZE(common_weights);
+    for (Py_ssize_t rank = 0; rank < ranks; rank++) {
+        int64_t token;
+        double weight;
+        Py_ssize_t at = said, known = PySet_GET_SIZE(offered);
+        if (get_integer(common, rank, &token) < 0 || offer(offered, token) < 0) {
+            return -1;
+        }
+        if (PySet_GET_SIZE(offered) == known) { /* said by cursors, or common twice */
+            at = 0;
+            while (at < said && draft->votes.items[at].token != token) {
+                at++;
+            }
+        }
+        if (token < 0 || (at == said && PySet_GET_SIZE(offered) == known)) {
+            PyErr_Format(PyExc_ValueError, "common tokens are different ids from 0; number %zd is %lld", rank,
+                         (long long)token);
+            return -1;
+        }
+        if (at == said && rank < weighed &&
+            (get_number(common_weights, rank, &weight) < 0 || draft_add_vote(draft, token, weight, NOWHERE) < 0)) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* Fills `roots->words`, and adds the words to the votes as far as they weigh `least`, `weight` being that of all. */
+static int
+add_language(Draft *draft, double weight, double least, Roots *roots)
+{
+    if (draft_share_out(draft, 1.0, draft->context, draft->tables->least_share) < 0) {
+        return -1;
+    }
+    draft_sort_words(draft);
+    roots->words = open_list(draft->words.count);
+    if (roots->words == NULL) {
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < draft->words.count; i++) {
+        Word word = draft->words.items[i];
+        PyObject *pair = Py_BuildValue("(Ld)", (long long)word.token, word.share);
+        if (pair == NULL) {
+            return -1;
+        }
+        PyList_SET_ITEM(roots->words, i, pair);
+        if (weight * word.share >= least && draft_add_word(draft, word.token, weight * word.share) < 0) {
+            return -1;
+        }
+    }
+    close_list(roots->words);
+    return 0;
+}
+
 int
 draft_push_roots(Draft *draft, Group group, PyObject *common_weights, PyObject *common, Roots *roots)
 {
@@ -105,33 +181,22 @@ draft_push_roots(Draft *draft, Group group, PyObject *common_weights, PyObject *
     if (draft_vote(draft, group, ROOT) < 0) {
         return -1;
     }
-    Py_ssize_t said = draft->votes.count, ranks = PyList_GET_SIZE(common);
+    Py_ssize_t said = draft->votes.count;
     for (Py_ssize_t i = 0; i < said; i++) {
-        PyObject *token = PyLong_FromLongLong(draft->votes.items[i].token);
-        int failed = token == NULL || PySet_Add(roots->offered, token) < 0;
-        Py_XDECREF(token);
-        if (failed) {
+        if (offer(roots->offered, draft->votes.items[i].token) < 0) {
             return -1;
         }
     }
     /* Common tokens are votes too, behind the others, until they turn out to be too few. */
-    for (Py_ssize_t rank = 0; rank < ranks; rank++) {
-        int64_t token = integer(common, rank);
-        int known = 0;
-        for (Py_ssize_t i = 0; i < said && !known; i++) {
-            known = draft->votes.items[i].token == token;
-        }
-        if (PySet_Add(roots->offered, PyList_GET_ITEM(common, rank)) < 0) {
-            return -1;
-        }
-        if (!known && rank < PyList_GET_SIZE(common_weights) &&
-            draft_add_vote(draft, token, number(common_weights, rank), NOWHERE) < 0) {
-            return -1;
-        }
+    if (add_common(draft, said, common_weights, common, roots->offered) < 0) {
+        return -1;
     }
     double none = draft->none_at_root;
     double total = none + draft_weight(draft->votes.items, said);
     total += draft_weight(draft->votes.items + said, draft->votes.count - said);
+    if (draft_check_total(total) < 0) {
+        return -1;
+    }
     roots->covered = 1.0 - none / total;
     double least = tables->fewest * total;
     for (Py_ssize_t i = said; i < draft->votes.count; i++) {
@@ -140,28 +205,14 @@ draft_push_roots(Draft *draft, Group group, PyObject *common_weights, PyObject *
         }
     }
     if (draft->contexts != NULL && none >= tables->open_root * total) {
-        double weight = none * draft->language;
-        if (draft_share_out(draft, 1.0, draft->context, tables->least_share) < 0) {
+        if (add_language(draft, none * draft->language, least, roots) < 0) {
             return -1;
-        }
-        draft_sort_words(draft);
-        roots->words = PyList_New(draft->words.count);
-        for (Py_ssize_t i = 0; roots->words != NULL && i < draft->words.count; i++) {
-            Word word = draft->words.items[i];
-            PyObject *pair = Py_BuildValue("(Ld)", (long long)word.token, word.share);
-            if (pair == NULL) {
-                return -1;
-            }
-            PyList_SET_ITEM(roots->words, i, pair);
-            if (weight * word.share >= least && draft_add_word(draft, word.token, weight * word.share) < 0) {
-                return -1;
-            }
         }
     } else {
         roots->words = PyTuple_New(0);
-    }
-    if (roots->words == NULL) {
-        return -1;
+        if (roots->words == NULL) {
+            return -1;
+        }
     }
     for (Py_ssize_t i = 0; i < draft->votes.count; i++) {
         Vote *each = &draft->votes.items[i];
@@ -173,16 +224,63 @@ draft_push_roots(Draft *draft, Group group, PyObject *common_weights, PyObject *
     return 0;
 }
 
-static void
-add_node(Draft *draft, int64_t token, Py_ssize_t parent, double score, Py_ssize_t position, Group group)
+/* The least that one node more costs, by `costs` [0..]; 0 where there are none. */
+static int
+find_cheapest(PyObject *costs, Py_ssize_t prices, double *cheapest)
 {
-    Py_ssize_t node = draft->nodes++;
-    draft->token[node] = token;
-    draft->parent[node] = parent;
-    draft->score[node] = score;
-    draft->position[node] = position;
-    draft->group[node] = group;
-    draft->depth[node] = parent == ROOT ? 1 : draft->depth[parent] + 1;
+    double before = 0.0;
+    *cheapest = 0.0;
+    for (Py_ssize_t n = 0; n < prices; n++) {
+        double cost;
+        if (get_number(costs, n, &cost) < 0) {
+            return -1;
+        }
+        if (!(cost > 0.0 && cost < INFINITY)) {
+            return draft_wrong_number("costs are numbers above 0, got %R", cost);
+        }
+        if (n == 1 || (n > 1 && cost - before < *cheapest)) {
+            *cheapest = cost - before;
+        }
+        before = cost;
+    }
+    return 0;
+}
+
+/* The token after the single cursor of `entry`, a copy: into its place there. */
+static int
+follow_copy(Draft *draft, Entry *entry)
+{
+    Cursor cursor = draft->cursors.items[entry->group.first];
+    double weight;
+    if (get_number(draft->deeper, cursor.state, &weight) < 0 ||
+        get_integer(draft->text, cursor.at, &entry->token) < 0) {
+        return -1;
+    }
+    if (entry->token < 0) {
+        PyErr_SetString(PyExc_RuntimeError, "the text changed while a draft was made of it");
+        return -1;
+    }
+    entry->position = cursor.at;
+    entry->score *= weight / (weight + draft->none_deeper);
+    cursor.at++;
+    cursor.state = draft->tables->following[cursor.state];
+    entry->group.first = draft->cursors.count;
+    return ADD(draft->cursors, cursor);
+}
+
+/* Whether after the single cursor of a node a copy goes on without a doubt: 1 or 0, -1 with an exception. */
+static int
+is_sure_copy(const Draft *draft, Cursor cursor)
+{
+    double weight;
+    int64_t token;
+    if (cursor.at >= draft->end) {
+        return 0;
+    }
+    if (get_number(draft->deeper, cursor.state, &weight) < 0 || get_integer(draft->text, cursor.at, &token) < 0) {
+        return -1;
+    }
+    return weight >= draft->tables->sure && token >= 0;
 }
 
 int
@@ -190,16 +288,15 @@ draft_grow(Draft *draft, Py_ssize_t max_nodes, PyObject *costs)
 {
     const Tables *tables = draft->tables;
     Py_ssize_t prices = PySequence_Fast_GET_SIZE(costs), order = 1;
-    double cheapest = 0.0, expected = 1.0;
-    for (Py_ssize_t n = 1; n < prices; n++) {
-        double more = number(costs, n) - number(costs, n - 1);
-        cheapest = n == 1 || more < cheapest ? more : cheapest;
+    double cheapest, expected = 1.0;
+    if (find_cheapest(costs, prices, &cheapest) < 0) {
+        return -1;
     }
     double least = cheapest > tables->least_score ? cheapest : tables->least_score;
     while (draft->heap.count > 0 && -draft->heap.items[0].score > tables->later * least) {
         Entry entry = pop(draft);
         if (entry.token == CHILDREN) {
-            if (draft->score[entry.parent] > least) {
+            if (draft->nodes.items[entry.parent].score > least) {
                 if (push_children(draft, entry.group, entry.parent, order, least) < 0) {
                     return -1;
                 }
@@ -207,48 +304,47 @@ draft_grow(Draft *draft, Py_ssize_t max_nodes, PyObject *costs)
             }
             continue;
         }
-        if (entry.token == COPY) {
-            entry.score = -draft->score[entry.parent];
+        int copies = entry.token == COPY;
+        if (copies) {
+            entry.score = -draft->nodes.items[entry.parent].score;
         }
         for (;;) { /* along a copy, until something else comes first */
-            if (entry.token == COPY) {
-                Cursor cursor = draft->cursors.items[entry.group.first];
-                double weight = number(draft->deeper, cursor.state);
-                entry.position = cursor.at;
-                entry.token = integer(draft->text, cursor.at);
-                entry.score *= weight / (weight + draft->none_deeper);
-                cursor.at++;
-                cursor.state = tables->following[cursor.state];
-                entry.group.first = draft->cursors.count;
-                if (ADD(draft->cursors, cursor) < 0) {
-                    return -1;
-                }
+            if (copies && follow_copy(draft, &entry) < 0) {
+                return -1;
             }
-            if (-entry.score <= least) {
+            if (!(-entry.score > least)) {
                 break;
             }
             if (prices > 0) {
-                if (draft->nodes + 1 >= prices) {
-                    PyErr_SetString(PyExc_IndexError, "a budget has a cost for every number of nodes that it allows");
+                double cost;
+                if (get_number(costs, draft->nodes.count + 1, &cost) < 0) {
                     return -1;
                 }
                 expected -= entry.score;
-                double needed = cheapest * expected / number(costs, draft->nodes + 1);
+                double needed = cheapest * expected / cost;
                 least = needed > least ? needed : least;
             }
-            add_node(draft, entry.token, entry.parent, -entry.score, entry.position, entry.group);
-            entry.parent = draft->nodes - 1;
+            Py_ssize_t depth = entry.parent == ROOT ? 1 : draft->nodes.items[entry.parent].depth + 1;
+            Node node = {entry.token, -entry.score, entry.parent, entry.position, depth, entry.group};
+            if (ADD(draft->nodes, node) < 0) {
+                return -1;
+            }
+            entry.parent = draft->nodes.count - 1;
             order++;
-            if (draft->nodes == max_nodes) {
+            if (draft->nodes.count == max_nodes) {
                 return 0;
             }
             Entry next = {entry.score * tables->later, CHILDREN, order, entry.parent, NOWHERE, entry.group};
             if (entry.group.count == 1) {
                 Cursor cursor = draft->cursors.items[entry.group.first];
                 next.score = entry.score * tables->later_copy;
-                if (cursor.at < draft->end && number(draft->deeper, cursor.state) >= tables->sure &&
-                    integer(draft->text, cursor.at) >= 0) {
-                    next.token = entry.token = COPY;
+                int sure = is_sure_copy(draft, cursor);
+                if (sure < 0) {
+                    return -1;
+                }
+                if (sure) {
+                    next.token = COPY;
+                    copies = 1;
                     if (draft->heap.count == 0 || next.score < draft->heap.items[0].score) {
                         continue;
                     }

@@ -12,6 +12,16 @@ draft_weight(const Vote *votes, Py_ssize_t count)
     return sum.sum + sum.lost;
 }
 
+int
+draft_check_total(double total)
+{
+    if (total > 0.0 && total < INFINITY) {
+        return 0;
+    }
+    return draft_wrong_number("weights add up to %R; they are numbers from 0, and that of none being right is above it",
+                              total);
+}
+
 static Vote *
 find_vote(Draft *draft, int64_t token)
 {
@@ -63,19 +73,23 @@ static int
 group_cursors(Draft *draft, Group group, const int64_t *said)
 {
     for (Py_ssize_t i = 0; i < draft->votes.count; i++) {
-        Vote *vote = &draft->votes.items[i];
-        vote->group.first = draft->cursors.count;
-        for (Py_ssize_t j = 0; j < group.count && draft->cursors.count - vote->group.first < draft->tables->keep; j++) {
-            if (said[j] == vote->token) {
-                Cursor cursor = draft->cursors.items[group.first + j];
-                cursor.at++;
-                cursor.state = draft->tables->following[cursor.state];
-                if (ADD(draft->cursors, cursor) < 0) {
-                    return -1;
-                }
+        const int64_t token = draft->votes.items[i].token;
+        Group moved = {draft->cursors.count, 0};
+        for (Py_ssize_t j = 0; j < group.count; j++) {
+            if (said[j] != token) {
+                continue;
+            }
+            Cursor cursor = draft->cursors.items[group.first + j];
+            cursor.at++;
+            cursor.state = draft->tables->following[cursor.state];
+            if (ADD(draft->cursors, cursor) < 0) {
+                return -1;
+            }
+            if (++moved.count == draft->tables->keep) {
+                break;
             }
         }
-        vote->group.count = draft->cursors.count - vote->group.first;
+        draft->votes.items[i].group = moved;
     }
     return 0;
 }
@@ -84,13 +98,13 @@ group_cursors(Draft *draft, Group group, const int64_t *said)
 static Py_ssize_t
 ancestor(const Draft *draft, Py_ssize_t node, Py_ssize_t index)
 {
-    Py_ssize_t depth = node == ROOT ? 0 : draft->depth[node];
+    Py_ssize_t depth = node == ROOT ? 0 : draft->nodes.items[node].depth;
     if (index >= depth) {
         PyErr_SetString(PyExc_IndexError, "a cursor stands behind what has been drafted");
         return -1;
     }
     for (; depth > index + 1; depth--) {
-        node = draft->parent[node];
+        node = draft->nodes.items[node].parent;
     }
     return node;
 }
@@ -107,19 +121,25 @@ draft_vote(Draft *draft, Group group, Py_ssize_t node)
     if (group.count == 0) {
         return 0;
     }
-    const Cursor *cursors = draft->cursors.items + group.first;
+    const Cursor *cursors = draft->cursors.items + group.first; /* no others are added before they have voted */
     if (group.count == 1 && cursors->at < draft->end) {
-        int64_t token = integer(draft->text, cursors->at);
+        int64_t token;
+        double weight;
+        if (get_integer(draft->text, cursors->at, &token) < 0) {
+            return -1;
+        }
         if (token < 0) {
             return 0;
         }
-        if (draft_add_vote(draft, token, number(weights, cursors->state), cursors->at) < 0) {
+        if (get_number(weights, cursors->state, &weight) < 0 ||
+            draft_add_vote(draft, token, weight, cursors->at) < 0) {
             return -1;
         }
         return group_cursors(draft, group, &token);
     }
     /* How many have each length of match, and the column of the crowd table that this makes. */
-    int counts[MATCH_LENGTHS] = {0}, columns[MATCH_LENGTHS] = {0}, longest = 0;
+    Py_ssize_t counts[MATCH_LENGTHS] = {0};
+    int columns[MATCH_LENGTHS] = {0}, longest = 0;
     for (Py_ssize_t i = 0; i < group.count; i++) {
         int length = tables->length[cursors[i].state];
         counts[length]++;
@@ -127,7 +147,7 @@ draft_vote(Draft *draft, Group group, Py_ssize_t node)
     }
     for (int length = 0; length <= longest && group.count > 1; length++) {
         int gap = longest - length;
-        int company = counts[length] < tables->companies ? counts[length] : tables->companies - 1;
+        int company = counts[length] < tables->companies ? (int)counts[length] : tables->companies - 1;
         columns[length] = tables->company[company] + (gap < tables->gaps ? gap : tables->gaps - 1);
     }
     if (group.count > 64) {
@@ -141,21 +161,24 @@ draft_vote(Draft *draft, Group group, Py_ssize_t node)
         Cursor cursor = cursors[i];
         Py_ssize_t position = cursor.at;
         if (cursor.at < draft->end) {
-            said[i] = integer(draft->text, cursor.at);
+            if (get_integer(draft->text, cursor.at, &said[i]) < 0) {
+                goto done;
+            }
         } else {
             Py_ssize_t drafted = ancestor(draft, node, cursor.at - draft->end);
             if (drafted < 0) {
                 goto done;
             }
-            said[i] = draft->token[drafted];
-            position = draft->position[drafted];
+            said[i] = draft->nodes.items[drafted].token;
+            position = draft->nodes.items[drafted].position;
         }
         if (said[i] < 0) {
             continue;
         }
-        double weight = number(weights, cursor.state) *
-                        number(draft->crowds, tables->crowd_row[cursor.state] + columns[tables->length[cursor.state]]);
-        if (cast_vote(draft, said[i], weight, position) < 0) {
+        double weight, crowd;
+        int entry = tables->crowd_row[cursor.state] + columns[tables->length[cursor.state]];
+        if (get_number(weights, cursor.state, &weight) < 0 || get_number(draft->crowds, entry, &crowd) < 0 ||
+            cast_vote(draft, said[i], weight * crowd, position) < 0) {
             goto done;
         }
     }
@@ -167,50 +190,67 @@ done:
     return result;
 }
 
+/* A cursor at `position`, unless it is one of the group `without`. `kinds`: of the positions; NULL: it is the output's.
+ */
+static int
+add_place(Draft *draft, int64_t position, PyObject *kinds, Group without)
+{
+    if (position == draft->end) { /* nothing comes after it yet */
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < without.count; i++) {
+        if (draft->cursors.items[without.first + i].at == position) {
+            return 0;
+        }
+    }
+    if (position < 0 || position > draft->end) {
+        PyErr_Format(PyExc_ValueError, "position %lld is none of the text, which has %zd", (long long)position,
+                     draft->end);
+        return -1;
+    }
+    int64_t kind = draft->tables->written;
+    if (kinds != NULL && get_integer(kinds, (Py_ssize_t)position, &kind) < 0) {
+        return -1;
+    }
+    if (kind < 0 || kind >= KINDS) {
+        PyErr_Format(PyExc_ValueError, "position %lld of the text is of kind %lld; from 0 to %d are known",
+                     (long long)position, (long long)kind, KINDS - 1);
+        return -1;
+    }
+    Cursor cursor = {(Py_ssize_t)position, draft->tables->joined[kind]};
+    return ADD(draft->cursors, cursor);
+}
+
 /* The last positions after `token` in `index`, a dictionary of lists, as cursors behind the last group. */
 static int
-add_places(Draft *draft, PyObject *index, int64_t token, Group without)
+add_places(Draft *draft, PyObject *index, PyObject *kinds, int64_t token, Group without)
 {
     const Tables *tables = draft->tables;
     PyObject *key = PyLong_FromLongLong(token);
     if (key == NULL) {
         return -1;
     }
-    PyObject *places = PyDict_GetItemWithError(index, key);
+    PyObject *places = Py_XNewRef(PyDict_GetItemWithError(index, key));
     Py_DECREF(key);
     if (places == NULL) {
         return PyErr_Occurred() ? -1 : 0;
     }
+    int result = -1;
     if (!PyList_Check(places)) {
-        PyErr_SetString(PyExc_TypeError, "places are listed by token");
-        return -1;
+        PyErr_Format(PyExc_TypeError, "the places of token %lld are a list, got %R", (long long)token, places);
+        goto done;
     }
     Py_ssize_t count = PyList_GET_SIZE(places);
     for (Py_ssize_t i = count > tables->join ? count - tables->join : 0; i < count; i++) {
-        Py_ssize_t position = (Py_ssize_t)integer(places, i);
-        int known = position == draft->end; /* nothing comes after it yet */
-        for (Py_ssize_t j = 0; j < without.count && !known; j++) {
-            known = draft->cursors.items[without.first + j].at == position;
-        }
-        if (known) {
-            continue;
-        }
-        int64_t kind = -1;
-        if (position >= 0 && position < draft->end) {
-            kind = position < draft->output_start ? integer(draft->kinds, position) : tables->written;
-        }
-        if (kind < 0 || kind >= KINDS) {
-            if (!PyErr_Occurred()) {
-                PyErr_Format(PyExc_ValueError, "position %zd of the text is of no kind", position);
-            }
-            return -1;
-        }
-        Cursor cursor = {position, tables->joined[kind]};
-        if (ADD(draft->cursors, cursor) < 0) {
-            return -1;
+        int64_t position;
+        if (get_integer(places, i, &position) < 0 || add_place(draft, position, kinds, without) < 0) {
+            goto done;
         }
     }
-    return 0;
+    result = 0;
+done:
+    Py_DECREF(places);
+    return result;
 }
 
 int
@@ -223,7 +263,8 @@ draft_join(Draft *draft, int64_t token, Group *group)
             return -1;
         }
     }
-    if (add_places(draft, draft->places, token, *group) < 0 || add_places(draft, draft->written, token, *group) < 0) {
+    if (add_places(draft, draft->places, draft->kinds, token, *group) < 0 ||
+        add_places(draft, draft->written, NULL, token, *group) < 0) {
         return -1;
     }
     joined.count = draft->cursors.count - joined.first;
