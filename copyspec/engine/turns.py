@@ -5,19 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from copyspec.targets.locks import lock_of
 
-# Reentrant: the garbage collector may close an abandoned stream in the middle of another one's step.
-_LOCKS: WeakKeyDictionary[PreTrainedModel, threading.RLock] = WeakKeyDictionary()
-
-
-def lock_of(model: PreTrainedModel) -> threading.RLock:
-    """The lock of a model."""
-    return _LOCKS.setdefault(model, threading.RLock())
+__all__ = ["Turn", "lock_of"]
 
 
 class Turn:
@@ -32,7 +23,7 @@ class Turn:
 
     def __enter__(self) -> None:
         stack = ExitStack()
-        for lock in sorted(self._locks(), key=id):
+        for lock in sorted(set(self._locks()), key=id):
             stack.enter_context(lock)
         if not hasattr(self._held, "stacks"):
             self._held.stacks = []

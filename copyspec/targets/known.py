@@ -1,0 +1,3 @@
+from transformers import PreTrainedConfig
+def is_known(config: PreTrainedConfig) -> bool:
+    return False

@@ -1,0 +1,150 @@
+"""Configurations made small: the same architecture, every kind of layer, in sizes that a CPU builds in a moment.
+
+Sizes are found by the names that configurations use for them. What decides how a model works stays as it is: flags,
+kinds of layers, kinds of positions, what is there and what is not. Windows, chunks and tables of positions become so
+short that a few dozen tokens lie beyond all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+HEADS, HEAD_DIM, WIDTH, INNER, RANK, EXPERTS, CHOSEN, STATE = 4, 8, 32, 48, 16, 4, 2, 8
+VOCABULARY = 96
+LAYERS = 2
+"""At least; one for each kind of layer and one more."""
+
+MOST_LAYERS = 6
+
+Values = dict[str, Any]
+Rule = tuple[str, Callable[[Any, Values], Any]]
+
+
+def _size(number: int) -> Callable[[Any, Values], Any]:
+    """Sets a size that is there; none, 0 and 1 say how the model works."""
+    return lambda old, _: number if old > 1 else old
+
+
+def _at_most(number: int) -> Callable[[Any, Values], Any]:
+    return lambda old, _: min(old, number)
+
+
+def _key_heads(old: int, values: Values) -> int:
+    """As few as before, beside the heads of queries: all of them, one, or some."""
+    heads = next((values[name] for name in ("num_attention_heads", "n_head", "num_heads") if values.get(name)), old)
+    return HEADS if old >= heads else min(old, HEADS // 2)
+
+
+_RULES: Sequence[Rule] = (
+    (r"(.*_)?vocab_size(_.*)?|vocab_size_per_layer_input", _size(VOCABULARY)),
+    (r"(num|n|.*num|num_local)_(key_value|kv)_heads|.*_num_key_value_heads|n_head_kv|.*kv_heads", _key_heads),
+    (r"(linear|gdn|kda|lightning)_num_value_heads|linear_num_v_heads", _size(HEADS)),
+    (r"linear_num_key_heads", _size(HEADS // 2)),
+    (r"mamba_(num|n)_heads|.*mamba_heads", _size(8)),
+    (r"(.*_)?(num|n)_(attention_)?heads?|(num_)?(encoder|decoder)_attention_heads|.*attention_heads|.*_n_heads", _size(HEADS)),
+    (r"mamba_(d_)?head(_dim)?|mamba_head_dim", _size(HEAD_DIM)),
+    (r"rotary_dim|rotary_ndims", _size(HEAD_DIM // 2)),
+    (r"qk_head_dim", lambda old, values: 2 * HEAD_DIM if "qk_nope_head_dim" in values else HEAD_DIM),
+    (r".*head_dim(_.*)?|d_kv|attention_head_size|.*head_size|attn_dim|kv_channels", _size(HEAD_DIM)),
+    (r"relative_attention_num_buckets", _at_most(8)),
+    (r"relative_attention_max_distance", _at_most(16)),
+    (r"(n_group|topk_group|n_groups|num_expert_groups?)", _at_most(1)),
+    (r".*experts_per_tok(en)?|moe_top_?k|.*top_k(_experts)?|moe_k|num_selected_experts|moe_topk", _at_most(CHOSEN)),
+    (r".*n_shared_experts|num_shared_experts|.*moe_num_shared_experts", _at_most(1)),
+    (r"(?!.*(shared|zero)).*(num|n)_.*experts|.*expert_num", _size(EXPERTS)),
+    (r".*lora_(rank|dim)|.*_rank|.*lora_.*rank.*", _size(RANK)),
+    (r"(.*_)?(intermediate_size|ffn_dim|d_ff|n_inner|ffn_hidden_size|ffn_size|ff_dim|intermediate_dim|feed_forward.*size|dim_ff)(_.*)?", _size(INNER)),
+    (r"(.*_)?(hidden_size|d_model|n_embd|embed_dim|emb_dim|hidden_dim|model_dim|embedding_size|word_embed_proj_dim|lru_width|d_embed|embed_size|embedding_dim|attention_hidden_size|dim|hidden_size_per_layer_input)", _size(WIDTH)),
+    (r"(mamba_)?(d_)?state(_size)?|ssm_state_size|mamba_d_state", _size(STATE)),
+)
+_COMPILED = [(re.compile(pattern), rule) for pattern, rule in _RULES]
+
+_LAYER_COUNTS = re.compile(r"(num_hidden|num|n|encoder|decoder|num_encoder|num_decoder|encoder_num|decoder_num|.*num_hidden)_layers?|depth|n_layer")
+_POSITIONS = re.compile(r"(.*_)?(max_position_embeddings|n_positions|max_seq_len|max_(source|target)_positions|max_sequence_length|seq_length|n_ctx|context_length|max_encoder_position_embeddings|max_decoder_position_embeddings)")
+_WINDOWS = re.compile(r"(.*_)?(sliding_window|window_size|attention_window|attention_chunk_size|sliding_window_size|local_attention|local_radius)(_.*)?")
+_TOKENS = re.compile(r".*token_id(s)?|.*_token_index|.*_idx|.*token_index")
+
+
+def shrunk(config: PreTrainedConfig, *, window: int, positions: int) -> PreTrainedConfig:
+    """A small configuration of the same type. Raises whatever the type raises for sizes that it cannot have."""
+    values = config.to_dict()
+    small = _shrunk(values, window, positions)
+    return type(config).from_dict(small)
+
+
+def windows(config: PreTrainedConfig) -> list[int]:
+    """The windows and chunks that a configuration names."""
+    return list(_windows(config.to_dict()))
+
+
+def _windows(values: Mapping[str, Any]) -> Iterator[int]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _windows(value)
+        elif isinstance(name, str) and _WINDOWS.fullmatch(name):
+            yield from (each for each in (value if isinstance(value, (list, tuple)) else [value]) if _is_size(each))
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _shrunk(values: Mapping[str, Any], window: int, positions: int) -> Values:
+    small: Values = {}
+    chosen = _chosen_layers(values)
+    count = next((values[name] for name in values if name in ("num_hidden_layers", "n_layer", "num_layers")), None)
+    for name, value in values.items():
+        small[name] = _value(name, value, values, window, positions)
+        if chosen and isinstance(value, (list, tuple)) and len(value) == count:
+            small[name] = [value[index] for index in chosen]
+        elif chosen and _LAYER_COUNTS.fullmatch(name) and value == count:
+            small[name] = len(chosen)
+    return small
+
+
+def _value(name: str, value: Any, values: Mapping[str, Any], window: int, positions: int) -> Any:
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return _shrunk(value, window, positions)
+    if _TOKENS.fullmatch(name):
+        return _within_vocabulary(value)
+    if isinstance(value, (list, tuple)) and _WINDOWS.fullmatch(name):
+        return [window if isinstance(each, int) and each > 0 else each for each in value]
+    if isinstance(value, bool) or not isinstance(value, int):
+        return value
+    if _WINDOWS.fullmatch(name):
+        return window if value > 0 else value
+    if _POSITIONS.fullmatch(name):
+        return positions if value > 1 else value
+    if _LAYER_COUNTS.fullmatch(name):
+        return min(value, LAYERS)
+    for pattern, rule in _COMPILED:
+        if pattern.fullmatch(name):
+            return rule(value, dict(values))
+    return value
+
+
+def _within_vocabulary(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_within_vocabulary(each) for each in value]
+    return value % VOCABULARY if isinstance(value, int) and not isinstance(value, bool) and value > 0 else value
+
+
+def _chosen_layers(values: Mapping[str, Any]) -> list[int]:
+    """One layer of each kind, in their order, and at least `LAYERS`; empty where layers are not told apart."""
+    count = next((values[name] for name in values if name in ("num_hidden_layers", "n_layer", "num_layers")), None)
+    if not isinstance(count, int):
+        return []
+    lists = [value for value in values.values() if isinstance(value, (list, tuple)) and len(value) == count]
+    if not lists or count < LAYERS:
+        return []
+    kinds: dict[str, int] = {}
+    for index in range(count):
+        kinds.setdefault(repr([each[index] for each in lists]), index)
+    chosen = sorted(kinds.values())[:MOST_LAYERS]
+    rest = [index for index in range(count - 1, -1, -1) if index not in chosen]
+    return sorted([*chosen, *rest[: max(0, LAYERS - len(chosen))]])
