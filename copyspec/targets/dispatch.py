@@ -32,7 +32,7 @@ def make_target(model: PreTrainedModel, on_unsupported: OnUnsupported) -> Target
     reason = _no_drafts(model, facts)
     if reason is not None:
         return _without_drafts(model, reason, on_unsupported)
-    if is_known(model.config):
+    if is_known(model):
         return _trees(model)
     with lock_of(model):
         failure = selftest.attempt(_trees, model, kind="trees")

@@ -100,7 +100,16 @@ def _shrunk(values: Mapping[str, Any], window: int, positions: int) -> Values:
     count = next((values[name] for name in values if name in ("num_hidden_layers", "n_layer", "num_layers")), None)
     for name, value in values.items():
         small[name] = _value(name, value, values, window, positions)
-        if chosen and isinstance(value, (list, tuple)) and len(value) == count:
+        if name == "num_kv_shared_layers" and chosen and value:
+            small[name] = len(chosen) // 2
+        elif chosen and isinstance(value, Mapping) and _by_layer(value, count):
+            small[name] = {
+                place: _shrunk(value[key], window, positions)
+                for place, index in enumerate(chosen)
+                for key in (index, str(index))
+                if key in value
+            }
+        elif chosen and isinstance(value, (list, tuple)) and len(value) == count:
             small[name] = [value[index] for index in chosen]
         elif chosen and _LAYER_COUNTS.fullmatch(name) and value == count:
             small[name] = len(chosen)
@@ -134,6 +143,14 @@ def _within_vocabulary(value: Any) -> Any:
     return value % VOCABULARY if isinstance(value, int) and not isinstance(value, bool) and value > 0 else value
 
 
+def _by_layer(value: Mapping[Any, Any], count: object) -> bool:
+    """Whether a table holds settings of layers by their numbers."""
+    numbers = [int(key) for key in value if str(key).isdigit()]
+    return bool(value) and len(numbers) == len(value) and isinstance(count, int) and max(numbers) < count and all(
+        isinstance(each, Mapping) for each in value.values()
+    )
+
+
 def _chosen_layers(values: Mapping[str, Any]) -> list[int]:
     """One layer of each kind, in their order, and at least `LAYERS`; empty where layers are not told apart."""
     count = next((values[name] for name in values if name in ("num_hidden_layers", "n_layer", "num_layers")), None)
@@ -146,5 +163,7 @@ def _chosen_layers(values: Mapping[str, Any]) -> list[int]:
     for index in range(count):
         kinds.setdefault(repr([each[index] for each in lists]), index)
     chosen = sorted(kinds.values())[:MOST_LAYERS]
+    if values.get("num_kv_shared_layers"):
+        return [*chosen, *chosen]  # those that share take the keys of a layer of their kind
     rest = [index for index in range(count - 1, -1, -1) if index not in chosen]
     return sorted([*chosen, *rest[: max(0, LAYERS - len(chosen))]])
