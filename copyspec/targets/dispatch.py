@@ -11,7 +11,6 @@ from copyspec.targets import selftest
 from copyspec.targets.base import Target, UnsupportedModelError
 from copyspec.targets.causal import CausalTarget
 from copyspec.targets.facts import ATTENTION_KINDS, ModelFacts, is_recurrent, read_facts
-from copyspec.targets.known import is_known
 from copyspec.targets.limits import rope_border
 from copyspec.targets.locks import lock_of
 from copyspec.targets.plain import PlainTarget
@@ -32,7 +31,7 @@ def make_target(model: PreTrainedModel, on_unsupported: OnUnsupported) -> Target
     reason = _no_drafts(model, facts)
     if reason is not None:
         return _without_drafts(model, reason, on_unsupported)
-    if is_known(model):
+    if selftest.is_known(model):
         return _trees(model)
     with lock_of(model):
         failure = selftest.attempt(_trees, model, kind="trees")
