@@ -42,7 +42,7 @@ from copyspec.targets.base import Target, UnsupportedModelError
 from copyspec.targets.shrinking import windows
 
 WINDOWS = (8, 24)
-PATIENCE = 240.0
+PATIENCE = 900.0
 """Seconds for one type."""
 
 

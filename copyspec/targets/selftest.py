@@ -133,8 +133,10 @@ def _long_on_the_model(model: PreTrainedModel, reason: Exception) -> Callable[[T
 
     def trial(target: Target, model: PreTrainedModel) -> None:
         if far:
-            raise ValueError(f"its window of {far[0]} tokens is beyond a self-test, and no small model could be built "
-                             f"from its configuration: {reason}")
+            raise ValueError(
+                f"its window of {far[0]} tokens is beyond a self-test, and no small model could be built "
+                f"from its configuration: {reason}"
+            )
         _long(target, model, monotonic() + PATIENCE)
 
     return trial

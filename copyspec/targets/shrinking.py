@@ -22,31 +22,34 @@ LAYERS = 2
 MOST_LAYERS = 6
 
 Values = dict[str, Any]
-Rule = tuple[str, Callable[[Any, Values], Any]]
+Rule = Callable[[int, Mapping[str, Any]], int]
 
 
-def _size(number: int) -> Callable[[Any, Values], Any]:
+def _size(number: int) -> Rule:
     """Sets a size that is there; none, 0 and 1 say how the model works."""
     return lambda old, _: number if old > 1 else old
 
 
-def _at_most(number: int) -> Callable[[Any, Values], Any]:
+def _at_most(number: int) -> Rule:
     return lambda old, _: min(old, number)
 
 
-def _key_heads(old: int, values: Values) -> int:
+def _key_heads(old: int, values: Mapping[str, Any]) -> int:
     """As few as before, beside the heads of queries: all of them, one, or some."""
     heads = next((values[name] for name in ("num_attention_heads", "n_head", "num_heads") if values.get(name)), old)
     return HEADS if old >= heads else min(old, HEADS // 2)
 
 
-_RULES: Sequence[Rule] = (
+_RULES: Sequence[tuple[str, Rule]] = (
     (r"(.*_)?vocab_size(_.*)?|vocab_size_per_layer_input", _size(VOCABULARY)),
     (r"(num|n|.*num|num_local)_(key_value|kv)_heads|.*_num_key_value_heads|n_head_kv|.*kv_heads", _key_heads),
     (r"(linear|gdn|kda|lightning)_num_value_heads|linear_num_v_heads", _size(HEADS)),
     (r"linear_num_key_heads", _size(HEADS // 2)),
     (r"mamba_(num|n)_heads|.*mamba_heads", _size(8)),
-    (r"(.*_)?(num|n)_(attention_)?heads?|(num_)?(encoder|decoder)_attention_heads|.*attention_heads|.*_n_heads", _size(HEADS)),
+    (
+        r"(.*_)?(num|n)_(attention_)?heads?|(num_)?(encoder|decoder)_attention_heads|.*attention_heads|.*_n_heads",
+        _size(HEADS),
+    ),
     (r"mamba_(d_)?head(_dim)?|mamba_head_dim", _size(HEAD_DIM)),
     (r"rotary_dim|rotary_ndims", _size(HEAD_DIM // 2)),
     (r"qk_head_dim", lambda old, values: 2 * HEAD_DIM if "qk_nope_head_dim" in values else HEAD_DIM),
@@ -58,23 +61,37 @@ _RULES: Sequence[Rule] = (
     (r".*n_shared_experts|num_shared_experts|.*moe_num_shared_experts", _at_most(1)),
     (r"(?!.*(shared|zero)).*(num|n)_.*experts|.*expert_num", _size(EXPERTS)),
     (r".*lora_(rank|dim)|.*_rank|.*lora_.*rank.*", _size(RANK)),
-    (r"(.*_)?(intermediate_size|ffn_dim|d_ff|n_inner|ffn_hidden_size|ffn_size|ff_dim|intermediate_dim|feed_forward.*size|dim_ff)(_.*)?", _size(INNER)),
-    (r"(.*_)?(hidden_size|d_model|n_embd|embed_dim|emb_dim|hidden_dim|model_dim|embedding_size|word_embed_proj_dim|lru_width|d_embed|embed_size|embedding_dim|attention_hidden_size|dim|hidden_size_per_layer_input)", _size(WIDTH)),
+    (
+        r"(.*_)?(intermediate_size|ffn_dim|d_ff|n_inner|ffn_hidden_size|ffn_size|ff_dim|intermediate_dim|feed_forward.*size|dim_ff)(_.*)?",
+        _size(INNER),
+    ),
+    (
+        r"(.*_)?(hidden_size|d_model|n_embd|embed_dim|emb_dim|hidden_dim|model_dim|embedding_size|word_embed_proj_dim|lru_width|d_embed|embed_size|embedding_dim|attention_hidden_size|dim|hidden_size_per_layer_input)",
+        _size(WIDTH),
+    ),
     (r"(mamba_)?(d_)?state(_size)?|ssm_state_size|mamba_d_state", _size(STATE)),
 )
 _COMPILED = [(re.compile(pattern), rule) for pattern, rule in _RULES]
 
-_LAYER_COUNTS = re.compile(r"(num_hidden|num|n|encoder|decoder|num_encoder|num_decoder|encoder_num|decoder_num|.*num_hidden)_layers?|depth|n_layer")
-_POSITIONS = re.compile(r"(.*_)?(max_position_embeddings|n_positions|max_seq_len|max_(source|target)_positions|max_sequence_length|seq_length|n_ctx|context_length|max_encoder_position_embeddings|max_decoder_position_embeddings)")
-_WINDOWS = re.compile(r"(.*_)?(sliding_window|window_size|attention_window|attention_chunk_size|sliding_window_size|local_attention|local_radius)(_.*)?")
+_LAYER_COUNTS = re.compile(
+    r"(num_hidden|num|n|encoder|decoder|num_encoder|num_decoder|encoder_num|decoder_num|.*num_hidden)_layers?|depth|n_layer"
+)
+_POSITIONS = re.compile(
+    r"(.*_)?(max_position_embeddings|n_positions|max_seq_len|max_(source|target)_positions|max_sequence_length|seq_length|n_ctx|context_length|max_encoder_position_embeddings|max_decoder_position_embeddings)"
+)
+_WINDOWS = re.compile(
+    r"(.*_)?(sliding_window|window_size|attention_window|attention_chunk_size|sliding_window_size|local_attention|local_radius)(_.*)?"
+)
 _TOKENS = re.compile(r".*token_id(s)?|.*_token_index|.*_idx|.*token_index")
 
 
-def shrunk(config: PreTrainedConfig, *, window: int, positions: int) -> PreTrainedConfig:
-    """A small configuration of the same type. Raises whatever the type raises for sizes that it cannot have."""
-    values = config.to_dict()
-    small = _shrunk(values, window, positions)
-    return type(config).from_dict(small)
+def shrunk(
+    config: PreTrainedConfig, *, window: int, positions: int, sizes: Mapping[str, Any] | None = None
+) -> PreTrainedConfig:
+    """A small configuration of the same type, with `sizes` as they are given. Raises whatever the type raises for
+    sizes that it cannot have."""
+    small = _shrunk(config.to_dict(), window, positions)
+    return type(config).from_dict(small | dict(sizes or {}))
 
 
 def windows(config: PreTrainedConfig) -> list[int]:
@@ -110,7 +127,7 @@ def _shrunk(values: Mapping[str, Any], window: int, positions: int) -> Values:
                 if key in value
             }
         elif chosen and isinstance(value, (list, tuple)) and len(value) == count:
-            small[name] = [value[index] for index in chosen]
+            small[name] = _value(name, [value[index] for index in chosen], values, window, positions)
         elif chosen and _LAYER_COUNTS.fullmatch(name) and value == count:
             small[name] = len(chosen)
     return small
@@ -123,6 +140,9 @@ def _value(name: str, value: Any, values: Mapping[str, Any], window: int, positi
         return _within_vocabulary(value)
     if isinstance(value, (list, tuple)) and _WINDOWS.fullmatch(name):
         return [window if isinstance(each, int) and each > 0 else each for each in value]
+    if isinstance(value, (list, tuple)) and value and all(type(each) is int for each in value):
+        rule = _rule(name)
+        return value if rule is None else [rule(each, values) for each in value]
     if isinstance(value, bool) or not isinstance(value, int):
         return value
     if _WINDOWS.fullmatch(name):
@@ -131,10 +151,12 @@ def _value(name: str, value: Any, values: Mapping[str, Any], window: int, positi
         return positions if value > 1 else value
     if _LAYER_COUNTS.fullmatch(name):
         return min(value, LAYERS)
-    for pattern, rule in _COMPILED:
-        if pattern.fullmatch(name):
-            return rule(value, dict(values))
-    return value
+    rule = _rule(name)
+    return value if rule is None else rule(value, values)
+
+
+def _rule(name: str) -> Rule | None:
+    return next((rule for pattern, rule in _COMPILED if pattern.fullmatch(name)), None)
 
 
 def _within_vocabulary(value: Any) -> Any:
@@ -146,8 +168,12 @@ def _within_vocabulary(value: Any) -> Any:
 def _by_layer(value: Mapping[Any, Any], count: object) -> bool:
     """Whether a table holds settings of layers by their numbers."""
     numbers = [int(key) for key in value if str(key).isdigit()]
-    return bool(value) and len(numbers) == len(value) and isinstance(count, int) and max(numbers) < count and all(
-        isinstance(each, Mapping) for each in value.values()
+    return (
+        bool(value)
+        and len(numbers) == len(value)
+        and isinstance(count, int)
+        and max(numbers) < count
+        and all(isinstance(each, Mapping) for each in value.values())
     )
 
 

@@ -25,8 +25,8 @@ TOLERANCE_LOW_PRECISION = 0.1
 
 EMPTY, CHAIN, SHORT = (), tuple(range(ROOT, 8)), (ROOT, ROOT)
 BRANCHED = (ROOT, 0, 1, 0, ROOT, 4)
-WIDE = (*CHAIN, ROOT, 9, 10, 3, 12, 5, 2, ROOT)
-"""Parents of the nodes of drafts."""
+WIDE = (ROOT, 0, 1, ROOT, *range(3, 12), 1, 5, ROOT)
+"""Parents of the nodes of drafts. `WIDE` has a path beyond a sibling's window that does not lie where it stands."""
 
 
 _BACK = 20
