@@ -19,6 +19,11 @@ POSITIONS = 96
 
 _DEFAULT_ROPE = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [1, 1, 2]}
 
+_INDEXER = {
+    "indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 256, "indexer_budget": 8,
+    "indexer_compress_ratio": 2,
+}  # fmt: skip
+
 MADE: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1, 3, 5]},
     "cohere_compass_text": {"rope_parameters": {"full_attention": _DEFAULT_ROPE}},
@@ -31,11 +36,9 @@ MADE: dict[str, dict[str, Any]] = {
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 16},
     "ministral": {"head_dim": 128},
     "nemotron": {"num_key_value_heads": 8},
+    "qwen4_exp": {"text_config": _INDEXER},
     "gemma4_assistant": {"text_config": {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}},
-    "qwen4_exp_text": {
-        "indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 256, "indexer_budget": 8,
-        "indexer_compress_ratio": 2,
-    },
+    "qwen4_exp_text": _INDEXER,
     "xmod": {"default_language": "en_XX", "languages": ["en_XX"]},
 }  # fmt: skip
 """What types need beside their defaults, which alone make no model."""
@@ -72,7 +75,6 @@ def tiny(model_type: str, window: int) -> PreTrainedModel:
     if not config.is_encoder_decoder and hasattr(config, "is_decoder"):
         config.is_decoder = True
     small = shrunk(config, window=window, positions=POSITIONS, sizes=SMALL.get(model_type))
-    small.eos_token_id = None
     small.tie_word_embeddings = False
     return build(kind, small)
 

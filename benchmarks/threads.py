@@ -202,9 +202,8 @@ class Caller:
         return {"references": [self._noisy(subject.greedy[index])], "max_new_tokens": TOKENS}
 
     def _noisy(self, tokens: Sequence[int]) -> str:
-        return " ".join(
-            f"w{self._draw.randrange(1, 96) if self._draw.random() < 0.2 else each or 1}" for each in tokens
-        )
+        noisy = [self._draw.randrange(1, 96) if self._draw.random() < 0.2 else each or 1 for each in tokens]
+        return " ".join(f"w{each}" for each in noisy)
 
     def _check(self, subject: Subject, index: int, found: Sequence[int], *, whole: bool = True) -> None:
         if not subject.exact:
@@ -249,16 +248,12 @@ def run(minutes: float, threads: int) -> int:
         each.name
         for each, as_it_was in zip(subjects, before, strict=True)
         if fingerprint(each.model) != as_it_was
-        or any(
-            generated(each.model, prompt)[0] != truth for prompt, truth in zip(each.prompts, each.greedy, strict=True)
-        )
+        or [generated(each.model, prompt)[0] for prompt in each.prompts] != each.greedy
     ]
     for error in errors[:5]:
         print(error)
     calls = sum(count for name, count in counts.items() if name != "tie")
-    print(
-        f"{threads} threads, {minutes:g} minutes, {len(subjects)} models: {calls} calls {dict(sorted(counts.items()))}"
-    )
+    print(f"{threads} threads, {minutes:g} minutes, {len(subjects)} models: {calls} calls, {dict(counts)}")
     print(f"{len(errors)} wrong, {len(broken)} broken models {broken}")
     return len(errors) + len(broken)
 

@@ -37,7 +37,7 @@ _lock = threading.Lock()
 
 
 def is_known(model: PreTrainedModel) -> bool:
-    """Whether the tests of this project check models of this class and configuration, so that no self-test is needed."""
+    """Whether the tests of this project check models of this class and configuration: no self-test is needed."""
     ours = type(model).__module__.startswith("transformers.models.")
     return ours and digest(model.config) in KNOWN
 

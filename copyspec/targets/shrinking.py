@@ -40,49 +40,74 @@ def _key_heads(old: int, values: Mapping[str, Any]) -> int:
     return HEADS if old >= heads else min(old, HEADS // 2)
 
 
+def _names(*parts: str) -> str:
+    """A pattern of any of these, with or without something before them."""
+    return rf"(.*_)?({'|'.join(parts)})"
+
+
 _RULES: Sequence[tuple[str, Rule]] = (
-    (r"(.*_)?vocab_size(_.*)?|vocab_size_per_layer_input", _size(VOCABULARY)),
-    (r"(num|n|.*num|num_local)_(key_value|kv)_heads|.*_num_key_value_heads|n_head_kv|.*kv_heads", _key_heads),
-    (r"(linear|gdn|kda|lightning)_num_value_heads|linear_num_v_heads", _size(HEADS)),
+    (_names("vocab_size") + "(_.*)?", _size(VOCABULARY)),
+    (_names(r"num_(key_value|kv)_heads", "n_head_kv", "kv_n_heads", "n_kv_heads", "kv_heads"), _key_heads),
     (r"linear_num_key_heads", _size(HEADS // 2)),
     (r"mamba_(num|n)_heads|.*mamba_heads", _size(8)),
-    (
-        r"(.*_)?(num|n)_(attention_)?heads?|(num_)?(encoder|decoder)_attention_heads|.*attention_heads|.*_n_heads",
-        _size(HEADS),
-    ),
-    (r"mamba_(d_)?head(_dim)?|mamba_head_dim", _size(HEAD_DIM)),
-    (r"rotary_dim|rotary_ndims", _size(HEAD_DIM // 2)),
+    (_names(r"(num|n)_(.*_)?heads?", "attention_heads"), _size(HEADS)),
+    (r"mamba_(d_)?head(_dim)?", _size(HEAD_DIM)),
+    (r"rotary_(dim|ndims)", _size(HEAD_DIM // 2)),
     (r"qk_head_dim", lambda old, values: 2 * HEAD_DIM if "qk_nope_head_dim" in values else HEAD_DIM),
-    (r".*head_dim(_.*)?|d_kv|attention_head_size|.*head_size|attn_dim|kv_channels", _size(HEAD_DIM)),
+    (_names("head_dim", "head_size", "d_kv", "attn_dim", "kv_channels") + "(_.*)?", _size(HEAD_DIM)),
     (r"relative_attention_num_buckets", _at_most(8)),
     (r"relative_attention_max_distance", _at_most(16)),
-    (r"(n_group|topk_group|n_groups|num_expert_groups?)", _at_most(1)),
-    (r".*experts_per_tok(en)?|moe_top_?k|.*top_k(_experts)?|moe_k|num_selected_experts|moe_topk", _at_most(CHOSEN)),
-    (r".*n_shared_experts|num_shared_experts|.*moe_num_shared_experts", _at_most(1)),
-    (r"(?!.*(shared|zero)).*(num|n)_.*experts|.*expert_num", _size(EXPERTS)),
-    (r".*lora_(rank|dim)|.*_rank|.*lora_.*rank.*", _size(RANK)),
+    (r"n_groups?|topk_group|num_expert_groups?", _at_most(1)),
     (
-        r"(.*_)?(intermediate_size|ffn_dim|d_ff|n_inner|ffn_hidden_size|ffn_size|ff_dim|intermediate_dim|feed_forward.*size|dim_ff)(_.*)?",
+        r"(?!index_)" + _names(r"experts_per_tok(en)?", r"top_?k(_experts)?", "moe_k", "num_selected_experts"),
+        _at_most(CHOSEN),
+    ),
+    (_names("n_shared_experts", "num_shared_experts"), _at_most(1)),
+    (r"(?!.*(shared|zero)).*(num|n)_.*experts|.*expert_num", _size(EXPERTS)),
+    (_names("rank", "lora_dim") + "(_.*)?", _size(RANK)),
+    (
+        _names(
+            "intermediate_(size|dim)",
+            "ffn_(dim|size|hidden_size)",
+            "d_ff",
+            "n_inner",
+            "ff_dim",
+            "dim_ff",
+            "feed_forward.*size",
+        )
+        + "(_.*)?",
         _size(INNER),
     ),
     (
-        r"(.*_)?(hidden_size|d_model|n_embd|embed_dim|emb_dim|hidden_dim|model_dim|embedding_size|word_embed_proj_dim|lru_width|d_embed|embed_size|embedding_dim|attention_hidden_size|dim|hidden_size_per_layer_input)",
+        _names(
+            "hidden_(size|dim)", "d_model", "n_embd", "d_embed", "(embed|emb|embedding)_(size|dim)", "model_dim", "dim"
+        )
+        + "|word_embed_proj_dim|lru_width|hidden_size_per_layer_input",
         _size(WIDTH),
     ),
-    (r"(mamba_)?(d_)?state(_size)?|ssm_state_size|mamba_d_state", _size(STATE)),
+    (_names("(d_)?state(_size)?"), _size(STATE)),
 )
 _COMPILED = [(re.compile(pattern), rule) for pattern, rule in _RULES]
 
-_LAYER_COUNTS = re.compile(
-    r"(num_hidden|num|n|encoder|decoder|num_encoder|num_decoder|encoder_num|decoder_num|.*num_hidden)_layers?|depth|n_layer"
-)
+_LAYERS = re.compile(r"((.*_)?num_hidden|num|n|encoder|decoder|(num_(en|de)coder)|((en|de)coder_num))_layers?|depth")
 _POSITIONS = re.compile(
-    r"(.*_)?(max_position_embeddings|n_positions|max_seq_len|max_(source|target)_positions|max_sequence_length|seq_length|n_ctx|context_length|max_encoder_position_embeddings|max_decoder_position_embeddings)"
+    _names(
+        "max_.*position_embeddings",
+        "n_positions",
+        "n_ctx",
+        "max_seq(uence)?_len(gth)?",
+        "max_(source|target)_positions",
+    )
+    + "|(.*_)?seq_length|context_length"
 )
 _WINDOWS = re.compile(
-    r"(.*_)?(sliding_window|window_size|attention_window|attention_chunk_size|sliding_window_size|local_attention|local_radius)(_.*)?"
+    _names(
+        "sliding_window", "window_size", "attention_window", "attention_chunk_size", "local_attention", "local_radius"
+    )
+    + "(_.*)?"
 )
-_TOKENS = re.compile(r".*token_id(s)?|.*_token_index|.*_idx|.*token_index")
+_TOKENS = re.compile(r".*(token_ids?|token_index|_idx)")
+_COUNTS = ("num_hidden_layers", "n_layer", "num_layers")
 
 
 def shrunk(
@@ -114,7 +139,7 @@ def _is_size(value: object) -> bool:
 def _shrunk(values: Mapping[str, Any], window: int, positions: int) -> Values:
     small: Values = {}
     chosen = _chosen_layers(values)
-    count = next((values[name] for name in values if name in ("num_hidden_layers", "n_layer", "num_layers")), None)
+    count = next((values[name] for name in values if name in _COUNTS), None)
     for name, value in values.items():
         small[name] = _value(name, value, values, window, positions)
         if name == "num_kv_shared_layers" and chosen and value:
@@ -128,7 +153,7 @@ def _shrunk(values: Mapping[str, Any], window: int, positions: int) -> Values:
             }
         elif chosen and isinstance(value, (list, tuple)) and len(value) == count:
             small[name] = _value(name, [value[index] for index in chosen], values, window, positions)
-        elif chosen and _LAYER_COUNTS.fullmatch(name) and value == count:
+        elif chosen and _LAYERS.fullmatch(name) and value == count:
             small[name] = len(chosen)
     return small
 
@@ -149,7 +174,7 @@ def _value(name: str, value: Any, values: Mapping[str, Any], window: int, positi
         return window if value > 0 else value
     if _POSITIONS.fullmatch(name):
         return positions if value > 1 else value
-    if _LAYER_COUNTS.fullmatch(name):
+    if _LAYERS.fullmatch(name):
         return min(value, LAYERS)
     rule = _rule(name)
     return value if rule is None else rule(value, values)
@@ -179,7 +204,7 @@ def _by_layer(value: Mapping[Any, Any], count: object) -> bool:
 
 def _chosen_layers(values: Mapping[str, Any]) -> list[int]:
     """One layer of each kind, in their order, and at least `LAYERS`; empty where layers are not told apart."""
-    count = next((values[name] for name in values if name in ("num_hidden_layers", "n_layer", "num_layers")), None)
+    count = next((values[name] for name in values if name in _COUNTS), None)
     if not isinstance(count, int):
         return []
     lists = [value for value in values.values() if isinstance(value, (list, tuple)) and len(value) == count]
