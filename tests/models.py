@@ -184,6 +184,8 @@ def tiny(name: str, *, seed: int = 0, eos: int | None = None, **overrides: Any) 
     `eos` is the end-of-sequence id of its generation config (None: it never ends by itself); `overrides` go into
     the configuration. The same arguments give the same weights.
     """
+    name, other = VARIANTS.get(name, (name, {}))
+    overrides = other | overrides
     table = CAUSAL.get(name) or RECURRENT.get(name) or SEQ2SEQ[name]
     # Untied: with tied weights and random layers the likeliest token is the last one again.
     common = {"eos_token_id": eos, "bos_token_id": 1, "tie_word_embeddings": False}

@@ -29,7 +29,9 @@ def test_types_that_were_wrong(name: str, outcome: str, monkeypatch: pytest.Monk
 def test_a_wrong_output_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     right = architectures_check._decoded
     monkeypatch.setattr(
-        architectures_check, "_decoded", lambda *given: [[*out[:5], (out[5] + 1) % 90, *out[6:]] for out in right(*given)]
+        architectures_check,
+        "_decoded",
+        lambda *given: [[*out[:5], (out[5] + 1) % 90, *out[6:]] for out in right(*given)],
     )
     monkeypatch.setattr(architectures_check, "RUNS", ((3, 0.2),))
     finding = architectures.examine("gpt2")

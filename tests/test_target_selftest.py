@@ -170,6 +170,18 @@ def test_models_without_a_sibling_are_tested_themselves(monkeypatch: pytest.Monk
         wrap(models.tiny("mistral", sliding_window=512))
 
 
+def test_siblings_that_do_not_work_are_no_reason_to_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = sibling.build
+
+    def misshapen(*given: Any) -> Any:
+        made = right(*given)
+        made.lm_head = torch.nn.Linear(7, 9)
+        return made
+
+    monkeypatch.setattr(sibling, "build", misshapen)
+    assert wrap(models.tiny("qwen2")).supports_trees
+
+
 def test_gpt_neo_is_not_verified_by_tree(caplog: pytest.LogCaptureFixture) -> None:
     """It cuts its own masks by column: 9 of 30 ragged batches were wrong when its self-test was short."""
     from transformers import GPTNeoConfig, GPTNeoForCausalLM

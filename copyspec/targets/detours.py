@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-_GUARD = threading.Lock()  # of the detours in place
+_GUARD = threading.RLock()  # of the detours in place
 _ABSENT = object()
 
 

@@ -86,7 +86,7 @@ def is_recurrent(model: PreTrainedModel) -> bool:
 
 
 _swaps: dict[int, tuple[PreTrainedConfig, str, int]] = {}  # by id: what is swapped, for what, and how often
-_SWAPPING = threading.Lock()
+_SWAPPING = threading.RLock()
 
 
 @contextmanager

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 # Reentrant: the garbage collector may close an abandoned stream in the middle of another one's step.
 _LOCKS: WeakKeyDictionary[PreTrainedModel, threading.RLock] = WeakKeyDictionary()
-_GUARD = threading.Lock()
+_GUARD = threading.RLock()
 
 
 def lock_of(model: PreTrainedModel) -> threading.RLock:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from copyspec.targets import sibling
 from copyspec.targets.known import KNOWN, digest
 from copyspec.targets.shrinking import windows
-from copyspec.targets.trial import BRANCHED, CHAIN, EMPTY, SHORT, WIDE, Trial
+from copyspec.targets.trial import BRANCHED, CHAIN, EMPTY, SHORT, WIDE, Trial, generated
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -45,15 +45,32 @@ def is_known(model: PreTrainedModel) -> bool:
 def attempt(make: MakeTarget, model: PreTrainedModel, *, kind: str) -> str | None:
     """None where the target that `make` gives scores as `generate` does, else why not. `kind` names the target."""
     try:
-        config = sibling.small_config(model)
-        key = (type(model), kind, json.dumps(config.to_dict(), sort_keys=True, default=str))
-        with _lock:
-            if key not in _findings:
-                _findings[key] = _failure(make, sibling.build(type(model), config), _long)
-            found = _findings[key]
+        found = _found_on_sibling(make, model, kind)
     except Exception as error:  # a configuration of sizes that cannot be made small
         found = _failure(make, model, _long_on_the_model(model, error))
     return found or _failure(make, model, _brief)
+
+
+def _found_on_sibling(make: MakeTarget, model: PreTrainedModel, kind: str) -> str | None:
+    """Raises whatever shows that no sibling of `model` works."""
+    config = sibling.small_config(model)
+    key = (type(model), kind, json.dumps(config.to_dict(), sort_keys=True, default=str))
+    with _lock:
+        if key not in _findings:
+            small = sibling.build(type(model), config)
+            _check_alive(small)
+            _findings[key] = _failure(make, small, _long)
+        return _findings[key]
+
+
+def _check_alive(model: PreTrainedModel) -> None:
+    """Whether it generates anything: sizes that do not fit one another may show no earlier."""
+    size = int(model.config.get_text_config(decoder=True).vocab_size)
+    prompt = [size // 2, size // 3]
+    sequence = [2, *prompt] if model.config.is_encoder_decoder else prompt
+    logits = generated(model, prompt, [*sequence, *prompt], 1 if model.config.is_encoder_decoder else len(prompt))
+    if not bool(logits.isfinite().all()):
+        raise ValueError("its small sibling has no finite logits")
 
 
 def _failure(make: MakeTarget, model: PreTrainedModel, trial: Callable[[Target, PreTrainedModel], None]) -> str | None:
