@@ -171,7 +171,7 @@ _MEANING = {
     "chains": "Drafts are verified as chains, row by row; outputs equal",
     "plain": 'Refused with a reason; `on_unsupported="plain"` decodes without drafts; outputs equal',
     "refused": "Refused with a reason, without drafts too",
-    "no text": "`generate` takes no prompt of tokens alone (images, sounds, codebooks), or not with the sizes built here",
+    "no text": "`generate` takes no prompt of tokens alone (images, sounds, codebooks), or not in these sizes",
     "not built": "No tiny model was built from the type's configuration",
     "wrong": "An output differs",
 }
@@ -182,10 +182,9 @@ def markdown(findings: Sequence[Finding]) -> str:
     lines = [
         "# Architectures",
         "",
-        f"What `python -m benchmarks.architectures` found with transformers {transformers.__version__}: tiny models with "
-        "random weights of every",
-        "causal and encoder-decoder type beside their own `generate`, windows of 8 and 24 tokens, ragged batches whose",
-        "rows join and leave, drafts right, wrong and sometimes right.",
+        f"What `python -m benchmarks.architectures` found with transformers {transformers.__version__}: tiny models",
+        "with random weights of every causal and encoder-decoder type beside their own `generate`, windows of 8 and",
+        "24 tokens, ragged batches whose rows join and leave, drafts right, wrong and sometimes right.",
         "",
         "| outcome | types |",
         "|---|---|",
