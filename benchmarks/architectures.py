@@ -29,6 +29,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from time import monotonic
 
@@ -131,7 +132,7 @@ def _work(model_type: str, answer: Connection) -> None:
 def run(types: Sequence[str], jobs: int) -> Iterator[Finding]:
     """A process per type, `jobs` at a time: none can disturb another, or hold up the rest."""
     waiting = list(types)
-    running: dict[Connection, tuple[str, multiprocessing.Process, float]] = {}
+    running: dict[Connection, tuple[str, BaseProcess, float]] = {}
     context = multiprocessing.get_context("fork")
     while waiting or running:
         while waiting and len(running) < jobs:
@@ -140,7 +141,8 @@ def run(types: Sequence[str], jobs: int) -> Iterator[Finding]:
             process.start()
             theirs.close()
             running[ours] = waiting.pop(0), process, monotonic()
-        for pipe in wait(list(running), timeout=1.0):
+        ready = wait(list(running), timeout=1.0)
+        for pipe in [each for each in running if each in ready]:
             model_type, process, _ = running.pop(pipe)
             try:
                 finding = Finding(**pipe.recv())

@@ -85,4 +85,5 @@ def _class_of(config: PreTrainedConfig) -> type[PreTrainedModel]:
     )
     table = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING if reads else MODEL_FOR_CAUSAL_LM_MAPPING
     found = table[type(config)]
-    return found[0] if isinstance(found, (list, tuple)) else found
+    kind: type[PreTrainedModel] = found[0] if isinstance(found, (list, tuple)) else found
+    return kind

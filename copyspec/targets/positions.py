@@ -94,7 +94,8 @@ def _tempered_queries(attention: nn.Module, positions: torch.Tensor) -> Iterator
 
     def scale(*args: object, **kwargs: object) -> torch.Tensor:
         output: torch.Tensor = project(*args, **kwargs)
-        return (output * scales.to(output.device)).to(output.dtype)
+        scaled: torch.Tensor = output * scales.to(output.device)
+        return scaled.to(output.dtype)
 
     with detour(projection, _FORWARD, scale), detour(attention, _TEMPERATURE, False):
         yield

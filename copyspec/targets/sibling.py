@@ -38,12 +38,12 @@ def small_config(model: PreTrainedModel) -> PreTrainedConfig:
 def build(kind: type[PreTrainedModel], config: PreTrainedConfig) -> PreTrainedModel:
     """A model of random weights: float32, on the CPU, in eval mode. The generators of torch are left alone."""
     with torch.device("meta"):
-        size = sum(parameter.numel() for parameter in kind(config).parameters())  # type: ignore[arg-type]
+        size = sum(parameter.numel() for parameter in kind(config).parameters())
     if size > MOST_PARAMETERS:
         raise ValueError(f"its small sibling would have {size:,} parameters")
     generator = torch.Generator().manual_seed(_SEED)
     with torch.device("cpu"), _OwnGenerator(generator), torch.no_grad():
-        model = kind(config).float().eval()  # type: ignore[arg-type]
+        model: PreTrainedModel = kind(config).to(torch.float32).eval()
         for parameter in model.parameters():
             # Unit gain: the usual initialisation gives nearly constant logits, in which no wrong mask would show.
             if parameter.dim() >= 2:

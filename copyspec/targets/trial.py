@@ -177,7 +177,7 @@ def generated(model: PreTrainedModel, prompt: Sequence[int], sequence: Sequence[
     return torch.cat(output.logits)
 
 
-class _Forced(LogitsProcessor):  # type: ignore[no-untyped-call]
+class _Forced(LogitsProcessor):
     """Lets `generate` say nothing but a known sequence."""
 
     def __init__(self, sequence: Sequence[int]) -> None:
