@@ -137,10 +137,10 @@ def run(types: Sequence[str], jobs: int) -> Iterator[Finding]:
     while waiting or running:
         while waiting and len(running) < jobs:
             ours, theirs = context.Pipe(duplex=False)
-            process = context.Process(target=_work, args=(waiting[0], theirs))
-            process.start()
+            started = context.Process(target=_work, args=(waiting[0], theirs))
+            started.start()
             theirs.close()
-            running[ours] = waiting.pop(0), process, monotonic()
+            running[ours] = waiting.pop(0), started, monotonic()
         ready = wait(list(running), timeout=1.0)
         for pipe in [each for each in running if each in ready]:
             model_type, process, _ = running.pop(pipe)
@@ -150,8 +150,8 @@ def run(types: Sequence[str], jobs: int) -> Iterator[Finding]:
                 finding = Finding(model_type, "wrong", reason="the process died")
             process.join()
             yield finding
-        for pipe, (model_type, process, started) in list(running.items()):
-            if monotonic() - started > PATIENCE:
+        for pipe, (model_type, process, since) in list(running.items()):
+            if monotonic() - since > PATIENCE:
                 process.kill()
                 del running[pipe]
                 yield Finding(model_type, "wrong", reason=f"not done after {PATIENCE:.0f} seconds")

@@ -43,7 +43,8 @@ def build(kind: type[PreTrainedModel], config: PreTrainedConfig) -> PreTrainedMo
         raise ValueError(f"its small sibling would have {size:,} parameters")
     generator = torch.Generator().manual_seed(_SEED)
     with torch.device("cpu"), _OwnGenerator(generator), torch.no_grad():
-        model: PreTrainedModel = kind(config).to(torch.float32).eval()
+        made: Any = kind(config)  # whose `to` is typed as a function of its own class
+        model: PreTrainedModel = made.to(torch.float32).eval()
         for parameter in model.parameters():
             # Unit gain: the usual initialisation gives nearly constant logits, in which no wrong mask would show.
             if parameter.dim() >= 2:
