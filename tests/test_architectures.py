@@ -15,7 +15,7 @@ TABLE = Path("benchmarks/results/architectures.json")
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("name", "outcome"), [("roberta", "trees"), ("moshi", "trees"), ("gpt_neo", "chains"), ("falcon_mamba", "plain")]
+    ("name", "outcome"), [("roberta", "trees"), ("moshi", "plain"), ("gpt_neo", "chains"), ("falcon_mamba", "plain")]
 )
 def test_types_that_were_wrong(name: str, outcome: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(architectures, "WINDOWS", (8,))
