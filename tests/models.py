@@ -35,6 +35,15 @@ _YARN: dict[str, Any] = {
     "original_max_position_embeddings": WINDOW,
 }
 
+_LLAMA3: dict[str, Any] = {
+    "rope_type": "llama3",
+    "rope_theta": 1e4,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": WINDOW,
+}
+
 LONGROPE: dict[str, Any] = {
     "rope_type": "longrope",
     "rope_theta": 1e4,
@@ -105,6 +114,15 @@ CAUSAL: dict[str, dict[str, Any]] = {
     "mpt": {"vocab_size": VOCAB_SIZE, "d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 512},
 }
 
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama-llama3": ("llama", {"rope_parameters": _LLAMA3}),
+    "mistral-full": ("mistral", {"sliding_window": None}),
+    "phi3-window": ("phi3", {"sliding_window": WINDOW}),
+    "falcon-7b": ("falcon", {"new_decoder_architecture": False}),
+    "mixtral-window": ("mixtral", {"sliding_window": WINDOW}),
+}
+"""Other shapes of these types that checkpoints have: (type, what is different)."""
+
 RECURRENT: dict[str, dict[str, Any]] = {
     "mamba": {"vocab_size": VOCAB_SIZE, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
     "rwkv": {"vocab_size": VOCAB_SIZE, "hidden_size": 32, "num_hidden_layers": 2, "context_length": 512},
@@ -166,6 +184,8 @@ def tiny(name: str, *, seed: int = 0, eos: int | None = None, **overrides: Any) 
     `eos` is the end-of-sequence id of its generation config (None: it never ends by itself); `overrides` go into
     the configuration. The same arguments give the same weights.
     """
+    name, other = VARIANTS.get(name, (name, {}))
+    overrides = other | overrides
     table = CAUSAL.get(name) or RECURRENT.get(name) or SEQ2SEQ[name]
     # Untied: with tied weights and random layers the likeliest token is the last one again.
     common = {"eos_token_id": eos, "bos_token_id": 1, "tie_word_embeddings": False}

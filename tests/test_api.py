@@ -552,3 +552,17 @@ def test_scores_are_looked_up_only_where_outputs_differ(monkeypatch: pytest.Monk
 def test_byte_level_outputs_may_be_no_text_at_all() -> None:
     result = engine(1).generate([5], ignore_eos=True, temperature=3.0, seed=2, max_new_tokens=60)
     assert result.text == byte_level().decode(list(result.token_ids), skip_special_tokens=True)
+
+
+def test_a_near_tie_is_called_by_its_name() -> None:
+    from copyspec import Difference
+    from copyspec.engine.results import describe
+    from copyspec.verification.margins import Margin
+
+    plain, copied = Margin(4, 7.1234567, 5, 7.1234562), Margin(5, 7.1234565, 4, 7.1234562)
+    tied = Difference(3, 4, 5, "a", "b", plain, copied)
+    assert tied.near_tie is not None and 0 < tied.near_tie < 1e-6
+    assert describe(tied).endswith("a near-tie: 7e-08 of the scores apart, within the rounding of float32")
+    for other in (Margin(5, 7.2, 4, 7.1), Margin(5, 7.1, 6, 7.1), None):
+        apart = Difference(3, 4, 5, "a", "b", plain, other)
+        assert apart.near_tie is None and "near-tie" not in describe(apart)

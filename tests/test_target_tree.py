@@ -108,7 +108,7 @@ def fingerprint(model: PreTrainedModel) -> list[object]:
     return parts
 
 
-@pytest.mark.parametrize("name", [*models.CAUSAL, *models.SEQ2SEQ])
+@pytest.mark.parametrize("name", [*models.CAUSAL, *models.SEQ2SEQ, *models.VARIANTS])
 def test_nodes_equal_paths_alone(name: str) -> None:
     model = models.tiny(name)
     before = fingerprint(model)

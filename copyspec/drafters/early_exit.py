@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from copyspec.targets.locks import share_lock
+
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
@@ -19,9 +21,9 @@ def early_exit(model: PreTrainedModel, layers: int) -> PreTrainedModel:
     """A model of the first `layers` layers of a decoder-only `model`, with its norm and its head behind them.
 
     It shares every module with `model`, which is not altered and may be moved or used meanwhile: no weight is
-    copied. LayerSkip (Elhoushi et al. 2024, arXiv 2404.16710) trains models for this; others have likely tokens in
-    their early layers now and then. Raises ValueError where the architecture has no such layers, and for a number
-    that leaves none or all of them.
+    copied, and the two take turns. LayerSkip (Elhoushi et al. 2024, arXiv 2404.16710) trains models for this; others
+    have likely tokens in their early layers now and then. Raises ValueError where the architecture has no such layers,
+    and for a number that leaves none or all of them.
     """
     decoder = model.base_model
     stack = getattr(decoder, "layers", None)
@@ -44,6 +46,7 @@ def early_exit(model: PreTrainedModel, layers: int) -> PreTrainedModel:
         raise ValueError(f"{type(model).__name__} cannot be left early: it keeps {missing[0]!r} outside its modules")
     shallow.generation_config = model.generation_config
     shallow.train(model.training)
+    share_lock(shallow, model)
     return shallow
 
 

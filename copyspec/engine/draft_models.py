@@ -76,6 +76,8 @@ class DraftModels:
         if isinstance(chosen, str) and chosen == POOL:
             return lambda row: PoolPredictor(row.prompt)
         key = identity(named(chosen) if isinstance(chosen, (str, os.PathLike)) else chosen)
+        if (found := self._loaded.get(key)) is not None:
+            return found[1]  # whoever holds the model's lock waits for no one who loads
         check_forked(self._loading, "loading a draft model")
         with self._loading:
             loaded = self._loaded

@@ -170,7 +170,10 @@ class Engine:
         not fit into the model's context is None, instead of PromptTooLongError. A None among the inputs says that
         there is nothing to add at this moment. Closing the iterator ends the generation.
         """
-        return generate_each(self, inputs, check_options(options), ordered=ordered, skip_too_long=skip_too_long)
+        checked = check_options(options)
+        self._check_loaded()
+        self._drafting.predictors(checked.draft_models)  # loaded now: inputs are taken while this thread has the model
+        return generate_each(self, inputs, checked, ordered=ordered, skip_too_long=skip_too_long)
 
     def jobs(
         self, prompt: object, references: object, options: CallOptions, earlier: Sequence[Sequence[int]] = ()

@@ -12,6 +12,10 @@ SourceName = str
 """`edit_source`, `prompt`, `output`, or the name of a reference (`references[0]`, a document's own name)."""
 
 
+NEAR_TIE = 1e-5
+"""Part of a score that passes of different shape may differ by in float32: ten times what has been measured."""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """A stretch of a source that holds the tokens of a span."""
@@ -207,6 +211,15 @@ class Difference:
     plain_margin: Margin | None  # the two best scores there, in each of the runs
     copied_margin: Margin | None
 
+    @property
+    def near_tie(self) -> float | None:
+        """How far apart the two tokens score, over their size, where that is what float32 rounds: passes of different
+        shape may then pick either. None where the scores are further apart, or not known."""
+        margins = (self.plain_margin, self.copied_margin)
+        gaps = [_gap(margin, {self.plain_token, self.copied_token}) for margin in margins]
+        known = [gap for gap in gaps if gap is not None]
+        return max(known) if len(known) == 2 and max(known) <= NEAR_TIE else None
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -233,6 +246,13 @@ class Comparison:
         return f"{head}, outputs differ at token {self.difference.position}: {describe(self.difference)}"
 
 
+def _gap(margin: Margin | None, tokens: set[int | None]) -> float | None:
+    """Between the two best scores, over the larger; None where these are not `tokens`."""
+    if margin is None or {margin.token, margin.runner_up} != tokens:
+        return None
+    return abs(margin.score - margin.runner_up_score) / max(1.0, abs(margin.score), abs(margin.runner_up_score))
+
+
 def describe(difference: Difference) -> str:
     """Both tokens with the scores that decided."""
 
@@ -245,4 +265,7 @@ def describe(difference: Difference) -> str:
         return f"{name} {token} {text!r}{scores}"
 
     plain = side("plain", difference.plain_token, difference.plain_text, difference.plain_margin)
-    return plain + ", " + side("copied", difference.copied_token, difference.copied_text, difference.copied_margin)
+    copied = side("copied", difference.copied_token, difference.copied_text, difference.copied_margin)
+    gap = difference.near_tie
+    tie = "" if gap is None else f"; a near-tie: {gap:.1g} of the scores apart, within the rounding of float32"
+    return f"{plain}, {copied}{tie}"

@@ -20,6 +20,8 @@ from jinja2.exceptions import SecurityError, TemplateRuntimeError
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
+from copyspec.forks import at_rest
+
 # What a template may make, in characters, list items and rounds of loops, beyond the text that it is given: each
 # message may be gone over again for every other one. And how long it may take on a processor.
 MADE, MADE_A_CHARACTER, SECONDS = 1_000_000, 100, 5.0
@@ -29,7 +31,7 @@ DIGITS = 4_000  # of a whole number, in bits; chats hold no longer ones
 _PADDING = ("batch", "center", "format", "indent", "pprint", "slice", "tojson", "truncate", "wordwrap", "xmlattr")
 _WIDE = re.compile(r"\d{5}|\*|\{[^}]*\{")  # of a format: a width of five digits or from elsewhere
 
-_LOCK = threading.RLock()  # of transformers' function that compiles
+_LOCK = at_rest(threading.RLock())  # of transformers' function that compiles
 
 
 class _Meter:

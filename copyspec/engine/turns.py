@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
-from weakref import WeakKeyDictionary
+from typing import TypeVar
 
-from copyspec.forks import at_rest
+from copyspec.targets.locks import lock_of
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+__all__ = ["Turn", "lock_of"]
 
 T = TypeVar("T")
-
-# Reentrant: the garbage collector may close an abandoned stream in the middle of another one's step.
-_LOCKS: WeakKeyDictionary[PreTrainedModel, threading.RLock] = WeakKeyDictionary()
-
-
-def lock_of(model: PreTrainedModel) -> threading.RLock:
-    """The lock of a model."""
-    return _LOCKS.setdefault(model, at_rest(threading.RLock()))
 
 
 class Turn:

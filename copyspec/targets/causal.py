@@ -49,7 +49,7 @@ class CausalSession(TreeSession):
         self._model, self._facts = target.model, target.facts
 
     def _entered(self) -> AbstractContextManager[object]:
-        return masked_attention(self._model)
+        return masked_attention(self._model, self._facts.configs)
 
     def _continue(self, chains: Sequence[Sequence[int]], start: int, kept: int) -> torch.Tensor:
         device = self._facts.device
@@ -63,8 +63,7 @@ class CausalSession(TreeSession):
         tokens, positions = packed.to(facts.device, non_blocking=True)
         masks = tree_masks(columns, facts)
         if facts.positions == "argument":
-            with near_plain(self._model, columns):
-                return self._forward(tokens, positions, masks, columns.kept)
+            return self._forward(tokens, positions, near_plain(self._model, masks, columns), columns.kept)
         keys = torch.from_numpy(columns.key_positions()).to(facts.device, non_blocking=True)
         with positions_from_outside(self._model, facts.positions, positions, keys):
             return self._forward(tokens, positions, masks, columns.kept)

@@ -12,6 +12,7 @@ from copyspec.targets.base import Target, UnsupportedModelError
 from copyspec.targets.causal import CausalTarget
 from copyspec.targets.facts import ATTENTION_KINDS, ModelFacts, is_recurrent, read_facts
 from copyspec.targets.limits import rope_border
+from copyspec.targets.locks import lock_of
 from copyspec.targets.plain import PlainTarget
 from copyspec.targets.seq2seq import Seq2SeqTarget
 from copyspec.targets.wrapped import check_mode
@@ -27,27 +28,44 @@ def make_target(model: PreTrainedModel, on_unsupported: OnUnsupported) -> Target
     facts = read_facts(model)
     name = type(model).__name__
     _tell_border(model, name)
-    if is_recurrent(model):
-        reason = f"{name} has recurrent layers, whose state cannot return to where a draft was rejected"
-        return _without_drafts(model, facts, on_unsupported, reason)
-    unknown = sorted(set(facts.kinds) - ATTENTION_KINDS)
-    if unknown:
-        reason = f"{name} has layers of kind {unknown[0]!r}, which cannot be masked for drafts"
-        return _without_drafts(model, facts, on_unsupported, reason)
-    kind = Seq2SeqTarget if model.config.is_encoder_decoder else CausalTarget
-    trees = kind(model, facts)
+    reason = _no_drafts(model, facts)
+    if reason is not None:
+        return _without_drafts(model, reason, on_unsupported)
     if selftest.is_known(model):
-        return trees
-    failure = selftest.attempt(trees, model)
+        return _trees(model)
+    with lock_of(model):
+        failure = selftest.attempt(_trees, model, kind="trees")
+        failure_of_chains = failure and selftest.attempt(_chains, model, kind="chains")
     if failure is None:
-        return trees
-    chains = kind(model, facts, supports_trees=False)
-    failure_of_chains = selftest.attempt(chains, model)
+        return _trees(model)
     if failure_of_chains is None:
         logger.warning("%s cannot verify trees (%s); drafts are verified as chains, row by row", name, failure)
-        return chains
+        return _chains(model)
     reason = f"{name} does not score drafts like plain decoding ({failure_of_chains})"
-    return _without_drafts(model, facts, on_unsupported, reason)
+    return _without_drafts(model, reason, on_unsupported)
+
+
+def _trees(model: PreTrainedModel) -> Target:
+    kind = Seq2SeqTarget if model.config.is_encoder_decoder else CausalTarget
+    return kind(model, read_facts(model))
+
+
+def _chains(model: PreTrainedModel) -> Target:
+    kind = Seq2SeqTarget if model.config.is_encoder_decoder else CausalTarget
+    return kind(model, read_facts(model), supports_trees=False)
+
+
+def _plain(model: PreTrainedModel) -> Target:
+    return PlainTarget(model, read_facts(model))
+
+
+def _no_drafts(model: PreTrainedModel, facts: ModelFacts) -> str | None:
+    """Why the model says of itself that it verifies no drafts."""
+    name = type(model).__name__
+    if is_recurrent(model):
+        return f"{name} has recurrent layers, whose state cannot return to where a draft was rejected"
+    unknown = sorted(set(facts.kinds) - ATTENTION_KINDS)
+    return f"{name} has layers of kind {unknown[0]!r}, which cannot be masked for drafts" if unknown else None
 
 
 def _check(model: PreTrainedModel, on_unsupported: str) -> None:
@@ -80,9 +98,12 @@ def _tell_border(model: PreTrainedModel, name: str) -> None:
         )
 
 
-def _without_drafts(model: PreTrainedModel, facts: ModelFacts, on_unsupported: str, reason: str) -> Target:
-    if on_unsupported == "error" or model.config.is_encoder_decoder:
-        way_out = "" if model.config.is_encoder_decoder else '; on_unsupported="plain" decodes it without drafts'
-        raise UnsupportedModelError(f"{reason}{way_out}")
+def _without_drafts(model: PreTrainedModel, reason: str, on_unsupported: str) -> Target:
+    if on_unsupported == "error":
+        raise UnsupportedModelError(f'{reason}; on_unsupported="plain" decodes it without drafts')
+    with lock_of(model):
+        failure = selftest.attempt(_plain, model, kind="plain")
+    if failure is not None:
+        raise UnsupportedModelError(f"{reason}, and decoded plainly it does not follow its own generate ({failure})")
     logger.warning("%s; it is decoded without drafts", reason)
-    return PlainTarget(model, facts)
+    return _plain(model)

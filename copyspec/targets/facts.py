@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from transformers import PreTrainedConfig
 
+from copyspec.forks import at_rest
 from copyspec.targets.limits import max_length
 from copyspec.targets.positions import PositionStyle, position_style
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel
+    from transformers import PreTrainedModel
 
 MASKED_ATTENTION = ("sdpa", "eager")
 """Attention implementations that add any mask they are given; the others know causal and padding masks only."""
@@ -38,6 +41,7 @@ class ModelFacts:
     window: int | None  # of sliding layers
     chunk: int | None  # of chunked layers
     positions: PositionStyle
+    configs: tuple[PreTrainedConfig, ...]  # of the model and its parts, each with an attention implementation
 
 
 def read_facts(model: PreTrainedModel) -> ModelFacts:
@@ -59,6 +63,7 @@ def read_facts(model: PreTrainedModel) -> ModelFacts:
         window=window,
         chunk=chunk,
         positions=positions,
+        configs=_configs_of(model),
     )
 
 
@@ -81,24 +86,49 @@ def is_recurrent(model: PreTrainedModel) -> bool:
     return bool(model._is_stateful) or not RECURRENT_KINDS.isdisjoint(layer_types)
 
 
+_swaps: dict[int, tuple[PreTrainedConfig, str, int]] = {}  # by id: what is swapped, for what, and how often
+_SWAPPING = at_rest(threading.RLock())
+
+
 @contextmanager
-def masked_attention(model: PreTrainedModel) -> Iterator[None]:
-    """For its length the model's attention accepts 4-D masks; the configuration is then as it was."""
-    parts = [part for part in configs(model.config) if part._attn_implementation not in MASKED_ATTENTION]
-    saved = [part._attn_implementation for part in parts]
-    try:
-        for part in parts:
+def masked_attention(model: PreTrainedModel, parts: Sequence[PreTrainedConfig]) -> Iterator[None]:
+    """For its length attention of these parts of a model accepts 4-D masks; the configurations are then as they were.
+
+    Threads that read the configuration meanwhile see the change: those that pass something through such a model
+    themselves hold its lock. Where masks are accepted anyway, nothing is changed.
+    """
+    with _SWAPPING:
+        swapped = [part for part in parts if id(part) in _swaps or part._attn_implementation not in MASKED_ATTENTION]
+        for part in swapped:
+            _, before, users = _swaps.get(id(part), (part, part._attn_implementation, 0))
+            _swaps[id(part)] = part, before, users + 1
             part._attn_implementation_internal = "sdpa" if model._supports_sdpa else "eager"
+    try:
         yield
     finally:
-        for part, implementation in zip(parts, saved, strict=True):
-            part._attn_implementation_internal = implementation
+        with _SWAPPING:
+            for part in swapped:
+                _, before, users = _swaps.pop(id(part))
+                if users > 1:
+                    _swaps[id(part)] = part, before, users - 1
+                else:
+                    part._attn_implementation_internal = before
 
 
 def _embeddings(model: PreTrainedModel) -> torch.Tensor:
     weight = model.get_input_embeddings().weight
     assert isinstance(weight, torch.Tensor)
     return weight
+
+
+def _configs_of(model: PreTrainedModel) -> tuple[PreTrainedConfig, ...]:
+    """Those that attention layers read: an early exit has a configuration of its own, its layers have the model's."""
+    found = {id(part): part for part in configs(model.config)}
+    for module in model.modules():
+        config = vars(module).get("config")
+        if isinstance(config, PreTrainedConfig) and id(config) not in found:
+            found.update({id(part): part for part in configs(config)})
+    return tuple(found.values())
 
 
 def configs(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:

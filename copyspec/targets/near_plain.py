@@ -10,17 +10,11 @@ for a few per cent of the pass's time; nodes beside that chain are passed as the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from transformers import AttentionInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
-from copyspec.targets.facts import configs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -29,8 +23,9 @@ if TYPE_CHECKING:
 
 VECTOR = 16  # float32 numbers in an AVX-512 register; with shorter ones the grouping is finer than it need be
 
-NAME = "copyspec_near_plain"
-"""Of the attention implementation, as transformers lists it."""
+Masks = torch.Tensor | dict[str, torch.Tensor]
+
+_fused = torch.nn.functional.scaled_dot_product_attention
 
 
 class Segment(NamedTuple):
@@ -41,27 +36,40 @@ class Segment(NamedTuple):
     keys: int
 
 
-_SEGMENTS: ContextVar[tuple[Segment, ...]] = ContextVar("copyspec_segments", default=())
+class SegmentedMask(torch.Tensor):
+    """A mask with which fused attention works segment by segment. Neither the model nor other threads notice."""
+
+    segments: tuple[Segment, ...]
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        named = dict(kwargs or {})
+        mask = named.get("attn_mask")
+        if func is _fused and isinstance(mask, SegmentedMask) and len(args) == 3:
+            return _by_segment(*args, **named)
+        with torch._C.DisableTorchFunctionSubclass():
+            result = func(*args, **named)
+        if isinstance(args[0], SegmentedMask) and _is_mask_like(result, args[0]):
+            result = result.as_subclass(SegmentedMask)
+            result.segments = args[0].segments
+        return result
 
 
-@contextmanager
-def near_plain(model: PreTrainedModel, columns: Columns) -> Iterator[None]:
-    """For its length the model's fused attention works segment by segment, where it applies: one row in bfloat16
-    on a CPU. The configuration is then as it was."""
-    parts = [part for part in configs(model.config) if part._attn_implementation == "sdpa"]
-    if len(columns.tokens) > 1 or model.dtype != torch.bfloat16 or model.device.type != "cpu" or not parts:
-        yield
-        return
-    AttentionInterface.register(NAME, _attention)
-    token = _SEGMENTS.set(segments(columns))
-    try:
-        for part in parts:
-            part._attn_implementation_internal = NAME
-        yield
-    finally:
-        _SEGMENTS.reset(token)
-        for part in parts:
-            part._attn_implementation_internal = "sdpa"
+def near_plain(model: PreTrainedModel, masks: Masks, columns: Columns) -> Masks:
+    """The masks of a pass of one row in bfloat16 on a CPU such that fused attention works segment by segment; other
+    masks as they are."""
+    if len(columns.tokens) > 1 or model.dtype != torch.bfloat16 or model.device.type != "cpu":
+        return masks
+    found = segments(columns)
+    if isinstance(masks, dict):
+        return {kind: _segmented(mask, found) for kind, mask in masks.items()}
+    return _segmented(masks, found)
 
 
 def segments(columns: Columns) -> tuple[Segment, ...]:
@@ -84,24 +92,24 @@ def segments(columns: Columns) -> tuple[Segment, ...]:
     return tuple(found)
 
 
-def _attention(
-    module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor,
-    **options: object,
-) -> tuple[torch.Tensor, None]:
-    """transformers' own fused attention, a call per segment. Query [1, H, Q, D]; returns [1, Q, H, D]."""
+def _segmented(mask: torch.Tensor, found: tuple[Segment, ...]) -> torch.Tensor:
+    segmented = mask.as_subclass(SegmentedMask)
+    segmented.segments = found
+    return segmented
+
+
+def _is_mask_like(result: object, mask: torch.Tensor) -> bool:
+    """Whether a model's own handling of the mask (a slice, another type) left it a mask of this pass."""
+    return isinstance(result, torch.Tensor) and result.shape[-2:] == mask.shape[-2:] and result.is_floating_point()
+
+
+def _by_segment(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: SegmentedMask, **options: Any
+) -> torch.Tensor:
+    """Fused attention, a call per segment. Query [1, H, Q, D]; returns [1, H, Q, D]."""
+    mask = attn_mask.as_subclass(torch.Tensor)
     parts = [
-        sdpa_attention_forward(
-            module,
-            query[:, :, begin:end],
-            key[:, :, :keys],
-            value[:, :, :keys],
-            attention_mask[:, :, begin:end, :keys],
-            **options,  # type: ignore[arg-type]
-        )[0]
-        for begin, end, keys in _SEGMENTS.get()
+        _fused(query[:, :, begin:end], key[:, :, :keys], value[:, :, :keys], mask[:, :, begin:end, :keys], **options)
+        for begin, end, keys in attn_mask.segments
     ]
-    return torch.cat(parts, dim=1), None
+    return torch.cat(parts, dim=2)

@@ -1,4 +1,4 @@
-"""Plain decoding of models that cannot take a draft back: each row with the model's own cache."""
+"""Plain decoding of models that cannot take a draft back: each row as `generate` decodes it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import DynamicCache
 
+from copyspec.targets.generation import Arguments, prepared
 from copyspec.targets.rows import RowSessions
+from copyspec.targets.seq2seq import first_tokens
 from copyspec.targets.session import check_rows
 from copyspec.targets.wrapped import WrappedModel
 
@@ -22,31 +23,31 @@ _INNER_STATE = ("conv1d_state", "recurrent_states")
 
 
 class PlainTarget(WrappedModel):
-    """A decoder-only model that is only ever given the next token."""
+    """A model that is only ever given the next token."""
 
     supports_trees = False
     supports_drafts = False
-    is_encoder_decoder = False
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        return bool(self.model.config.is_encoder_decoder)
 
     def _open(self, prompts: Sequence[Sequence[int]]) -> Session:
-        return RowSessions([PlainSession(self) for _ in prompts])
+        return RowSessions([PlainSession(self, prompt) for prompt in prompts])
 
     def start(self, prompt: Sequence[int]) -> list[int]:
-        return list(prompt)
+        return first_tokens(self.model) if self.is_encoder_decoder else list(prompt)
 
 
 class PlainSession:
-    """One row. It steps as `generate` does, through the two methods by which a model describes its own state."""
+    """One row. It begins and steps as `generate` does, through the methods by which a model prepares its inputs."""
 
-    def __init__(self, target: PlainTarget) -> None:
+    def __init__(self, target: PlainTarget, prompt: Sequence[int]) -> None:
         self._model, self._facts = target.model, target.facts
         self._generation: Any = target.model  # by the methods of GenerationMixin, which its types do not show
+        self._prompt = list(prompt)
         self._ids = torch.empty((1, 0), dtype=torch.long, device=target.facts.device)
-        self._state: dict[str, object] = {"use_cache": True}
-        if self._generation._supports_default_dynamic_cache():  # type: ignore[operator]
-            config = self._generation.config.get_text_config(decoder=True)
-            name = "cache_params" if "cache_params" in target.facts.arguments else "past_key_values"
-            self._state[name] = DynamicCache(config=config)
+        self._arguments: Arguments = {}
         parts = [(part, name) for part in target.model.modules() for name in _INNER_STATE if hasattr(part, name)]
         self._inner: dict[tuple[torch.nn.Module, str], object] = dict.fromkeys(parts)
 
@@ -59,16 +60,30 @@ class PlainSession:
         check_rows(1, chains, trees)
         if len(trees[0]):
             raise ValueError(f"{type(self._model).__name__} is decoded plainly: trees must be empty")
-        first = self._ids.shape[1] == 0
-        new = torch.tensor([list(chains[0])], device=self._facts.device)
-        self._ids = torch.cat([self._ids, new], dim=1)
-        self._state["attention_mask"] = torch.ones_like(self._ids)
+        chain = list(chains[0])
+        if not self._ids.shape[1]:
+            first = chain[:1] if self._model.config.is_encoder_decoder else chain
+            prompt = self._prompt if self._model.config.is_encoder_decoder else chain
+            self._ids, self._arguments = prepared(self._model, prompt, first, use_cache=True)
+            logits = self._pass(is_first=True)
+            chain = chain[len(first) :]
+        for token in chain:
+            new = torch.tensor([[token]], device=self._ids.device)
+            self._ids = torch.cat([self._ids, new], dim=1)
+            logits = self._pass(is_first=False)
+        return logits
+
+    def _pass(self, *, is_first: bool) -> torch.Tensor:
+        """The logits after the last token, [1, 1, V], of one step of `generate`."""
+        step = None if is_first or not self._arguments["use_cache"] else 1
         inputs = self._generation.prepare_inputs_for_generation(
-            self._ids, next_sequence_length=None if first else 1, is_first_iteration=first, **self._state
+            self._ids, next_sequence_length=step, is_first_iteration=is_first, **self._arguments
         )
         with self._inner_state():
             outputs = self._model(**inputs, return_dict=True)
-        self._state = self._generation._update_model_kwargs_for_generation(outputs, self._state)
+        self._arguments = self._generation._update_model_kwargs_for_generation(
+            outputs, self._arguments, is_encoder_decoder=self._model.config.is_encoder_decoder
+        )
         logits: torch.Tensor = outputs.logits[:, -1:]
         return logits
 
@@ -86,7 +101,7 @@ class PlainSession:
         raise NotImplementedError("a session of one row is joined by others inside RowSessions")
 
     def close(self) -> None:
-        self._state, self._inner = {}, {}
+        self._arguments, self._inner = {}, {}
 
     @contextmanager
     def _inner_state(self) -> Iterator[None]:

@@ -1,7 +1,7 @@
 """Positions from outside: for models that count positions by the cache's length and take none from the caller.
 
-Each context manager changes one instance of one module for the length of one pass and takes the change off again,
-also after an exception. Nothing is patched on classes or modules.
+Each context manager changes one instance of one module for the length of one pass, in the thread that makes it
+(`copyspec.targets.detours`). Nothing is patched on classes or modules.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import nn
 
+from copyspec.targets.detours import detour, original
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
@@ -23,7 +25,7 @@ length beside them (Llama 4) or without; by a linear bias per batch (bloom) or s
 bucketed distances (T5); by the decoder's position embeddings (BART); or not from outside."""
 
 _BLOOM_BIAS, _MPT_BIAS, _BUCKET_BIAS = "build_alibi_tensor", "build_mpt_alibi_tensor", "compute_bias"
-_TEMPERATURE = "attn_temperature_tuning"
+_TEMPERATURE, _FORWARD = "attn_temperature_tuning", "forward"
 
 
 def position_style(model: PreTrainedModel, arguments: frozenset[str]) -> PositionStyle:
@@ -51,43 +53,26 @@ def positions_from_outside(
             for attention in _tempered(model):
                 changes.enter_context(_tempered_queries(attention, queries))
         elif style == "bloom":
-            changes.enter_context(_replaced(model.base_model, _BLOOM_BIAS, _bloom_bias(model.base_model, keys)))
+            changes.enter_context(detour(model.base_model, _BLOOM_BIAS, _bloom_bias(model.base_model, keys)))
         elif style == "mpt":
-            changes.enter_context(_replaced(model.base_model, _MPT_BIAS, _mpt_bias(model.base_model, keys)))
+            changes.enter_context(detour(model.base_model, _MPT_BIAS, _mpt_bias(model.base_model, keys)))
         elif style == "relative":
             for attention in _bucketed(_decoder(model)):
-                changes.enter_context(_replaced(attention, _BUCKET_BIAS, _bucket_bias(attention, queries, keys)))
+                changes.enter_context(detour(attention, _BUCKET_BIAS, _bucket_bias(attention, queries, keys)))
         elif style == "learned":
-            changes.enter_context(_embedded(_decoder(model).get_submodule("embed_positions"), queries))
+            embedding = _decoder(model).get_submodule("embed_positions")
+            changes.enter_context(detour(embedding, _FORWARD, _embedding(embedding, queries)))
         yield
 
 
-@contextmanager
-def _replaced(owner: nn.Module, name: str, value: Callable[..., torch.Tensor] | bool) -> Iterator[None]:
-    before = vars(owner).get(name)
-    object.__setattr__(owner, name, value)
-    try:
-        yield
-    finally:
-        if before is None:
-            object.__delattr__(owner, name)
-        else:
-            object.__setattr__(owner, name, before)
-
-
-@contextmanager
-def _embedded(embedding: nn.Module, positions: torch.Tensor) -> Iterator[None]:
+def _embedding(embedding: nn.Module, positions: torch.Tensor) -> Callable[..., torch.Tensor]:
     weight, offset = embedding.weight, getattr(embedding, "offset", 0)
     assert isinstance(weight, torch.Tensor)
 
-    def embed(_module: nn.Module, _inputs: object, _output: object) -> torch.Tensor:
+    def embed(*args: object, **kwargs: object) -> torch.Tensor:
         return nn.functional.embedding(positions.to(weight.device) + offset, weight)
 
-    handle = embedding.register_forward_hook(embed)
-    try:
-        yield
-    finally:
-        handle.remove()
+    return embed
 
 
 def _tempered(model: PreTrainedModel) -> list[nn.Module]:
@@ -104,16 +89,16 @@ def _tempered_queries(attention: nn.Module, positions: torch.Tensor) -> Iterator
     steps = torch.floor((positions.float() + 1.0) / settings["floor_scale"])
     scales = (torch.log1p(steps) * settings["attn_scale"] + 1.0).unsqueeze(-1)
 
-    def scale(_module: nn.Module, _inputs: object, output: torch.Tensor) -> torch.Tensor:
+    projection = attention.get_submodule("q_proj")
+    project = original(projection, _FORWARD)
+
+    def scale(*args: object, **kwargs: object) -> torch.Tensor:
+        output: torch.Tensor = project(*args, **kwargs)
         scaled: torch.Tensor = output * scales.to(output.device)
         return scaled.to(output.dtype)
 
-    handle = attention.get_submodule("q_proj").register_forward_hook(scale)
-    try:
-        with _replaced(attention, _TEMPERATURE, False):
-            yield
-    finally:
-        handle.remove()
+    with detour(projection, _FORWARD, scale), detour(attention, _TEMPERATURE, False):
+        yield
 
 
 def _decoder(model: PreTrainedModel) -> nn.Module:
@@ -122,11 +107,11 @@ def _decoder(model: PreTrainedModel) -> nn.Module:
 
 
 def _bloom_bias(decoder: nn.Module, keys: torch.Tensor) -> Callable[..., torch.Tensor]:
-    original = getattr(decoder, _BLOOM_BIAS)
+    build = original(decoder, _BLOOM_BIAS)
 
     def bias(attention_mask: torch.Tensor, num_heads: int, dtype: torch.dtype) -> torch.Tensor:
         ones = torch.ones((1, attention_mask.shape[-1]), device=attention_mask.device)
-        by_position: torch.Tensor = original(ones, num_heads, dtype)  # [H, 1, K]
+        by_position: torch.Tensor = build(ones, num_heads, dtype)  # [H, 1, K]
         rows = by_position[:, 0][:, keys.to(by_position.device)]  # [H, B, K]
         return rows.transpose(0, 1).reshape(-1, 1, keys.shape[1])
 
@@ -136,10 +121,10 @@ def _bloom_bias(decoder: nn.Module, keys: torch.Tensor) -> Callable[..., torch.T
 def _mpt_bias(decoder: nn.Module, keys: torch.Tensor) -> Callable[..., torch.Tensor]:
     if len(keys) > 1:
         raise ValueError(f"this model's bias is shared by the rows of a batch; it takes one row, got {len(keys)}")
-    original = getattr(decoder, _MPT_BIAS)
+    build = original(decoder, _MPT_BIAS)
 
     def bias(*args: object, **kwargs: object) -> torch.Tensor:
-        by_position: torch.Tensor = original(*args, **kwargs)  # [H, 1, max_seq_len]
+        by_position: torch.Tensor = build(*args, **kwargs)  # [H, 1, max_seq_len]
         return by_position[:, :, keys[0].to(by_position.device)]
 
     return bias

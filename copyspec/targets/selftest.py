@@ -1,109 +1,165 @@
-"""The start-up self-test: does this architecture score a tree like each of its paths alone?"""
+"""The self-test of architectures that no test of this project covers: are drafts scored as `generate` scores?
+
+It runs on a tiny sibling of the model, where much can be tried in half a second: lengths beyond every border, short
+rows beside long ones, rows that leave and join; then, briefly, on the model itself. What a sibling showed holds for
+all models of its class and configuration, for as long as the process lives.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from time import monotonic
 from typing import TYPE_CHECKING
 
-import torch
-
-from copyspec.targets.facts import masked_attention, read_device
-from copyspec.tree import ROOT, DraftTree
+from copyspec.forks import at_rest
+from copyspec.targets import sibling
+from copyspec.targets.known import KNOWN, digest
+from copyspec.targets.shrinking import windows
+from copyspec.targets.trial import BRANCHED, CHAIN, EMPTY, SHORT, WIDE, Trial, generated
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from copyspec.targets.base import Target
 
-# fmt: off
-KNOWN = frozenset((
-    "bart", "biogpt", "bloom", "codegen", "cohere", "cohere2", "deepseek_v3", "ernie4_5", "exaone4", "falcon",
-    "gemma", "gemma2", "gemma3_text", "glm4", "gpt2", "gpt_neox", "gpt_oss", "gptj", "granite", "llama",
-    "llama4_text", "marian", "mbart", "ministral3", "mistral", "mixtral", "mpt", "mt5", "olmo2", "opt", "pegasus",
-    "phi", "phi3", "qwen2", "qwen3", "qwen3_moe", "smollm3", "stablelm", "starcoder2", "t5",
-))
-# fmt: on
-"""Model types that tests/test_target_tree.py checks; others are tested when a model of theirs is wrapped."""
+MakeTarget = Callable[["PreTrainedModel"], "Target"]
 
-TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
-"""Largest difference, in standard deviations of the logits. A wrong mask or position shows as 0.1 or more."""
+PATIENCE = 30.0
+"""Seconds for the long trial where it runs on the model itself, because no sibling of it could be built."""
 
-TOLERANCE_LOW_PRECISION = 0.1
+REACH = 48
+"""Tokens of the longest row of the long trial, or nearly."""
 
-_PROMPTS = (7, 4)  # ragged, as small as can show a wrong mask or position
-_BRANCHED = (ROOT, 0, 1, 0, ROOT, 4)
-_CHAIN = (ROOT, 0, 1)
+_findings: dict[tuple[object, ...], str | None] = {}
+_lock = at_rest(threading.Lock())
 
 
 def is_known(model: PreTrainedModel) -> bool:
-    """Whether the architecture needs no self-test. Falcon with ALiBi builds its bias inside its module."""
-    return model.config.model_type in KNOWN and not getattr(model.config, "alibi", False)
+    """Whether the tests of this project check models of this class and configuration: no self-test is needed."""
+    ours = type(model).__module__.startswith("transformers.models.")
+    return ours and digest(model.config) in KNOWN
 
 
-def passes(target: Target, model: PreTrainedModel) -> bool:
-    """Two steps of ragged rows with drafts (branched where `target` takes trees) against passes without a cache."""
-    parents = _BRANCHED if target.supports_trees else _CHAIN
-    prompts = [_tokens(length, 1 + row, target.vocab_size) for row, length in enumerate(_PROMPTS)]
-    chains = [target.start(prompt) for prompt in prompts]
-    outputs = [list(chain) for chain in chains]
-    session = target.open(prompts)
+def attempt(make: MakeTarget, model: PreTrainedModel, *, kind: str) -> str | None:
+    """None where the target that `make` gives scores as `generate` does, else why not. `kind` names the target."""
     try:
-        for step in range(2):
-            tokens = [_tokens(len(parents), 11 + 2 * step + row, target.vocab_size) for row in range(len(prompts))]
-            trees = [DraftTree(row, parents, [1.0] * len(parents), [None] * len(parents)) for row in tokens]
-            logits = session.score(chains, trees)
-            for row, (prompt, output, tree) in enumerate(zip(prompts, outputs, trees, strict=True)):
-                for node in range(ROOT, len(tree)):
-                    path = [tree.tokens[index] for index in _path(parents, node)]
-                    if not _close(logits[row, 1 + node], _alone(model, prompt, [*output, *path])):
-                        return False
-            accepted = _path(parents, len(parents) - 1)
-            session.keep([accepted] * len(prompts))
-            for output, tree in zip(outputs, trees, strict=True):
-                output += [*(tree.tokens[node] for node in accepted), tree.tokens[0]]
-            chains = [output[-1:] for output in outputs]
-    finally:
-        session.close()
-    return True
+        found = _found_on_sibling(make, model, kind)
+    except Exception as error:  # a configuration of sizes that cannot be made small
+        found = _failure(make, model, _long_on_the_model(model, error))
+    return found or _failure(make, model, _brief)
 
 
-def attempt(target: Target, model: PreTrainedModel) -> Exception | None:
-    """None where the self-test passes, else why not: an unknown architecture may raise anything."""
+def _found_on_sibling(make: MakeTarget, model: PreTrainedModel, kind: str) -> str | None:
+    """Raises whatever shows that no sibling of `model` works."""
+    config = sibling.small_config(model)
+    key = (type(model), kind, json.dumps(config.to_dict(), sort_keys=True, default=str))
+    with _lock:
+        if key not in _findings:
+            small = sibling.build(type(model), config)
+            _check_alive(small)
+            _findings[key] = _failure(make, small, _long)
+        return _findings[key]
+
+
+def _check_alive(model: PreTrainedModel) -> None:
+    """Whether it generates anything: sizes that do not fit one another may show no earlier."""
+    size = int(model.config.get_text_config(decoder=True).vocab_size)
+    prompt = [size // 2, size // 3]
+    sequence = [2, *prompt] if model.config.is_encoder_decoder else prompt
+    logits = generated(model, prompt, [*sequence, *prompt], 1 if model.config.is_encoder_decoder else len(prompt))
+    if not bool(logits.isfinite().all()):
+        raise ValueError("its small sibling has no finite logits")
+
+
+def _failure(make: MakeTarget, model: PreTrainedModel, trial: Callable[[Target, PreTrainedModel], None]) -> str | None:
+    """Why the trial failed: an unknown architecture may raise anything."""
     try:
-        passed = passes(target, model)
+        trial(make(model), model)
     except Exception as error:
-        return error
-    return None if passed else ValueError("logits of draft nodes differ from those of their paths alone")
+        return f"{error}" or type(error).__name__
+    return None
 
 
-@torch.inference_mode()
-def _alone(model: PreTrainedModel, prompt: Sequence[int], sequence: Sequence[int]) -> torch.Tensor:
-    device = read_device(model)
-    ids = torch.tensor([list(sequence)], device=device)
-    with masked_attention(model):
-        if model.config.is_encoder_decoder:
-            read = torch.tensor([list(prompt)], device=device)
-            logits: torch.Tensor = model(input_ids=read, decoder_input_ids=ids, use_cache=False).logits
-        else:
-            logits = model(input_ids=ids, use_cache=False).logits
-    return logits[0, -1]
+def _brief(target: Target, model: PreTrainedModel) -> None:
+    """Two steps of two rows, as small as can show a wrong mask or position."""
+    if not target.supports_drafts:
+        return _plain(target, model, (5,), 3)
+    rows = Trial(target, model, (7, 4))
+    with closing(rows.session):
+        rows.step(BRANCHED, BRANCHED)
+        rows.step(BRANCHED, BRANCHED)
+    return None
 
 
-def _close(found: torch.Tensor, expected: torch.Tensor) -> bool:
-    tolerance = TOLERANCE.get(expected.dtype, TOLERANCE_LOW_PRECISION)
-    difference = (found.float() - expected.float()).abs().max()
-    return bool(difference <= tolerance * expected.float().std())
+def _long(target: Target, model: PreTrainedModel, until: float = float("inf")) -> None:
+    """Everything that a batch may meet, up to the end of the positions."""
+    if not target.supports_drafts:
+        return _plain(target, model, (4, 21, REACH - 10), 12)
+    for trial in (_ragged, _equal, _pieces):
+        trial(target, model, until)
+    return None
 
 
-def _path(parents: Sequence[int], node: int) -> list[int]:
-    path: list[int] = []
-    while node != ROOT:
-        path.append(node)
-        node = parents[node]
-    return path[::-1]
+def _ragged(target: Target, model: PreTrainedModel, until: float) -> None:
+    rows = Trial(target, model, (4, 21, REACH))
+    rows.step(WIDE, EMPTY, SHORT)
+    rows.step(EMPTY, WIDE, CHAIN)
+    _in_time(until)
+    rows.step(WIDE, EMPTY, BRANCHED)
+    rows.select(2, 0)
+    more = Trial(target, model, (30, 2), seed=1)
+    more.step(SHORT, WIDE)
+    rows.join(more)
+    _in_time(until)
+    rows.step(SHORT, WIDE, EMPTY, CHAIN)
+    rows.step(EMPTY, EMPTY, EMPTY, EMPTY)
+    rows.step(WIDE, SHORT, BRANCHED, EMPTY)
+    rows.finish()
+    _in_time(until)
 
 
-def _tokens(count: int, seed: int, vocab_size: int) -> list[int]:
-    """Distinct enough token ids away from the special ones, the same each time."""
-    low = min(vocab_size // 2, 100)
-    return [low + (7919 * (seed + 31 * index)) % (vocab_size - low) for index in range(count)]
+def _equal(target: Target, model: PreTrainedModel, until: float) -> None:
+    """Rows of one length, which need no mask of ours, until their drafts part them."""
+    rows = Trial(target, model, (11, 11), seed=2)
+    rows.step(EMPTY, EMPTY)
+    rows.step(EMPTY, EMPTY)
+    rows.step(WIDE, SHORT)
+    rows.step(EMPTY, BRANCHED)
+    rows.finish()
+    _in_time(until)
+
+
+def _pieces(target: Target, model: PreTrainedModel, until: float) -> None:
+    """One row, its prompt in pieces, one token a step and drafts in turn."""
+    row = Trial(target, model, (37,), seed=3, piece=5)
+    for shape in (WIDE, EMPTY, BRANCHED, EMPTY, EMPTY, SHORT):
+        row.step(shape)
+    row.finish()
+    _in_time(until)
+
+
+def _plain(target: Target, model: PreTrainedModel, lengths: tuple[int, ...], count: int) -> None:
+    """Rows in turn, token by token, beside `generate`."""
+    Trial(target, model, lengths, seed=4).compare_plainly(count)
+
+
+def _long_on_the_model(model: PreTrainedModel, reason: Exception) -> Callable[[Target, PreTrainedModel], None]:
+    far = [size for size in windows(model.config) if size > REACH // 2]
+
+    def trial(target: Target, model: PreTrainedModel) -> None:
+        if far:
+            raise ValueError(
+                f"its window of {far[0]} tokens is beyond a self-test, and no small model could be built "
+                f"from its configuration: {reason}"
+            )
+        _long(target, model, monotonic() + PATIENCE)
+
+    return trial
+
+
+def _in_time(until: float) -> None:
+    if monotonic() > until:
+        raise TimeoutError(f"the self-test on the model itself took more than {PATIENCE:.0f} seconds")

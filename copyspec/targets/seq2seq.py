@@ -41,15 +41,7 @@ class Seq2SeqTarget(WrappedModel):
         return RowSessions([Seq2SeqSession(self, [prompt]) for prompt in prompts])
 
     def start(self, prompt: Sequence[int]) -> list[int]:
-        """The decoder's start token, as `generate` takes it; `prompt` is what the encoder reads."""
-        for config in (self.model.generation_config, self.model.config):
-            token = getattr(config, "decoder_start_token_id", None)
-            token = getattr(config, "bos_token_id", None) if token is None else token
-            if token is not None:
-                return [int(token)]
-        raise ValueError(
-            f"{type(self.model).__name__} names no first decoder token; set generation_config.decoder_start_token_id"
-        )
+        return first_tokens(self.model)
 
 
 class Seq2SeqSession(TreeSession):
@@ -111,7 +103,7 @@ class Seq2SeqSession(TreeSession):
         if any(len(prompt) < longest for prompt in prompts):
             lengths = torch.tensor([[len(prompt)] for prompt in prompts])
             visible = (torch.arange(longest) < lengths).long().to(self._facts.device)
-        with masked_attention(self._model):
+        with masked_attention(self._model, self._facts.configs):
             encoder = self._model.get_encoder()
             encoded: BaseModelOutput = encoder(input_ids=tokens, attention_mask=visible, return_dict=True)
         return encoded, visible
@@ -120,7 +112,7 @@ class Seq2SeqSession(TreeSession):
         return False  # chains begin with the start token alone, and the cross-attention cache holds all rows
 
     def _entered(self) -> AbstractContextManager[object]:
-        return masked_attention(self._model)
+        return masked_attention(self._model, self._facts.configs)
 
     def _continue(self, chains: Sequence[Sequence[int]], start: int, kept: int) -> torch.Tensor:
         tokens = torch.tensor(chains).to(self._facts.device, non_blocking=True)
@@ -147,6 +139,18 @@ class Seq2SeqSession(TreeSession):
             use_cache=True,
         ).logits
         return logits if logits.shape[1] == kept else logits[:, -kept:]
+
+
+def first_tokens(model: PreTrainedModel) -> list[int]:
+    """The decoder's start token, as `generate` takes it; the encoder reads the prompt."""
+    for config in (model.generation_config, model.config):
+        token = getattr(config, "decoder_start_token_id", None)
+        token = getattr(config, "bos_token_id", None) if token is None else token
+        if token is not None:
+            return [int(token)]
+    raise ValueError(
+        f"{type(model).__name__} names no first decoder token; set generation_config.decoder_start_token_id"
+    )
 
 
 def _widened(values: torch.Tensor | None, width: int, dim: int = 1) -> torch.Tensor:

@@ -33,6 +33,7 @@ class TreeSession(ABC):
     def __init__(self, rows: int, *, chains_only: bool = False) -> None:
         self._cache = TreeCache(rows)
         self._chains_only = chains_only
+        self.prefill_chunk = PREFILL_CHUNK
         self._lengths = [0] * rows
         self._chains: Sequence[Sequence[int]] | None = None  # of the last `score`, until `keep`
 
@@ -123,11 +124,11 @@ class TreeSession(ABC):
     def _needs_pieces(self, chains: Sequence[Sequence[int]], tree_width: int) -> bool:
         longest = max(map(len, chains))
         mask = len(chains) * (longest + tree_width) * (max(self._lengths) + longest + tree_width)
-        return longest > 1 and (longest > PREFILL_CHUNK or (len(chains) > 1 and mask > MASK_LIMIT))
+        return longest > 1 and (longest > self.prefill_chunk or (len(chains) > 1 and mask > MASK_LIMIT))
 
     def _prefill(self, row: int, tokens: Sequence[int], start: int) -> None:
-        for begin in range(0, len(tokens), PREFILL_CHUNK):
-            piece = tokens[begin : begin + PREFILL_CHUNK]
+        for begin in range(0, len(tokens), self.prefill_chunk):
+            piece = tokens[begin : begin + self.prefill_chunk]
             first = start + begin
             self._cache.begin(Write(first, first + len(piece), row=row))
             self._continue([piece], first, kept=1)

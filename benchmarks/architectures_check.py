@@ -1,0 +1,101 @@
+"""One model beside its own `generate`: ragged batches, rows that join and leave, drafts right and wrong."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from copyspec.decoding.loop import DecodeSettings, decode
+from copyspec.decoding.requests import Request
+from copyspec.drafters import create
+from copyspec.options import DraftOptions, SamplingOptions
+from copyspec.sources import Source
+from copyspec.targets.base import Target
+from copyspec.targets.generation import settings
+
+LENGTHS = (3, 14, 40, 27, 6, 52, 9)
+"""Of the prompts: within, at and beyond windows of 8 and 24."""
+
+OUTPUT = 24
+RUNS = ((1, 0.2), (3, 0.0), (3, 0.2), (4, 1.0), (4, 0.2))
+"""(rows at a time, part of a reference's tokens that is replaced): drafts are right, sometimes right, and wrong, and
+rows leave and join."""
+
+TIE = 1e-5
+"""Two tokens whose scores differ by less, in standard deviations of the scores, are tied in float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    prompt: Sequence[int]
+    truth: Sequence[int]
+
+
+def cases(model: PreTrainedModel, vocab_size: int) -> list[Case]:
+    """Prompts and what `generate` makes of each alone."""
+    draw = random.Random(0)
+    prompts = [_prompt(draw, length, vocab_size) for length in LENGTHS]
+    return [Case(prompt, _generated(model, prompt)[0]) for prompt in prompts]
+
+
+def differences(model: PreTrainedModel, target: Target, cases: Sequence[Case]) -> Iterator[str | None]:
+    """An entry for each output that is not that of `generate`: "tie", or where it parts."""
+    for round_, (batch_size, noise) in enumerate(RUNS if target.supports_drafts else RUNS[:2]):
+        draw = random.Random(round_)
+        requests = [_request(target, case, noise, draw) for case in cases]
+        for case, output in zip(cases, _decoded(target, requests, batch_size), strict=True):
+            yield _difference(model, case, output, target)
+
+
+def _prompt(draw: random.Random, length: int, vocab_size: int) -> list[int]:
+    """Phrases that come again, as drafts need them."""
+    phrase = [draw.randrange(5, vocab_size) for _ in range(max(2, length // 3))]
+    return [*phrase, *phrase, *(draw.randrange(5, vocab_size) for _ in range(length))][:length]
+
+
+def _request(target: Target, case: Case, noise: float, draw: random.Random) -> Request:
+    size = target.vocab_size
+    reference = [draw.randrange(size) if draw.random() < noise else token for token in case.truth]
+    sources = [Source(reference, "reference"), Source(case.prompt, "prompt")]
+    request = Request(case.prompt, OUTPUT - draw.randrange(4), SamplingOptions(), sources=sources)
+    if target.supports_drafts:
+        request.drafter = partial(create, sources, (), continues_prompt=not target.is_encoder_decoder)
+    return request
+
+
+def _decoded(target: Target, requests: Sequence[Request], batch_size: int) -> list[list[int]]:
+    outputs: list[list[int]] = [[] for _ in requests]
+    options = DecodeSettings(draft=DraftOptions(max_nodes=12, adaptive=False), batch_size=batch_size)
+    for step in decode(target, requests, options):
+        for output in step:
+            outputs[output.row] += output.tokens
+    return outputs
+
+
+def _difference(model: PreTrainedModel, case: Case, output: Sequence[int], target: Target) -> str | None:
+    started = len(target.start(case.prompt))
+    room = OUTPUT - 3 if target.max_length is None else min(OUTPUT - 3, target.max_length - started + 1)
+    if len(output) < room:
+        return f"{len(output)} tokens after {started}"
+    if list(output) == list(case.truth[: len(output)]):
+        return None
+    place = next(index for index, token in enumerate(output) if token != case.truth[index])
+    logits = _generated(model, case.prompt)[1][place]
+    gap = float((logits[case.truth[place]] - logits[output[place]]).abs() / logits.std())
+    return "tie" if gap <= TIE else f"token {place} after {started}: {gap:.2g} deviations apart"
+
+
+@torch.no_grad()
+def _generated(model: PreTrainedModel, prompt: Sequence[int]) -> tuple[list[int], torch.Tensor]:
+    """The new tokens of greedy `generate`, and the logits of each."""
+    ids = torch.tensor([list(prompt)])
+    options = settings(model, new_tokens=OUTPUT, output_logits=True, return_dict_in_generate=True)
+    generation: Any = model
+    output = generation.generate(ids, attention_mask=torch.ones_like(ids), generation_config=options)
+    return output.sequences[0, -OUTPUT:].tolist(), torch.cat(output.logits)

@@ -1,0 +1,74 @@
+"""Detours: a module's method, or a flag of it, that is another one for one thread and a while.
+
+Other threads, the user's own `generate` among them, meet the original all the time. Several threads may be on detours
+of one module at once and leave them in any order; the module is then as it was.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+from copyspec.forks import at_rest
+
+_GUARD = at_rest(threading.RLock())  # of the detours in place
+_ABSENT = object()
+
+
+class _Detour:
+    """Stands in the place of the attribute."""
+
+    def __init__(self, owner: nn.Module, name: str) -> None:
+        self.before: object = vars(owner).get(name, _ABSENT)
+        self._original = getattr(owner, name)
+        self.by_thread: dict[int, list[Any]] = {}
+
+    def _here(self) -> Any:
+        own = self.by_thread.get(threading.get_ident())
+        return own[-1] if own else self._original
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._here()(*args, **kwargs)
+
+    def __bool__(self) -> bool:
+        return bool(self._here())
+
+
+@contextmanager
+def detour(owner: nn.Module, name: str, value: Callable[..., Any] | bool) -> Iterator[None]:
+    """For its length `owner.name` is `value` in this thread."""
+    thread = threading.get_ident()
+    with _GUARD:
+        placed = vars(owner).get(name)
+        if not isinstance(placed, _Detour):
+            placed = _Detour(owner, name)
+            object.__setattr__(owner, name, placed)
+        placed.by_thread.setdefault(thread, []).append(value)
+    try:
+        yield
+    finally:
+        with _GUARD:
+            own = placed.by_thread[thread]
+            own.pop()
+            if not own:
+                del placed.by_thread[thread]
+            if not placed.by_thread:
+                _restore(owner, name, placed.before)
+
+
+def original(owner: nn.Module, name: str) -> Any:
+    """The attribute without detours."""
+    with _GUARD:
+        placed = vars(owner).get(name)
+        return placed._original if isinstance(placed, _Detour) else getattr(owner, name)
+
+
+def _restore(owner: nn.Module, name: str, before: object) -> None:
+    if before is _ABSENT:
+        object.__delattr__(owner, name)
+    else:
+        object.__setattr__(owner, name, before)

@@ -1,0 +1,66 @@
+"""`generate` up to its loop: the tokens and arguments that a model prepares for itself, whatever its class does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import GenerationConfig
+
+from copyspec.targets.facts import read_device
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Arguments = dict[str, Any]
+
+
+def prepared(
+    model: PreTrainedModel, prompt: Sequence[int], chain: Sequence[int], *, use_cache: bool
+) -> tuple[torch.Tensor, Arguments]:
+    """What `generate` enters its loop with: the tokens [1, L], and the arguments for `prepare_inputs_for_generation`.
+
+    `chain` is what the decoder reads first: the prompt itself, or of encoder-decoder models the start tokens.
+    """
+    kept: list[tuple[torch.Tensor, Arguments]] = []
+
+    def keep(
+        model: object,
+        input_ids: torch.Tensor,
+        logits_processor: object = None,
+        stopping_criteria: object = None,
+        generation_config: object = None,
+        **arguments: Any,
+    ) -> torch.Tensor:
+        kept.append((input_ids, arguments))
+        return input_ids
+
+    device = read_device(model)
+    ids = torch.tensor([list(prompt)], device=device)
+    inputs: Arguments = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if model.config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = torch.tensor([list(chain)], device=device)
+    generator: Any = model  # by a method of GenerationMixin, which its types do not show
+    generator.generate(**inputs, custom_generate=keep, generation_config=settings(model, use_cache=use_cache))
+    tokens, arguments = kept[0]
+    arguments.pop("synced_gpus", None)
+    arguments.pop("streamer", None)
+    return tokens, arguments
+
+
+def settings(model: PreTrainedModel, *, new_tokens: int = 1, **options: object) -> GenerationConfig:
+    """For greedy decoding of `new_tokens` more tokens, whatever ends them, with the special tokens of `model`."""
+    named = {
+        name: getattr(model.generation_config, name, None)
+        for name in ("pad_token_id", "bos_token_id", "decoder_start_token_id")
+    }
+    return GenerationConfig(  # type: ignore[no-untyped-call]
+        **{name: value for name, value in named.items() if value is not None},
+        do_sample=False,
+        num_beams=1,
+        num_return_sequences=1,
+        max_new_tokens=new_tokens,
+        min_new_tokens=new_tokens,
+        **options,
+    )

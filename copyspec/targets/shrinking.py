@@ -1,0 +1,220 @@
+"""Configurations made small: the same architecture, every kind of layer, in sizes that a CPU builds in a moment.
+
+Sizes are found by the names that configurations use for them. What decides how a model works stays as it is: flags,
+kinds of layers, kinds of positions, what is there and what is not. Windows, chunks and tables of positions become so
+short that a few dozen tokens lie beyond all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+HEADS, HEAD_DIM, WIDTH, INNER, RANK, EXPERTS, CHOSEN, STATE = 4, 8, 32, 48, 16, 4, 2, 8
+VOCABULARY = 96
+LAYERS = 2
+"""At least; one for each kind of layer and one more."""
+
+MOST_LAYERS = 6
+
+Values = dict[str, Any]
+Rule = Callable[[int, Mapping[str, Any]], int]
+
+
+def _size(number: int) -> Rule:
+    """Sets a size that is there; none, 0 and 1 say how the model works."""
+    return lambda old, _: number if old > 1 else old
+
+
+def _at_most(number: int) -> Rule:
+    return lambda old, _: min(old, number)
+
+
+def _key_heads(old: int, values: Mapping[str, Any]) -> int:
+    """As few as before, beside the heads of queries: all of them, one, or some."""
+    heads = next((values[name] for name in ("num_attention_heads", "n_head", "num_heads") if values.get(name)), old)
+    return HEADS if old >= heads else min(old, HEADS // 2)
+
+
+def _names(*parts: str) -> str:
+    """A pattern of any of these, with or without something before them."""
+    return rf"(.*_)?({'|'.join(parts)})"
+
+
+_RULES: Sequence[tuple[str, Rule]] = (
+    (_names("vocab_size") + "(_.*)?", _size(VOCABULARY)),
+    (_names(r"num_(key_value|kv)_heads", "n_head_kv", "kv_n_heads", "n_kv_heads", "kv_heads"), _key_heads),
+    (r"linear_num_key_heads", _size(HEADS // 2)),
+    (r"mamba_(num|n)_heads|.*mamba_heads", _size(8)),
+    (_names(r"(num|n)_(.*_)?heads?", "attention_heads"), _size(HEADS)),
+    (r"mamba_(d_)?head(_dim)?", _size(HEAD_DIM)),
+    (r"rotary_(dim|ndims)", _size(HEAD_DIM // 2)),
+    (r"qk_head_dim", lambda old, values: 2 * HEAD_DIM if "qk_nope_head_dim" in values else HEAD_DIM),
+    (_names("head_dim", "head_size", "d_kv", "attn_dim", "kv_channels") + "(_.*)?", _size(HEAD_DIM)),
+    (r"relative_attention_num_buckets", _at_most(8)),
+    (r"relative_attention_max_distance", _at_most(16)),
+    (r"n_groups?|topk_group|num_expert_groups?", _at_most(1)),
+    (
+        r"(?!index_)" + _names(r"experts_per_tok(en)?", r"top_?k(_experts)?", "moe_k", "num_selected_experts"),
+        _at_most(CHOSEN),
+    ),
+    (_names("n_shared_experts", "num_shared_experts"), _at_most(1)),
+    (r"(?!.*(shared|zero)).*(num|n)_.*experts|.*expert_num", _size(EXPERTS)),
+    (_names("rank", "lora_dim") + "(_.*)?", _size(RANK)),
+    (
+        _names(
+            "intermediate_(size|dim)",
+            "ffn_(dim|size|hidden_size)",
+            "d_ff",
+            "n_inner",
+            "ff_dim",
+            "dim_ff",
+            "feed_forward.*size",
+        )
+        + "(_.*)?",
+        _size(INNER),
+    ),
+    (
+        _names(
+            "hidden_(size|dim)", "d_model", "n_embd", "d_embed", "(embed|emb|embedding)_(size|dim)", "model_dim", "dim"
+        )
+        + "|word_embed_proj_dim|lru_width|hidden_size_per_layer_input",
+        _size(WIDTH),
+    ),
+    (_names("(d_)?state(_size)?"), _size(STATE)),
+)
+_COMPILED = [(re.compile(pattern), rule) for pattern, rule in _RULES]
+
+_LAYERS = re.compile(r"((.*_)?num_hidden|num|n|encoder|decoder|(num_(en|de)coder)|((en|de)coder_num))_layers?|depth")
+_POSITIONS = re.compile(
+    _names(
+        "max_.*position_embeddings",
+        "n_positions",
+        "n_ctx",
+        "max_seq(uence)?_len(gth)?",
+        "max_(source|target)_positions",
+    )
+    + "|(.*_)?seq_length|context_length"
+)
+_WINDOWS = re.compile(
+    _names(
+        "sliding_window", "window_size", "attention_window", "attention_chunk_size", "local_attention", "local_radius"
+    )
+    + "(_.*)?"
+)
+_TOKENS = re.compile(r".*(token_ids?|token_index|_idx)")
+_COUNTS = ("num_hidden_layers", "n_layer", "num_layers")
+
+
+def shrunk(
+    config: PreTrainedConfig, *, window: int, positions: int, sizes: Mapping[str, Any] | None = None
+) -> PreTrainedConfig:
+    """A small configuration of the same type, with `sizes` as they are given. Raises whatever the type raises for
+    sizes that it cannot have."""
+    small = _shrunk(config.to_dict(), window, positions)
+    return type(config).from_dict(small | dict(sizes or {}))
+
+
+def windows(config: PreTrainedConfig) -> list[int]:
+    """The windows and chunks that a configuration names."""
+    return list(_windows(config.to_dict()))
+
+
+def _windows(values: Mapping[str, Any]) -> Iterator[int]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _windows(value)
+        elif isinstance(name, str) and _WINDOWS.fullmatch(name):
+            yield from (each for each in (value if isinstance(value, (list, tuple)) else [value]) if _is_size(each))
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _shrunk(values: Mapping[str, Any], window: int, positions: int) -> Values:
+    small: Values = {}
+    chosen = _chosen_layers(values)
+    count = next((values[name] for name in values if name in _COUNTS), None)
+    for name, value in values.items():
+        small[name] = _value(name, value, values, window, positions)
+        if name == "num_kv_shared_layers" and chosen and value:
+            small[name] = len(chosen) // 2
+        elif chosen and isinstance(value, Mapping) and _by_layer(value, count):
+            small[name] = {
+                place: _shrunk(value[key], window, positions)
+                for place, index in enumerate(chosen)
+                for key in (index, str(index))
+                if key in value
+            }
+        elif chosen and isinstance(value, (list, tuple)) and len(value) == count:
+            small[name] = _value(name, [value[index] for index in chosen], values, window, positions)
+        elif chosen and _LAYERS.fullmatch(name) and value == count:
+            small[name] = len(chosen)
+    return small
+
+
+def _value(name: str, value: Any, values: Mapping[str, Any], window: int, positions: int) -> Any:
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return _shrunk(value, window, positions)
+    if _TOKENS.fullmatch(name):
+        return _within_vocabulary(value)
+    if isinstance(value, (list, tuple)) and _WINDOWS.fullmatch(name):
+        return [window if isinstance(each, int) and each > 0 else each for each in value]
+    if isinstance(value, (list, tuple)) and value and all(type(each) is int for each in value):
+        rule = _rule(name)
+        return value if rule is None else [rule(each, values) for each in value]
+    if isinstance(value, bool) or not isinstance(value, int):
+        return value
+    if _WINDOWS.fullmatch(name):
+        return window if value > 0 else value
+    if _POSITIONS.fullmatch(name):
+        return positions if value > 1 else value
+    if _LAYERS.fullmatch(name):
+        return min(value, LAYERS)
+    rule = _rule(name)
+    return value if rule is None else rule(value, values)
+
+
+def _rule(name: str) -> Rule | None:
+    return next((rule for pattern, rule in _COMPILED if pattern.fullmatch(name)), None)
+
+
+def _within_vocabulary(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_within_vocabulary(each) for each in value]
+    return value % VOCABULARY if isinstance(value, int) and not isinstance(value, bool) and value > 0 else value
+
+
+def _by_layer(value: Mapping[Any, Any], count: object) -> bool:
+    """Whether a table holds settings of layers by their numbers."""
+    numbers = [int(key) for key in value if str(key).isdigit()]
+    return (
+        bool(value)
+        and len(numbers) == len(value)
+        and isinstance(count, int)
+        and max(numbers) < count
+        and all(isinstance(each, Mapping) for each in value.values())
+    )
+
+
+def _chosen_layers(values: Mapping[str, Any]) -> list[int]:
+    """One layer of each kind, in their order, and at least `LAYERS`; empty where layers are not told apart."""
+    count = next((values[name] for name in values if name in _COUNTS), None)
+    if not isinstance(count, int):
+        return []
+    lists = [value for value in values.values() if isinstance(value, (list, tuple)) and len(value) == count]
+    if not lists or count < LAYERS:
+        return []
+    kinds: dict[str, int] = {}
+    for index in range(count):
+        kinds.setdefault(repr([each[index] for each in lists]), index)
+    chosen = sorted(kinds.values())[:MOST_LAYERS]
+    if values.get("num_kv_shared_layers"):
+        return [*chosen, *chosen]  # those that share take the keys of a layer of their kind
+    rest = [index for index in range(count - 1, -1, -1) if index not in chosen]
+    return sorted([*chosen, *rest[: max(0, LAYERS - len(chosen))]])

@@ -1,0 +1,208 @@
+"""A trial: a session driven with drafts, every node beside the logits that `generate` has for it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import LogitsProcessor, LogitsProcessorList
+
+from copyspec.targets.facts import masked_attention, read_device, read_facts
+from copyspec.targets.generation import prepared, settings
+from copyspec.tree import ROOT, DraftTree
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from copyspec.targets.base import Target
+
+TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
+"""Largest difference, in standard deviations of the logits. A wrong mask or position shows as 0.1 or more."""
+
+TOLERANCE_LOW_PRECISION = 0.1
+
+EMPTY, CHAIN, SHORT = (), tuple(range(ROOT, 8)), (ROOT, ROOT)
+BRANCHED = (ROOT, 0, 1, 0, ROOT, 4)
+WIDE = (ROOT, 0, 1, ROOT, *range(3, 12), 1, 5, ROOT)
+"""Parents of the nodes of drafts. `WIDE` has a path beyond a sibling's window that does not lie where it stands."""
+
+
+_BACK = 20
+
+
+class MismatchError(ValueError):
+    """The target scores something otherwise than plain decoding."""
+
+
+class Trial:
+    """Rows of one session, and the sequences that they stand for. Every step raises MismatchError where it is wrong."""
+
+    def __init__(
+        self, target: Target, model: PreTrainedModel, lengths: Sequence[int], *, seed: int = 0, piece: int | None = None
+    ) -> None:
+        """`lengths`: tokens of each row's first chain. `piece`: tokens of one prefill pass."""
+        self._target, self._model, self._random = target, model, random.Random(seed)
+        self._reads, self._limit = target.is_encoder_decoder, target.max_length
+        if self._limit is not None:
+            lengths = [min(length, self._limit - 1) for length in lengths]
+        self._prompts = [self._tokens(7 + 5 * row if self._reads else length) for row, length in enumerate(lengths)]
+        self._sequences = [target.start(prompt) for prompt in self._prompts]
+        if self._reads:
+            for sequence, length in zip(self._sequences, lengths, strict=True):
+                sequence += self._tokens(length - 1)
+        self._starts = list(map(len, self._sequences))
+        self._cached = [0] * len(lengths)
+        self.session = target.open(self._prompts)
+        for part in getattr(self.session, "_sessions", [self.session]):
+            if piece is not None and hasattr(part, "prefill_chunk"):
+                part.prefill_chunk = piece
+
+    def step(self, *shapes: Sequence[int]) -> None:
+        """Scores a draft per row, compares every node, and keeps a random path of each draft and one more token."""
+        trees = [self._tree(shape, sequence) for shape, sequence in zip(shapes, self._sequences, strict=True)]
+        chains = [sequence[cached:] for sequence, cached in zip(self._sequences, self._cached, strict=True)]
+        logits = self.session.score(chains, trees)
+        paths = []
+        for row, (sequence, tree) in enumerate(zip(self._sequences, trees, strict=True)):
+            found = logits[row, : 1 + len(tree)]
+            check(found, self._expected(row, tree), f"draft nodes after {len(sequence)} tokens")
+            paths.append(_path(tree, self._random.randrange(ROOT, len(tree))))
+        self.session.keep(paths)
+        for row, (tree, path) in enumerate(zip(trees, paths, strict=True)):
+            self._cached[row] += len(chains[row]) + len(path)
+            self._sequences[row] += [*(tree.tokens[node] for node in path), *self._tokens(1)]
+            if self._limit is not None and len(sequence) >= self._limit:
+                del sequence[max(1, self._limit - _BACK) :]  # back from the end, where decoding would stop
+                self._cached[row] = len(sequence) - 1
+                self.session.trim(self._cached)
+        if list(self.session.lengths) != self._cached:
+            raise MismatchError(f"rows of {self._cached} tokens are counted as {list(self.session.lengths)}")
+
+    def select(self, *rows: int) -> None:
+        self.session.select(rows)
+        for name in ("_prompts", "_sequences", "_starts", "_cached"):
+            values = getattr(self, name)
+            setattr(self, name, [values[row] for row in rows])
+
+    def join(self, other: Trial) -> None:
+        self.session.join(other.session)
+        for name in ("_prompts", "_sequences", "_starts", "_cached"):
+            getattr(self, name).extend(getattr(other, name))
+
+    def finish(self) -> None:
+        """Compares the reference itself with `generate`, along each row."""
+        self.session.close()
+        for row, (prompt, sequence) in enumerate(zip(self._prompts, self._sequences, strict=True)):
+            begin = self._begin(row)
+            expected = alone(self._model, prompt, sequence[:-1])[begin - 1 :]
+            found = generated(self._model, prompt, sequence, begin)
+            check(expected, found, "passes with and without a cache")
+
+    def compare_plainly(self, count: int) -> None:
+        """Compares `count` steps without drafts, made now, with `generate`."""
+        steps = []
+        for _ in range(count):
+            chains = [sequence[cached:] for sequence, cached in zip(self._sequences, self._cached, strict=True)]
+            steps.append(self.session.score(chains, [DraftTree()] * len(chains)))
+            self.session.keep([()] * len(chains))
+            self._cached = list(map(len, self._sequences))
+            for sequence in self._sequences:
+                sequence += self._tokens(1)
+        self.session.close()
+        for row, (prompt, sequence) in enumerate(zip(self._prompts, self._sequences, strict=True)):
+            found = torch.stack([step[row, 0] for step in steps])
+            expected = generated(self._model, prompt, sequence, self._begin(row))[-count:]
+            check(found, expected, "plain steps")
+
+    def _begin(self, row: int) -> int:
+        """Tokens that `generate` is given; it comes to the others by itself."""
+        return 1 if self._reads else min(self._starts[row], len(self._sequences[row]) - 1)
+
+    def _tree(self, shape: Sequence[int], sequence: Sequence[int]) -> DraftTree:
+        size = len(shape)
+        tree = DraftTree(self._tokens(size), shape, [1.0] * size, [None] * size)
+        if self._limit is not None:
+            tree = tree.up_to_depth(max(0, self._limit - len(sequence)))
+        return tree if self._target.supports_trees else tree.first_chain()
+
+    def _expected(self, row: int, tree: DraftTree) -> torch.Tensor:
+        """The logits after the row's sequence and after each node, from passes of whole paths. [1 + M, V]"""
+        sequence, parents = self._sequences[row], set(tree.parents)
+        rows: dict[int, torch.Tensor] = {}
+        for leaf in [node for node in range(len(tree)) if node not in parents] or [ROOT]:
+            path = _path(tree, leaf)
+            logits = alone(self._model, self._prompts[row], [*sequence, *(tree.tokens[node] for node in path)])
+            for place, node in enumerate([ROOT, *path]):
+                rows[node] = logits[len(sequence) - 1 + place]
+        return torch.stack([rows[node] for node in range(ROOT, len(tree))])
+
+    def _tokens(self, count: int) -> list[int]:
+        """Distinct ids away from the special ones, siblings among them."""
+        size = self._target.vocab_size
+        low = min(size // 2, 100)
+        return self._random.sample(range(low, size), count) if count < size - low else [low] * count
+
+
+@torch.inference_mode()
+def alone(model: PreTrainedModel, prompt: Sequence[int], sequence: Sequence[int]) -> torch.Tensor:
+    """The logits after each token of `sequence` in one pass of its own without a cache. [L, V]"""
+    with masked_attention(model, read_facts(model).configs):
+        reads = prompt if model.config.is_encoder_decoder else sequence
+        tokens, arguments = prepared(model, reads, sequence, use_cache=False)
+        arguments.pop("logits_to_keep", None)
+        generation: Any = model
+        inputs = generation.prepare_inputs_for_generation(tokens, is_first_iteration=True, **arguments)
+        logits: torch.Tensor = model(**inputs, return_dict=True).logits
+    return logits[0]
+
+
+@torch.inference_mode()
+def generated(model: PreTrainedModel, prompt: Sequence[int], sequence: Sequence[int], start: int) -> torch.Tensor:
+    """The logits with which `generate` picks each token behind the first `start` ones. [L - start, V]"""
+    device = read_device(model)
+    ids = torch.tensor([list(prompt) if model.config.is_encoder_decoder else list(sequence[:start])], device=device)
+    inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if model.config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = torch.tensor([list(sequence[:start])], device=device)
+    generation: Any = model
+    output = generation.generate(
+        **inputs,
+        logits_processor=LogitsProcessorList([_Forced(sequence)]),
+        generation_config=settings(
+            model, new_tokens=len(sequence) - start, output_logits=True, return_dict_in_generate=True
+        ),
+    )
+    return torch.cat(output.logits)
+
+
+class _Forced(LogitsProcessor):
+    """Lets `generate` say nothing but a known sequence."""
+
+    def __init__(self, sequence: Sequence[int]) -> None:
+        self._sequence = sequence
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        forced = torch.full_like(scores, -torch.inf)
+        forced[:, self._sequence[input_ids.shape[1]]] = 0.0
+        return forced  # type: ignore[return-value]
+
+
+def check(found: torch.Tensor, expected: torch.Tensor, what: str) -> None:
+    """Raises MismatchError where some row of the logits [n, V] differs from the expected one."""
+    if found.shape != expected.shape:
+        raise MismatchError(f"logits of {what} have shape {tuple(found.shape)}, not {tuple(expected.shape)}")
+    tolerance = TOLERANCE.get(expected.dtype, TOLERANCE_LOW_PRECISION)
+    found, expected = found.float(), expected.float().to(found.device)
+    ratio = (found - expected).abs().amax(-1) / expected.std(-1)
+    if not bool((ratio <= tolerance).all()):
+        raise MismatchError(f"logits of {what} differ by {float(ratio.max()):.2g} of their deviation")
+
+
+def _path(tree: DraftTree, node: int) -> list[int]:
+    path: list[int] = []
+    while node != ROOT:
+        path.append(node)
+        node = tree.parents[node]
+    return path[::-1]
