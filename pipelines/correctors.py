@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from copyspec import Input, Result
+from copyspec.engine.results import Change
 
 from .documents import Refusal
 from .earlier import PLACES, EarlierCorrections
@@ -41,6 +42,7 @@ class Outcome:
     refusal: Refusal | None = None
     result: Result | None = None  # the model's own; None where no model was asked in this run
     lost: str = ""  # characters of the text that the model cannot write
+    changes: Sequence[Change] | None = None  # how clearly the model preferred each; None: nobody knows
 
 
 @runtime_checkable
@@ -197,7 +199,7 @@ class ModelCorrector:
         if result.finish_reason != "stop":
             found = f"no end within {len(result.token_ids)} tokens: {_shortened(text)}"
             return Outcome(None, Refusal("cut", found), result)
-        return Outcome(result.text, result=result, lost=self._lost(text))
+        return Outcome(result.text, result=result, lost=self._lost(text), changes=result.changes or None)
 
     def _lost(self, text: str) -> str:
         """Characters that do not survive the tokenizer; vocabularies of words and pieces lack some."""

@@ -15,6 +15,8 @@ from typing import BinaryIO
 
 import numpy as np
 
+from copyspec.engine.results import Change
+
 from .correctors import Outcome
 from .documents import Refusal
 
@@ -76,7 +78,13 @@ class Journal:
             record = json.loads(self._file.readline())
             if record["key"] == key.hex():
                 refusal = record.get("refusal")
-                return Outcome(record["text"], Refusal(*refusal) if refusal else None, lost=record.get("lost", ""))
+                changes = record.get("changes")
+                return Outcome(
+                    record["text"],
+                    Refusal(*refusal) if refusal else None,
+                    lost=record.get("lost", ""),
+                    changes=[Change(*change) for change in changes] if changes is not None else None,
+                )
             at += 1
         return None
 
@@ -86,6 +94,8 @@ class Journal:
             record["refusal"] = [outcome.refusal.reason, outcome.refusal.detail]
         if outcome.lost:
             record["lost"] = outcome.lost
+        if outcome.changes:
+            record["changes"] = [(change.start, change.end, change.margin) for change in outcome.changes]
         self._append(record)
         if monotonic() - self._synced > _SYNC_SECONDS:
             self.sync()

@@ -1,0 +1,150 @@
+"""Whether a change is one that a corrector makes: known words, words that belong together, and a clear preference."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+
+from copyspec.engine.results import Change
+
+from .documents import Edit, Refusal, Segment, shown
+from .edits import apply
+from .sentencehood import begins_item, lacks_end
+from .stretches import around
+from .vocabulary import is_english, spelt
+from .wording import Kind, Wording
+
+CLEARLY: Mapping[Kind, float] = {
+    "spelling": 0.25,
+    "capital": 1.0,
+    "mark": 2.0,
+    "doubled": 2.0,
+    "form": 2.5,
+    "grammar": 3.0,
+    "slip": 5.0,
+}
+"""Nats by which a model must prefer a change to the source's own words, by what the change does: how often the same
+change is made in texts that are right decides. Chosen with the bundled model (docs/files.md)."""
+
+UNUSUAL = 4.0  # nats: a capital inside a sentence, a name in a new spelling
+_MARKS = re.compile(r"[.!?…]+")
+_OPENS_SENTENCE = re.compile(r"(?:\A|[.!?…:][\"'”’)\]]*\s)[\"'“‘(\[*_]*\Z")
+
+
+class Judge:
+    """Judges the changes of one segment. A change is a list of edits that stand or fall together."""
+
+    def __init__(
+        self,
+        text: str,
+        segment: Segment,
+        *,
+        is_word: Callable[[str], bool],
+        may_write: Callable[[str], bool] | None,
+        allow_swaps: bool,
+        changes: Sequence[Change] | None,
+        caution: float,
+    ) -> None:
+        """`is_word`: whether a word is none that is misspelt; `may_write`: whether a change may bring it, None: any."""
+        self._text, self._segment, self._is_word, self._may_write = text, segment, is_word, may_write
+        self._allow_swaps, self._caution = allow_swaps, caution
+        self._preferred = _Preferred(text, segment, changes) if changes and caution else None
+
+    def refusal(self, edits: Sequence[Edit]) -> Refusal | None:
+        text, segment = self._text, self._segment
+        start, end = around(text, segment, edits[0].start, edits[-1].end)
+        was = text[start:end]
+        becomes = apply(was, [Edit(edit.start - start, edit.end - start, edit.replacement) for edit in edits])
+        beside = (*spelt(text[max(segment.start, start - 60) : start])[-1:], *spelt(text[end : min(segment.end, end + 60)])[:1])
+        wording = Wording.of(was, becomes, beside)
+        return (
+            self._wrong_mark(was, becomes, end)
+            or self._wrong_capital(wording, start)
+            or (wording.unknown(self._may_write) if self._may_write else None)
+            or (None if self._allow_swaps else wording.swap(self._is_word))
+            or self._doubtful(wording, start, end)
+        )
+
+    def _wrong_mark(self, was: str, becomes: str, end: int) -> Refusal | None:
+        """Ends of sentences stay where they are, but for one that a sentence lacks."""
+        had, has = _MARKS.findall(was), _MARKS.findall(becomes)
+        if len(had) == len(has) and not any(len(a) > 1 and a != b for a, b in zip(had, has, strict=True)):
+            return None
+        piece = self._text[self._segment.start : self._segment.end]
+        if end < self._segment.end or len(has) < len(had) or any(len(mark) > 1 for mark in had):
+            return Refusal("marks", f"{was!r} would become {becomes!r}, inside a text")
+        if lacks_end(piece, self._text[: self._segment.start]):
+            return None
+        return Refusal("fragment", f"{becomes!r} would end what is no sentence")
+
+    def _wrong_capital(self, wording: Wording, start: int) -> Refusal | None:
+        """Items of lists begin as the writer wrote them, and so do words that are none of the language."""
+        was, becomes = wording.was, wording.becomes
+        if was[:1].isupper() or not becomes[:1].isupper() or start != self._segment.start:
+            return None
+        first = (spelt(was) or [""])[0]
+        if begins_item(self._text[:start]) or (
+            first.casefold() == becomes[: len(first)].casefold() and not is_english(first)
+        ):
+            return Refusal("fragment", f"{was!r} begins what is no sentence, and would become {becomes!r}")
+        return None
+
+    def _doubtful(self, wording: Wording, start: int, end: int) -> Refusal | None:
+        if self._preferred is None or (margin := self._preferred.margin(start, end)) is None:
+            return None
+        least = self._caution * self._least(wording, start)
+        if margin >= least:
+            return None
+        return Refusal(
+            "margin",
+            f"{wording.was!r} would become {wording.becomes!r}, preferred by {margin:.1f} nats; asked are {least:.1f}",
+        )
+
+    def _least(self, wording: Wording, start: int) -> float:
+        kind = wording.kind(self._is_word)
+        if kind == "capital":
+            opens = _OPENS_SENTENCE.search(self._text[max(self._segment.start, start - 20) : start])
+            is_first = start == self._segment.start or opens is not None
+            if not (is_first and wording.becomes[:1].isupper()) and wording.was not in (
+                "i",
+                "i'm",
+                "i've",
+                "i'll",
+                "i'd",
+            ):
+                return UNUSUAL
+        if kind == "spelling" and any(word[0].isupper() for word in wording.gone) and start != self._segment.start:
+            return UNUSUAL
+        return CLEARLY[kind]
+
+
+class _Preferred:
+    """By how much the model preferred what it wrote, by characters of the text."""
+
+    def __init__(self, text: str, segment: Segment, changes: Sequence[Change]) -> None:
+        """`changes`: characters of the segment as it was shown. Places are compared by the characters before them
+        that are no white space: there alone a text and what is shown of it differ, but for what is hidden."""
+        self._ink = [0, *accumulate(_is_ink(text, segment))]
+        self._start = segment.start
+        told = [0, *accumulate(not char.isspace() for char in shown(text, segment))]
+        last = len(told) - 1
+        self._changes = [
+            (told[min(change.start, last)], told[min(change.end, last)], change.margin) for change in changes
+        ]
+
+    def margin(self, start: int, end: int) -> float | None:
+        """The least margin of the changes in a stretch of the text, or of the one before it; None: there is none."""
+        first, last = self._ink[start - self._start], self._ink[end - self._start]
+        inside = [margin for begin, until, margin in self._changes if begin <= last and until >= first]
+        if inside:
+            return min(inside)
+        before = [margin for begin, _, margin in self._changes if begin <= first]
+        return before[-1] if before else None
+
+
+def _is_ink(text: str, segment: Segment) -> list[bool]:
+    ink = [not char.isspace() for char in text[segment.start : segment.end]]
+    for start, end in segment.hidden:
+        ink[start - segment.start : end - segment.start] = [False] * (end - start)
+    return ink
