@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .language import looks_english
-from .vocabulary import ENDING, english, is_english, spelt
+from .vocabulary import ENDING, english, is_english, is_rare, spelt
 
 MOST_OWN = 1 << 16
 """Words of a document that the list lacks: 10 MB at most. Data has more, and texts have not."""
@@ -48,8 +48,8 @@ class Facts:
         return any(self._first.get(each, part + 1) <= part for each in (word.casefold(), stem))
 
     def is_word(self, word: str) -> bool:
-        """Whether it is of the list or of the user's: a word of the document may be a misspelling."""
-        return is_english(word) or self._first.get(word.casefold(), 0) < 0
+        """Whether it is of the lists or of the user's: a word of the document may be a misspelling."""
+        return is_english(word) or self._first.get(word.casefold(), 0) < 0 or is_rare(word)
 
     def is_english(self, part: int) -> bool:
         """Whether most of the document up to and including `part` is; True where nothing tells."""

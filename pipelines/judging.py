@@ -12,16 +12,16 @@ from .documents import Edit, Refusal, Segment, shown
 from .edits import apply
 from .sentencehood import begins_item, lacks_end
 from .stretches import around
-from .vocabulary import is_english, spelt
+from .vocabulary import spelt
 from .wording import Kind, Wording
 
 CLEARLY: Mapping[Kind, float] = {
-    "spelling": 0.25,
+    "spelling": 0.0,
     "capital": 1.0,
-    "mark": 2.0,
+    "mark": 1.0,
     "doubled": 2.0,
     "form": 2.5,
-    "grammar": 3.0,
+    "grammar": 3.5,
     "slip": 5.0,
 }
 """Nats by which a model must prefer a change to the source's own words, by what the change does: how often the same
@@ -79,16 +79,13 @@ class Judge:
         return Refusal("fragment", f"{becomes!r} would end what is no sentence")
 
     def _wrong_capital(self, wording: Wording, start: int) -> Refusal | None:
-        """Items of lists begin as the writer wrote them, and so do words that are none of the language."""
+        """Items of lists begin as the writer wrote them."""
         was, becomes = wording.was, wording.becomes
-        if was[:1].isupper() or not becomes[:1].isupper() or start != self._segment.start:
+        if start != self._segment.start or was[:1].isupper() or not becomes[:1].isupper():
             return None
-        first = (spelt(was) or [""])[0]
-        if begins_item(self._text[:start]) or (
-            first.casefold() == becomes[: len(first)].casefold() and not is_english(first)
-        ):
-            return Refusal("fragment", f"{was!r} begins what is no sentence, and would become {becomes!r}")
-        return None
+        if not begins_item(self._text[:start]):
+            return None
+        return Refusal("fragment", f"{was!r} begins an item of a list, and would become {becomes!r}")
 
     def _doubtful(self, wording: Wording, start: int, end: int) -> Refusal | None:
         if self._preferred is None or (margin := self._preferred.margin(start, end)) is None:
@@ -103,20 +100,14 @@ class Judge:
 
     def _least(self, wording: Wording, start: int) -> float:
         kind = wording.kind(self._is_word)
+        opens = start == self._segment.start or _OPENS_SENTENCE.search(self._text[max(0, start - 20) : start])
         if kind == "capital":
-            opens = _OPENS_SENTENCE.search(self._text[max(self._segment.start, start - 20) : start])
-            is_first = start == self._segment.start or opens is not None
-            if not (is_first and wording.becomes[:1].isupper()) and wording.was not in (
-                "i",
-                "i'm",
-                "i've",
-                "i'll",
-                "i'd",
-            ):
-                return UNUSUAL
-        if kind == "spelling" and any(word[0].isupper() for word in wording.gone) and start != self._segment.start:
-            return UNUSUAL
-        return CLEARLY[kind]
+            words = spelt(wording.was)
+            begins = opens and wording.becomes[:1].isupper() and self._is_word(words[0])
+            usual = begins or any(word.startswith(("i'", "i’")) or word == "i" for word in words)
+        else:
+            usual = opens or kind != "spelling" or not any(word[0].isupper() for word in wording.gone)
+        return CLEARLY[kind] if usual else max(CLEARLY[kind], UNUSUAL)
 
 
 class _Preferred:

@@ -20,7 +20,7 @@ _SHARED = frozenset(
     pour pro qui rat red rot sa sale si sin so solo son sous sur tag tags tot tu ton un una und uno van vice via war
     was we weg week welt wen wert wie wild will wo ya zoo zu
     """.split()  # noqa: SIM905
-) - frozenset("and four have her my of the with".split())  # noqa: SIM905
+) - frozenset("and four have he her my of the was we with".split())  # noqa: SIM905
 
 
 def looks_english(text: str) -> bool | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from .function_words import are_forms
+from .function_words import FUNCTION_WORDS, are_forms
 
 _COMPARED = 48
 """Letters of a word that are compared: the distance takes their square, and some words are data."""
@@ -38,10 +38,11 @@ def plain(word: str) -> str:
 def are_akin(word: str, other: str) -> bool:
     """Whether two words are forms of one, by their looks or because they are known to be."""
     a, b = plain(word), plain(other)
-    if a == b or are_forms(word.lower(), other.lower()) or are_forms(a, b):
+    if a == b or are_forms(word.lower(), other.lower()):
         return True
-    stems, others = _stems(a), _stems(b)
-    return not stems.isdisjoint(others)
+    if not _stems(a, _STEM).isdisjoint(_stems(b, _STEM)):
+        return True
+    return any(are_forms(stem, form) for stem in _bases(a) for form in _bases(b))  # "goed", "childrens"
 
 
 def is_spelling(wrong: str, right: str) -> bool:
@@ -79,18 +80,24 @@ def distance(a: str, b: str) -> int:
     return row[-1]
 
 
-def _stems(word: str) -> set[str]:
-    """What may be left of a word when its endings come off, one after the other."""
+def _bases(word: str) -> set[str]:
+    """A word, and what it may be a form of: words of grammar have none that end otherwise ("used" is not of "us")."""
+    return {word} | {stem for stem in _stems(word, 2) if stem not in FUNCTION_WORDS}
+
+
+def _stems(word: str, least: int) -> set[str]:
+    """What may be left of a word when its endings come off, one after the other: `least` letters at least."""
+    word = word[:_COMPARED]
     found, queue = {word}, [word]
     while queue:
         each = queue.pop()
-        for size in range(1, min(7, len(each) - _STEM) + 1):
+        for size in range(1, min(7, len(each) - least) + 1):
             if not _ENDINGS.fullmatch(each, len(each) - size):
                 continue
             stem = each[:-size]
             forms = {stem, stem[:-1] if stem[-1] == stem[-2] else stem, stem[:-1] + "y" if stem[-1] == "i" else stem}
-            queue += [form for form in forms if len(form) >= _STEM and form not in found]
-            found |= {form for form in forms if len(form) >= _STEM}
+            queue += [form for form in forms if len(form) >= least and form not in found]
+            found |= {form for form in forms if len(form) >= least}
     return found
 
 

@@ -7,7 +7,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-_LIST = Path(__file__).with_name("english_words.txt.gz")
+_HERE = Path(__file__).parent
 
 SPELT = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 """A word with its apostrophes; hyphens are between words."""
@@ -21,9 +21,19 @@ _WITH_DIGITS = re.compile(r"\d+(?:st|nd|rd|th|s)?\Z")
 
 @cache
 def english() -> frozenset[str]:
-    """The list: words as they are written inside a sentence, without possessives. Read in 15 ms, once."""
-    with gzip.open(_LIST, "rt", encoding="utf-8") as file:
-        return frozenset(file.read().split("\n"))
+    """The words that a correction may bring, as they are written inside a sentence, without possessives. Read in
+    15 ms, once."""
+    return _read("english_words.txt.gz")
+
+
+@cache
+def rare() -> frozenset[str]:
+    """More words, which are no misspellings, but which no correction brings."""
+    return _read("english_rare.txt.gz")
+
+
+def _read(name: str) -> frozenset[str]:
+    return frozenset(gzip.decompress((_HERE / name).read_bytes()).decode().split("\n"))
 
 
 def spelt(text: str) -> list[str]:
@@ -34,9 +44,15 @@ def spelt(text: str) -> list[str]:
 def is_english(word: str) -> bool:
     """Whether the list has a word, in small letters or as it is written, or what "'s" or "n't" are the end of."""
     stem = ENDING.sub("", word)
-    return _is_listed(word) or _is_listed(stem) or stem.lower() in _CUT_SHORT or bool(_WITH_DIGITS.match(word))
+    known = _is_listed(word, english()) or _is_listed(stem, english())
+    return known or stem.lower() in _CUT_SHORT or bool(_WITH_DIGITS.match(word))
 
 
-def _is_listed(word: str) -> bool:
-    words, small = english(), word.lower()
+def is_rare(word: str) -> bool:
+    """Whether it is a word all the same."""
+    return _is_listed(ENDING.sub("", word), rare())
+
+
+def _is_listed(word: str, words: frozenset[str]) -> bool:
+    small = word.lower()
     return word in words or small in words or (not word.islower() and word.capitalize() in words)

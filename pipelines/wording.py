@@ -86,7 +86,7 @@ class Wording:
         if self._is_doubled():
             return "doubled"
         if all(map(_is_grammar, (*self.gone, *self.new))):
-            return "grammar"
+            return "form" if self.gone and self.new and all(map(self._has_form, self.gone)) else "grammar"
         return "form" if all(_is_grammar(word) or self._has_form(word) for word in self.gone) else "slip"
 
     def _has_origin(self, word: str, knows: Knows) -> bool:
