@@ -20,8 +20,9 @@ FUNCTION_WORDS = frozenset(
 """They may be put, left out and changed for each other: articles, pronouns, prepositions, auxiliaries and their like.
 Numbers and negations are none: they change what is said."""
 
-NEGATIONS = frozenset("no not n't never nothing nowhere neither nobody none nor without hardly barely".split())  #
-noqa: SIM905
+NEGATIONS = frozenset(
+    ["no", "not", "n't", "never", "nothing", "nowhere", "neither", "nobody", "none", "nor", "without", "hardly"]
+)
 
 _KINDS = """
 a an the this that these those my your his her its our their some any each every all both another other such one

@@ -56,7 +56,10 @@ class Judge:
         start, end = around(text, segment, edits[0].start, edits[-1].end)
         was = text[start:end]
         becomes = apply(was, [Edit(edit.start - start, edit.end - start, edit.replacement) for edit in edits])
-        beside = (*spelt(text[max(segment.start, start - 60) : start])[-1:], *spelt(text[end : min(segment.end, end + 60)])[:1])
+        beside = (
+            *spelt(text[max(segment.start, start - 60) : start])[-1:],
+            *spelt(text[end : min(segment.end, end + 60)])[:1],
+        )
         wording = Wording.of(was, becomes, beside)
         return (
             self._wrong_mark(was, becomes, end)

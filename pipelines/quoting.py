@@ -12,7 +12,9 @@ from copyspec.retrievers import BM25Retriever, Hit, Retriever, words
 
 from .citing import Citation, citations
 from .iterative_rag import IterativeRAG
+from .likeness import are_akin
 from .models import check_template, engine_of, fill, wants_chat
+from .sentences import sentences
 
 if TYPE_CHECKING:
     from .models import ModelLike
@@ -52,7 +54,8 @@ class Quote:
     end: int | None
     result: Result
     is_found: bool = True
-    """False: no passage holds one of the question's `content_words`, and the best by the others was taken."""
+    """False: nothing was found, and `text` is empty: no passage holds one of the question's `content_words`, or what
+    the model quoted stands where none of them is near. What the model wrote is `result.text`."""
 
     citations: tuple[Citation, ...] = ()
     """What of the text stands word for word in the passages that the model was shown."""
@@ -73,7 +76,8 @@ def answer(
 ) -> Quote:
     """Quotes the answer to `question` from the passage that shares most words with it, or that a retriever finds.
 
-    The quote is looked up in the passage: `start` and `end` are a fact about the text, not the model's claim.
+    The quote is looked up in the passage: `start` and `end` are a fact about the text, not the model's claim. One
+    without a word of the question in its sentences or beside them is no answer, and nothing is given in its place.
     `stride`: search again after so many tokens, for what was written last (`IterativeRAG`); None searches once.
     Raises TypeError for one string in place of passages, ValueError where none of them holds a word.
     """
@@ -99,16 +103,34 @@ def answer(
         result, best = answered.result, answered.documents[0].hit
         shown = {each.hit.id: each.hit.text for each in answered.documents}
     text = result.text.strip()
-    start = best.text.find(text) if text else -1
+    cited = citations(text, shown)
+    near = tuple(
+        each for each in cited if is_near(question, shown[each.document], each.document_start, each.document_end)
+    )
+    if cited and not near:
+        logger.warning("nothing found: what was quoted for %r has no word of the question near it", question)
+    if not is_found or (cited and not near):
+        return Quote("", best.id, None, None, result, is_found=False)
+    start = best.text.find(text) if text and len(near) == len(cited) else -1
     return Quote(
         text=text,
         passage=best.id,
         start=start if start >= 0 else None,
         end=start + len(text) if start >= 0 else None,
         result=result,
-        is_found=is_found,
-        citations=citations(text, shown),
+        citations=near,
     )
+
+
+def is_near(question: str, text: str, start: int, end: int) -> bool:
+    """Whether one of the question's `content_words`, in some form, stands in the sentences that text[start:end] is
+    of, or in one beside them."""
+    spans = sentences(text)
+    inside = [index for index, span in enumerate(spans) if span[0] < end and span[1] > start]
+    first, last = (max(0, inside[0] - 1), min(len(spans), inside[-1] + 2)) if inside else (0, len(spans))
+    around = set(words(" ".join(text[begin:until] for begin, until in spans[first:last])))
+    asked = [word for word in content_words(question) if len(word) > 1 or not word.isascii()] or content_words(question)
+    return any(word in around or any(are_akin(word, other) for other in around) for word in asked)
 
 
 def best_passage(question: str, passages: Sequence[str] | Retriever) -> tuple[Hit, bool]:

@@ -33,8 +33,7 @@ def lacks_end(piece: str, before: str) -> bool:
         not words
         or END.search(piece)
         or _ENDED_BEFORE.search(piece)
-        or (not piece[-1].isalnum()
-        and piece[-1] not in "\"'”’)")
+        or (not piece[-1].isalnum() and piece[-1] not in "\"'”’)")
     ):
         return False
     if len(words) < FEWEST or words[-1] in _GOES_ON or _LIST_ITEM.search(before[-40:]):

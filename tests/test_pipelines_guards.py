@@ -169,7 +169,10 @@ def test_a_rewritten_segment_stays() -> None:
     found = checked("He go to school every day with his friend.", "Each morning the boy walks over to class alone.")
     assert found.edits == () and found.refusal is not None and found.refusal.reason == "ratio"
     assert checked("He go", "He goes").refusal is None
-    assert checked("a b c d e f", "g h i j k l", max_edit_ratio=1.0, allow_new_words=True, allow_swaps=True).refusal is None
+    assert (
+        checked("a b c d e f", "g h i j k l", max_edit_ratio=1.0, allow_new_words=True, allow_swaps=True).refusal
+        is None
+    )
     assert checked("He go home", " ").refusal is not None
 
 

@@ -92,7 +92,8 @@ def gec(
         typer.Option("--any-language", help="Correct what is not English, too.", rich_help_panel=GUARDS),
     ] = False,
     words: Annotated[
-        list[Path] | None, typer.Option(help="A file with more words that there are. Repeatable.", rich_help_panel=GUARDS)
+        list[Path] | None,
+        typer.Option(help="A file with more words that there are. Repeatable.", rich_help_panel=GUARDS),
     ] = None,
     caution: Annotated[
         float,
