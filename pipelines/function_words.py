@@ -67,7 +67,7 @@ most much
 |weather whether|passed past|brake break|piece peace|whole hole|right write|here hear|know now|knew new|threw through
 |wait weight|weak week|buy by bye|son sun|sea see|hour our|one won|two too to|four for|no know|where were wear we're
 |high height|wide width|long length|strong strength|deep depth|true truth|proud pride|hot heat|old elder older eldest
-|fast fastly quick quickly|a alot|besides beside|lay laid|lot alot|everyday day
+|fast fastly quick quickly|of have|their there they're|a alot|besides beside|lay laid|lot alot|everyday day
 """
 
 

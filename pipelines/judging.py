@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
@@ -20,8 +21,8 @@ CLEARLY: Mapping[Kind, float] = {
     "capital": 1.0,
     "mark": 1.0,
     "doubled": 2.0,
-    "form": 2.5,
-    "grammar": 3.5,
+    "form": 4.0,
+    "grammar": 5.0,
     "slip": 5.0,
 }
 """Nats by which a model must prefer a change to the source's own words, by what the change does: how often the same
@@ -29,6 +30,8 @@ change is made in texts that are right decides. Chosen with the bundled model (d
 
 UNUSUAL = 4.0  # nats: a capital inside a sentence, a name in a new spelling
 _MARKS = re.compile(r"[.!?…]+")
+_RUNS = re.compile(r"[^\w\s'’]+")
+_MOVING = frozenset(",.!?;:")
 _OPENS_SENTENCE = re.compile(r"(?:\A|[.!?…:][\"'”’)\]]*\s)[\"'“‘(\[*_]*\Z")
 
 
@@ -62,14 +65,15 @@ class Judge:
         )
         wording = Wording.of(was, becomes, beside)
         return (
-            self._wrong_mark(was, becomes, end)
+            self._wrong_end(was, becomes, end)
+            or _wrong_mark(wording)
             or self._wrong_capital(wording, start)
             or (wording.unknown(self._may_write) if self._may_write else None)
             or (None if self._allow_swaps else wording.swap(self._is_word))
             or self._doubtful(wording, start, end)
         )
 
-    def _wrong_mark(self, was: str, becomes: str, end: int) -> Refusal | None:
+    def _wrong_end(self, was: str, becomes: str, end: int) -> Refusal | None:
         """Ends of sentences stay where they are, but for one that a sentence lacks."""
         had, has = _MARKS.findall(was), _MARKS.findall(becomes)
         if len(had) == len(has) and not any(len(a) > 1 and a != b for a, b in zip(had, has, strict=True)):
@@ -82,13 +86,18 @@ class Judge:
         return Refusal("fragment", f"{becomes!r} would end what is no sentence")
 
     def _wrong_capital(self, wording: Wording, start: int) -> Refusal | None:
-        """Items of lists begin as the writer wrote them."""
+        """Items of lists, headings and cells begin as the writer wrote them, and so do words that are none of the
+        language."""
         was, becomes = wording.was, wording.becomes
-        if start != self._segment.start or was[:1].isupper() or not becomes[:1].isupper():
+        begins = start == self._segment.start and was[:1].islower() and becomes[:1].isupper()
+        if begins and (self._segment.is_label or begins_item(self._text[:start])):
+            return Refusal("fragment", f"{was!r} begins what is no sentence, and would become {becomes!r}")
+        if self._allow_swaps or was == becomes or was.casefold() != becomes.casefold():
             return None
-        if not begins_item(self._text[:start]):
-            return None
-        return Refusal("fragment", f"{was!r} begins an item of a list, and would become {becomes!r}")
+        for word in spelt(was):
+            if word not in becomes and not (self._is_word(word) or self._is_word(word.capitalize())):
+                return Refusal("names", f"{word!r} is in no list of words, and would become {becomes!r}")
+        return None
 
     def _doubtful(self, wording: Wording, start: int, end: int) -> Refusal | None:
         if self._preferred is None or (margin := self._preferred.margin(start, end)) is None:
@@ -111,6 +120,19 @@ class Judge:
         else:
             usual = opens or kind != "spelling" or not any(word[0].isupper() for word in wording.gone)
         return CLEARLY[kind] if usual else max(CLEARLY[kind], UNUSUAL)
+
+
+def _wrong_mark(wording: Wording) -> Refusal | None:
+    """Commas, full stops and their like come and go; brackets, quotes, signs and runs of marks stay."""
+    had, has = (Counter(_RUNS.findall(side)) for side in (wording.was, wording.becomes))
+    letters = [list(filter(str.isalnum, side)) for side in (wording.was, wording.becomes)]
+    for mark in [*(had - has), *(has - had)]:
+        is_hyphen = mark == "-" and letters[0] == letters[1]  # "man -kind", "well known"
+        if mark not in _MOVING and not is_hyphen:
+            return Refusal("marks", f"{wording.was!r} would become {wording.becomes!r}")
+    if wording.gone and not wording.new and has - had:
+        return Refusal("marks", f"{' '.join(wording.gone)!r} would become a mark in {wording.becomes!r}")
+    return None
 
 
 class _Preferred:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from .function_words import FUNCTION_WORDS, are_forms
+from .function_words import FUNCTION_WORDS, NEGATIONS, are_forms
 
 _COMPARED = 48
 """Letters of a word that are compared: the distance takes their square, and some words are data."""
@@ -82,7 +82,7 @@ def distance(a: str, b: str) -> int:
 
 def _bases(word: str) -> set[str]:
     """A word, and what it may be a form of: words of grammar have none that end otherwise ("used" is not of "us")."""
-    return {word} | {stem for stem in _stems(word, 2) if stem not in FUNCTION_WORDS}
+    return {word} | {stem for stem in _stems(word, 2) if stem not in FUNCTION_WORDS | NEGATIONS}
 
 
 def _stems(word: str, least: int) -> set[str]:

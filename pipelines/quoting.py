@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -88,38 +88,61 @@ def answer(
     if not is_found:
         logger.warning("no passage shares a word with the question %r: passage %d is taken", question, best.id)
     engine = engine_of(model)
-    shown = {best.id: best.text}
     if stride is None:
-        result = engine.generate(
-            quote_prompt(question, best.text, instruction),
-            references=[best.text],
-            chat=wants_chat(engine),
-            max_new_tokens=max_new_tokens,
-        )
+        shown = {best.id: best.text}
+
+        def ask(passage: str) -> Result:
+            return engine.generate(
+                quote_prompt(question, passage, instruction),
+                references=[passage],
+                chat=wants_chat(engine),
+                max_new_tokens=max_new_tokens,
+            )
+
+        result = ask(best.text)
+        if is_found and _is_beside(question, result, shown):
+            result = ask(_narrowed(question, best.text))
     else:
         layout = fill(instruction, question="{prompt}", passage="{document}")
         with IterativeRAG(passages, model=engine, instruction=layout, stride=stride) as pipeline:
             answered = pipeline(question, max_new_tokens=max_new_tokens)
         result, best = answered.result, answered.documents[0].hit
         shown = {each.hit.id: each.hit.text for each in answered.documents}
-    text = result.text.strip()
-    cited = citations(text, shown)
-    near = tuple(
-        each for each in cited if is_near(question, shown[each.document], each.document_start, each.document_end)
-    )
-    if cited and not near:
-        logger.warning("nothing found: what was quoted for %r has no word of the question near it", question)
-    if not is_found or (cited and not near):
+    if not is_found or _is_beside(question, result, shown):
+        logger.warning("nothing found: no word of the question %r stands near what was quoted", question)
         return Quote("", best.id, None, None, result, is_found=False)
-    start = best.text.find(text) if text and len(near) == len(cited) else -1
+    text = result.text.strip()
+    start = best.text.find(text) if text else -1
     return Quote(
         text=text,
         passage=best.id,
         start=start if start >= 0 else None,
         end=start + len(text) if start >= 0 else None,
         result=result,
-        citations=near,
+        citations=_near_ones(question, text, shown),
     )
+
+
+def _is_beside(question: str, result: Result, shown: Mapping[int, str]) -> bool:
+    """Whether all that was quoted stands beside the question."""
+    text = result.text.strip()
+    return bool(citations(text, shown)) and not _near_ones(question, text, shown)
+
+
+def _near_ones(question: str, text: str, shown: Mapping[int, str]) -> tuple[Citation, ...]:
+    found = citations(text, shown)
+    return tuple(
+        each for each in found if is_near(question, shown[each.document], each.document_start, each.document_end)
+    )
+
+
+def _narrowed(question: str, passage: str) -> str:
+    """The sentence that holds most of the question's words: small models find it in a passage less often than words
+    do."""
+    spans = sentences(passage) or [(0, len(passage))]
+    asked = set(content_words(question))
+    start, end = max(spans, key=lambda span: len(asked.intersection(words(passage[span[0] : span[1]]))))
+    return passage[start:end]
 
 
 def is_near(question: str, text: str, start: int, end: int) -> bool:

@@ -78,7 +78,8 @@ class Wording:
         """What it does, where `swap` has nothing against it."""
         had, has = _letters(self.was), _letters(self.becomes)
         if had == has:
-            return "mark"
+            cut = [word for word in self.gone if knows(word)]  # "hereof" is no "here of"
+            return "slip" if self.new and cut and len(cut) == len(self.gone) else "mark"
         if had.casefold() == has.casefold():
             return "capital"
         if any(not knows(word) for word in self.gone) and self.new:
