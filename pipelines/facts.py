@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from .language import looks_english
@@ -9,6 +10,9 @@ from .vocabulary import ENDING, english, is_english, is_rare, spelt
 
 MOST_OWN = 1 << 16
 """Words of a document that the list lacks: 10 MB at most. Data has more, and texts have not."""
+
+OFTEN = 3
+"""A word that stands so often in a document is no slip of its writer."""
 
 TELLING = 100  # parts whose language tells that of the document
 LOOKED_AT = 500  # characters of each
@@ -25,6 +29,7 @@ class Facts:
         """`own`: more words, of the user's."""
         self._first = {word.casefold(): -1 for word in own}  # the part that had a word first
         self._parts = 0
+        self._often: dict[str, int] = {}  # times that a word was seen, or -1 less the part in which it was OFTEN
         self._verdicts: list[tuple[int, bool]] = []  # part, whether it is English
 
     def read(self, text: str) -> int:
@@ -35,6 +40,10 @@ class Facts:
             for word in set(spelt(text)):
                 if word not in words:
                     self._first.setdefault(word.casefold(), number)
+            for word, count in Counter(spelt(text.casefold())).items():
+                seen = self._often.get(word, 0)
+                if seen >= 0:
+                    self._often[word] = -1 - number if seen + count >= OFTEN else seen + count
         if len(self._verdicts) < TELLING and (verdict := looks_english(text[:LOOKED_AT])) is not None:
             self._verdicts.append((number, verdict))
         self._parts += 1
@@ -50,6 +59,10 @@ class Facts:
     def is_word(self, word: str) -> bool:
         """Whether it is of the lists or of the user's: a word of the document may be a misspelling."""
         return is_english(word) or self._first.get(word.casefold(), 0) < 0 or is_rare(word)
+
+    def is_often(self, word: str, part: int) -> bool:
+        """Whether the document up to and including `part` has a word so often that the writer means it."""
+        return -1 - part <= self._often.get(word.casefold(), 0) < 0
 
     def is_english(self, part: int) -> bool:
         """Whether most of the document up to and including `part` is; True where nothing tells."""

@@ -136,6 +136,7 @@ def _judged(text: str, segment: Segment, edits: Sequence[Edit], options: GuardOp
         segment,
         is_word=context.facts.is_word,
         may_write=None if options.allow_new_words else lambda word: context.facts.knows(word, context.part),
+        is_often=lambda word: context.facts.is_often(word, context.part),
         allow_swaps=options.allow_swaps,
         changes=context.changes,
         caution=options.caution,

@@ -29,9 +29,12 @@ CLEARLY: Mapping[Kind, float] = {
 change is made in texts that are right decides. Chosen with the bundled model (docs/files.md)."""
 
 UNUSUAL = 4.0  # nats: a capital inside a sentence, a name in a new spelling
+_SET_OFF = frozenset('<>*_"“”«»`')  # what sticks to words that are meant as they are: foreign ones, names of things
+MEANT = 2.0  # times the margin, for another form of a word that the writer uses often
 _MARKS = re.compile(r"[.!?…]+")
 _RUNS = re.compile(r"[^\w\s'’]+")
 _MOVING = frozenset(",.!?;:")
+_UNENDED = re.compile(r"[\w,;–—-][ \t]*\n?[^\w\n]*\Z")
 _OPENS_SENTENCE = re.compile(r"(?:\A|[.!?…:][\"'”’)\]]*\s)[\"'“‘(\[*_]*\Z")
 
 
@@ -45,13 +48,14 @@ class Judge:
         *,
         is_word: Callable[[str], bool],
         may_write: Callable[[str], bool] | None,
+        is_often: Callable[[str], bool],
         allow_swaps: bool,
         changes: Sequence[Change] | None,
         caution: float,
     ) -> None:
         """`is_word`: whether a word is none that is misspelt; `may_write`: whether a change may bring it, None: any."""
         self._text, self._segment, self._is_word, self._may_write = text, segment, is_word, may_write
-        self._allow_swaps, self._caution = allow_swaps, caution
+        self._allow_swaps, self._caution, self._is_often = allow_swaps, caution, is_often
         self._preferred = _Preferred(text, segment, changes) if changes and caution else None
 
     def refusal(self, edits: Sequence[Edit]) -> Refusal | None:
@@ -66,7 +70,7 @@ class Judge:
         wording = Wording.of(was, becomes, beside)
         return (
             self._wrong_end(was, becomes, end)
-            or _wrong_mark(wording)
+            or (None if self._allow_swaps else _wrong_mark(wording))
             or self._wrong_capital(wording, start)
             or (wording.unknown(self._may_write) if self._may_write else None)
             or (None if self._allow_swaps else wording.swap(self._is_word))
@@ -79,7 +83,8 @@ class Judge:
         if len(had) == len(has) and not any(len(a) > 1 and a != b for a, b in zip(had, has, strict=True)):
             return None
         piece = self._text[self._segment.start : self._segment.end]
-        if end < self._segment.end or len(has) < len(had) or any(len(mark) > 1 for mark in had):
+        goes_on = self._text[self._segment.end : self._segment.end + 2].strip()[:1].islower()
+        if end < self._segment.end or goes_on or len(has) < len(had) or any(len(mark) > 1 for mark in had):
             return Refusal("marks", f"{was!r} would become {becomes!r}, inside a text")
         if lacks_end(piece, self._text[: self._segment.start]):
             return None
@@ -110,16 +115,27 @@ class Judge:
             f"{wording.was!r} would become {wording.becomes!r}, preferred by {margin:.1f} nats; asked are {least:.1f}",
         )
 
+    def _goes_on_from(self) -> bool:
+        """Whether the segment is a piece of a sentence that began before it."""
+        return bool(_UNENDED.search(self._text[max(0, self._segment.start - 20) : self._segment.start]))
+
     def _least(self, wording: Wording, start: int) -> float:
         kind = wording.kind(self._is_word)
-        opens = start == self._segment.start or _OPENS_SENTENCE.search(self._text[max(0, start - 20) : start])
+        opens = (start == self._segment.start and not self._goes_on_from()) or _OPENS_SENTENCE.search(
+            self._text[max(0, start - 20) : start]
+        )
         if kind == "capital":
             words = spelt(wording.was)
             begins = opens and wording.becomes[:1].isupper() and self._is_word(words[0])
             usual = begins or any(word.startswith(("i'", "i’")) or word == "i" for word in words)
         else:
             usual = opens or kind != "spelling" or not any(word[0].isupper() for word in wording.gone)
-        return CLEARLY[kind] if usual else max(CLEARLY[kind], UNUSUAL)
+        least = CLEARLY[kind]
+        if kind == "spelling" and not _SET_OFF.isdisjoint(wording.was):
+            least = UNUSUAL
+        if kind in ("form", "slip") and any(map(self._is_often, wording.gone)):
+            least *= MEANT
+        return least if usual else max(least, UNUSUAL)
 
 
 def _wrong_mark(wording: Wording) -> Refusal | None:
@@ -127,7 +143,7 @@ def _wrong_mark(wording: Wording) -> Refusal | None:
     had, has = (Counter(_RUNS.findall(side)) for side in (wording.was, wording.becomes))
     letters = [list(filter(str.isalnum, side)) for side in (wording.was, wording.becomes)]
     for mark in [*(had - has), *(has - had)]:
-        is_hyphen = mark == "-" and letters[0] == letters[1]  # "man -kind", "well known"
+        is_hyphen = mark == "-" and (letters[0] == letters[1] or wording.joins)  # "man -kind", "well known"
         if mark not in _MOVING and not is_hyphen:
             return Refusal("marks", f"{wording.was!r} would become {wording.becomes!r}")
     if wording.gone and not wording.new and has - had:

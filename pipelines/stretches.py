@@ -25,7 +25,7 @@ _TAGS = (
 )
 PATTERNS: Mapping[str, re.Pattern[str]] = {
     "links": re.compile(_LINKS, re.IGNORECASE),
-    "numbers": re.compile(r"\d+(?:[.,:/]\d+)*%?"),
+    "numbers": re.compile(r"\d+(?:[.,:/]\d+)*%?|\b[IVXLCDM]{2,}\b|(?<=\()[ivxlcdm]+(?=\))"),
     "code": re.compile(
         rf"`[^`\n]+`|{_TAGS}"
         r"|\b\w+_\w+\b|\b[a-z]{2,}[A-Z]\w*|(?<![\w.])[\w.]+\(\)|\b\w+::\w+"  # names in programs

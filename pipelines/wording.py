@@ -19,8 +19,9 @@ of two equal words; another form of a word; words of grammar; another word that 
 
 # Words that a writer may well put twice in a row.
 _TWICE = frozenset(
-    "had that so very is no well there long many much far more ha he him her you do what who".split()  # noqa: SIM905
+    "had that it so very is no well there long many much far more ha he him her you do what who".split()  # noqa: SIM905
 )
+_CASES = frozenset("i me he him she her we us they them who whom".split())  # noqa: SIM905
 _NUMBERS = frozenset(
     """
     zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
@@ -51,6 +52,11 @@ class Wording:
             else:
                 new.append(word)
         return cls(was, becomes, gone, new, beside)
+
+    @property
+    def joins(self) -> bool:
+        """Whether words become one, or one becomes several, of the same letters."""
+        return any(_is_run(word, self.gone) for word in self.new) or any(_is_run(word, self.new) for word in self.gone)
 
     def unknown(self, knows: Knows) -> Refusal | None:
         """A word that is none, where the text did not have it."""
@@ -87,7 +93,8 @@ class Wording:
         if self._is_doubled():
             return "doubled"
         if all(map(_is_grammar, (*self.gone, *self.new))):
-            return "form" if self.gone and self.new and all(map(self._has_form, self.gone)) else "grammar"
+            is_form = self.gone and self.new and all(map(self._has_form, self.gone))
+            return "form" if is_form and _CASES.isdisjoint(word.casefold() for word in self.gone) else "grammar"
         return "form" if all(_is_grammar(word) or self._has_form(word) for word in self.gone) else "slip"
 
     def _has_origin(self, word: str, knows: Knows) -> bool:

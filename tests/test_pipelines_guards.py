@@ -269,5 +269,5 @@ def test_options_are_checked() -> None:
 def test_wrappers_may_stay() -> None:
     text = f'"{SOURCE}"'
     assert checked(SOURCE, f'"{RIGHT}"').refusal is None
-    assert apply(SOURCE, checked(SOURCE, f'"{RIGHT}"', strip_wrappers=False).edits) == f'"{RIGHT}"'
+    assert apply(SOURCE, checked(SOURCE, f'"{RIGHT}"', strip_wrappers=False, allow_swaps=True).edits) == f'"{RIGHT}"'
     assert apply(text, checked(text, f'"{RIGHT}"').edits) == f'"{RIGHT}"'
