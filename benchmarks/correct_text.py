@@ -14,20 +14,27 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from difflib import SequenceMatcher
 from importlib import metadata
 from pathlib import Path
 
-import copyspec
-from copyspec.pipelines import FORMATS, FileOptions, GECPipeline, GuardOptions
-from copyspec.pipelines.documents import shown
-from copyspec.pipelines.files import FileJob, FileReport, correct_files
-from copyspec.pipelines.runner import Done
-from copyspec.pipelines.sentences import sentences
-from copyspec.pipelines.words import Tolerance, align, words
+from copyspec.pipelines import (
+    FORMATS,
+    Done,
+    Edit,
+    FileJob,
+    FileOptions,
+    FileReport,
+    GECPipeline,
+    GuardOptions,
+    correct_files,
+    splitter,
+)
 
 ROOT = Path(__file__).parent.parent
 DATA = Path(__file__).parent / "data"
@@ -36,8 +43,9 @@ PACKAGES = (
     "anyio", "huggingface-hub", "packaging", "pydantic", "typer",
 )  # fmt: skip
 """The first ten that are installed."""
+_SPLIT = splitter("builtin")
 _AROUND = 40  # characters shown on either side of an edit
-_EXACT = Tolerance(forms=False, quotes=False)
+_WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +74,7 @@ class _Reader:
         if done.part is None:
             return
         text = done.part.text
-        self.sentences += sum(len(sentences(shown(text, segment))) for segment in done.part.segments)
+        self.sentences += sum(len(_SPLIT(text[each.start : each.end])) for each in done.part.segments)
         self.kept.update(refusal.reason for piece in done.pieces for refusal in piece.checked.dropped)
         self.made += made_of(Path(path).name, text, done.edits)
 
@@ -75,7 +83,7 @@ class _Reader:
             raise report.error
 
 
-def made_of(where: str, text: str, edits: Iterable[copyspec.pipelines.Edit]) -> Iterator[Made]:
+def made_of(where: str, text: str, edits: Iterable[Edit]) -> Iterator[Made]:
     """The edits of a text, as they are shown."""
     for edit in edits:
         was = text[edit.start : edit.end]
@@ -100,12 +108,15 @@ def package_files(folder: Path, count: int = 10) -> list[Path]:
         except metadata.PackageNotFoundError:
             continue
         taken += 1
-        kind = str(found.metadata.get("Description-Content-Type", "text/x-rst")).partition(";")[0]
+        described = found.metadata.json
+        kind = str(described.get("description_content_type", "text/x-rst")).partition(";")[0]
         suffix = ".md" if kind == "text/markdown" else ".rst" if kind == "text/x-rst" and "rst" in FORMATS else ".txt"
-        texts = {f"{name}{suffix}": found.metadata.get_payload()}
+        texts: dict[str, object] = {f"{name}{suffix}": described.get("description", "")}
         for file in found.files or ():
             if "dist-info" in str(file) and "licen" in file.name.lower() and file.suffix in ("", ".txt", ".md"):
-                texts[f"{name}-{file.name}{'' if file.suffix else '.txt'}"] = file.locate().read_text(encoding="utf-8")
+                texts[f"{name}-{file.name}{'' if file.suffix else '.txt'}"] = Path(file.locate()).read_text(
+                    encoding="utf-8"
+                )
         for title, text in texts.items():
             (folder / title).write_text(str(text), encoding="utf-8")
             files.append(folder / title)
@@ -140,8 +151,9 @@ def judged_wrong(source: str, output: str, accepted: Sequence[str]) -> str:
 
 
 def _away(text: str, other: str) -> int:
-    left, right = words(text, _EXACT), words(other, _EXACT)
-    return len(left) + len(right) - 2 * len(align(left, right))
+    left, right = _WORD.findall(text), _WORD.findall(other)
+    same = SequenceMatcher(None, left, right, autojunk=False).get_matching_blocks()
+    return len(left) + len(right) - 2 * sum(block.size for block in same)
 
 
 def measure_files(pipeline: GECPipeline, files: Sequence[Path]) -> tuple[int, list[Made], Counter[str]]:

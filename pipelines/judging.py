@@ -34,7 +34,7 @@ MEANT = 2.0  # times the margin, for another form of a word that the writer uses
 _MARKS = re.compile(r"[.!?…]+")
 _RUNS = re.compile(r"[^\w\s'’]+")
 _MOVING = frozenset(",.!?;:")
-_UNENDED = re.compile(r"[\w,;–—-][ \t]*\n?[^\w\n]*\Z")
+_UNENDED = re.compile(r"[\w,;–—-][^\w\n.!?:…]*\n?[^\w\n.!?:…]*\Z")
 _OPENS_SENTENCE = re.compile(r"(?:\A|[.!?…:][\"'”’)\]]*\s)[\"'“‘(\[*_]*\Z")
 
 
@@ -121,9 +121,8 @@ class Judge:
 
     def _least(self, wording: Wording, start: int) -> float:
         kind = wording.kind(self._is_word)
-        opens = (start == self._segment.start and not self._goes_on_from()) or _OPENS_SENTENCE.search(
-            self._text[max(0, start - 20) : start]
-        )
+        is_start = start == self._segment.start and not self._goes_on_from()
+        opens = is_start or bool(_OPENS_SENTENCE.search(self._text[max(0, start - 20) : start]))
         if kind == "capital":
             words = spelt(wording.was)
             begins = opens and wording.becomes[:1].isupper() and self._is_word(words[0])
