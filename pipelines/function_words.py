@@ -25,15 +25,15 @@ NEGATIONS = frozenset(
 )
 
 _KINDS = """
-a an the this that these those my your his her its our their some any each every all both another other such one
+a an the this that these those his her its their some any each every all both another other such one|my the|your the
+|our the
 |about above across after against along among around as at away before behind below beside between beyond by
 despite down
 during for from in inside into near of off on onto out outside over since than through throughout to toward towards
 under
 until up upon via with within without
-|i me mine myself you your yours yourself he him his himself she her hers herself it its itself we us our ours
-ourselves
-they them their theirs themselves who whom whose which that there
+|i me mine myself my|you your yours yourself|we us our ours ourselves|he him his himself she her hers herself it its
+itself they them their theirs themselves there who whom whose which that
 |be am is are was were been being have has had having do does did done doing
 |can could may might must shall should will would
 |although and because but how however if or so than that then though thus what when where whereas whether which

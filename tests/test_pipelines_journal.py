@@ -40,7 +40,7 @@ def test_outcomes_come_back(tmp_path: Path) -> None:
             assert first.get(text) is None, "it holds what former runs left; this run remembers its own"
     for _ in range(2):
         with journal(tmp_path / "j") as again:
-            assert len(again) == 4
+            assert len(again) == len(OUTCOMES)
             assert {text: again.get(text) for text in OUTCOMES} == OUTCOMES
             assert again.get("something else") is None
     with journal(tmp_path / "j", resume=False) as anew:

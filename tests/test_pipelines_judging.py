@@ -46,6 +46,7 @@ def reasons(found: Checked) -> set[str]:
         ("I shan't be going to the play.", "I shall be going to the play.", "swap"),
         ("People also do not do it.", "People also do it.", "swap"),
         ("On May 2, he recorded a song.", "On May 2, the recorded a song.", "swap"),
+        ("If I were you, I would go.", "If I were me, I would go.", "swap"),
         ("It is owned by United Paramount Theatres now.", "It is owned by United Paramount. Theatres now.", "marks"),
         ("It works, he said, but the noise ...", "It works, he said, but the noise ..", "marks"),
         ("See the (old) town of Bath.", "See the (old town of Bath.", "marks"),
