@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from copyspec import Input, Result
+from copyspec.engine.results import Change
 
 from .documents import Refusal
 from .earlier import PLACES, EarlierCorrections
-from .models import check_template, fill, wants_chat
+from .models import check_template, fill, is_bundled, wants_chat
 
 if TYPE_CHECKING:
     from copyspec import Engine
@@ -41,6 +42,7 @@ class Outcome:
     refusal: Refusal | None = None
     result: Result | None = None  # the model's own; None where no model was asked in this run
     lost: str = ""  # characters of the text that the model cannot write
+    changes: Sequence[Change] | None = None  # how clearly the model preferred each; None: nobody knows
 
 
 @runtime_checkable
@@ -97,7 +99,7 @@ class ModelOptions:
     system: str | None = None  # a system message, for models with a chat template
     max_new_tokens: int | None = None  # None: by the length of the text
     batch_size: int = 8
-    by_sentence: bool | None = None  # None: encoder-decoder models get sentences, the others paragraphs
+    by_sentence: bool | None = None  # None: encoder-decoder models and the bundled one get sentences, others paragraphs
     segment_tokens: int | None = None  # longer texts are split; None: what fits into the model's context
     drafts: bool = True  # False decodes plainly; the output is the same
     draft_models: tuple[str, ...] = ()  # smaller models that draft too, as `draft_model` of `generate`
@@ -125,7 +127,10 @@ class ModelCorrector:
         self.chat = not self.is_encoder_decoder and wants_chat(engine)
         if options.system is not None and not engine.tokenizer.chat_template:
             raise ValueError(f"system={options.system!r} needs a chat template, and {engine.name!r} has none")
-        self.by_sentence = self.is_encoder_decoder if options.by_sentence is None else options.by_sentence
+        by_sentence = (
+            self.is_encoder_decoder or is_bundled(engine) if options.by_sentence is None else options.by_sentence
+        )
+        self.by_sentence = by_sentence
         self._is_lossless = engine.codec.decode(engine.codec.encode(_PROBE).ids).strip() == _PROBE
         self.limit = self._limit()
 
@@ -197,7 +202,7 @@ class ModelCorrector:
         if result.finish_reason != "stop":
             found = f"no end within {len(result.token_ids)} tokens: {_shortened(text)}"
             return Outcome(None, Refusal("cut", found), result)
-        return Outcome(result.text, result=result, lost=self._lost(text))
+        return Outcome(result.text, result=result, lost=self._lost(text), changes=result.changes or None)
 
     def _lost(self, text: str) -> str:
         """Characters that do not survive the tokenizer; vocabularies of words and pieces lack some."""

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from copyspec import Result
 
-from .correctors import output_limit
+from .correctors import INSTRUCTION, output_limit
 from .documents import FormatError, Refusal
-from .models import engine_of, fill, wants_chat
+from .models import engine_of, fill, is_bundled, wants_chat
 from .render import unified_diff
 from .wrappers import unwrapped
 
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 _LINE_END = re.compile(r"\r\n|\n|\r")
 _MARK = "\ufeff"
+_KNOWN = [part.strip().casefold() for part in INSTRUCTION.split("{text}")]
+
+FOLLOWS = "Qwen/Qwen2.5-1.5B-Instruct"
+"""A small model of the hub that follows instructions, as an error's example."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +84,9 @@ class EditPipeline:
     def __call__(self, text: str, instruction: str) -> Edited:
         """`instruction` says what to do; with `{text}` it says where the text belongs, else the text follows it.
 
-        Raises ValueError for an instruction without words.
+        Raises ValueError for an instruction without words, and for one that the bundled model was not trained on.
         """
-        if not instruction.strip():
-            raise ValueError("the instruction is empty: say what to change")
+        self.check(instruction)
         body = text.removeprefix(_MARK).strip()
         if not body:
             return Edited(text, text)
@@ -94,6 +97,17 @@ class EditPipeline:
         if result is None:
             return Edited(text, text, Refusal("length", "the text does not fit into the model's context: give parts"))
         return self._edited(text, body, shown, result)
+
+    def check(self, instruction: str) -> None:
+        """Raises ValueError for an instruction that the model cannot follow."""
+        if not instruction.strip():
+            raise ValueError("the instruction is empty: say what to change")
+        asked = prompt_of(instruction, "{text}").split("{text}")
+        if is_bundled(self.engine) and [" ".join(part.split()).casefold() for part in asked] != _KNOWN:
+            raise ValueError(
+                f"the bundled model does not know the instruction {instruction!r}: it knows {INSTRUCTION!r} alone. "
+                f"Name a model that takes instructions, for example model={FOLLOWS!r}"
+            )
 
     def _ask(self, prompt: str, shown: str) -> Result | None:
         from copyspec import Input

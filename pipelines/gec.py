@@ -85,7 +85,8 @@ class PipelineOptions(TypedDict, total=False):
     batch_size: int
     """Texts in the model at once."""
     by_sentence: bool | None
-    """Ask for sentences one by one. None: encoder-decoder models get sentences, the others paragraphs."""
+    """Ask for sentences one by one. None: encoder-decoder models and the bundled one get sentences, the others
+    paragraphs."""
     segment_tokens: int | None
     """Split what is longer. None: what fits into the model's context."""
     drafts: bool

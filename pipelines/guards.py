@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from operator import itemgetter
+from dataclasses import dataclass, replace
 
+from copyspec.engine.results import Change
+
+from .characters import named, strange
 from .documents import Edit, Refusal, Segment, shown
-from .edits import apply, segment_edits
+from .edits import segment_edits
+from .facts import Facts
+from .judging import Judge
+from .language import looks_english
+from .sentencehood import END
+from .stretches import PATTERNS, Stretches
 from .words import Tolerance, words
 from .wrappers import unwrapped
 
@@ -19,32 +25,6 @@ _FREE_WORDS = 3
 _FRAGMENT_WORDS = _FREE_WORDS
 """So few words without an end are no sentence but a heading, a cell, a name: nothing tells what it lacks, and models
 that want to see a sentence write one ("Task" comes back as "Task. Task.")."""
-_END = re.compile(r"[.!?…。！？][\"'”’»)\]]*\Z")
-
-# What may stand inside a match does not stand before one: from every letter of a long word on, a search for the `@` or
-# the bracket behind it would take the square of its length.
-_LINKS = (
-    r"(?:(?:https?|ftp|file)://|www\.|mailto:)[^\s<>\"]*[^\s<>\".,;:!?)'\]]"
-    r"|(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
-)
-_FILES = (
-    r"py|js|ts|json|ya?ml|toml|md|txt|csv|html?|css|sh|cpp|java|rs|exe|zip|pdf|docx?|xlsx?|png|jpe?g|com|org|net|io"
-)
-_GUARDED = {
-    "links": re.compile(_LINKS, re.IGNORECASE),
-    "numbers": re.compile(r"\d+(?:[.,:/]\d+)*%?"),
-    "code": re.compile(
-        r"`[^`\n]+`"
-        r"|\$?\{\{?[\w.]+\}?\}|%\(?\w*\)?[sdif]\b|</?\w[^<>\n]*>"  # placeholders, tags
-        r"|\b\w+_\w+\b|\b[a-z]{2,}[A-Z]\w*|(?<![\w.])[\w.]+\(\)|\b\w+::\w+"  # names in programs
-        rf"|(?<!\w)--[a-z][\w-]+|(?<!\S)-[A-Za-z](?=\s|\Z)|[@#]\w+|(?<![\w-])[\w-]+\.(?:{_FILES})\b"
-        r"|(?<!\w)~?/[\w./-]+|\b[A-Za-z]:\\\S+|\\[a-z]+\b"  # paths, TeX
-        r"|\b\w{40,}"  # keys and other data: no word is as long
-    ),
-}
-_CAPITALS = re.compile(r"\b[A-Z]{2}[A-Z0-9]*s?\b")
-_NAME = re.compile(r"(?<=[a-z,;] )[A-Z]\w+")
-_CAPITALISED = re.compile(r"\b[A-Z]\w+")
 
 
 # The two ratios were chosen on one half of the human corrections of JFLEG dev (3,016) and GMEG wiki dev (3,968), and
@@ -64,18 +44,31 @@ class GuardOptions:
     protect: tuple[str, ...] = ()  # regular expressions of more that must stay
     strip_wrappers: bool = True  # chat models put talk, labels, quotes and fences around a text
     all_or_nothing: bool = False  # one edit that is left out leaves out all of its segment
+    allow_new_words: bool = False  # words that neither the English list, nor the document, nor `words` has
+    allow_swaps: bool = False  # words for words that are no forms or spellings of them, words come and gone
+    any_language: bool = False  # texts that are not English are corrected too, and without the two guards above
+    words: tuple[str, ...] = ()  # more words that there are
+    caution: float = 1.0  # times the margin that an edit needs over keeping the source (`judging`); 0: none
 
     def __post_init__(self) -> None:
         for name in ("max_edit_ratio", "max_lost_ratio"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be a share of the words, at least 0")
-        if isinstance(self.protect, str):
-            raise TypeError(f"protect={self.protect!r} must be a sequence of regular expressions: put it into a tuple")
+        if not self.caution >= 0:
+            raise ValueError(f"caution={self.caution!r} must be a factor, at least 0: 1 is usual, 0 asks for no margin")
+        for name, kind in (("protect", "regular expressions"), ("words", "words")):
+            if isinstance(getattr(self, name), str):
+                raise TypeError(f"{name}={getattr(self, name)!r} must be a sequence of {kind}: put it into a tuple")
         for pattern in self.protect:
             try:
                 re.compile(pattern)
             except re.error as error:
                 raise ValueError(f"protect: {pattern!r} is no regular expression: {error}") from None
+
+    def patterns(self) -> dict[str, re.Pattern[str]]:
+        """What stays, by the reason that is told."""
+        found = {reason: pattern for reason, pattern in PATTERNS.items() if not getattr(self, f"allow_{reason}")}
+        return found | {f"protect[{number}]": re.compile(pattern) for number, pattern in enumerate(self.protect)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +80,15 @@ class Checked:
     dropped: Sequence[Refusal] = ()  # one for each edit that was left out
 
 
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What is known beside a segment and its output."""
+
+    facts: Facts
+    part: int  # the part that the segment stands in, as `facts` numbers it
+    changes: Sequence[Change] | None = None  # characters of the segment as it was shown; None: nobody knows
+
+
 def check(
     text: str,
     segment: Segment,
@@ -94,26 +96,93 @@ def check(
     *,
     options: GuardOptions | None = None,
     tolerance: Tolerance | None = None,
+    context: Context | None = None,
 ) -> Checked:
-    """The edits that a model's `output` for a segment of `text` makes and that the guards let through."""
+    """The edits that a model's `output` for a segment of `text` makes and that the guards let through.
+
+    Without `context` the text is all of the document.
+    """
     options = options or GuardOptions()
+    source = shown(text, segment)
     if options.strip_wrappers:
-        output = unwrapped(output, shown(text, segment))
+        output = unwrapped(output, source)
     if not output.strip():
         return Checked((), Refusal("empty", "the model wrote nothing"))
     edits = segment_edits(text, segment, output, tolerance=tolerance)
-    if refusal := _too_many(text, segment, edits, options) or _sentence_of_fragment(text, segment, edits):
+    if not edits:
+        return Checked(())
+    if context is None:
+        facts = Facts(options.words)
+        context = Context(facts, facts.read(text))
+    is_english = _is_english(source, context)
+    if not is_english and not options.any_language:
+        return Checked((), Refusal("language", "not English, as its words and letters tell"))
+    if not is_english:  # lists of English words say nothing about it
+        options = replace(options, allow_new_words=True, allow_swaps=True)
+    refusal = (
+        _lost_its_way(text, source, edits)
+        or _too_many(text, segment, edits, options)
+        or _sentence_of_fragment(text, segment, edits)
+    )
+    if refusal:
         return Checked((), refusal)
-    guards = _Guards(text, segment, options)
-    kept, dropped = [], []
-    for edit in edits:
-        if refusal := guards.refusal(edit):
-            dropped.append(refusal)
+    return _judged(text, segment, edits, options, context)
+
+
+def _judged(text: str, segment: Segment, edits: Sequence[Edit], options: GuardOptions, context: Context) -> Checked:
+    stretches = Stretches(text, segment, options.patterns(), with_names=not options.allow_names)
+    judge = Judge(
+        text,
+        segment,
+        is_word=context.facts.is_word,
+        may_write=None if options.allow_new_words else lambda word: context.facts.knows(word, context.part),
+        is_often=lambda word: context.facts.is_often(word, context.part),
+        allow_swaps=options.allow_swaps,
+        changes=context.changes,
+        caution=options.caution,
+    )
+    kept: list[Edit] = []
+    dropped: list[Refusal] = []
+    for change in _changes(edits):
+        refusals = [stretches.refusal(edit) for edit in change]
+        refusal = next(filter(None, refusals), None) or judge.refusal(change)
+        if refusal:
+            dropped += [each or refusal for each in refusals]
         else:
-            kept.append(edit)
+            kept += change
+    if kept and (refusal := stretches.refusal_of_all(kept)):
+        return Checked((), refusal, [*dropped, refusal])
     if dropped and (options.all_or_nothing or not kept):
         return Checked((), dropped[0], dropped)
     return Checked(kept, None, dropped)
+
+
+def _changes(edits: Sequence[Edit]) -> Iterator[list[Edit]]:
+    """Edits that touch inside a word are one change: of "cannto", "can" and "n't" are two."""
+    together: list[Edit] = []
+    for edit in edits:
+        if together and not _touch(together[-1], edit):
+            yield together
+            together = []
+        together.append(edit)
+    yield together
+
+
+def _touch(before: Edit, after: Edit) -> bool:
+    return before.end == after.start and not before.replacement[-1:].isspace() and not after.replacement[:1].isspace()
+
+
+def _lost_its_way(text: str, source: str, edits: Sequence[Edit]) -> Refusal | None:
+    """A character that no correction brings anywhere in the output."""
+    for edit in edits:
+        if char := strange(edit.replacement, f"{source}\n{text}"):
+            return Refusal("characters", f"the model wrote {named(char)}, which the text does not have")
+    return None
+
+
+def _is_english(source: str, context: Context) -> bool:
+    verdict = looks_english(source)
+    return context.facts.is_english(context.part) if verdict is None else verdict
 
 
 def _too_many(text: str, segment: Segment, edits: Sequence[Edit], options: GuardOptions) -> Refusal | None:
@@ -127,19 +196,13 @@ def _too_many(text: str, segment: Segment, edits: Sequence[Edit], options: Guard
     return None
 
 
-def _fragment_words(piece: str) -> int:
-    """Words of a text that is no sentence; 0 for others."""
-    count = 0 if _END.search(piece) else _count(piece)
-    return count if count <= _FRAGMENT_WORDS else 0
-
-
 def _sentence_of_fragment(text: str, segment: Segment, edits: Sequence[Edit]) -> Refusal | None:
     """A fragment that would get more words or fewer, or a mark: a model that writes these understood nothing. Of two
-    words and more, only the mark at the end is left out (`_Guards`): models add it out of habit."""
+    words and more, only the mark at the end is left out (`Judge`): models add it out of habit."""
     piece = text[segment.start : segment.end]
-    count = _fragment_words(piece)
-    for edit in edits if count else ():
-        if not _is_word_for_word(text, segment, edit) and (count == 1 or not _ends(text, segment, edit)):
+    count = 0 if END.search(piece) else _count(piece)
+    for edit in edits if 0 < count <= _FRAGMENT_WORDS else ():
+        if not _is_word_for_word(text, segment, edit) and (count == 1 or not _ends(segment, edit)):
             was = text[edit.start : edit.end]
             return Refusal("fragment", f"{piece!r} is no sentence, and {was!r} would become {edit.replacement!r}")
     return None
@@ -156,7 +219,7 @@ def _is_word_for_word(text: str, segment: Segment, edit: Edit) -> bool:
     return not has and {word.key for word in had} <= {word.key for word in words(rest, _EXACT)}
 
 
-def _ends(text: str, segment: Segment, edit: Edit) -> bool:
+def _ends(segment: Segment, edit: Edit) -> bool:
     """Whether it does no more than to put a mark behind the segment."""
     return edit.start == edit.end == segment.end and not _letters(edit.replacement)
 
@@ -167,89 +230,3 @@ def _letters(text: str) -> str:
 
 def _count(text: str) -> int:
     return sum(word.key[0].isalnum() for word in words(text, _EXACT))
-
-
-class _Guards:
-    """The guarded stretches of one segment."""
-
-    def __init__(self, text: str, segment: Segment, options: GuardOptions) -> None:
-        self.text, self.segment = text, segment
-        self.patterns = {
-            reason: pattern for reason, pattern in _GUARDED.items() if not getattr(options, f"allow_{reason}")
-        }
-        for number, pattern in enumerate(options.protect):
-            self.patterns[f"protect[{number}]"] = re.compile(pattern)
-        piece = text[segment.start : segment.end]
-        self.places = {
-            reason: [(found.start() + segment.start, found.end() + segment.start) for found in pattern.finditer(piece)]
-            for reason, pattern in self.patterns.items()
-        }
-        self.names = [] if options.allow_names else _names(piece, segment.start)
-        self.is_fragment = _fragment_words(piece) > 0
-
-    def refusal(self, edit: Edit) -> Refusal | None:
-        was = self.text[edit.start : edit.end]
-        for start, end in _from(self.segment.protected, edit.start):
-            if start > edit.end:
-                break
-            if (edit.start < end and edit.end > start) or start < edit.start == edit.end < end:
-                return Refusal("protected", f"{self.text[start:end]!r} may not change")
-        new = next((char for char in edit.replacement if char in self.segment.forbidden and char not in was), None)
-        if new:
-            return Refusal("markup", f"{edit.replacement!r} brings {new!r}")
-        if self.segment.is_label and self._takes_on_capital(edit):
-            return Refusal("markup", f"{was!r} begins a heading or a cell, and would become {edit.replacement!r}")
-        if self.is_fragment and _ends(self.text, self.segment, edit):
-            return Refusal("fragment", f"{edit.replacement!r} would stand behind what is no sentence")
-        for reason, pattern in self.patterns.items():
-            before, after = self._windows(edit, self.places[reason])
-            had, has = ([found[0] for found in pattern.finditer(window)] for window in (before, after))
-            if had != has:
-                return Refusal(reason.partition("[")[0], f"{was!r} would become {edit.replacement!r}")
-        for start, end in self.names:
-            name = self.text[start:end]
-            if edit.start < end and edit.end > start and name.casefold() not in edit.replacement.casefold():
-                return Refusal("names", f"{name!r} would become {edit.replacement!r}")
-        return None
-
-    def _takes_on_capital(self, edit: Edit) -> bool:
-        """Whether a label would begin with a capital that it did not have, behind markup or with a word before it."""
-        first = next((at for at in range(self.segment.start, self.segment.end) if self._is_prose(at)), edit.start)
-        letter = next(filter(str.isalpha, edit.replacement), "")
-        return edit.start <= first and letter.isupper() and not self.text[first : first + 1].isupper()
-
-    def _is_prose(self, at: int) -> bool:
-        spans = self.segment.protected
-        number = bisect_right(spans, at, key=itemgetter(0)) - 1
-        return self.text[at].isalpha() and not (number >= 0 and at < spans[number][1])
-
-    def _windows(self, edit: Edit, places: Sequence[tuple[int, int]]) -> tuple[str, str]:
-        """The words and guarded stretches that an edit touches, before and after it."""
-        start, end = edit.start, edit.end
-        while start > self.segment.start and not self.text[start - 1].isspace():
-            start -= 1
-        while end < self.segment.end and not self.text[end].isspace():
-            end += 1
-        for place_start, place_end in _from(places, start):
-            if place_start >= end:
-                break
-            if place_end > start:
-                start, end = min(start, place_start), max(end, place_end)
-        before = self.text[start:end]
-        return before, apply(before, [Edit(edit.start - start, edit.end - start, edit.replacement)])
-
-
-def _from(spans: Sequence[tuple[int, int]], at: int) -> Iterator[tuple[int, int]]:
-    """Those of ascending `spans` that end behind `at`: looking at all of them for each edit takes their square."""
-    return (spans[number] for number in range(bisect_right(spans, at, key=itemgetter(1)), len(spans)))
-
-
-def _names(piece: str, offset: int) -> list[tuple[int, int]]:
-    """Capitals that tell something; in a heading or a shouted text they tell nothing."""
-    letters = [word for word in piece.split() if word[:1].isalpha()]
-    patterns = []
-    if sum(word.isupper() and len(word) > 1 for word in letters) * 2 <= len(letters):
-        patterns.append(_CAPITALS)
-    if len(_CAPITALISED.findall(piece)) * 2 <= len(letters):
-        patterns.append(_NAME)
-    return [(found.start() + offset, found.end() + offset) for pattern in patterns for found in pattern.finditer(piece)]

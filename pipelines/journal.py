@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from copyspec.engine.results import Change
 from copyspec.filesystem import open_regular, try_lock
 from copyspec.json_strings import JSONStrings
 
@@ -93,6 +94,8 @@ class Journal:
             record["refusal"] = [outcome.refusal.reason, outcome.refusal.detail]
         if outcome.lost:
             record["lost"] = outcome.lost
+        if outcome.changes:
+            record["changes"] = " ".join(f"{each.start}:{each.end}:{each.margin!r}" for each in outcome.changes)
         if self.error is not None:
             return
         try:
@@ -236,9 +239,24 @@ def _outcome(line: bytes, key: str) -> Outcome | None:
     text, lost, refusal = record.get("text"), record.get("lost", ""), record.get("refusal")
     if record.get("key") != key or not isinstance(lost, str) or isinstance(text, list):
         return None
+    try:
+        changes = _changes(record.get("changes"))
+    except ValueError:
+        return None
     if isinstance(refusal, list):
-        return Outcome(text, Refusal(*refusal), lost=lost)
-    return Outcome(text, lost=lost) if text is not None else None
+        return Outcome(text, Refusal(*refusal), lost=lost, changes=changes)
+    return Outcome(text, lost=lost, changes=changes) if text is not None else None
+
+
+def _changes(written: str | list[str] | None) -> list[Change] | None:
+    """Changes as `add` writes them; None where there are none. Raises ValueError for what is none."""
+    if not isinstance(written, str):
+        return None
+    found = []
+    for each in written.split():
+        start, end, margin = each.split(":")
+        found.append(Change(int(start), int(end), float(margin)))
+    return found
 
 
 def _fields(line: bytes) -> dict[str, str | list[str] | None]:

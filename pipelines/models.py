@@ -43,6 +43,14 @@ def answers_plain_text(engine: Engine) -> bool:
     return engine.codec.encode(_ANY_TEXT, wrap=True).ids == as_chat.ids
 
 
+def is_bundled(engine: Engine) -> bool:
+    """Whether it is the model of the package, which knows its own instructions only."""
+    from copyspec.loading import BUNDLED
+
+    path = getattr(engine.model.config, "_name_or_path", "")
+    return bool(path) and os.path.realpath(path) == os.path.realpath(BUNDLED)
+
+
 def fits(engine: Engine, prompt: str, *, chat: bool) -> bool:
     """Whether `prompt` fits into the model's context."""
     try:

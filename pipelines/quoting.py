@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,9 @@ from copyspec.retrievers import BM25Retriever, Hit, Retriever, words
 
 from .citing import Citation, citations
 from .iterative_rag import IterativeRAG
+from .likeness import are_akin
 from .models import check_template, engine_of, fill, wants_chat
+from .sentences import sentences
 
 if TYPE_CHECKING:
     from .models import ModelLike
@@ -52,7 +54,8 @@ class Quote:
     end: int | None
     result: Result
     is_found: bool = True
-    """False: no passage holds one of the question's `content_words`, and the best by the others was taken."""
+    """False: nothing was found, and `text` is empty: no passage holds one of the question's `content_words`, or what
+    the model quoted stands where none of them is near. What the model wrote is `result.text`."""
 
     citations: tuple[Citation, ...] = ()
     """What of the text stands word for word in the passages that the model was shown."""
@@ -73,7 +76,8 @@ def answer(
 ) -> Quote:
     """Quotes the answer to `question` from the passage that shares most words with it, or that a retriever finds.
 
-    The quote is looked up in the passage: `start` and `end` are a fact about the text, not the model's claim.
+    The quote is looked up in the passage: `start` and `end` are a fact about the text, not the model's claim. One
+    without a word of the question in its sentences or beside them is no answer, and nothing is given in its place.
     `stride`: search again after so many tokens, for what was written last (`IterativeRAG`); None searches once.
     Raises TypeError for one string in place of passages, ValueError where none of them holds a word.
     """
@@ -84,20 +88,29 @@ def answer(
     if not is_found:
         logger.warning("no passage shares a word with the question %r: passage %d is taken", question, best.id)
     engine = engine_of(model)
-    shown = {best.id: best.text}
     if stride is None:
-        result = engine.generate(
-            quote_prompt(question, best.text, instruction),
-            references=[best.text],
-            chat=wants_chat(engine),
-            max_new_tokens=max_new_tokens,
-        )
+        shown = {best.id: best.text}
+
+        def ask(passage: str) -> Result:
+            return engine.generate(
+                quote_prompt(question, passage, instruction),
+                references=[passage],
+                chat=wants_chat(engine),
+                max_new_tokens=max_new_tokens,
+            )
+
+        result = ask(best.text)
+        if is_found and _is_beside(question, result, shown):
+            result = ask(_narrowed(question, best.text))
     else:
         layout = fill(instruction, question="{prompt}", passage="{document}")
         with IterativeRAG(passages, model=engine, instruction=layout, stride=stride) as pipeline:
             answered = pipeline(question, max_new_tokens=max_new_tokens)
         result, best = answered.result, answered.documents[0].hit
         shown = {each.hit.id: each.hit.text for each in answered.documents}
+    if not is_found or _is_beside(question, result, shown):
+        logger.warning("nothing found: no word of the question %r stands near what was quoted", question)
+        return Quote("", best.id, None, None, result, is_found=False)
     text = result.text.strip()
     start = best.text.find(text) if text else -1
     return Quote(
@@ -106,9 +119,41 @@ def answer(
         start=start if start >= 0 else None,
         end=start + len(text) if start >= 0 else None,
         result=result,
-        is_found=is_found,
-        citations=citations(text, shown),
+        citations=_near_ones(question, text, shown),
     )
+
+
+def _is_beside(question: str, result: Result, shown: Mapping[int, str]) -> bool:
+    """Whether all that was quoted stands beside the question."""
+    text = result.text.strip()
+    return bool(citations(text, shown)) and not _near_ones(question, text, shown)
+
+
+def _near_ones(question: str, text: str, shown: Mapping[int, str]) -> tuple[Citation, ...]:
+    found = citations(text, shown)
+    return tuple(
+        each for each in found if is_near(question, shown[each.document], each.document_start, each.document_end)
+    )
+
+
+def _narrowed(question: str, passage: str) -> str:
+    """The sentence that holds most of the question's words: small models find it in a passage less often than words
+    do."""
+    spans = sentences(passage) or [(0, len(passage))]
+    asked = set(content_words(question))
+    start, end = max(spans, key=lambda span: len(asked.intersection(words(passage[span[0] : span[1]]))))
+    return passage[start:end]
+
+
+def is_near(question: str, text: str, start: int, end: int) -> bool:
+    """Whether one of the question's `content_words`, in some form, stands in the sentences that text[start:end] is
+    of, or in one beside them."""
+    spans = sentences(text)
+    inside = [index for index, span in enumerate(spans) if span[0] < end and span[1] > start]
+    first, last = (max(0, inside[0] - 1), min(len(spans), inside[-1] + 2)) if inside else (0, len(spans))
+    around = set(words(" ".join(text[begin:until] for begin, until in spans[first:last])))
+    asked = [word for word in content_words(question) if len(word) > 1 or not word.isascii()] or content_words(question)
+    return any(word in around or any(are_akin(word, other) for other in around) for word in asked)
 
 
 def best_passage(question: str, passages: Sequence[str] | Retriever) -> tuple[Hit, bool]:

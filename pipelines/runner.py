@@ -12,7 +12,8 @@ from copyspec import Result
 from .correctors import Corrector, Outcome
 from .documents import Edit, Part, Refusal, Segment, shown
 from .edits import merge
-from .guards import Checked, GuardOptions, check
+from .facts import Facts
+from .guards import Checked, Context, GuardOptions, check
 from .journal import Journal
 from .segmentation import Splitter, fit
 from .sentences import sentences
@@ -101,6 +102,8 @@ class _Slot(Generic[Owner]):
     """A part that waits for its segments."""
 
     work: Work[Owner]
+    facts: Facts  # of the document, which the part is number `part` of
+    part: int = 0
     waiting: int = 0  # segments that are not finished
     pieces: list[Piece] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
@@ -129,6 +132,8 @@ class _Run(Generic[Owner]):
         self._queue: list[_Task[Owner]] = []  # the next one last
         self._running: dict[int, _Task[Owner]] = {}
         self._same: dict[str, list[_Task[Owner]]] = {}  # tasks that wait for a running one with the same text
+        self._facts = Facts(options.guards.words)
+        self._owner: Owner | None = None  # of the document that is being read
         # With each outcome the journal that it was written to last.
         self._memo: OrderedDict[str, tuple[Outcome, Journal | None]] = OrderedDict()
 
@@ -187,11 +192,14 @@ class _Run(Generic[Owner]):
         self._queue = found
 
     def _tasks(self, work: Work[Owner]) -> list[_Task[Owner]]:
-        slot = _Slot(work)
+        if work.owner is None or work.owner is not self._owner:
+            self._facts, self._owner = Facts(self._options.guards.words), work.owner
+        slot = _Slot(work, self._facts)
         self._slots.append(slot)
         self._held += _weight(work.part)
         if (part := work.part) is None:
             return []
+        slot.part = slot.facts.read(part.text)
         slot.refused += part.refused
         tasks = []
         for segment in part.segments:
@@ -244,7 +252,9 @@ class _Run(Generic[Owner]):
             if outcome.lost:
                 tolerance = replace(tolerance, lost="".join(sorted({*tolerance.lost, *outcome.lost})))
             text = slot.work.part.text
-            checked = check(text, task.segment, outcome.text, options=self._options.guards, tolerance=tolerance)
+            context = Context(slot.facts, slot.part, outcome.changes)
+            guards = self._options.guards
+            checked = check(text, task.segment, outcome.text, options=guards, tolerance=tolerance, context=context)
             checked = writable(text, task.segment, checked)
         slot.pieces.append(Piece(task.segment, checked, None if was_known else outcome.result, was_known))
         slot.waiting -= 1
@@ -256,7 +266,7 @@ class _Run(Generic[Owner]):
         if journal is not None and journal is not written:
             journal.add(task.text, outcome)
         if len(task.text) <= MEMO_CHARS:
-            self._memo[task.text] = Outcome(outcome.text, outcome.refusal, lost=outcome.lost), journal
+            self._memo[task.text] = replace(outcome, result=None), journal
             if len(self._memo) > MEMO_TEXTS:
                 self._memo.popitem(last=False)
 

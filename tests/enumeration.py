@@ -99,6 +99,8 @@ class RuleWalk:
 
     def margin(self, node: int) -> None: ...
 
+    def scores(self, node: int) -> None: ...
+
 
 def walked(rule: Rule, tree: DraftTree, nodes: TableNodes, limit: int) -> tuple[int, ...]:
     """The tokens that one step emits, at most `limit`."""

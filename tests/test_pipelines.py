@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from copyspec import Input
 from copyspec.engine.results import Result, Stats
 from copyspec.loading import BUNDLED
 from copyspec.pipelines import FileOptions, GECPipeline, GuardOptions, answer
+from copyspec.pipelines.quoting import is_near
 from pipelines.models import fill, wants_chat
 from tests.tiny import tiny_model, tiny_tokenizer
 
@@ -147,6 +149,24 @@ def test_a_question_that_shares_no_word_is_told(
     quote = answer("xyzzy", ["Nothing.", "A kettle."], model=engine)
     assert (quote.passage, quote.is_found) == (0, False)
     assert "no passage shares a word with the question 'xyzzy'" in caplog.text
+
+
+def test_a_quote_far_from_the_question_is_no_answer(
+    engine: copyspec.Engine, calls: list[dict[str, object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passage = "The red kettle boils. It is old. Cups stand there. Trains leave at nine. Buses leave at ten."
+    wanted = iter(["Buses leave at ten.", "Buses leave at ten.", "Buses leave at ten.", "It is old."])
+    generate = engine.generate
+    monkeypatch.setattr(
+        engine, "generate", lambda *args, **options: replace(generate(*args, **options), text=next(wanted))
+    )
+    quote = answer("How do kettles boil?", [passage, "Other."], model=engine)
+    assert (quote.text, quote.start, quote.citations, quote.is_found) == ("", None, (), False)
+    assert "The red kettle boils." in str(calls[1]["prompt"]) and "Trains" not in str(calls[1]["prompt"])
+    quote = answer("How do kettles boil?", [passage, "Other."], model=engine)
+    assert (quote.text, quote.is_found, passage[quote.start : quote.end]) == ("It is old.", True, "It is old.")
+    place = passage.index("Cups")
+    assert not is_near("kettle?", passage, place, place + 4) and is_near("kettle?", passage, place - 11, place - 1)
 
 
 def test_instructions_need_their_fields(engine: copyspec.Engine) -> None:

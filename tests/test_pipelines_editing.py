@@ -12,6 +12,7 @@ import copyspec
 from benchmarks import throughput
 from copyspec.cli import main
 from copyspec.engine.results import Result, Stats
+from copyspec.loading import BUNDLED
 from copyspec.pipelines import EditOptions, EditPipeline, FormatError, decoded_text
 from tests.texts import byte_level, llama
 from tests.tiny import tiny_model, tiny_tokenizer
@@ -152,3 +153,18 @@ def test_the_benchmark_compares_what_it_times(tmp_path: Path, capsys: pytest.Cap
     assert [one["method"] for one in found["methods"]] == ["hf", "hf-prompt-lookup", "hf-2", "files-1", "files-2"]
     assert all(one["equal"] for one in found["methods"] if one["method"] in ("hf", "files-1", "files-2"))
     assert throughput.main(["--sentences", str(tmp_path / "none")]) == 2
+
+
+@pytest.mark.skipif(not (BUNDLED / "config.json").exists(), reason="the bundled model is not in this checkout")
+def test_the_bundled_model_refuses_what_it_does_not_know(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pipeline = EditPipeline()
+    for known in ("Correct the grammar: {text}", "correct  the grammar:", "Correct the grammar: "):
+        pipeline.check(known)
+    for unknown in ("Translate to French", "Correct the grammar: {text} Be brief.", "Correct the grammar in {text}"):
+        with pytest.raises(
+            ValueError, match=r"does not know the instruction .* it knows 'Correct the grammar: \{text\}'"
+        ):
+            pipeline("He go.", unknown)
+    (tmp_path / "a.txt").write_text("He go.\n", encoding="utf-8")
+    assert main(["edit", str(tmp_path / "a.txt"), "--instruction", "Add two"]) == 2
+    assert "does not know the instruction 'Add two'" in capsys.readouterr().err

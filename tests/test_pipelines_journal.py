@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from copyspec.engine.results import Change
 from copyspec.pipelines import AtomicFile, FileOptions, FunctionCorrector, GECPipeline, JournalError, Outcome, Refusal
 from copyspec.pipelines.journal import SUFFIX, Journal
 from copyspec.pipelines.output import remove_leftovers, target_of
@@ -27,6 +28,7 @@ OUTCOMES = {
     "He go.": Outcome("He goes."),
     "long": Outcome(None, Refusal("length", "too long")),
     "{x}": Outcome("x", lost="{}"),
+    "She like": Outcome("She likes", changes=[Change(3, 8, 2.5)]),
     "ünï\u2028 \U0001f600": Outcome("\n\r\u2028"),
 }
 
@@ -38,7 +40,7 @@ def test_outcomes_come_back(tmp_path: Path) -> None:
             assert first.get(text) is None, "it holds what former runs left; this run remembers its own"
     for _ in range(2):
         with journal(tmp_path / "j") as again:
-            assert len(again) == 4
+            assert len(again) == len(OUTCOMES)
             assert {text: again.get(text) for text in OUTCOMES} == OUTCOMES
             assert again.get("something else") is None
     with journal(tmp_path / "j", resume=False) as anew:

@@ -157,6 +157,8 @@ def test_the_walk_descends_emits_once_and_ends_where_told() -> None:
 
         def margin(self, node: int) -> None: ...
 
+        def scores(self, node: int) -> None: ...
+
     emitted: list[tuple[int, int]] = []
 
     def emit(token: int, node: int) -> bool:

@@ -110,6 +110,17 @@ def check_folders(named: Mapping[str, Path | None]) -> None:
             raise UsageError(f"{option} {str(path)!r}: there is no folder {str(path.parent)!r}; make it first")
 
 
+def words_of(paths: Sequence[Path]) -> tuple[str, ...]:
+    """The words of the user's lists. Raises UsageError for a file that cannot be read as text."""
+    words: list[str] = []
+    for path in paths:
+        try:
+            words += path.read_text(encoding="utf-8").split()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"--words {str(path)!r} must be a file of words in UTF-8: {error}") from error
+    return tuple(words)
+
+
 def corrector_of(model: str | None, loading: LoadOptions, asked: ModelOptions, threads: int | None = None) -> Corrector:
     """Loads the model. Raises UsageError where it cannot be loaded or used."""
     import copyspec

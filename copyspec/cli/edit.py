@@ -56,9 +56,10 @@ def edit(
 ) -> int:
     """Rewrite files under an instruction, and show a unified diff; -i writes them.
 
-    The model reads a file whole and writes it anew, copying what stays. Exit code 1: the diff is not empty, or --check
-    found changes; 2: wrong usage; 3: a file could not be read, does not fit, or its new version did not come to an
-    end: it stays as it was, and the others are done.
+    The model reads a file whole and writes it anew, copying what stays. The bundled model knows one instruction,
+    "Correct the grammar: {text}"; for others name a model that follows instructions. Exit code 1: the diff is not
+    empty, or --check found changes; 2: wrong usage; 3: a file could not be read, does not fit, or its new version did
+    not come to an end: it stays as it was, and the others are done.
     """
     from copyspec.pipelines import EditOptions
 
@@ -76,6 +77,10 @@ def edit(
     asked = EditOptions(system, max_new_tokens, max_edit_ratio, drafts=not plain, draft_models=tuple(draft_model or ()))
     with quieted(quiet):
         pipeline = pipeline_of(model, {"device": device, "dtype": dtype}, asked, threads)
+    try:
+        pipeline.check(instruction)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     shown = _Shown(in_place, suffix, output, whole, quiet, check)
     changed, failed = _edit_files(pipeline, paths, instruction, shown)
     if failed:

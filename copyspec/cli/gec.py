@@ -10,7 +10,7 @@ import typer
 
 from copyspec.cli import correction_options as options
 from copyspec.cli.common import UsageError
-from copyspec.cli.correcting import Told, check_folders, corrector_of, inputs_of, run_files
+from copyspec.cli.correcting import Told, check_folders, corrector_of, inputs_of, run_files, words_of
 from copyspec.cli.correction_options import GUARDS, INPUT, MODEL, OUTPUT, RUN
 
 if TYPE_CHECKING:
@@ -86,6 +86,26 @@ def gec(
     allow_names: Annotated[
         bool, typer.Option("--allow-names", help="Capitalised words may.", rich_help_panel=GUARDS)
     ] = False,
+    allow_new_words: Annotated[
+        bool,
+        typer.Option("--allow-new-words", help="Words of no list may come in.", rich_help_panel=GUARDS),
+    ] = False,
+    allow_swaps: Annotated[
+        bool,
+        typer.Option("--allow-swaps", help="Words may become others, come and go.", rich_help_panel=GUARDS),
+    ] = False,
+    any_language: Annotated[
+        bool,
+        typer.Option("--any-language", help="Correct what is not English, too.", rich_help_panel=GUARDS),
+    ] = False,
+    words: Annotated[
+        list[Path] | None,
+        typer.Option(help="A file with more words that there are. Repeatable.", rich_help_panel=GUARDS),
+    ] = None,
+    caution: Annotated[
+        float,
+        typer.Option(help="How clearly a model must prefer an edit; 0: at all.", rich_help_panel=GUARDS),
+    ] = 1.0,
     protect: Annotated[
         list[str] | None, typer.Option(help="A regular expression of more that stays.", rich_help_panel=GUARDS)
     ] = None,
@@ -126,10 +146,12 @@ def gec(
     meanwhile; the others are done.
 
     The summary counts what was left as it was, by reason. Edits that touch numbers, links, code, names or what
-    --protect names; markup: an edit would bring some, protected: it touches some; characters: it brings some that are
-    no text; formula: a cell of a table would become one, or is one. Whole segments: ratio (more words
-    changed than --max-edit-ratio), lost (more would be gone than --max-lost-ratio), fragment (three words at most, no
-    sentence, would become one), empty (the model wrote nothing), cut (its output had no end), length (longer than its
+    --protect names; markup: an edit would bring some, protected: it touches some; words: it would bring a word of no
+    list; swap: a word would become another one, come or go; marks: a sentence would end elsewhere; margin: the model
+    hardly preferred it; characters: it brings some that are no text; formula: a cell of a table would become one, or is
+    one. Whole segments: ratio (more words changed than --max-edit-ratio), lost (more would be gone than
+    --max-lost-ratio), fragment (what is no sentence would become one), language (not English), characters (the model
+    wrote some that no text has), empty (it wrote nothing), cut (its output had no end), length (longer than its
     context), encoding and binary (no text), json and field (records without a text).
     """
     from copyspec.pipelines import (
@@ -159,6 +181,11 @@ def gec(
         max_edit_ratio,
         max_lost_ratio,
         protect=tuple(protect or ()),
+        allow_new_words=allow_new_words,
+        allow_swaps=allow_swaps,
+        any_language=any_language,
+        words=words_of(words or ()),
+        caution=caution,
     )
     asked = ModelOptions(
         instruction,

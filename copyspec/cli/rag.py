@@ -53,7 +53,8 @@ def rag(
     """Answer a question from an index, and show which document and characters each quoted part stands in.
 
     What is shown as quoted stands there word for word: it is looked up in the documents. Where no passage holds a
-    word of the question there is no answer, and the exit status is 1.
+    word of the question, or none stands in or beside the sentences that were quoted, there is no answer: the exit
+    status is 1, and with --json the text is empty.
     """
     if stride < 0:
         raise UsageError(f"--stride must be at least 0, got {stride}")
@@ -79,6 +80,11 @@ def rag(
     engine.threads = threads
     options = {"instruction": instruction} if instruction is not None else {}
     quote = answer(question, retriever, model=engine, max_new_tokens=max_new_tokens, stride=stride or None, **options)
+    if not quote.is_found:
+        if json_output:
+            typer.echo(as_json(_Shown("", quote.result, []).to_dict()))
+        print("no answer found: no word of the question stands near what was quoted", file=sys.stderr)
+        raise typer.Exit(1)
     sources = [_Source.of(each, quote.text, passages[each.document]) for each in quote.citations]
     shown = _Shown(quote.text, quote.result, sources)
     typer.echo(as_json(shown.to_dict()) if json_output else shown.text())

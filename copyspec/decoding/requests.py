@@ -14,6 +14,7 @@ from copyspec.tree import Origin
 if TYPE_CHECKING:
     from transformers import LogitsProcessor
 
+    from copyspec.decoding.departures import Departure
     from copyspec.drafters.base import Drafter
     from copyspec.verification.margins import Margin
     from copyspec.verification.rules import Rule
@@ -113,6 +114,7 @@ class StepOutput:
     finish: Finish | None = None
     stats: RowStats | None = None  # with `finish`
     margins: Sequence[Margin] = ()  # [len(tokens)] where decoding was asked to keep them
+    departures: Sequence[Departure] = ()  # with `finish`: from the edit source, where there is one
 
 
 def _sum(first: object, second: object) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from copyspec.budget import Budget, CostModel
+from copyspec.decoding.departures import Departures
 from copyspec.decoding.pacing import Pacer, Share
 from copyspec.decoding.requests import Finish, Request, RowStats, StepOutput
 from copyspec.drafters.harvest import Harvester
@@ -46,6 +47,7 @@ class Row:
         self._origins: list[Origin | None] = []
         self._margins: list[Margin] = []
         self._keep_margins = keep_margins
+        self._departures = _departures(request)
         self._reported = 0
         self._vocab_size = target.vocab_size
         self._drafter = request.drafter() if request.drafter is not None else None
@@ -90,6 +92,8 @@ class Row:
         def emit(token: int, node: int) -> bool:
             if self._keep_margins:
                 self._margins.append(picks.margin(node))
+            if self._departures is not None:
+                self._departures.push(token, lambda: picks.scores(node))
             self._output.append(token)
             self.picker.append(token)
             self.finish = self._check(token)
@@ -120,6 +124,7 @@ class Row:
             finish=self.finish,
             stats=self.stats if self.finish else None,
             margins=self._margins[since:],
+            departures=self._departures.found() if self.finish and self._departures is not None else (),
         )
 
     def _check_tree(self, tree: DraftTree) -> None:
@@ -196,6 +201,14 @@ class Row:
             else:
                 kind = "end" if tree.tokens[node] in self.request.eos_token_ids else "guess"
             counts[kind] = counts.get(kind, 0) + 1
+
+
+def _departures(request: Request) -> Departures | None:
+    """Greedy outputs only: noise says nothing about what the target prefers."""
+    edited = next((source for source in request.sources if source.kind == "edit"), None)
+    if edited is None or request.rule is not None or not request.sampling.is_greedy:
+        return None
+    return Departures(edited.tokens, request.eos_token_ids)
 
 
 def _limit(max_new_tokens: int, started: int, max_length: int | None) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from copyspec.decoding.departures import Departure
 from copyspec.decoding.requests import Finish, Request, RowStats, StepOutput
 from copyspec.drafters.language_model import RowContext
 from copyspec.engine import generation_config
@@ -15,7 +16,7 @@ from copyspec.engine.call_options import DEFAULT_MAX_NEW_TOKENS, EDIT_GROWTH, Ca
 from copyspec.engine.datastores import Datastores
 from copyspec.engine.inputs import InputEncoder, Inputs
 from copyspec.engine.language import Language
-from copyspec.engine.results import Result, Stats
+from copyspec.engine.results import Change, Result, Stats
 from copyspec.engine.spans import CopiedOutput, NamedSource
 from copyspec.engine.stops import CriterionStop, StopStrings, text_of
 from copyspec.engine.text import Codec
@@ -55,11 +56,11 @@ class Job:
         self._origins.extend(output.origins)
         self._margins.extend(output.margins)
         if output.finish is not None:
-            self.result = self._finish(output.finish, output.stats or RowStats())
+            self.result = self._finish(output.finish, output.stats or RowStats(), output.departures)
             if self.options.output_cache is not None:
                 self.options.output_cache.add(self.codec.decode(self.request.prompt), self.result.text)
 
-    def _finish(self, finish: Finish, stats: RowStats) -> Result:
+    def _finish(self, finish: Finish, stats: RowStats, departures: Sequence[Departure]) -> Result:
         text, detail = self._text(finish), finish.detail
         # The model's own end of sequence needs no reason.
         reason = None if isinstance(detail, int) and detail not in self.options.stop_token_ids else detail
@@ -75,8 +76,19 @@ class Job:
             rule=self.options.verification.rule,
             lossy=self.options.verification.is_lossy,
             margins=tuple(self._margins),
+            changes=self._changes(departures),
             _spans=partial(copied.find_spans, self.codec.decode),
         )
+
+    def _changes(self, departures: Sequence[Departure]) -> tuple[Change, ...]:
+        """Departures from the edit source, which comes first, with characters of its text."""
+        source = self.sources[0] if departures else None
+        if source is None or source.offsets is None:
+            return ()
+        offsets = source.offsets()
+        ends = offsets[-1][1] if offsets else 0
+        starts = [*(max(0, start) for start, _ in offsets), ends]
+        return tuple(Change(starts[each.start], starts[each.end], each.margin) for each in departures)
 
     def _text(self, finish: Finish) -> str:
         ended_by_token = finish.reason == "stop" and isinstance(finish.detail, int)

@@ -128,6 +128,16 @@ class Stats:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A stretch of `edit_source` that the output does not follow."""
+
+    start: int  # characters of `edit_source`, as its tokens have them
+    end: int
+    margin: float
+    """By how much the model preferred the first token that differs to the source's own: log-probabilities, in nats."""
+
+
 @dataclass(slots=True)
 class Result:
     """One output. `str(result)` is its text."""
@@ -151,6 +161,8 @@ class Result:
     """With `n` above 1: all samples in order; this result is the first of them."""
     margins: tuple[Margin, ...] = ()
     """Of each token up to the first difference, where `compare` found one."""
+    changes: tuple[Change, ...] = ()
+    """Of a greedy output with `edit_source`, where the model's tokenizer knows characters."""
     _spans: tuple[Span, ...] | Callable[[], tuple[Span, ...]] = field(default=(), repr=False)
 
     def __str__(self) -> str:

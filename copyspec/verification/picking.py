@@ -36,6 +36,10 @@ class Picks(Protocol):
         """The two best scores after a `node` that `token` was asked for."""
         ...
 
+    def scores(self, node: int) -> torch.Tensor:
+        """What the token after `node` was picked from, [V]; of the node that `token` was asked for last."""
+        ...
+
 
 class Picker:
     """Picks one row's tokens. Knows the ids that logits processors would have seen in plain decoding."""
@@ -150,7 +154,10 @@ class ScoredPicks:
         return self._tokens[node + 1]
 
     def margin(self, node: int) -> Margin:
-        return best_two(self._scores[node + 1])
+        return best_two(self.scores(node))
+
+    def scores(self, node: int) -> torch.Tensor:
+        return self._scores[node + 1]
 
 
 class _WalkPicks:
@@ -173,7 +180,10 @@ class _WalkPicks:
         return int(processed.argmax(-1))
 
     def margin(self, node: int) -> Margin:
-        return best_two(self._last[0])
+        return best_two(self.scores(node))
+
+    def scores(self, node: int) -> torch.Tensor:
+        return self._last[0]
 
 
 def _history_dependent(sampling: SamplingOptions, processors: Sequence[LogitsProcessor]) -> list[LogitsProcessor]:

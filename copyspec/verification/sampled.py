@@ -79,22 +79,22 @@ class RulePicks:
         return self._next(node)
 
     def margin(self, node: int) -> Margin:
-        return best_two(self._scores_at(node))
+        return best_two(self.scores(node))
 
     def own_token(self, node: int) -> int:
-        scores = self._scores_at(node)
+        scores = self.scores(node)
         if not self.greedy:
             sampling, position = self._picker.sampling, self._position(node)
             scores = scores + gumbel(sampling.seed, sampling.sample, [position], len(scores), scores.device)[0]
         return int(scores.argmax())
 
     def probabilities(self, node: int) -> torch.Tensor:
-        return self._scores_at(node).softmax(-1)
+        return self.scores(node).softmax(-1)
 
     def chance(self, node: int) -> Chance:
         return KeyedChance(self._picker.sampling, self._position(node))
 
-    def _scores_at(self, node: int) -> torch.Tensor:
+    def scores(self, node: int) -> torch.Tensor:
         if node not in self._scores:
             unseen = self._path(node)[self._picker.length - self._start :]
             self._scores[node] = self._picker.unperturbed(self._logits[node + 1][None], unseen)[0]
