@@ -21,6 +21,10 @@ from weakref import WeakSet, WeakValueDictionary
 PATIENCE = 10.0
 """Seconds that a fork waits: longer than any pass of a model that is worth using, shorter than loading a large one."""
 
+_GIVEN_WAY = 0.005
+"""Seconds that the next pass waits while a fork does: locks are not fair, and a thread that decodes would take its own
+again before a waiting fork wakes up."""
+
 _ATTEMPT = 1.0
 """Seconds for one lock. Then all are let go of, since somebody who holds this one may be waiting for another."""
 
@@ -37,12 +41,19 @@ AnyLock = TypeVar("AnyLock", bound=Lock)
 _LOCKS: WeakValueDictionary[int, Lock] = WeakValueDictionary()
 _HALFWAY: WeakSet[Lock] = WeakSet()
 _taken: list[Lock] = []
+_is_waiting = False
 
 
 def at_rest(lock: AnyLock) -> AnyLock:
     """`lock`, for which forks wait from now on."""
     _LOCKS[id(lock)] = lock
     return lock
+
+
+def give_way() -> None:
+    """Before a pass: a fork that waits for a moment without one gets it."""
+    if _is_waiting:
+        sleep(_GIVEN_WAY)
 
 
 def check_forked(lock: Lock, what: str) -> None:
@@ -55,6 +66,8 @@ def check_forked(lock: Lock, what: str) -> None:
 
 
 def _before() -> None:
+    global _is_waiting
+    _is_waiting = True
     locks = sorted((lock for ref in _LOCKS.valuerefs() if (lock := ref()) is not None), key=id)
     end = monotonic() + PATIENCE
     while not _take(locks):
@@ -79,17 +92,23 @@ def _release() -> None:
         _taken.pop().release()
 
 
+def _end() -> None:
+    global _is_waiting
+    _is_waiting = False
+    _release()
+
+
 def _in_child() -> None:
     held = set(map(id, _taken))
     for lock in [lock for ref in _LOCKS.valuerefs() if (lock := ref()) is not None]:
         if id(lock) not in held:
             lock._at_fork_reinit()  # type: ignore[attr-defined]  # as the standard library does it for its own locks
             _HALFWAY.add(lock)
-    _release()
+    _end()
     torch = sys.modules.get("torch")
     if torch is not None and torch.get_num_threads() > 1:
         torch.set_num_threads(1)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_parent=_release, after_in_child=_in_child)
+    os.register_at_fork(before=_before, after_in_parent=_end, after_in_child=_in_child)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from copyspec.forks import at_rest
 from copyspec.load_errors import CodeError, FileError, first_line, is_path, load_errors, why_not
 from copyspec.model_files import (
     ADAPTER,
@@ -229,7 +230,7 @@ class _Questions:
     """Parts of a model are loaded without `trust_remote_code`: then too transformers must not ask, and read stdin."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = at_rest(threading.Lock())
         self._depth, self._seconds = 0, 0
 
     @contextmanager

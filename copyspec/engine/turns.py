@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from copyspec.forks import give_way
 from copyspec.targets.locks import lock_of
 
 __all__ = ["Turn", "lock_of"]
@@ -24,6 +25,7 @@ class Turn:
 
     def run(self, call: Callable[[], T]) -> T:
         """What `call` returns, with all locks held."""
+        give_way()
         return _holding(sorted(set(self._locks()), key=id), call)
 
 
