@@ -54,7 +54,19 @@ SECONDS_FREE = 0.5
 """What a file of any size may take: a busy machine stops a process for as long."""
 SECONDS_MOST = 120.0
 MEASURED_BYTES = 20_000  # from here on a rate tells something
-OPEN = GuardOptions(True, True, True, True, max_edit_ratio=1e9, max_lost_ratio=1e9, strip_wrappers=False)
+OPEN = GuardOptions(
+    allow_numbers=True,
+    allow_links=True,
+    allow_code=True,
+    allow_names=True,
+    allow_new_words=True,
+    allow_swaps=True,
+    any_language=True,
+    max_edit_ratio=1e9,
+    max_lost_ratio=1e9,
+    strip_wrappers=False,
+    caution=0,
+)
 BROKEN = (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError, OSError, ValueError)
 FORMULA = "=+-@\t\r\n＝＋－＠"
 

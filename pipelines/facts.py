@@ -32,15 +32,16 @@ class Facts:
         self._often: dict[str, int] = {}  # times that a word was seen, or -1 less the part in which it was OFTEN
         self._verdicts: list[tuple[int, bool]] = []  # part, whether it is English
 
-    def read(self, text: str) -> int:
-        """Takes the next part; returns its number."""
+    def read(self, text: str, prose: str | None = None) -> int:
+        """Takes the next part; returns its number. `prose`: what of it was written as text, without code and markup:
+        what stands often there is what the writer means."""
         number = self._parts
         if len(self._first) < MOST_OWN:
             words = english()
             for word in set(spelt(text)):
                 if word not in words:
                     self._first.setdefault(word.casefold(), number)
-            for word, count in Counter(spelt(text.casefold())).items():
+            for word, count in Counter(spelt((text if prose is None else prose).casefold())).items():
                 seen = self._often.get(word, 0)
                 if seen >= 0:
                     self._often[word] = -1 - number if seen + count >= OFTEN else seen + count

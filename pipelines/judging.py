@@ -14,14 +14,14 @@ from .edits import apply
 from .sentencehood import begins_item, lacks_end
 from .stretches import around
 from .vocabulary import spelt
-from .wording import Kind, Wording
+from .wording import Kind, Wording, is_grammar
 
 CLEARLY: Mapping[Kind, float] = {
     "spelling": 0.0,
     "capital": 1.0,
     "mark": 1.0,
     "doubled": 2.0,
-    "form": 4.0,
+    "form": 3.0,
     "grammar": 5.0,
     "slip": 5.0,
 }
@@ -134,6 +134,8 @@ class Judge:
             least = UNUSUAL
         if kind in ("form", "slip") and any(map(self._is_often, wording.gone)):
             least *= MEANT
+        elif kind == "capital" and any(self._is_often(word) and not is_grammar(word) for word in spelt(wording.was)):
+            least = UNUSUAL  # the name of a program, say, in small letters everywhere
         return least if usual else max(least, UNUSUAL)
 
 

@@ -199,7 +199,7 @@ class _Run(Generic[Owner]):
         self._held += _weight(work.part)
         if (part := work.part) is None:
             return []
-        slot.part = slot.facts.read(part.text)
+        slot.part = slot.facts.read(part.text, _prose(part))
         slot.refused += part.refused
         tasks = []
         for segment in part.segments:
@@ -273,3 +273,15 @@ class _Run(Generic[Owner]):
 
 def _weight(part: Part | None) -> int:
     return MARKER_CHARS if part is None else len(part.text)
+
+
+def _prose(part: Part) -> str:
+    """The text of the part's segments without what formats protect in them."""
+    pieces = []
+    for segment in part.segments:
+        at = segment.start
+        for start, end in segment.protected:
+            pieces.append(part.text[at : max(at, start)])
+            at = max(at, end)
+        pieces.append(part.text[at : segment.end])
+    return " ".join(pieces)

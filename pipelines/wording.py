@@ -92,19 +92,19 @@ class Wording:
             return "spelling"
         if self._is_doubled():
             return "doubled"
-        if all(map(_is_grammar, (*self.gone, *self.new))):
+        if all(map(is_grammar, (*self.gone, *self.new))):
             is_form = self.gone and self.new and all(map(self._has_form, self.gone))
             return "form" if is_form and _CASES.isdisjoint(word.casefold() for word in self.gone) else "grammar"
-        return "form" if all(_is_grammar(word) or self._has_form(word) for word in self.gone) else "slip"
+        return "form" if all(is_grammar(word) or self._has_form(word) for word in self.gone) else "slip"
 
     def _has_origin(self, word: str, knows: Knows) -> bool:
         if any(_may_become(gone, word, knows) for gone in self.gone) or _is_run(word, self.gone):
             return True
         if _is_number(word):
             return any(map(_is_number, self.gone)) or not word.isalpha()  # which numbers may change, others guard
-        if not _is_grammar(word):
+        if not is_grammar(word):
             return False
-        grammar = [gone for gone in self.gone if _is_grammar(gone)]
+        grammar = [gone for gone in self.gone if is_grammar(gone)]
         if len(self.gone) != 1 or len(self.new) != 1:
             return True  # words of grammar come and go: "listen music", "discuss about"
         return bool(grammar) and are_of_a_kind(word.casefold(), grammar[0].casefold())
@@ -114,7 +114,7 @@ class Wording:
             return True
         if any(word in _run(self.gone, new) for new in self.new):
             return True
-        return _is_grammar(word) or _is_number(word) or self._is_doubled()
+        return is_grammar(word) or _is_number(word) or self._is_doubled()
 
     def _has_form(self, word: str) -> bool:
         return any(are_akin(word, new) or word in _run(self.gone, new) for new in self.new) or _is_run(word, self.new)
@@ -129,12 +129,12 @@ class Wording:
 def _may_become(gone: str, new: str, knows: Knows) -> bool:
     if are_akin(gone, new):
         return True
-    if _is_grammar(gone) and _is_grammar(new):
+    if is_grammar(gone) and is_grammar(new):
         return are_forms(gone.casefold(), new.casefold()) or are_of_a_kind(gone.casefold(), new.casefold())
     return is_near(gone, new) if knows(gone) else is_spelling(gone, new)
 
 
-def _is_grammar(word: str) -> bool:
+def is_grammar(word: str) -> bool:
     small = word.casefold().replace("’", "'")
     return small in FUNCTION_WORDS or small in NEGATIONS or small.endswith("n't") or not any(map(str.isalpha, word))
 

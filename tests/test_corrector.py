@@ -10,7 +10,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from benchmarks.seq2seq import INSTRUCTION, Bench, measure
 from copyspec.engine.engine import Engine
-from copyspec.pipelines import GECPipeline
+from copyspec.pipelines import GECPipeline, GuardOptions
 
 _ROOT = Path(__file__).parents[1]
 _FOLDER = _ROOT / "examples" / "corrector"
@@ -70,6 +70,6 @@ def test_calls_of_each_method() -> None:
 
 def test_the_pipeline_takes_it(engine: Engine) -> None:
     for text in _SENTENCES[:3]:
-        correction = GECPipeline(engine)(text)  # its prefix stands in its configuration
+        correction = GECPipeline(engine, guards=GuardOptions(caution=0))(text)  # its prefix stands in its configuration
         plain = engine.generate(INSTRUCTION + text, drafter="none", max_new_tokens=60)
         assert correction.is_complete and correction.text == plain.text

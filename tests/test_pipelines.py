@@ -160,10 +160,10 @@ def test_a_quote_far_from_the_question_is_no_answer(
     monkeypatch.setattr(
         engine, "generate", lambda *args, **options: replace(generate(*args, **options), text=next(wanted))
     )
-    quote = answer("How do kettles boil?", [passage, "Other."], model=engine)
+    quote = answer("How does a kettle boil?", [passage, "Other."], model=engine)
     assert (quote.text, quote.start, quote.citations, quote.is_found) == ("", None, (), False)
     assert "The red kettle boils." in str(calls[1]["prompt"]) and "Trains" not in str(calls[1]["prompt"])
-    quote = answer("How do kettles boil?", [passage, "Other."], model=engine)
+    quote = answer("How does a kettle boil?", [passage, "Other."], model=engine)
     assert (quote.text, quote.is_found, passage[quote.start : quote.end]) == ("It is old.", True, "It is old.")
     place = passage.index("Cups")
     assert not is_near("kettle?", passage, place, place + 4) and is_near("kettle?", passage, place - 11, place - 1)

@@ -77,7 +77,7 @@ def corrected(data: bytes, **options: object) -> bytes:
     edits = []
     for segment in part.segments:
         output = re.sub(r"[^\W_]+", lambda word: FIXES.get(word[0], word[0]), shown(part.text, segment))
-        edits.append(check(part.text, segment, output, options=GuardOptions(max_edit_ratio=1)).edits)
+        edits.append(check(part.text, segment, output, options=GuardOptions(max_edit_ratio=1, any_language=True)).edits)
     return form.write(part, merge(*edits))
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from copyspec.pipelines.documents import Part, shown
 from copyspec.pipelines.edits import merge
 from copyspec.pipelines.formats import format_of
-from copyspec.pipelines.guards import check
+from copyspec.pipelines.guards import GuardOptions, check
 
 DOCUMENT = """\
 \ufeff---
@@ -111,7 +111,7 @@ def corrected(data: bytes, fixes: dict[str, str]) -> bytes:
         edits = []
         for segment in part.segments:
             output = re.sub(r"[^\W_]+", lambda word: fixes.get(word[0], word[0]), shown(part.text, segment))
-            edits.append(check(part.text, segment, output).edits)
+            edits.append(check(part.text, segment, output, options=GuardOptions(any_language=True)).edits)
         written += form.write(part, merge(*edits))
     return written
 
