@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from copyspec.engine.results import Change
 
-from .characters import named, strange
+from .characters import characters, named, strange
 from .documents import Edit, Refusal, Segment, shown
 from .edits import segment_edits
 from .facts import Facts
@@ -174,8 +174,9 @@ def _touch(before: Edit, after: Edit) -> bool:
 
 def _lost_its_way(text: str, source: str, edits: Sequence[Edit]) -> Refusal | None:
     """A character that no correction brings anywhere in the output."""
+    known = characters(text) | characters(source) | {"\n"}
     for edit in edits:
-        if char := strange(edit.replacement, f"{source}\n{text}"):
+        if char := strange(edit.replacement, known):
             return Refusal("characters", f"the model wrote {named(char)}, which the text does not have")
     return None
 

@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from functools import lru_cache
 from typing import NamedTuple
 
 _CJK = "\u3040-\u30ff\u3400-\u9fff"  # written without spaces: each character is a word
@@ -19,6 +20,8 @@ _QUOTES = str.maketrans(dict.fromkeys("‘’‚‛ʼ", "'") | dict.fromkeys("�
 _INVISIBLE = frozenset("\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff\ufe0e\ufe0f")
 """Tokenizers drop them; none of them is a letter."""
 _JOINER = "\u200d"
+
+_REMEMBERED = 20_000  # characters of a text whose words are kept for a while
 
 _EXACT_BITS = 400_000_000
 """Above this many cells the alignment is difflib's: 50 MB of bits, two texts of 20,000 words."""
@@ -52,9 +55,8 @@ def words(text: str, tolerance: Tolerance, hidden: Sequence[tuple[int, int]] = (
         visible = visible.translate(_QUOTES)
     if tolerance.lost:
         visible = re.sub(f"[{re.escape(tolerance.lost)}]", " ", visible)
-    if visible.isascii() or not tolerance.forms:
-        return [Word(found.start(), found.end(), found[0]) for found in _WORD.finditer(visible)]
-    return _folded_words(visible)
+    folds = tolerance.forms and not visible.isascii()
+    return list(_remembered(visible, folds)) if len(visible) <= _REMEMBERED else _found(visible, folds)
 
 
 def align(source: Sequence[Word], target: Sequence[Word]) -> list[tuple[int, int]]:
@@ -83,14 +85,37 @@ def _blanked(text: str, hidden: Sequence[tuple[int, int]]) -> str:
     return "".join([*pieces, text[at:]])
 
 
-def _folded_words(text: str) -> list[Word]:
+@lru_cache(maxsize=128)  # guards ask for the words of a segment again and again
+def _remembered(text: str, folds: bool) -> tuple[Word, ...]:
+    return tuple(_found(text, folds))
+
+
+def _found(text: str, folds: bool) -> list[Word]:
+    if folds:
+        return _folded(text)
+    return [Word(found.start(), found.end(), found[0]) for found in _WORD.finditer(text)]
+
+
+def _folded(text: str) -> list[Word]:
     """Words of the NFKC form, with places in the text itself; what one character became stays one word."""
+    if unicodedata.is_normalized("NFKC", text) and not any(map(_is_joined, set(text))):
+        return [Word(found.start(), found.end(), found[0]) for found in _WORD.finditer(text.translate(_QUOTES))]
     folded: list[str] = []
     places: list[tuple[int, int]] = []  # per character of the folded text
-    for start, end in _clusters(text):
-        form = unicodedata.normalize("NFKC", "".join(char for char in text[start:end] if char not in _INVISIBLE))
+    normal = unicodedata.normalize
+    for place in _clusters(text):
+        start, end = place
+        piece = text[start:end]
+        if end - start > 1:
+            piece = "".join([char for char in piece if char not in _INVISIBLE])
+        elif piece in _INVISIBLE:
+            continue
+        form = piece if piece.isascii() else normal("NFKC", piece)
         folded.append(form)
-        places += [(start, end)] * len(form)
+        if len(form) == 1:
+            places.append(place)
+        else:
+            places.extend([place] * len(form))
     found: list[Word] = []
     for match in _WORD.finditer("".join(folded).translate(_QUOTES)):
         start, end = places[match.start()][0], places[match.end() - 1][1]
@@ -99,6 +124,11 @@ def _folded_words(text: str) -> list[Word]:
         else:
             found.append(Word(start, end, match[0]))
     return found
+
+
+def _is_joined(char: str) -> bool:
+    """Whether a character belongs to the one before it, or is none."""
+    return char >= "\u0080" and (char in _INVISIBLE or unicodedata.combining(char) > 0 or "\u1160" <= char <= "\u11ff")
 
 
 def _clusters(text: str) -> list[tuple[int, int]]:

@@ -91,7 +91,7 @@ def _part(block: list[str]) -> Part:
         refused = (Refusal("m2", f"no sentence: {stray[:80]!r}"),) if stray else ()
         return Part("", refused=refused, carried=tuple(block))
     text = sentence[2:].rstrip("\r\n")
-    if "||" in text:
+    if "|" in text:
         refused = (Refusal("markup", f"{text[:80]!r} holds bars, which end the fields of an annotation"),)
         return Part(text, refused=refused, carried=tuple(block))
     found = segment_of(text, 0, len(text), is_tokenized=True)
