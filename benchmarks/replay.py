@@ -1,7 +1,7 @@
 """Replay: drafts alone, on recorded outputs of real models. No model runs.
 
 python -m benchmarks.replay TRANSCRIPTS... --tokenizer FILE [--methods copyspec,hf-prompt-lookup] [--nodes 32]
-                            [--mean-nodes 8] [--rows N] [--json FILE] [--html FILE] [--png FILE]
+                            [--mean-nodes 8] [--rows N] [--untold] [--json FILE] [--html FILE] [--png FILE]
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -55,6 +55,8 @@ def row_sources(task: str, row: TokenRow) -> list[Source]:
         Source(tokens, "edit" if index == 0 and task in EDIT_TASKS else "reference")
         for index, tokens in enumerate(row.references)
     ]
+    if not sources:
+        sources += [Source(tokens, "block", starts, place) for tokens, starts, place in row.blocks]
     return [*sources, Source(row.prompt, "prompt")]
 
 
@@ -222,6 +224,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--nodes", type=node_counts, default=[32], help="draft nodes a call, at most (default: 32)")
     parser.add_argument("--mean-nodes", type=positive, default=None, help="draft nodes a call on average, at most")
+    parser.add_argument(
+        "--untold", action="store_true", help="say nothing but the prompt: references are taken out of the rows"
+    )
     parser.add_argument("--rows", type=row_count, default=None, help="rows of each set, at most (default: all)")
     parser.add_argument("--seed", type=int, default=0, help="of the choice of rows")
     parser.add_argument("--json", default=None, help="where to write the figures")
@@ -255,6 +260,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     methods = list(dict.fromkeys(options.methods.split(",")))
     try:
         rows = choose_rows(read_transcripts(options.transcripts), options.rows, options.seed)
+        if options.untold:
+            rows = [replace(row, references=()) for row in rows]
         tokenizer = load_tokenizer(options.tokenizer)
     except ValueError as error:
         print(f"benchmarks.replay: {error}", file=sys.stderr)

@@ -13,15 +13,14 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from tokenizers import Tokenizer
 
-from benchmarks.replay import accepted_path
+from benchmarks.replay import accepted_path, row_sources
 from benchmarks.replay_priors import priors_module
 from benchmarks.transcripts import (
-    EDIT_TASKS,
     Transcript,
     choose_rows,
     end_token,
@@ -35,7 +34,6 @@ from copyspec.drafters import situations
 from copyspec.drafters.copying import CopyDrafter
 from copyspec.drafters.growth import SURE, join
 from copyspec.drafters.priors import CROWDS, PRIORS
-from copyspec.sources import Source
 from copyspec.tree import ROOT
 
 TASKS = {"gec": 2, "gec_document": 2, "code_edit": 2, "multiturn_edit": 1.5, "math": 0.3, "translation": 0.1}
@@ -106,11 +104,7 @@ def visit(rows: Sequence[Transcript], tokenizer: Tokenizer) -> Visits:
     visits, eos, budget = Visits(), end_token(tokenizer), Budget(32)
     for row in rows:
         tokens = tokenise(row, tokenizer, eos)
-        kinds = [
-            "edit" if row.task in EDIT_TASKS and not index else "reference" for index in range(len(row.references))
-        ]
-        sources = [Source(text, kind) for text, kind in zip(tokens.references, kinds, strict=True)]  # type: ignore[arg-type]
-        drafter = RecordingDrafter([*sources, Source(tokens.prompt, "prompt")], eos=eos)
+        drafter = RecordingDrafter(row_sources(row.task, tokens), eos=eos)
         drafter.watch(row.key, visits)
         at = 0
         while at < len(tokens.output):
@@ -152,8 +146,10 @@ def _sparse(rows: Sequence[Features], columns: int) -> torch.Tensor:
     return torch.sparse_coo_tensor(where, counts, (len(rows), columns), check_invariants=True).coalesce()
 
 
-def fit(likelihood: Likelihood) -> None:
-    """Puts the most likely weights into PRIORS and CROWDS, starting from what they hold."""
+def fit(likelihood: Likelihood, families: Sequence[str] = situations.FAMILIES) -> None:
+    """Puts the most likely weights into PRIORS and CROWDS, starting from what they hold. Only the weights of
+    `families` change where not all are named, and no crowd."""
+    fixed = torch.tensor([name not in families for name in situations.FAMILIES]).repeat_interleave(situations.STRIDE)
     start = torch.tensor(PRIORS).clamp_min(1e-4).log()
     weights = start.clone().requires_grad_()
     crowds = torch.tensor(CROWDS).log().requires_grad_()
@@ -169,6 +165,9 @@ def fit(likelihood: Likelihood) -> None:
         if weights.grad is not None and crowds.grad is not None:
             weights.grad[situations.NONE_AT_ROOT] = 0.0  # the unit of all weights
             crowds.grad.view_as(crowd)[:, 0, 0] = 0.0  # one cursor alone: the unit of its crowd
+            weights.grad[fixed] = 0.0
+            if fixed.any():
+                crowds.grad.zero_()
         optimizer.step()
     PRIORS[:] = weights.detach().exp().tolist()
     CROWDS[:] = crowds.detach().exp().tolist()
@@ -179,19 +178,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("transcripts", nargs="+", help=".jsonl.gz files or folders of them")
     parser.add_argument("--tokenizer", required=True, help="tokenizer.json, gzip allowed")
     parser.add_argument("--rows", type=int, default=70, help="rows of each set and half, at most")
+    parser.add_argument("--families", default="", help="fit the weights of these alone, as in followed,start")
     parser.add_argument("--rounds", type=int, default=3, help="times to run the drafter and fit anew")
     options = parser.parse_args(arguments)
     rows, tokenizer = read_transcripts(options.transcripts), load_tokenizer(options.tokenizer)
     halves = [
-        choose_rows([row for row in rows if int(row.group, 16) % 2 == half], options.rows, seed=1) for half in (0, 1)
+        told_and_untold(choose_rows([row for row in rows if int(row.group, 16) % 2 == half], options.rows, seed=1))
+        for half in (0, 1)
     ]
     for number in range(options.rounds):
         fitted, other = (visit(half, tokenizer) for half in halves)
         report(number, other)
-        fit(Likelihood(fitted))
+        fit(Likelihood(fitted), options.families.split(",") if options.families else situations.FAMILIES)
     report(options.rounds, visit(halves[1], tokenizer))
     sys.stdout.write(priors_module(PRIORS, CROWDS))
     return 0
+
+
+def told_and_untold(rows: Sequence[Transcript]) -> list[Transcript]:
+    """Each row as it is and, where it has references, with its prompt alone, as a set of its own."""
+    untold = [replace(row, references=(), set=f"{row.set}, untold") for row in rows if row.references]
+    return [*rows, *untold]
 
 
 def report(number: int, visits: Visits) -> None:

@@ -13,9 +13,11 @@ from copyspec.drafters.situations import (
     FAMILIES,
     GAPS,
     NONE,
+    PROMPT_START,
     RESUMED,
     STRIDE,
 )
+from copyspec.text_blocks import BUCKETS
 
 HEAD = '''"""Measured priors: the weight of a cursor in each situation, before anything is learned from the row.
 
@@ -73,6 +75,8 @@ def _columns(family: int) -> Sequence[int]:
         return range(2)
     if family == EDIT_START:
         return range(3)  # the last two: of an encoder's input
+    if family == PROMPT_START:
+        return range(BUCKETS)
     return range(1, RESUMED) if "resumed" in FAMILIES[family] else range(1)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from copyspec.drafters.ngrams import NGrams, WordNGrams
+from copyspec.text_blocks import find_blocks, token_starts
 
 EDIT_TASKS = frozenset({"gec", "gec_document", "code_edit"})
 """Tasks whose first reference is the text being edited; elsewhere references are plain references."""
@@ -51,6 +52,8 @@ class TokenRow:
     output: list[int]
     ngrams: NGrams | None = None
     """What is known of the language, in the tokens of the row."""
+    blocks: Sequence[tuple[list[int], list[tuple[int, int]], tuple[int, int]]] = ()
+    """Of the prompt, with `Source.starts` and `Source.place` of each."""
 
 
 def read_transcripts(paths: Iterable[str | Path]) -> list[Transcript]:
@@ -109,8 +112,17 @@ def tokenise(row: Transcript, tokenizer: Tokenizer, eos: int) -> TokenRow:
     def encode(text: str) -> list[int]:
         return list(tokenizer.encode(text, add_special_tokens=False).ids)
 
+    blocks = []
+    for block in find_blocks(row.prompt):
+        encoded = tokenizer.encode(row.prompt[block.start : block.stop], add_special_tokens=False)
+        places = [(start - block.start, bucket) for start, bucket in block.starts]
+        blocks.append((list(encoded.ids), token_starts(places, encoded.offsets), (block.start, block.stop)))
     return TokenRow(
-        encode(row.prompt), [encode(text) for text in row.references], [*encode(row.output), eos], ngrams(tokenizer)
+        encode(row.prompt),
+        [encode(text) for text in row.references],
+        [*encode(row.output), eos],
+        ngrams(tokenizer),
+        blocks,
     )
 
 

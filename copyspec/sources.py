@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-SourceKind = Literal["edit", "reference", "prompt"]
+SourceKind = Literal["edit", "reference", "prompt", "block"]
 
 OUTPUT = -1
 """Source index of the row's own output, which grows while it is decoded."""
@@ -20,3 +20,8 @@ class Source:
     kind: SourceKind
     """`edit`: the text being edited, which the output follows in order; `reference`: text given for drafting
     only, not shown to the model; `prompt`: what the model reads (for encoder-decoder models the encoder input)."""
+
+    starts: Sequence[tuple[int, int]] = ()
+    """Of a block: tokens at which a text may start that the output edits, and how likely each (`find_blocks`)."""
+    place: tuple[int, int] | None = None
+    """Of a block: where it stands in the prompt, in any unit. Blocks whose places overlap hold the same text."""

@@ -21,6 +21,7 @@ FLOORS = (
         "json_strings",
         "load_errors",
         "sources",
+        "text_blocks",
         "tree",
         "budget",
     },

@@ -196,6 +196,7 @@ class Row:
             kind: str
             if origin is not None:
                 kind = "output" if origin.source == OUTPUT else self.request.sources[origin.source].kind
+                kind = "prompt" if kind == "block" else kind
             elif tree.makers is not None and (maker := tree.makers[node]) is not None:
                 kind = maker
             else:

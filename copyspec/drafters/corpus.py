@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from copyspec.sources import OUTPUT, Source
+from copyspec.text_blocks import EVEN
 from copyspec.tree import Origin
 
 BORDER = -1
@@ -18,9 +19,12 @@ BORDER = -1
 EDIT, REFERENCE, PROMPT, WRITTEN = range(4)
 """Kinds of position, in the order of trust; WRITTEN: the row's own output."""
 
+LIKELY = EVEN - 3
+"""Bucket of a start's odds from which a match there is told from one elsewhere."""
+
 COMMON_TOKENS = 16
 OWN_COUNT = 3  # what a token of the output counts in frequencies, a token of a source counting 1
-_KINDS = {"edit": EDIT, "reference": REFERENCE, "prompt": PROMPT}
+_KINDS = {"edit": EDIT, "reference": REFERENCE, "prompt": PROMPT, "block": PROMPT}
 _DUPLICATE_TOKENS = 8  # a shorter reference found inside a prompt is as likely chance as quotation
 
 
@@ -42,6 +46,7 @@ class Corpus:
         self._sources: list[int] = []  # its index among the row's sources
         self._lengths: list[int] = []
         prompts = [index for index, source in enumerate(sources) if source.kind == "prompt"]
+        self._prompts = frozenset(prompts)
         last = prompts[-1] if prompts and continues_prompt else None
         edits = [index for index, source in enumerate(sources) if source.kind == "edit"]
         self.follows_input = not continues_prompt and not edits and bool(prompts)
@@ -58,6 +63,16 @@ class Corpus:
         if last is not None:
             del self.tokens[-1], self.kinds[-1]
         self.output_start = len(self.tokens)
+        self.text_starts: dict[int, int] = {}
+        """Where in blocks an edited text may start, and the bucket of its odds."""
+        self._places: dict[int, tuple[int, int]] = {}
+        for index, start in zip(self._sources, self._starts, strict=True):
+            source = sources[index]
+            for token, bucket in source.starts:
+                self.text_starts[start + token] = bucket
+            if source.place is not None:
+                self._places[start] = source.place
+        self.likely_starts = {start for start, bucket in self.text_starts.items() if bucket >= LIKELY}
         self.kinds.append(WRITTEN)  # of what comes after the last prompt
         self.array: NDArray[np.int64] = np.array(self.tokens, dtype=np.int64)
         self.places: dict[int, list[int]] = {}  # token -> the positions after it, before the output
@@ -128,6 +143,22 @@ class Corpus:
         """Where the sources of `kind` start."""
         return [start for start in self._starts if start < self.output_start and self.kinds[start] == kind]
 
+    def around(self, position: int) -> tuple[int, int]:
+        """First position and the one past the last of the source that holds `position`, or that it ends."""
+        which = bisect_right(self._starts, position) - 1
+        return self._starts[which], self._starts[which] + self._lengths[which]
+
+    def doubles(self, start: int) -> list[tuple[int, int]]:
+        """The stretches of the other blocks that hold some of the text of the block that starts at `start`."""
+        here = self._places.get(start)
+        if here is None:
+            return []
+        return [
+            self.around(other)
+            for other, place in self._places.items()
+            if other != start and place[0] < here[1] and here[0] < place[1]
+        ]
+
     def _add(self, index: int, source: Source, eos: int | None, *, ends: bool) -> None:
         """`ends`: where the source ends, the output may end. An encoder's input often holds that end already."""
         kind = _KINDS[source.kind]
@@ -150,17 +181,17 @@ class Corpus:
     def _quoted(self) -> set[int]:
         """Positions of prompts inside quotations of the other sources."""
         quoted: set[int] = set()
-        prompt_starts = self.starts(PROMPT)
-        if not prompt_starts:
+        own = [start for start, index in zip(self._starts, self._sources, strict=True) if index in self._prompts]
+        if not own:
             return quoted
         first: dict[int, list[int]] = {}
-        for position in range(1, self.output_start):
+        for position in (place for start in own for place in range(*self.around(start))):
             if self.kinds[position] == PROMPT:
                 first.setdefault(self.tokens[position], []).append(position)
         for start, length in zip(self._starts, self._lengths, strict=True):
             # The first and the last token may be joined to what stands around the quotation.
             inside = self.tokens[start + 1 : start + length - 1]
-            if length < _DUPLICATE_TOKENS or self.kinds[start] == PROMPT:
+            if length < _DUPLICATE_TOKENS or start in own:
                 continue
             for found in first.get(inside[0], ()):
                 if self.tokens[found : found + len(inside)] == inside:

@@ -23,24 +23,34 @@ FAMILIES = (
     "near reference",  # a little after the place copied from last
     "near prompt",
     "near written",
+    "followed",  # in a text that was found to be followed, at the least edit cost
+    "followed+1",
+    "followed+3",
+    "start",  # where a text that is edited may start, before any was found to be followed
     "edit start",  # nothing matches: the start of the output; of an encoder's input: its start, and a little after
     "reference start",
+    "prompt start",  # where a text that is edited may start, by how likely
     "edit resumed",  # nothing matches: past a difference, by tokens since and position; see `resumed`
     "reference resumed",
     "prompt resumed",
     "written resumed",
+    "followed resumed",
     "common",  # nothing need match: the most frequent tokens of the text so far, by rank in pairs
     "none",  # weight of the event that no cursor is right: at the root, and deeper
 )
-ALIGNED, ALIGNED_1, ALIGNED_3, FAR = range(4)
+ALIGNED, ALIGNED_1, ALIGNED_3 = range(3)
+FOLLOWED, FOLLOWED_1, FOLLOWED_3 = (FAMILIES.index(f"followed{excess}") for excess in ("", "+1", "+3"))
 FAR_BY_KIND = {EDIT: 3, REFERENCE: 4, PROMPT: 5, WRITTEN: 6}
 NEAR_BY_KIND = {EDIT: 3, REFERENCE: 7, PROMPT: 8, WRITTEN: 9}
-EDIT_START, REFERENCE_START = 10, 11
+START = FAMILIES.index("start")
+EDIT_START, REFERENCE_START, PROMPT_START = START + 1, START + 2, START + 3
 INPUT_START, INPUT_LATER = EDIT_START * STRIDE + 1, EDIT_START * STRIDE + 2
 """Situations of an encoder's input: no fit sees them, for recorded outputs are of decoder-only models."""
 RESUMED = 16  # columns of a resumed cursor, the first of them unused
-RESUMED_BY_KIND = {EDIT: 12, REFERENCE: 13, PROMPT: 14, WRITTEN: 15}
-COMMON, NONE = 16, 17
+EDIT_RESUMED = PROMPT_START + 1
+RESUMED_BY_KIND = {kind: EDIT_RESUMED + number for number, kind in enumerate((EDIT, REFERENCE, PROMPT, WRITTEN))}
+FOLLOWED_RESUMED = EDIT_RESUMED + 4
+COMMON, NONE = FOLLOWED_RESUMED + 1, FOLLOWED_RESUMED + 2
 
 COUNT = len(FAMILIES) * STRIDE
 NONE_AT_ROOT, NONE_DEEPER = NONE * STRIDE, NONE * STRIDE + 1
@@ -62,13 +72,24 @@ def resumed_shifts(since: int) -> tuple[int, ...]:
     return (0, 1, 2, 3) if since < 4 else (0, since, since - 1)
 
 
+_AFTER_UNMATCHED = {
+    EDIT_START: ALIGNED,
+    REFERENCE_START: FAR_BY_KIND[REFERENCE],
+    PROMPT_START: FOLLOWED,
+    RESUMED_BY_KIND[EDIT]: ALIGNED,
+    FOLLOWED_RESUMED: FOLLOWED,
+    **{RESUMED_BY_KIND[kind]: NEAR_BY_KIND[kind] for kind in (REFERENCE, PROMPT, WRITTEN)},
+}
+
+
 def _following() -> list[int]:
     following = []
     for state in range(COUNT):
         family, length = divmod(state, STRIDE)
         if family >= EDIT_START:
-            family = {EDIT_START: ALIGNED, REFERENCE_START: 4, 12: ALIGNED, 13: 7, 14: 8, 15: 9}.get(family, 6)
-            length = 0
+            family, length = _AFTER_UNMATCHED.get(family, FAR_BY_KIND[WRITTEN]), 0
+        elif family == START:
+            family = FOLLOWED
         following.append(situation(family, length + 1 if length < LONGEST else length))
     return following
 
@@ -95,7 +116,8 @@ def _crowd_row(state: int) -> int:
     if family >= EDIT_START:
         row = len(CROWD_ROWS) - 1
     else:
-        row = (0 if family <= ALIGNED_3 else 4) + min(max(LENGTH[state], 1), 4) - 1
+        is_aligned = family <= ALIGNED_3 or FOLLOWED <= family <= FOLLOWED_3
+        row = (0 if is_aligned else 4) + min(max(LENGTH[state], 1), 4) - 1
     return row * COMPANIES * GAPS
 
 

@@ -16,11 +16,13 @@ from copyspec.engine.call_options import DEFAULT_MAX_NEW_TOKENS, EDIT_GROWTH, Ca
 from copyspec.engine.datastores import Datastores
 from copyspec.engine.inputs import InputEncoder, Inputs
 from copyspec.engine.language import Language
+from copyspec.engine.prompt_blocks import PromptBlock, prompt_blocks
 from copyspec.engine.results import Change, Result, Stats
 from copyspec.engine.spans import CopiedOutput, NamedSource
 from copyspec.engine.stops import CriterionStop, StopStrings, text_of
 from copyspec.engine.text import Codec
 from copyspec.sources import Source, SourceKind
+from copyspec.tree import Origin
 from copyspec.verification.margins import Margin
 from copyspec.verification.registry import decides_apart
 
@@ -45,6 +47,7 @@ class Job:
     codec: Codec
     options: CallOptions
     stop_strings: StopStrings | None
+    blocks: Sequence[PromptBlock] = ()  # of the prompt, which come behind `sources` in the request
     tokens: list[int] = field(default_factory=list)
     result: Result | None = None
     _origins: list[object] = field(default_factory=list)
@@ -53,12 +56,19 @@ class Job:
     def add(self, output: StepOutput) -> None:
         """Takes a step's tokens; makes the result with the last one."""
         self.tokens.extend(output.tokens)
-        self._origins.extend(output.origins)
+        self._origins.extend(map(self._named, output.origins) if self.blocks else output.origins)
         self._margins.extend(output.margins)
         if output.finish is not None:
             self.result = self._finish(output.finish, output.stats or RowStats(), output.departures)
             if self.options.output_cache is not None:
                 self.options.output_cache.add(self.codec.decode(self.request.prompt), self.result.text)
+
+    def _named(self, origin: Origin | None) -> Origin | None:
+        """The origin as one of `sources`: what was copied from a block was copied from the prompt."""
+        if origin is None or origin.source < len(self.sources):
+            return origin
+        shift = self.blocks[origin.source - len(self.sources)].shift
+        return None if shift is None else Origin(len(self.sources) - 1, shift + origin.offset)
 
     def _finish(self, finish: Finish, stats: RowStats, departures: Sequence[Departure]) -> Result:
         text, detail = self._text(finish), finish.detail
@@ -158,7 +168,9 @@ class JobMaker:
         if self._target.max_length is not None:
             limit = min(limit, self._target.max_length - len(start) + 1)
         output = generation_config.Output(config, prompt, len(start), limit, self._target.device)
-        return [self._job(index, sample, output, sources, options) for sample in range(options.n)]
+        finds = options.drafts and options.copies and len(sources) == 1 and not self._target.is_encoder_decoder
+        blocks = prompt_blocks(self._codec, prompt) if finds else []
+        return [self._job(index, sample, output, sources, blocks, options) for sample in range(options.n)]
 
     def _job(
         self,
@@ -166,6 +178,7 @@ class JobMaker:
         sample: int,
         output: generation_config.Output,
         named: Sequence[NamedSource],
+        blocks: Sequence[PromptBlock],
         options: CallOptions,
     ) -> Job:
         eos = frozenset() if options.ignore_eos else generation_config.eos_token_ids(output.config)
@@ -178,6 +191,7 @@ class JobMaker:
             for criterion in options.stopping_criteria
         ]
         sources = [Source(source.tokens, _kind(source)) for source in named]
+        sources += [block.source for block in blocks]
         penalise = options.repetition_penalty is None
         sampling = replace(options.sampling, sample=sample)
         rule = options.verification.make(sampling)
@@ -196,7 +210,7 @@ class JobMaker:
             ],
             rule=rule if decides_apart(rule, sampling) else None,
         )
-        return Job(index, request, named, self._codec, options, strings)
+        return Job(index, request, named, self._codec, options, strings, blocks)
 
     def _drafter(
         self, sources: Sequence[Source], eos: frozenset[int], row: RowContext, options: CallOptions

@@ -1,0 +1,150 @@
+"""Prompt forms: one recorded edit asked for in many ways, so that finding the edited text is not fitted to one wording.
+
+`HELD_OUT` is what `benchmarks.replay --forms` measures; `FITTED` has other wordings and layouts, for fitting alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+Edit = tuple[str, str]
+"""A text, and what became of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A way to ask for edits: a prompt and the output that belongs to it."""
+
+    name: str
+    make: Callable[[Sequence[Edit]], tuple[str, str]]
+    texts: int = 1  # edits that one prompt asks for
+
+
+def _form(name: str, prompt: str, output: str = "{o}") -> Form:
+    """Of templates with `{s}` for the text and `{o}` for its edited version."""
+
+    def make(edits: Sequence[Edit]) -> tuple[str, str]:
+        ((source, edited),) = edits
+        return prompt.replace("{s}", source), output.replace("{o}", edited)
+
+    return Form(name, make)
+
+
+def _listed(name: str, head: str, item: str, out: str, tail: str = "", joint: str = "\n", texts: int = 3) -> Form:
+    """Of several texts, each in its `item`, `{i}` its number; the output has one `out` for each."""
+
+    def fill(template: str, text: str, number: int) -> str:
+        return template.replace("{i}", str(number)).replace("{t}", text)
+
+    def make(edits: Sequence[Edit]) -> tuple[str, str]:
+        items = [fill(item, source, number) for number, (source, _) in enumerate(edits, start=1)]
+        outs = [fill(out, edited, number) for number, (_, edited) in enumerate(edits, start=1)]
+        return head + joint.join(items) + tail, joint.join(outs)
+
+    return Form(name, make, texts)
+
+
+def _json(name: str, instruction: str, *keys: str) -> Form:
+    def make(edits: Sequence[Edit]) -> tuple[str, str]:
+        before, after = ({key: edit[side] for key, edit in zip(keys, edits, strict=True)} for side in (0, 1))
+        return instruction + json.dumps(before, ensure_ascii=False), json.dumps(after, ensure_ascii=False)
+
+    return Form(name, make, len(keys))
+
+
+_CHATML = (
+    "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
+    "<|im_start|>user\n{u}<|im_end|>\n<|im_start|>assistant\n"
+)
+_LLAMA3 = (
+    "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n{u}<|eot_id|>"
+    "<|start_header_id|>assistant<|end_header_id|>\n\n"
+)
+_GEMMA = "<start_of_turn>user\n{u}<end_of_turn>\n<start_of_turn>model\n"
+
+HELD_OUT = (
+    _form("colon", "Correct the grammar: {s}"),
+    _form("paragraph", "Fix the grammar in this sentence.\n\n{s}"),
+    _form("text first", "{s}\n\nCorrect the grammar of the text above."),
+    _form("following", "Please proofread the following text and return only the corrected version:\n\n{s}"),
+    _form("quoted in a sentence", 'Rewrite "{s}" so that it is correct English.'),
+    _form("sentence label", "Sentence: {s}\nCorrected sentence:", " {o}"),
+    _form("input and output", "Fix all errors.\n\nInput: {s}\nOutput:", " {o}"),
+    _form("instruction headings", "### Instruction:\nCorrect the text.\n\n### Input:\n{s}\n\n### Response:\n"),
+    _form("fence", "Fix the mistakes in the text between the fences.\n```\n{s}\n```"),
+    _form("fence in and out", "Fix the mistakes:\n```text\n{s}\n```", "```text\n{o}\n```"),
+    _form("tag", "<text>{s}</text>\nReturn the corrected text without the tags."),
+    _form("tag on lines of its own", "Proofread the document.\n\n<document>\n{s}\n</document>"),
+    _form("tag in and out", "Correct what stands in the element.\n<p>{s}</p>", "<p>{o}</p>"),
+    _form("block quote", "Proofread the quotation.\n\n> {s}", "> {o}"),
+    _json("json", "Correct the values of this object and return JSON with the same keys.\n", "text"),
+    _json("json of three", "Fix the English in each value. Answer with JSON.\n\n", "title", "body", "footer"),
+    _form("yaml", "Correct this entry.\n\nid: 17\ntext: {s}", "id: 17\ntext: {o}"),
+    _form("chatml", _CHATML.replace("{u}", "Can you fix the grammar of this for me?\n\n{s}")),
+    _form("chatml, text first", _CHATML.replace("{u}", "{s}\n\nCan you fix the grammar?")),
+    _form("llama 3", _LLAMA3.replace("{u}", "Correct this sentence: {s}")),
+    _form("gemma", _GEMMA.replace("{u}", 'What is wrong with "{s}"? Write it correctly.')),
+    _form("llama 2", "<s>[INST] Improve this English text.\n{s} [/INST]", " {o}"),
+    _form(
+        "few shots",
+        "Wrong: She go home.\nRight: She goes home.\n\nWrong: He have dogs.\nRight: He has dogs.\n\nWrong: {s}\nRight:",
+        " {o}",
+    ),
+    _listed("numbered list", "Correct each sentence.\n\n", "{i}. {t}", "{i}. {t}"),
+    _listed("bullets", "Please correct these lines:\n", "- {t}", "- {t}", tail="\n\nKeep the bullets."),
+    _listed("table", "Correct the second column.\n\n| no | text |\n|---|---|\n", "| {i} | {t} |", "| {i} | {t} |"),
+    _listed("labelled texts", "Proofread all of them.\n\n", "Text {i}: {t}", "Text {i}: {t}", joint="\n\n"),
+    _listed("plain paragraphs", "Correct the grammar of this article.\n\n", "{t}", "{t}", joint="\n\n"),
+    _form("letter", "Hi there,\n\ncould you check this sentence before I send it?\n\n{s}\n\nThanks a lot!\nTom"),
+    _form("question and answer", "Q: How should one write '{s}' correctly?\nA:", " {o}"),
+    _form("typographic quotes", "Correct the sentence “{s}” and write nothing else."),
+    _form("triple quotes", 'Correct the text delimited by triple quotes.\n"""{s}"""'),
+    _form("rules", "Edit the text between the rules.\n\n---\n{s}\n---\n\nDo not change its meaning."),
+    _form("answer with a label", "Correct this sentence: {s}", "Corrected: {o}"),
+    _form("answer with a preamble", "Fix this text.\n\n{s}", "Sure, here is the corrected version:\n\n{o}"),
+    _form("answer in quotes", "Correct: {s}", '"{o}"'),
+    _form("other language", "Korrigiere den folgenden englischen Satz und gib nur das Ergebnis aus.\n\n{s}"),
+    _form("sandwich", "You will get a text to correct.\n\n{s}\n\nReturn the corrected text, without comments."),
+    _form(
+        "reply before",
+        "User:\nTranslate the sentence.\n\nAssistant:\n{s}\n\nUser:\nImprove your English, please.\n\nAssistant:\n",
+    ),
+    _form("capitals", "TASK\nCorrect the text.\n\nTEXT\n{s}\n\nRESULT\n"),
+)
+
+FITTED = (
+    _form("a colon", "Make this sentence grammatical: {s}"),
+    _form("a blank line", "Your job is to repair broken English.\n\n{s}"),
+    _form("a line", "Repair this English:\n{s}"),
+    _form("before", "{s}\n\nThe text above has mistakes. Write it without them."),
+    _form(
+        "long instruction", "You are an editor.\n\nRules:\n- keep the meaning\n- no comments\n\nDraft:\n{s}\n\nFinal:\n"
+    ),
+    _form("said in quotes", 'Someone wrote: "{s}" What should it be?'),
+    _form("original and revised", "Original: {s}\nRevised:", " {o}"),
+    _form("headings", "# Task\nEdit for fluency.\n\n# Draft\n{s}\n\n# Edited draft\n"),
+    _form("tildes", "~~~\n{s}\n~~~\nCopy-edit what is fenced."),
+    _form("tag", "<src>{s}</src>\n\nGive me a clean version of src."),
+    _form("tag below", "Clean this up.\n<passage>\n{s}\n</passage>\nNo explanations."),
+    _json("object", "Return this JSON with better English: ", "comment"),
+    _json("two keys", "Polish the strings in the JSON.\n", "question", "answer"),
+    _form("turns", _CHATML.replace("{u}", "polish this: {s}")),
+    _form("turns, paragraph", _LLAMA3.replace("{u}", "Here is my draft.\n\n{s}")),
+    _form("turns, before", _GEMMA.replace("{u}", "{s}\n\nMake it better.")),
+    _form("instruction turn", "[INST] Polish my English: {s} [/INST]", " {o}"),
+    _form("shots", "Draft: I is here\nEdited: I am here\n\nDraft: {s}\nEdited:", " {o}"),
+    _listed("letters", "Repair every line.\n", "({i}) {t}", "({i}) {t}"),
+    _listed("stars", "", "* {t}", "* {t}", tail="\n\nRepair these bullet points."),
+    _listed("article", "Here is an article. Edit it lightly.\n\n", "{t}", "{t}", joint="\n\n"),
+    _listed("article first", "", "{t}", "{t}", tail="\n\nEdit the article above lightly.", joint="\n\n"),
+    _form("polite", "Hello! I am not sure about this one:\n\n{s}\n\nWhat do you think?"),
+    _form("with a label", "Improve: {s}", "Improved: {o}"),
+    _form("with talk", "Improve this.\n{s}", "Of course! Here you go:\n\n{o}"),
+    _form("quoted answer", "Improve the sentence '{s}'.", '"{o}"'),
+    _form(
+        "second turn", "User:\nTell me something.\n\nAssistant:\n{s}\n\nUser:\nSay it in better words.\n\nAssistant:\n"
+    ),
+    _form("equals", "===\n{s}\n===\nImprove."),
+)
