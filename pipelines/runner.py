@@ -110,7 +110,7 @@ class _Slot(Generic[Owner]):
 
     def done(self) -> Done[Owner]:
         self.pieces.sort(key=lambda piece: piece.segment.start)
-        edits = merge(*(piece.checked.edits for piece in self.pieces))
+        edits = merge(_joined(edit for piece in self.pieces for edit in piece.checked.edits))
         return Done(self.work.owner, self.work.part, self.pieces, self.refused, edits)
 
 
@@ -285,3 +285,14 @@ def _prose(part: Part) -> str:
             at = max(at, end)
         pieces.append(part.text[at : segment.end])
     return " ".join(pieces)
+
+
+def _joined(edits: Iterable[Edit]) -> list[Edit]:
+    """`edits`, insertions at one place as one: behind a piece of a segment, and before the next one."""
+    joined: list[Edit] = []
+    for edit in edits:
+        if joined and joined[-1].start == joined[-1].end == edit.start == edit.end:
+            joined[-1] = Edit(edit.start, edit.end, joined[-1].replacement + edit.replacement)
+        else:
+            joined.append(edit)
+    return joined

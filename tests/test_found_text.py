@@ -56,6 +56,9 @@ def test_spans_lead_to_the_prompt() -> None:
     told = engine.generate(prompt, edit_source=text)
     plain = engine.generate(prompt, drafter="none")
     assert found.token_ids == told.token_ids == plain.token_ids
+    streamed = list(engine.generate(prompt, stream=True))
+    assert "".join(chunk.text for chunk in streamed) == found.text
+    assert {chunk.source for chunk in streamed} <= {"prompt", "output", None}
     assert found.stats.num_calls <= told.stats.num_calls + 1
     assert set(found.stats.num_accepted_tokens_per_source) <= {"prompt", "output", "end", "words"}
     spans = [span for span in found.spans if span.place.source == "prompt"]

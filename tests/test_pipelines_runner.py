@@ -16,6 +16,7 @@ import copyspec
 from copyspec.pipelines import (
     Correction,
     Corrector,
+    Edit,
     FunctionCorrector,
     GECPipeline,
     GuardOptions,
@@ -357,3 +358,8 @@ def test_any_function_is_a_corrector_and_streams_have_no_end() -> None:
     found: list[Correction] = list(itertools.islice(pipeline.stream(endless), 1000))
     assert [c.text for c in found[:2]] == ["He went  home.\n", "He went x home.\n"]
     assert found[0].edits[0].replacement == "went" and found[0].changed
+
+
+def test_two_pieces_of_a_segment_may_insert_where_they_meet() -> None:
+    joined = runner_module._joined([Edit(0, 0, "a"), Edit(3, 3, " b"), Edit(3, 3, "c"), Edit(3, 5, "d")])
+    assert joined == [Edit(0, 0, "a"), Edit(3, 3, " bc"), Edit(3, 5, "d")]

@@ -56,14 +56,14 @@ class Job:
     def add(self, output: StepOutput) -> None:
         """Takes a step's tokens; makes the result with the last one."""
         self.tokens.extend(output.tokens)
-        self._origins.extend(map(self._named, output.origins) if self.blocks else output.origins)
+        self._origins.extend(map(self.named, output.origins) if self.blocks else output.origins)
         self._margins.extend(output.margins)
         if output.finish is not None:
             self.result = self._finish(output.finish, output.stats or RowStats(), output.departures)
             if self.options.output_cache is not None:
                 self.options.output_cache.add(self.codec.decode(self.request.prompt), self.result.text)
 
-    def _named(self, origin: Origin | None) -> Origin | None:
+    def named(self, origin: Origin | None) -> Origin | None:
         """The origin as one of `sources`: what was copied from a block was copied from the prompt."""
         if origin is None or origin.source < len(self.sources):
             return origin

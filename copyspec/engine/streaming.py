@@ -62,7 +62,7 @@ class _TextStream:
 
 
 def _first_source(job: Job, output: StepOutput) -> str | None:
-    for origin in output.origins:
-        if origin is not None:
+    for found in output.origins:
+        if found is not None and (origin := job.named(found)) is not None:
             return "output" if origin.source == OUTPUT else job.sources[origin.source].name
     return None
