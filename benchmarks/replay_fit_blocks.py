@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for step in range(120):
         optimizer.zero_grad()
         loss = loss_of(weights, halves[0], shares[0]) + 0.002 * weights.square().sum()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         if step % 40 == 39:
             other = loss_of(weights.detach(), halves[1], shares[1])
