@@ -19,7 +19,8 @@ class Source:
     tokens: Sequence[int]  # [n]
     kind: SourceKind
     """`edit`: the text being edited, which the output follows in order; `reference`: text given for drafting
-    only, not shown to the model; `prompt`: what the model reads (for encoder-decoder models the encoder input)."""
+    only, not shown to the model; `prompt`: what the model reads (for encoder-decoder models the encoder input);
+    `block`: a text in that prompt which the output may edit."""
 
     starts: Sequence[tuple[int, int]] = ()
     """Of a block: tokens at which a text may start that the output edits, and how likely each (`find_blocks`)."""
