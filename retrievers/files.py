@@ -16,9 +16,17 @@ from numpy.typing import DTypeLike, NDArray
 from copyspec.filesystem import open_regular
 from copyspec.fingerprints import fingerprint
 from copyspec.json_strings import JSONStrings
-
-from .base import Folder
-from .manifest import MANIFEST, Entry, IndexFileError, Manifest, check_facts, check_keys, manifest_bytes, parsed
+from copyspec.retrievers.base import Folder
+from copyspec.retrievers.manifest import (
+    MANIFEST,
+    Entry,
+    IndexFileError,
+    Manifest,
+    check_facts,
+    check_keys,
+    manifest_bytes,
+    parsed,
+)
 
 __all__ = ["MANIFEST", "Entry", "IndexFileError", "Manifest", "check_facts", "check_keys", "fingerprint"]
 

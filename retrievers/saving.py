@@ -21,9 +21,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from copyspec.filesystem import NotRegularError, flush_folder, locked, open_regular, part_name, replacing
-
-from .base import Folder
-from .manifest import MANIFEST, Entry, IndexFileError, Manifest, digest_in, entry_name, manifest_bytes, parsed, written
+from copyspec.retrievers.base import Folder
+from copyspec.retrievers.manifest import (
+    MANIFEST,
+    Entry,
+    IndexFileError,
+    Manifest,
+    digest_in,
+    entry_name,
+    manifest_bytes,
+    parsed,
+    written,
+)
 
 LOCK = ".lock"
 LOCK_SECONDS = 5.0

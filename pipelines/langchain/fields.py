@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, model_validator
 
 import copyspec
-from copyspec.loading import BUNDLED, DEFAULT, LoadError, choose_default
-
-from . import capture
-from .documents import Private
+from copyspec.models.loading import BUNDLED, DEFAULT, LoadError, choose_default
+from copyspec.pipelines.langchain import capture
+from copyspec.pipelines.langchain.documents import Private
 
 if TYPE_CHECKING:
     from langchain_core.language_models import LangSmithParams

@@ -16,9 +16,8 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
-from copyspec.engine.chat import ChatError, Message
-
-from .fields import name_of
+from copyspec.pipelines.langchain.fields import name_of
+from copyspec.text.chat import ChatError, Message
 
 if TYPE_CHECKING:
     from copyspec import Engine

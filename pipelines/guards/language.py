@@ -1,0 +1,61 @@
+"""Whether a text is English, by its words and letters: what an English model is not to touch otherwise."""
+
+from __future__ import annotations
+
+import unicodedata
+from functools import cache
+
+from copyspec.pipelines.guards.vocabulary import is_english, spelt
+
+FEW = 2
+"""From so many words that are no English ones on, a text may be of another language."""
+
+# English words that are as common in other languages: they speak for none.
+_SHARED = frozenset(
+    """
+    a al alle also am an angst as at auf avec bad bald be bei ben best bin bis but con da dan dans dare das day de del
+    dem den der des dice die do donde du e eine el elle elles en er es est et far fast for four gas gift gut hat haben
+    have he her hier hoy i in information international is it la las le les liver lo los man mais mal mar mare me met
+    mi min mind mis mit more muss my nah name national no non not nun o of on one or pain pan pane par pas per plus
+    pour pro qui rat red rot sa sale si sin so solo son sous sur tag tags tot tu ton un una und uno van vice via war
+    was we weg week welt wen wert wie wild will wo ya zoo zu
+    """.split()  # noqa: SIM905
+) - frozenset("and four have he her my of the was we with".split())  # noqa: SIM905
+
+
+def looks_english(text: str) -> bool | None:
+    """Whether a text is English; None where its words do not tell."""
+    latin = other = 0
+    for char in text:
+        if char.isalpha():
+            if script(char) == "LATIN":
+                latin += 1
+            else:
+                other += 1
+    if other > latin:
+        return False
+    known = strange = names = 0
+    for piece in text.split():
+        word, *more = spelt(piece) or [""]
+        if more or not word[:1].isalpha() or (small := word.lower()) in _SHARED:
+            continue  # what holds signs inside is an address, a number, code
+        if len(small) == 1:
+            continue
+        if is_english(word):
+            known += 1
+        elif word[0].isupper():
+            names += 1
+        else:
+            strange += 1
+    if strange >= FEW and strange > known:
+        return False
+    if not known and strange + names >= FEW:
+        return False
+    return True if known >= FEW and known > strange else None
+
+
+@cache
+def script(char: str) -> str:
+    """The script of a letter, by its name in Unicode."""
+    name = unicodedata.name(char, "").partition(" ")[0]
+    return "LATIN" if name in ("FULLWIDTH", "MODIFIER", "FEMININE", "MASCULINE", "MICRO") else name

@@ -1,0 +1,107 @@
+"""Whether a word may stand for another: its form, its right spelling, what it is often taken for."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from copyspec.pipelines.guards.function_words import FUNCTION_WORDS, NEGATIONS, are_forms
+
+_COMPARED = 48
+"""Letters of a word that are compared: the distance takes their square, and some words are data."""
+
+_STEM = 3
+"""Letters that two forms of a word have in common at least."""
+
+# What forms of a word, and words made from it, end in. Longest first.
+_ENDINGS = re.compile(
+    r"(?:ization|isation|ifying|fully|ation|ition|ments?|ities|iness|ingly|edly|ally|ness|ions?|ings?|ists?|able|ible|"
+    r"ence|ance|ents?|ants?|ious|ical|ives?|less|ful|ity|ies|ied|ier|iest|ily|ous|ion|ing|ers?|ors?|est|ed|es|en|al|ic|"
+    r"ly|y|s|e|t|d|th)\Z"
+)
+_SOUNDS = (
+    (re.compile(r"(.)\1"), r"\1"),
+    (re.compile("[iy]"), "i"),
+    (re.compile("ph"), "f"),
+    (re.compile("[ck]+"), "k"),
+)
+
+
+def plain(word: str) -> str:
+    """In small letters, without accents and apostrophes."""
+    if word.isascii():
+        return word.lower().replace("'", "")
+    folded = unicodedata.normalize("NFKD", word.replace("’", "").replace("'", "")).casefold()
+    return "".join(char for char in folded if not unicodedata.combining(char))
+
+
+def are_akin(word: str, other: str) -> bool:
+    """Whether two words are forms of one, by their looks or because they are known to be."""
+    a, b = plain(word), plain(other)
+    if a == b or are_forms(word.lower(), other.lower()):
+        return True
+    if not _stems(a, _STEM).isdisjoint(_stems(b, _STEM)):
+        return True
+    return any(are_forms(stem, form) for stem in _bases(a) for form in _bases(b))  # "goed", "childrens"
+
+
+def is_spelling(wrong: str, right: str) -> bool:
+    """Whether one word may be meant by another that is none: few letters differ, and mostly the first is the same."""
+    a, b = plain(wrong)[:_COMPARED], plain(right)[:_COMPARED]
+    if not a or not b:
+        return False
+    size = max(len(a), len(b))
+    most = 1 if size <= 4 else 2 if size <= 7 else 3
+    away = distance(a, b)
+    if a[0] != b[0]:
+        away += len(a) > 2 and set(a[:2]) != set(b[:2])
+    return away <= most or (size > 4 and _sound(a) == _sound(b))
+
+
+def is_near(word: str, other: str) -> bool:
+    """Whether one letter makes the difference between two words: a slip, or two words alike."""
+    a, b = plain(word)[:_COMPARED], plain(other)[:_COMPARED]
+    return distance(a, b) <= 1 and min(len(a), len(b)) > 1
+
+
+def distance(a: str, b: str) -> int:
+    """Letters put, left out, changed or changed places with the next one, at least (restricted Damerau-Levenshtein)."""
+    before: list[int] = []
+    row = list(range(len(b) + 1))
+    for i, char in enumerate(a, 1):
+        above, row_before = row, before
+        row = [i]
+        for j, other in enumerate(b, 1):
+            cost = min(above[j] + 1, row[j - 1] + 1, above[j - 1] + (char != other))
+            if i > 1 and j > 1 and char == b[j - 2] and a[i - 2] == other:
+                cost = min(cost, row_before[j - 2] + 1)
+            row.append(cost)
+        before = above
+    return row[-1]
+
+
+def _bases(word: str) -> set[str]:
+    """A word, and what it may be a form of: words of grammar have none that end otherwise ("used" is not of "us")."""
+    return {word} | {stem for stem in _stems(word, 2) if stem not in FUNCTION_WORDS | NEGATIONS}
+
+
+def _stems(word: str, least: int) -> set[str]:
+    """What may be left of a word when its endings come off, one after the other: `least` letters at least."""
+    word = word[:_COMPARED]
+    found, queue = {word}, [word]
+    while queue:
+        each = queue.pop()
+        for size in range(1, min(7, len(each) - least) + 1):
+            if not _ENDINGS.fullmatch(each, len(each) - size):
+                continue
+            stem = each[:-size]
+            forms = {stem, stem[:-1] if stem[-1] == stem[-2] else stem, stem[:-1] + "y" if stem[-1] == "i" else stem}
+            queue += [form for form in forms if len(form) >= least and form not in found]
+            found |= {form for form in forms if len(form) >= least}
+    return found
+
+
+def _sound(word: str) -> str:
+    for pattern, to in _SOUNDS:
+        word = pattern.sub(to, word)
+    return word[0] + re.sub("[aeiouhw]", "", word[1:])

@@ -1,0 +1,49 @@
+"""Whether a piece of text is a sentence, as far as words tell: what is none lacks nothing at its end."""
+
+from __future__ import annotations
+
+import re
+
+from copyspec.pipelines.guards.vocabulary import spelt
+
+END = re.compile(r"[.!?…。！？][\"'”’»)\]]*\Z")
+_ENDED_BEFORE = re.compile(r"[.!?…:;](?:\[[^\[\]]*\]|\([^()]*\)|[\"'”’»)\]*_])+\Z")
+_LAST_WORD = re.compile(r"(?:^|[\s\"'“‘(])[^\W\d_]+(?:['’-][^\W\d_]+)*[\"'”’)]*\Z")
+_NO_PROSE = re.compile(r"\s*(?:[^\w\s\"'“‘(\[<*_`]|[*_`]\s)|.*(?:::|`_|\t)")
+_BORDER = re.compile(r"(?<=[.!?:;…])\s+")
+_LIST_ITEM = re.compile(r"(?:^|\n)[ \t>]*(?:[-*+•–]|\(?\d{1,3}[.)]|\(?[A-Za-z][.)])[ \t]+(?:\[[ xX]\][ \t]+)?\Z")
+
+FEWEST = 4
+"""Words of a sentence at least."""
+
+# What headings, labels and buttons seldom hold: subjects, and verbs that need one.
+_TELLING = frozenset(
+    """
+    i he she we they is are am was were have has had do does did can may must shall will would could
+    should might cannot i'm he's
+    she's it's we're they're you're that's there's isn't aren't wasn't weren't hasn't hadn't doesn't didn't won't
+    wouldn't couldn't shouldn't can't don't haven't
+    """.split()  # noqa: SIM905
+)
+# A piece that ends in one of these was cut off, or goes on below.
+_GOES_ON = frozenset("a an the of to and or but with from by for in on at is are was were who which that if as".split())  # noqa: SIM905
+
+
+def lacks_end(piece: str, before: str) -> bool:
+    """Whether a full stop belongs behind `piece`. `before`: the text in front of it, whose last line may begin a
+    list: an item of one has no full stop if the writer gave it none."""
+    if END.search(piece) or _ENDED_BEFORE.search(piece) or not _LAST_WORD.search(piece):
+        return False
+    if _LIST_ITEM.search(before[-40:]) or any(_NO_PROSE.match(line) for line in piece.splitlines()):
+        return False
+    last = _BORDER.split(piece)[-1]
+    written = spelt(last)
+    words = [word.replace("’", "'").casefold() for word in written]
+    if len(words) < FEWEST or words[-1] in _GOES_ON or 2 * sum(word[0].isupper() for word in written) > len(words):
+        return False
+    return any(word in _TELLING for word in words)
+
+
+def begins_item(before: str) -> bool:
+    """Whether what follows `before` begins an item of a list, which has a capital only if the writer gave it one."""
+    return bool(_LIST_ITEM.search(before[-40:]))

@@ -1,0 +1,248 @@
+"""Rounds of speculative retrieval: steps are made under guessed answers while a batch of the guesses is verified.
+
+One text grows step by step, and before each step a knowledge base is asked what it goes on with. `plainly` waits for
+each answer. `Rounds` guesses several in turn, verifies them in one search, in a worker thread while it goes on, and
+goes back to the first wrong one: the same steps under the same answers, in less time. Zhang et al. 2024 (RaLMSpec,
+arXiv:2401.14021), algorithm 1 and section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter
+from typing import Generic
+
+from copyspec.pipelines.rag.flights import Answer, Flight, Guess, Query, Task, Verification
+from copyspec.retrievers import Plan, Scheduler, SpeculationStats
+
+Submit = Callable[[Sequence[Query]], Verification[Answer]]
+"""Starts a search for the answers to some queries."""
+
+
+GUESS_EVERY, MOST_APART = 2, 32
+"""Of the rounds that wait for their answer, one of so many guesses, to see when guesses get right: a guess costs time,
+and where it has changed nothing the next one comes twice as late."""
+
+
+def _never() -> bool:
+    return False
+
+
+def plainly(task: Task[Query, Answer], submit: Submit[Query, Answer]) -> Iterator[int]:
+    """The text without speculation; gives the position after each step."""
+    ended = False
+    while not ended:
+        task.take(submit([task.query()]).result()[0])
+        ended = task.advance(_never)
+        yield task.position
+
+
+class Rounds(Generic[Query, Answer]):
+    """One text by speculative retrieval. `run` gives each position up to which the text is verified."""
+
+    def __init__(
+        self,
+        task: Task[Query, Answer],
+        submit: Submit[Query, Answer],
+        scheduler: Scheduler,
+        *,
+        search: Submit[Query, Answer] | None = None,
+        keeps_guessing: bool = True,
+        guesses_first: bool = False,
+    ) -> None:
+        """`search`: for answers that are waited for at once; None: as `submit`, whose thread takes time to wake.
+        `keeps_guessing`: guess also in rounds that wait for each answer, so that it is seen when guesses get
+        right. `guesses_first`: guess the first answer, too, once the scheduler has seen that guesses pay."""
+        self._task, self._submit, self._scheduler = task, submit, scheduler
+        self._search = search or submit
+        self._keeps_guessing, self._guesses_first = keeps_guessing, guesses_first
+        self.stats = SpeculationStats()
+        self._open: list[Guess[Query, Answer]] = []  # not sent yet
+        self._flight: Flight[Query, Answer] | None = None
+        self._ended = False  # the text, as far as the guesses are right
+        self._stuck = False  # no guess for the next step, or it raised `_error`
+        self._error: Exception | None = None
+        self._plan = Plan()
+        self._reads = True  # whether the next step begins with reading
+        self._waits = 0  # rounds that waited for their answer, since one of them guessed
+        self._apart = GUESS_EVERY
+        self._settled = perf_counter()  # when text was verified last
+        self._held = 0.0  # seconds that sending the last batch took: all of its search, where nothing overlaps
+
+    def run(self) -> Iterator[int]:
+        """Closing the iterator leaves the search under way behind; the exceptions of searches and steps arrive."""
+        self._settled = perf_counter()
+        try:
+            if not self._begun_by_guess():
+                found = self._answers([self._task.query()])[0]
+                self._take(found, self._task.reads(found))
+                self._plan = self._scheduler.plan()
+            while not (self._ended and not self._open and self._flight is None):
+                yield from self._go_on()
+        finally:
+            if self._flight is not None:
+                self._flight.search.cancel()
+
+    def _begun_by_guess(self) -> bool:
+        self._plan = self._scheduler.plan()
+        if not self._guesses_first or not self._plan.speculates:
+            return False
+        guess = self._made()
+        if guess.answer is None:
+            return False
+        self._open.append(guess)
+        self._take(guess.answer, guess.reads)
+        return True
+
+    def _go_on(self) -> Iterator[int]:
+        """The next thing to do; gives the new verified position where there is one."""
+        if self._flight is not None and (self._flight.search.done() or not self._may_guess()):
+            yield self._settle(self._flight)
+        elif self._flight is None and not self._open and not self._plan.speculates:
+            self._wait_for_one()
+            yield self._task.position
+        elif self._may_guess():
+            self._guess_one()
+        elif self._open:
+            self._send()
+            if not self._scheduler.overlaps and self._flight is not None:
+                yield self._settle(self._flight)
+        if self._ended and not self._open and self._flight is None:
+            yield self._task.position
+
+    def _may_guess(self) -> bool:
+        free = not self._ended and not self._stuck
+        most = self._plan.stride if self._flight is None else self._plan.ahead
+        return free and self._plan.speculates and len(self._open) < most
+
+    def _guess_one(self) -> None:
+        """One speculation step."""
+        task, started, reads = self._task, perf_counter(), self._reads
+        abandon = self._flight.has_failed if self._flight is not None else _never
+        try:
+            self._ended = task.advance(abandon)
+            if abandon():
+                return
+            if not self._ended:
+                guess = self._made()
+                self._open.append(guess)
+                self._stuck = guess.answer is None
+                if guess.answer is not None:
+                    self._take(guess.answer, guess.reads)
+        except Exception as error:
+            if not self._open and self._flight is None:
+                raise
+            # The plain form might never have come here: first it must be known that the guesses were right.
+            self._error, self._stuck = error, True
+        self._scheduler.observe_step(perf_counter() - started, reads=reads)
+
+    def _made(self) -> Guess[Query, Answer]:
+        """The guess for what the text goes on with; one that would have to be read only where that pays."""
+        task = self._task
+        query = task.query()
+        guess = task.guess(query)
+        reads = guess is not None and task.reads(guess)
+        if reads and not self._scheduler.reads():
+            return Guess(task.position, query, None, guess, reads)
+        return Guess(task.position, query, guess, None, reads)
+
+    def _take(self, answer: Answer, reads: bool) -> None:
+        self._task.take(answer)
+        self._reads = reads
+
+    def _wait_for_one(self) -> None:
+        """A step and its retrieval as in the plain form."""
+        task, started, reads = self._task, perf_counter(), self._reads
+        self._ended = task.advance(_never)
+        if self._ended:
+            return
+        query = task.query()
+        self._waits += 1
+        tries = self._keeps_guessing and self._waits >= self._apart
+        guess = task.guess(query) if tries else None
+        self._scheduler.observe_step(perf_counter() - started, reads=reads)
+        truth = self._answers([query])[0]
+        if tries:
+            right = guess is not None and task.same(guess, truth)
+            self._scheduler.observe_round(int(right), 1)
+            self._scheduler.observe_late(0.0)  # else one bad moment would end speculation for good
+            if guess is not None and task.reads(guess):
+                self._scheduler.observe_change(right)
+        self._take(truth, task.reads(truth))
+        if not tries:
+            self._pace(1, speculates=False)
+        if self._waits % GUESS_EVERY == 0:  # planning takes time too
+            self._plan = self._scheduler.plan()
+        if tries:
+            self._waits, self._apart = 0, GUESS_EVERY if self._plan.speculates else min(2 * self._apart, MOST_APART)
+            self._settled = perf_counter()
+
+    def _pace(self, steps: int, *, speculates: bool) -> None:
+        now = perf_counter()
+        self._scheduler.observe_pace(now - self._settled, steps, speculates=speculates)
+        self._settled = now
+
+    def _send(self) -> None:
+        """The open guesses go to the worker; the next round begins."""
+        count = self._scheduler.batch(len(self._open))
+        sent, self._open = self._open[:count], self._open[count:]
+        submit = self._submit if self._scheduler.overlaps else self._search
+        started = perf_counter()
+        self._flight = Flight(self._task, sent, submit([guess.query for guess in sent]))
+        self._held = perf_counter() - started
+        last = self._open[-1] if self._open else sent[-1]
+        self._stuck = self._error is not None or last.answer is None
+        self._plan = self._scheduler.plan()
+
+    def _settle(self, flight: Flight[Query, Answer]) -> int:
+        """Waits for the batch, and goes back where a guess was wrong. Returns the position that is verified."""
+        truths = self._waited(flight.search, perf_counter() - self._held)
+        self._flight = None
+        guesses, right = flight.guesses, flight.right
+        self._learn(flight, truths)
+        verified = min(right + 1, len(guesses))
+        self._pace(verified, speculates=True)
+        withheld = right < verified and guesses[right].withheld is not None
+        self.stats += SpeculationStats(guesses=verified - withheld, right=right, rounds=1, kept=verified)
+        if right == len(guesses):
+            if self._error is not None and not self._open:
+                raise self._error
+            return guesses[-1].position
+        wrong = guesses[right]
+        self.stats += SpeculationStats(wasted=self._task.position - wrong.position)
+        self._task.back(wrong.position)
+        self._take(truths[right], self._task.reads(truths[right]))
+        self._open, self._ended, self._stuck, self._error = [], False, False, None
+        self._plan = self._scheduler.plan()
+        return wrong.position
+
+    def _learn(self, flight: Flight[Query, Answer], truths: Sequence[Answer]) -> None:
+        guesses, right, scheduler = flight.guesses, flight.right, self._scheduler
+        scheduler.observe_search(len(guesses), flight.search.seconds)
+        for guess, truth in zip(guesses[: right + 1], truths, strict=False):
+            made = guess.answer if guess.answer is not None else guess.withheld
+            if guess.reads and made is not None:
+                scheduler.observe_change(self._task.same(made, truth))
+        withheld = right < len(guesses) and guesses[right].withheld is not None
+        # What was not guessed says nothing about guesses.
+        scheduler.observe_round(right, right if withheld else len(guesses))
+        if right < len(guesses) and not withheld and scheduler.overlaps:
+            scheduler.observe_late(flight.late())
+
+    def _answers(self, queries: Sequence[Query]) -> Sequence[Answer]:
+        """A search that is waited for."""
+        started = perf_counter()
+        search = self._search(queries)
+        found = self._waited(search, started)
+        self._scheduler.observe_search(len(queries), search.seconds)
+        return found
+
+    def _waited(self, search: Verification[Answer], started: float) -> Sequence[Answer]:
+        """What was found; `started`: since when it was waited for."""
+        found = search.result()
+        waited = perf_counter() - started
+        seconds = search.seconds
+        self.stats += SpeculationStats(
+            searches=1, queries=len(found), search_seconds=seconds, waited_seconds=min(waited, seconds)
+        )
+        return found

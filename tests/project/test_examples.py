@@ -1,0 +1,67 @@
+"""Every example runs as its docstring says, stays short, and the demo finds its outputs equal."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from copyspec.models.loading import BUNDLED
+
+ROOT = Path(__file__).parent.parent.parent
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+RUNNABLE = [path for path in EXAMPLES if "def main(" in path.read_text(encoding="utf-8")]
+MAX_LINES = 40
+NEEDS = {"langgraph_node": "langgraph", "langchain_agent": "langchain"}  # beside the package's own requirements
+
+needs_default_model = pytest.mark.skipif(
+    not (BUNDLED / "config.json").exists(), reason="the bundled model is not in this checkout"
+)
+
+
+def _run(name: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "COPYSPEC_MODEL"}
+    environment |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", f"examples.{name}"]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_are_short_and_say_what_they_show(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= MAX_LINES
+    docstring = ast.get_docstring(ast.parse(text))
+    assert docstring
+    if path in RUNNABLE:
+        assert f"python -m examples.{path.stem}" in docstring
+
+
+@needs_default_model
+@pytest.mark.parametrize("name", [path.stem for path in RUNNABLE if path.stem not in ("own_model", "demo")])
+def test_examples_run(name: str) -> None:
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name])
+    done = _run(name)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+    assert "Traceback" not in done.stderr
+
+
+def test_own_model_runs() -> None:
+    done = _run("own_model")
+    assert done.returncode == 0, done.stderr
+    assert "outputs equal (64 tokens)" in done.stdout
+
+
+@needs_default_model
+def test_the_demo_fits_a_terminal_and_its_outputs_are_equal() -> None:
+    done = _run("demo")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    verdicts = [line for line in lines if "times as fast" in line]
+    assert len(verdicts) == 3 and all(line.startswith("EQUAL, ") for line in verdicts)

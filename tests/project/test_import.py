@@ -1,0 +1,71 @@
+"""Importing copyspec is cheap: heavy packages come with the first use."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import TypeGuard
+
+import pytest
+
+import copyspec
+import copyspec.pipelines
+
+HEAVY = ("torch", "transformers", "numpy", "langchain_core", "faiss", "rank_bm25")
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("module", ["copyspec", "copyspec.pipelines"])
+def test_import_loads_nothing_heavy(module: str) -> None:
+    loaded = run(f"import sys, {module}; print([name for name in {HEAVY!r} if name in sys.modules])")
+    assert loaded == "[]"
+
+
+def test_import_takes_less_than_a_third_of_a_second() -> None:
+    code = "import time; t = time.perf_counter(); import copyspec; print(time.perf_counter() - t)"
+    # The fastest of a few: another process may be busy on this core.
+    assert min(float(run(code)) for _ in range(3)) < 0.3
+
+
+@pytest.mark.parametrize("command", ["--version", "--help", "generate --help", "doctor --help"])
+def test_help_and_version_load_no_torch(command: str) -> None:
+    code = (
+        "import sys; from copyspec.cli import main; code = main(sys.argv[1].split());"
+        "assert code == 0, code; assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code, command], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+@pytest.mark.parametrize("package", [copyspec, copyspec.pipelines])
+def test_every_public_name_is_there(package: ModuleType) -> None:
+    for name in package.__all__:
+        assert getattr(package, name) is not None
+        assert name in dir(package)
+    with pytest.raises(AttributeError, match="no attribute 'genrate'"):
+        package.genrate  # noqa: B018
+    assert package.__file__ is not None
+    (for_checkers,) = (node for node in ast.parse(Path(package.__file__).read_text()).body if is_type_checking(node))
+    named = [each for node in for_checkers.body for each in node.names]  # type: ignore[attr-defined]
+    assert sorted(each.asname or each.name for each in named) == sorted(package.__all__)
+
+
+def is_type_checking(node: ast.stmt) -> TypeGuard[ast.If]:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def test_public_functions_are_not_hidden_by_modules_of_their_name() -> None:
+    code = (
+        "import copyspec.api, copyspec.engine.comparison, copyspec.text.references; import copyspec;"
+        "print(callable(copyspec.compare) and callable(copyspec.references) and callable(copyspec.generate))"
+    )
+    assert run(code) == "True"

@@ -1,0 +1,154 @@
+"""The wheel holds what it should, the pins fit the requirements, and no platform is asked for another's packages."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).parent.parent.parent
+tomllib = pytest.importorskip("tomllib")  # Python 3.11
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+FOLDERS = {"copyspec": "copyspec", "copyspec.retrievers": "retrievers", "copyspec.pipelines": "pipelines"}
+
+PLATFORMS = {
+    "linux x86-64": ("linux", "Linux", "x86_64"),
+    "linux aarch64": ("linux", "Linux", "aarch64"),
+    "macos arm64": ("darwin", "Darwin", "arm64"),
+    "windows": ("win32", "Windows", "AMD64"),
+}
+
+
+def _requirements(extra: str | None = None) -> list[Requirement]:
+    project = PROJECT["project"]
+    return [
+        Requirement(line) for line in (project["optional-dependencies"][extra] if extra else project["dependencies"])
+    ]
+
+
+def _applies(requirement: Requirement, platform: str) -> bool:
+    system, name, machine = PLATFORMS[platform]
+    environment = {"sys_platform": system, "platform_system": name, "platform_machine": machine, "extra": ""}
+    return requirement.marker is None or requirement.marker.evaluate(environment)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy, so that nothing is left in the checkout."""
+    scratch = tmp_path_factory.mktemp("wheel")
+    ignored = shutil.ignore_patterns(
+        ".git", ".venv", ".*_cache", "__pycache__", "*.egg-info", "build", "dist", "training"
+    )
+    shutil.copytree(ROOT, scratch / "tree", ignore=ignored)
+    build = "import sys, setuptools.build_meta as b; print(b.build_wheel(sys.argv[1]))"
+    done = subprocess.run(
+        [sys.executable, "-c", build, str(scratch)], cwd=scratch / "tree", capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return scratch / done.stdout.split()[-1]
+
+
+def test_the_list_of_packages_is_complete() -> None:
+    found = set()
+    for package, folder in FOLDERS.items():
+        for init in (ROOT / folder).rglob("__init__.py"):
+            found.add(".".join([package, *init.parent.relative_to(ROOT / folder).parts]))
+    assert set(PROJECT["tool"]["setuptools"]["packages"]) == found
+
+
+def test_the_wheel_holds_all_packages_and_the_default_model(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for package, folder in FOLDERS.items():
+        for source in (ROOT / folder).rglob("*.py"):
+            assert f"{package.replace('.', '/')}/{source.relative_to(ROOT / folder).as_posix()}" in names
+    model = ROOT / "copyspec" / "default_model"
+    for file in [*model.glob("*.json"), *model.glob("*.safetensors"), *model.glob("*.jinja")]:
+        assert f"copyspec/default_model/{file.name}" in names
+    assert {"copyspec/py.typed", "copyspec/drafters/predictors/english.npz"} <= names
+    lists = {f"copyspec/pipelines/english_{kind}.txt.gz" for kind in ("words", "rare")}
+    assert lists | {"copyspec/pipelines/english_words.LICENSE"} <= names
+    assert not [name for name in names if name.endswith(".pyi")]
+    top = {name.split("/")[0] for name in names if ".dist-info" not in name}
+    assert top == {"copyspec"}, "generic top-level names would collide with users' own"
+    assert [name for name in names if name.endswith("licenses/LICENSE")]
+
+
+def test_the_wheel_works_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    code = (
+        "import copyspec, copyspec.retrievers as r, copyspec.pipelines as p\n"
+        "print(copyspec.__file__, r.__file__, p.__file__, sep='\\n')\n"
+        "print(r.BM25Retriever(['a b', 'c d', 'e f']).search('c')[0].id, callable(p.answer))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    *files, last = done.stdout.splitlines()
+    assert all(Path(file).is_relative_to(tmp_path / "site" / "copyspec") for file in files)
+    assert last == "1 True"
+
+
+def test_the_version_is_written_once_and_again() -> None:
+    import copyspec
+
+    assert PROJECT["project"]["version"] == copyspec.__version__
+    assert f"## {copyspec.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_core_requirements_apply_everywhere(platform: str) -> None:
+    names = {requirement.name for requirement in _requirements() if _applies(requirement, platform)}
+    assert names == {requirement.name for requirement in _requirements()}
+    assert not {name for name in names if name.startswith(("faiss", "nvidia", "triton"))}
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_gpu_libraries_stay_where_they_exist(platform: str) -> None:
+    gpu = [requirement for requirement in _requirements("gpu") if _applies(requirement, platform)]
+    assert [requirement.name for requirement in gpu] == (["faiss-gpu"] if platform == "linux x86-64" else [])
+    assert all(_applies(requirement, platform) for requirement in _requirements("cpu"))
+
+
+def test_torch_is_not_pinned_by_the_package() -> None:
+    for requirement in _requirements():
+        assert not requirement.url
+        assert "==" not in str(requirement.specifier), f"{requirement} would fight with other packages' pins"
+
+
+def test_every_requirement_is_pinned_within_its_range() -> None:
+    pins = {}
+    for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#"):
+            name, _, version = line.partition("==")
+            pins[canonicalize_name(name)] = Version(version)
+    for requirement in [*_requirements(), *_requirements("dev")]:
+        assert pins[canonicalize_name(requirement.name)] in requirement.specifier, requirement
+    assert str(pins["torch"]) == "2.13.0"
+
+
+def test_set_up_takes_the_pins_in_the_same_command() -> None:
+    commands = [line for line in (ROOT / "Makefile").read_text(encoding="utf-8").splitlines() if " install " in line]
+    assert len(commands) == 1 and "-c constraints.txt -e '.[dev]'" in commands[0]
+
+
+def test_ci_runs_the_command_of_the_readme() -> None:
+    ci = ROOT / ".ci" / "run"
+    assert os.access(ci, os.X_OK)
+    text = ci.read_text(encoding="utf-8")
+    assert "lint types" in text and 'make VENV="$scratch/venv" test' in text
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "make demo" in readme and "make test" in readme

@@ -1,0 +1,96 @@
+"""The structure: imports point down, from floor to floor, and never in a circle. Those for type checkers count too."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+
+# From the lowest floor to the highest; a room may import from floors below its own. "" is the package's face.
+FLOORS = (
+    {"budget", "checks", "filesystem", "fingerprints", "forks", "json_strings", "options", "sources", "tree"},
+    {"models", "targets", "text"},
+    {"verification"},
+    {"drafters"},
+    {"decoding"},
+    {"engine"},
+    {"retrievers"},
+    {"api"},
+    {""},
+    {"pipelines"},
+    {"cli"},
+    {"__main__"},
+)
+
+
+def module_name(path: Path) -> str:
+    """As it is imported: retrievers/ and pipelines/ stand beside copyspec/, and belong to it."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = parts if parts[0] == "copyspec" else ("copyspec", *parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {
+    module_name(path): path
+    for folder in ("copyspec", "retrievers", "pipelines")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+}
+
+
+def imports(name: str, source: str) -> Iterator[str]:
+    """The package's modules that `source` imports anywhere: at its top, in functions, for type checkers."""
+    package = name if FILES[name].stem == "__init__" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names if each.name in FILES)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package.split(".")[: 1 - node.level or None]) if node.level else ""
+            base = ".".join(filter(None, (base, node.module)))
+            for each in node.names:
+                # `from .formats import text` means the module: a package's face is meant where it has the name.
+                yield from [found for found in (f"{base}.{each.name}", base) if found in FILES][:1]
+
+
+def graph() -> dict[str, set[str]]:
+    return {name: set(imports(name, path.read_text())) - {name} for name, path in FILES.items()}
+
+
+def test_imports_make_no_circle() -> None:
+    try:
+        TopologicalSorter(graph()).prepare()
+    except CycleError as error:
+        pytest.fail(" <- ".join(error.args[1]))
+
+
+def test_imports_point_down() -> None:
+    floor = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+
+    def room(name: str) -> str:
+        return name.partition(".")[2].partition(".")[0]
+
+    up = [
+        f"{name} -> {other}"
+        for name, others in graph().items()
+        for other in sorted(others)
+        if room(name) and room(name) != room(other) and floor[room(name)] <= floor[room(other)]
+    ]
+    assert up == []
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "found"),
+    [
+        ("copyspec.text.prompts", "if TYPE_CHECKING:\n    from .chat import Message", "copyspec.text.chat"),
+        ("copyspec.pipelines.editing", "from . import files", "copyspec.pipelines.editing.files"),
+        ("copyspec.pipelines.formats.m2", "def f():\n    from ..edits import diff", "copyspec.pipelines.edits.diff"),
+        ("copyspec.api", "from copyspec.engine import aio", "copyspec.engine.aio"),
+        ("copyspec.cli.edit", "import copyspec", "copyspec"),
+    ],
+)
+def test_every_way_to_import_counts(name: str, source: str, found: str) -> None:
+    assert list(imports(name, source)) == [found]
