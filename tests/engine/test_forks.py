@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.project.test_structure import FILES
+from tests.test_structure import FILES
 
 ROOT = Path(__file__).parent.parent.parent
 

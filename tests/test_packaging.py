@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parent.parent
 tomllib = pytest.importorskip("tomllib")  # Python 3.11
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 FOLDERS = {"copyspec": "copyspec", "copyspec.retrievers": "retrievers", "copyspec.pipelines": "pipelines"}
@@ -73,8 +73,8 @@ def test_the_wheel_holds_all_packages_and_the_default_model(wheel: Path) -> None
     for file in [*model.glob("*.json"), *model.glob("*.safetensors"), *model.glob("*.jinja")]:
         assert f"copyspec/default_model/{file.name}" in names
     assert {"copyspec/py.typed", "copyspec/drafters/predictors/english.npz"} <= names
-    lists = {f"copyspec/pipelines/english_{kind}.txt.gz" for kind in ("words", "rare")}
-    assert lists | {"copyspec/pipelines/english_words.LICENSE"} <= names
+    lists = {f"copyspec/pipelines/guards/english_{kind}.txt.gz" for kind in ("words", "rare")}
+    assert lists | {"copyspec/pipelines/guards/english_words.LICENSE"} <= names
     assert not [name for name in names if name.endswith(".pyi")]
     top = {name.split("/")[0] for name in names if ".dist-info" not in name}
     assert top == {"copyspec"}, "generic top-level names would collide with users' own"

@@ -12,7 +12,7 @@ import pytest
 
 from copyspec.models.loading import BUNDLED
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 RUNNABLE = [path for path in EXAMPLES if "def main(" in path.read_text(encoding="utf-8")]
 MAX_LINES = 40

@@ -17,7 +17,7 @@ from copyspec.engine.keywords import GenerateOptions
 from copyspec.models.loading import BUNDLED
 from docs import update
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 needs_default_model = pytest.mark.skipif(
