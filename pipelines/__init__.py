@@ -6,40 +6,40 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from copyspec.pipelines.documents import Edit, Format, FormatError, Part, Refusal, Segment
-    from copyspec.pipelines.editing.correctors import (
+    from .documents import Edit, Format, FormatError, Part, Refusal, Segment
+    from .editing.correctors import (
         Corrector,
         FunctionCorrector,
         ModelCorrector,
         ModelOptions,
         Outcome,
     )
-    from copyspec.pipelines.editing.files import FileJob, FileOptions, FileReport, Listener, correct_files
-    from copyspec.pipelines.editing.gec import Correction, GECPipeline, correction_prompt
-    from copyspec.pipelines.editing.instructed import Edited, EditOptions, EditPipeline
-    from copyspec.pipelines.editing.instructed import decoded as decoded_text
-    from copyspec.pipelines.editing.journal import JournalError
-    from copyspec.pipelines.editing.output import AtomicFile
-    from copyspec.pipelines.editing.paths import Skipped, expand, suffixes_of
-    from copyspec.pipelines.editing.runner import Done, Runner, RunOptions, Work
-    from copyspec.pipelines.editing.segmentation import splitter
-    from copyspec.pipelines.editing.summary import Summary
-    from copyspec.pipelines.edits.diff import apply, shift
-    from copyspec.pipelines.edits.earlier import EarlierCorrections
-    from copyspec.pipelines.edits.redline import Redline
-    from copyspec.pipelines.edits.redline import html as redline_html
-    from copyspec.pipelines.edits.render import EditRows, unified_diff
-    from copyspec.pipelines.formats import NAMES as FORMATS
-    from copyspec.pipelines.formats import DocxFormat, FormatOptions, format_of
-    from copyspec.pipelines.formats.m2 import annotated
-    from copyspec.pipelines.guards.guards import GuardOptions
-    from copyspec.pipelines.models import answers_plain_text
-    from copyspec.pipelines.rag.citing import Citation, citations
-    from copyspec.pipelines.rag.iterative import IterativeRAG, RAGAnswer, RAGStream, ShownDocument
-    from copyspec.pipelines.rag.knn_datastore import KNNDatastore
-    from copyspec.pipelines.rag.knn_lm import KNNLM, KNNAnswer, KNNOptions
-    from copyspec.pipelines.rag.options import Speculation
-    from copyspec.pipelines.rag.quoting import Quote, answer, best_passage, content_words, quote_prompt
+    from .editing.files import FileJob, FileOptions, FileReport, Listener, correct_files
+    from .editing.gec import Correction, GECPipeline, correction_prompt
+    from .editing.instructed import Edited, EditOptions, EditPipeline
+    from .editing.instructed import decoded as decoded_text
+    from .editing.journal import JournalError
+    from .editing.output import AtomicFile
+    from .editing.paths import Skipped, expand, suffixes_of
+    from .editing.runner import Done, Runner, RunOptions, Work
+    from .editing.segmentation import splitter
+    from .editing.summary import Summary
+    from .edits.diff import apply, shift
+    from .edits.earlier import EarlierCorrections
+    from .edits.redline import Redline
+    from .edits.redline import html as redline_html
+    from .edits.render import EditRows, unified_diff
+    from .formats import NAMES as FORMATS
+    from .formats import DocxFormat, FormatOptions, format_of
+    from .formats.m2 import annotated
+    from .guards.guards import GuardOptions
+    from .models import answers_plain_text
+    from .rag.citing import Citation, citations
+    from .rag.iterative import IterativeRAG, RAGAnswer, RAGStream, ShownDocument
+    from .rag.knn_datastore import KNNDatastore
+    from .rag.knn_lm import KNNLM, KNNAnswer, KNNOptions
+    from .rag.options import Speculation
+    from .rag.quoting import Quote, answer, best_passage, content_words, quote_prompt
 
 __all__ = [
     "FORMATS",

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from rank_bm25 import BM25Okapi
 
-from copyspec.retrievers import files
-from copyspec.retrievers.base import DEFAULT_K, Folder, Hit, best, check_ids, check_k, check_query, check_texts
-from copyspec.retrievers.saving import Saving, saving
-from copyspec.retrievers.shortlist import Shortlist, WordShortlist
+from . import files
+from .base import DEFAULT_K, Folder, Hit, best, check_ids, check_k, check_query, check_texts
+from .saving import Saving, saving
+from .shortlist import Shortlist, WordShortlist
 
 KIND = "bm25"
 

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING
 
 from copyspec.fingerprints import tokenizer_fingerprint as tokenizer_fingerprint
 from copyspec.models.loading import BUNDLED, MODEL_VARIABLE, identity
-from copyspec.retrievers import bm25, dense, files, passages
-from copyspec.retrievers.base import Folder, Retriever
-from copyspec.retrievers.bm25 import BM25Retriever
-from copyspec.retrievers.dense import DenseRetriever, Encode, FaissRetriever
-from copyspec.retrievers.embedding import HuggingFaceEmbedder
-from copyspec.retrievers.faiss_index import FaissOptions
-from copyspec.retrievers.passages import Document, Passage
-from copyspec.retrievers.saving import Saving, remove, saving
-from copyspec.retrievers.tokens import datastore
-from copyspec.retrievers.tokens.datastore import Datastore
+
+from . import bm25, dense, files, passages
+from .base import Folder, Retriever
+from .bm25 import BM25Retriever
+from .dense import DenseRetriever, Encode, FaissRetriever
+from .embedding import HuggingFaceEmbedder
+from .faiss_index import FaissOptions
+from .passages import Document, Passage
+from .saving import Saving, remove, saving
+from .tokens import datastore
+from .tokens.datastore import Datastore
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

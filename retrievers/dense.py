@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from copyspec.forks import at_rest
-from copyspec.retrievers import files
-from copyspec.retrievers.base import DEFAULT_K, Folder, Hit, check_k, check_query, check_texts
-from copyspec.retrievers.faiss_index import FaissIndex, FaissOptions
-from copyspec.retrievers.saving import Saving, saving
-from copyspec.retrievers.shortlist import Shortlist, VectorShortlist
-from copyspec.retrievers.vectors import (
+
+from . import files
+from .base import DEFAULT_K, Folder, Hit, check_k, check_query, check_texts
+from .faiss_index import FaissIndex, FaissOptions
+from .saving import Saving, saving
+from .shortlist import Shortlist, VectorShortlist
+from .vectors import (
     VECTORS,
     ExactIndex,
     Metric,

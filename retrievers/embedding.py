@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from copyspec.models.errors import LoadError, first_line
 from copyspec.models.pretrained import Pretrained
-from copyspec.retrievers.base import check_texts
+
+from .base import check_texts
 
 if TYPE_CHECKING:
     import torch

@@ -12,9 +12,9 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from copyspec.retrievers import files
-from copyspec.retrievers.saving import Saving
-from copyspec.retrievers.vectors import Vectors, read_vectors
+from . import files
+from .saving import Saving
+from .vectors import Vectors, read_vectors
 
 FILES = {"flat": ("vectors",), "hnsw": ("vectors", "levels", "links"), "ivf": ("vectors", "centres", "lists")}
 """By the kind of index. `levels`: of each vector in the graph. [n] `links`: of each vector on each of its levels, the

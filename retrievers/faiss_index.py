@@ -11,11 +11,11 @@ from typing import Literal, Protocol, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from copyspec.retrievers import files
-from copyspec.retrievers.base import best, check_ids, check_k
-from copyspec.retrievers.faiss_files import FILES, read_index, write_index
-from copyspec.retrievers.saving import Saving
-from copyspec.retrievers.vectors import (
+from . import files
+from .base import best, check_ids, check_k
+from .faiss_files import FILES, read_index, write_index
+from .saving import Saving
+from .vectors import (
     Found,
     Metric,
     Vectors,

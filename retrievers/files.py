@@ -16,8 +16,9 @@ from numpy.typing import DTypeLike, NDArray
 from copyspec.filesystem import open_regular
 from copyspec.fingerprints import fingerprint
 from copyspec.json_strings import JSONStrings
-from copyspec.retrievers.base import Folder
-from copyspec.retrievers.manifest import (
+
+from .base import Folder
+from .manifest import (
     MANIFEST,
     Entry,
     IndexFileError,

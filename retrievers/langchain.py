@@ -17,13 +17,13 @@ except ImportError as error:
 
 from pydantic import ConfigDict, Field, PrivateAttr, field_validator
 
-from copyspec.retrievers import files
-from copyspec.retrievers.base import DEFAULT_K, Folder, Hit, Retriever, check_k
-from copyspec.retrievers.bm25 import BM25Retriever as BM25Search
-from copyspec.retrievers.bm25 import Idf
-from copyspec.retrievers.corpora import read_retriever
-from copyspec.retrievers.dense import Encode, FaissRetriever
-from copyspec.retrievers.saving import Written, saving
+from . import files
+from .base import DEFAULT_K, Folder, Hit, Retriever, check_k
+from .bm25 import BM25Retriever as BM25Search
+from .bm25 import Idf
+from .corpora import read_retriever
+from .dense import Encode, FaissRetriever
+from .saving import Written, saving
 
 if TYPE_CHECKING:
     from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun

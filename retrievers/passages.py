@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from copyspec.retrievers import files
-from copyspec.retrievers.base import Folder
-from copyspec.retrievers.saving import Saving
+from . import files
+from .base import Folder
+from .saving import Saving
 
 _FILES = ("passages.names", "passages.documents", "passages.starts")
 _LAST_START = 1 << 50  # characters: no text is longer

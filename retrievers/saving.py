@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from copyspec.filesystem import NotRegularError, flush_folder, locked, open_regular, part_name, replacing
-from copyspec.retrievers.base import Folder
-from copyspec.retrievers.manifest import (
+
+from .base import Folder
+from .manifest import (
     MANIFEST,
     Entry,
     IndexFileError,

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from copyspec.forks import at_rest
-from copyspec.retrievers.vectors import VectorIndex, Vectors, exact_scores, tolerance
+
+from .vectors import VectorIndex, Vectors, exact_scores, tolerance
 
 _KEPT_WORDS = 256  # whose weights are kept: queries of neighbouring steps share most of their words
 

@@ -9,9 +9,9 @@ from typing import Literal, Protocol, cast, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from copyspec.retrievers import files
-from copyspec.retrievers.base import best, check_ids, check_k
-from copyspec.retrievers.saving import Saving
+from . import files
+from .base import best, check_ids, check_k
+from .saving import Saving
 
 Metric = Literal["ip", "l2"]
 """What scores are: inner products, or squared distances with a minus sign. Higher is nearer."""

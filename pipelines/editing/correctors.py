@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from copyspec import Input, Result
 from copyspec.engine.results import Change
-from copyspec.pipelines.documents import Refusal
-from copyspec.pipelines.edits.earlier import PLACES, EarlierCorrections
-from copyspec.pipelines.models import check_template, fill, is_bundled, wants_chat
+
+from ..documents import Refusal
+from ..edits.earlier import PLACES, EarlierCorrections
+from ..models import check_template, fill, is_bundled, wants_chat
 
 if TYPE_CHECKING:
     from copyspec import Engine

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
-from copyspec.pipelines.documents import Format, Part
-from copyspec.pipelines.editing.journal import SUFFIX, Journal, fingerprint
-from copyspec.pipelines.editing.output import AtomicFile, check_suffix, remove_leftovers, target_of
-from copyspec.pipelines.editing.runner import Done, Runner, Work
-from copyspec.pipelines.editing.standing import ChangedFileError, Standing, beside, check_replaceable
-from copyspec.pipelines.editing.summary import Summary
-from copyspec.pipelines.formats import FormatOptions, format_of
+from ..documents import Format, Part
+from ..formats import FormatOptions, format_of
+from .journal import SUFFIX, Journal, fingerprint
+from .output import AtomicFile, check_suffix, remove_leftovers, target_of
+from .runner import Done, Runner, Work
+from .standing import ChangedFileError, Standing, beside, check_replaceable
+from .summary import Summary
 
 STDIN = "-"
 

@@ -11,20 +11,21 @@ from typing import TYPE_CHECKING, TypedDict, overload
 
 from copyspec import Result
 from copyspec.engine.keywords import reject_unknown
-from copyspec.pipelines.documents import Edit, Part, Refusal
-from copyspec.pipelines.editing.correctors import INSTRUCTION, Corrector, ModelCorrector, ModelOptions
-from copyspec.pipelines.editing.runner import Done, Runner, RunOptions, Work
-from copyspec.pipelines.editing.segmentation import Splitter
-from copyspec.pipelines.edits.diff import apply
-from copyspec.pipelines.formats.text import segments_of
-from copyspec.pipelines.guards.guards import GuardOptions
-from copyspec.pipelines.models import check_template, engine_of, fill
+
+from ..documents import Edit, Part, Refusal
+from ..edits.diff import apply
+from ..formats.text import segments_of
+from ..guards.guards import GuardOptions
+from ..models import check_template, engine_of, fill
+from .correctors import INSTRUCTION, Corrector, ModelCorrector, ModelOptions
+from .runner import Done, Runner, RunOptions, Work
+from .segmentation import Splitter
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from copyspec.pipelines.editing.files import FileOptions, FileReport
-    from copyspec.pipelines.models import ModelLike
+    from ..models import ModelLike
+    from .files import FileOptions, FileReport
 
 logger = logging.getLogger(__name__)
 
@@ -146,7 +147,7 @@ class GECPipeline:
 
         Without `options` nothing is written: reports say what would change.
         """
-        from copyspec.pipelines.editing.files import FileOptions, correct_files
+        from .files import FileOptions, correct_files
 
         listed = [paths] if isinstance(paths, (str, os.PathLike)) else paths
         return correct_files(self.runner, listed, options or FileOptions())

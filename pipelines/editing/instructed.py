@@ -10,15 +10,17 @@ from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
 from copyspec import Result
-from copyspec.pipelines.documents import FormatError, Refusal
-from copyspec.pipelines.editing.correctors import INSTRUCTION, output_limit
-from copyspec.pipelines.editing.wrappers import unwrapped
-from copyspec.pipelines.edits.render import unified_diff
-from copyspec.pipelines.models import engine_of, fill, is_bundled, wants_chat
+
+from ..documents import FormatError, Refusal
+from ..edits.render import unified_diff
+from ..models import engine_of, fill, is_bundled, wants_chat
+from .correctors import INSTRUCTION, output_limit
+from .wrappers import unwrapped
 
 if TYPE_CHECKING:
     from copyspec.engine.keywords import GenerateOptions
-    from copyspec.pipelines.models import ModelLike
+
+    from ..models import ModelLike
 
 _LINE_END = re.compile(r"\r\n|\n|\r")
 _MARK = "\ufeff"

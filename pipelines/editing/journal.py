@@ -18,8 +18,9 @@ import numpy as np
 from copyspec.engine.results import Change
 from copyspec.filesystem import open_regular, try_lock
 from copyspec.json_strings import JSONStrings
-from copyspec.pipelines.documents import Refusal
-from copyspec.pipelines.editing.correctors import Outcome
+
+from ..documents import Refusal
+from .correctors import Outcome
 
 SUFFIX = ".copyspec-journal"
 _VERSION = 1

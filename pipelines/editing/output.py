@@ -10,8 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
-from copyspec.pipelines.editing.journal import fingerprint, fingerprint_of
-from copyspec.pipelines.editing.standing import (
+from .journal import fingerprint, fingerprint_of
+from .standing import (
     ChangedFileError,
     Standing,
     check_replaceable,

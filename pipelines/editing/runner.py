@@ -8,16 +8,17 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from copyspec import Result
-from copyspec.pipelines.documents import Edit, Part, Refusal, Segment, shown
-from copyspec.pipelines.editing.correctors import Corrector, Outcome
-from copyspec.pipelines.editing.journal import Journal
-from copyspec.pipelines.editing.segmentation import Splitter, fit
-from copyspec.pipelines.editing.sentences import sentences
-from copyspec.pipelines.editing.writable import writable
-from copyspec.pipelines.edits.diff import merge
-from copyspec.pipelines.edits.words import Tolerance
-from copyspec.pipelines.guards.facts import Facts
-from copyspec.pipelines.guards.guards import Checked, Context, GuardOptions, check
+
+from ..documents import Edit, Part, Refusal, Segment, shown
+from ..edits.diff import merge
+from ..edits.words import Tolerance
+from ..guards.facts import Facts
+from ..guards.guards import Checked, Context, GuardOptions, check
+from .correctors import Corrector, Outcome
+from .journal import Journal
+from .segmentation import Splitter, fit
+from .sentences import sentences
+from .writable import writable
 
 LOOKAHEAD_PARTS = 4096
 LOOKAHEAD_CHARS = 4 << 20

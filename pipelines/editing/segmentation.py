@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
 
-from copyspec.pipelines.documents import Refusal, Segment, shown
-from copyspec.pipelines.editing.sentences import sentences
+from ..documents import Refusal, Segment, shown
+from .sentences import sentences
 
 Spans = list[tuple[int, int]]
 Splitter = Callable[[str], Spans]

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 from copyspec import Result
-from copyspec.pipelines.documents import Refusal
+
+from ..documents import Refusal
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
-from copyspec.pipelines.edits.words import Tolerance, Word, align, words
+from ..edits.words import Tolerance, Word, align, words
 
 _THOUGHTS = re.compile(
     r"\A\s*<(think|thinking|thought|reasoning|analysis)>.*?(?:</\1>|\Z)\s*", re.DOTALL | re.IGNORECASE

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from copyspec.pipelines.documents import Edit, Refusal, Segment
-from copyspec.pipelines.edits.diff import stray
-from copyspec.pipelines.guards.guards import Checked
+from ..documents import Edit, Refusal, Segment
+from ..edits.diff import stray
+from ..guards.guards import Checked
 
 
 def writable(text: str, segment: Segment, checked: Checked) -> Checked:

@@ -7,9 +7,9 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from copyspec.pipelines.documents import Edit, Segment
-from copyspec.pipelines.edits.pairing import Pairing
-from copyspec.pipelines.edits.words import Tolerance
+from ..documents import Edit, Segment
+from .pairing import Pairing
+from .words import Tolerance
 
 _BREAK = re.compile(r"\s*[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
 """A correction brings no line breaks of its own: lines belong to the file's layout."""

@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from copyspec.pipelines.edits.diff import apply, diff
+from .diff import apply, diff
 
 PLACES = 32
 WORDS_AROUND = 2

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import pairwise
 
-from copyspec.pipelines.documents import Edit
-from copyspec.pipelines.edits.words import Tolerance, Word, align, words
+from ..documents import Edit
+from .words import Tolerance, Word, align, words
 
 _MISSING_SPACE = re.compile(r"[,;!?]\Z")
 """After these a space between letters is a correction: no tokenizer adds one ("Hello,world")."""

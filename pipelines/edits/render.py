@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
 
-from copyspec.pipelines.documents import Edit, Part
+from ..documents import Edit, Part
 
 Pair = tuple[str, str]
 

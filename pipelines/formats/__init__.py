@@ -7,15 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from copyspec.pipelines.documents import Format, FormatError
-from copyspec.pipelines.formats.delimited import DelimitedFormat
-from copyspec.pipelines.formats.docx import DocxFormat
-from copyspec.pipelines.formats.jsonl import JSONLinesFormat
-from copyspec.pipelines.formats.m2 import M2Format
-from copyspec.pipelines.formats.markdown import MarkdownFormat
-from copyspec.pipelines.formats.reading import check_encoding
-from copyspec.pipelines.formats.suffixes import SUFFIXES, risk
-from copyspec.pipelines.formats.text import TextFormat
+from ..documents import Format, FormatError
+from .delimited import DelimitedFormat
+from .docx import DocxFormat
+from .jsonl import JSONLinesFormat
+from .m2 import M2Format
+from .markdown import MarkdownFormat
+from .reading import check_encoding
+from .suffixes import SUFFIXES, risk
+from .text import TextFormat
 
 __all__ = [
     "NAMES",

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import BinaryIO
 
-from copyspec.pipelines.documents import Edit, FormatError, Part, Refusal, Segment
-from copyspec.pipelines.edits.diff import apply
-from copyspec.pipelines.formats.reading import as_label, changed, check_encoding, encode, is_blank, joined, read_lines
-from copyspec.pipelines.formats.text import segments_of
+from ..documents import Edit, FormatError, Part, Refusal, Segment
+from ..edits.diff import apply
+from .reading import as_label, changed, check_encoding, encode, is_blank, joined, read_lines
+from .text import segments_of
 
 _DELIMITERS = ",;\t|"
 _RECORD_LIMIT = 1 << 20

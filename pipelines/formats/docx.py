@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import BinaryIO
 
-from copyspec.pipelines.documents import Edit, FormatError, Part, Refusal, Segment
-from copyspec.pipelines.formats.docx_revisions import Revision, spliced
-from copyspec.pipelines.formats.docx_xml import OBJECT, Paragraph, paragraphs
-from copyspec.pipelines.formats.reading import as_label, changed, joined, segment_of
+from ..documents import Edit, FormatError, Part, Refusal, Segment
+from .docx_revisions import Revision, spliced
+from .docx_xml import OBJECT, Paragraph, paragraphs
+from .reading import as_label, changed, joined, segment_of
 
 _STORIES = re.compile(r"word/(?:document|header|footer|footnotes|endnotes)\d*\.xml")
 _IDS = re.compile(rb"\bid=[\"'](\d{1,9})[\"']")

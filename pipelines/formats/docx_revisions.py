@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise, zip_longest
 from xml.sax.saxutils import escape, quoteattr
 
-from copyspec.pipelines.documents import Edit
-from copyspec.pipelines.formats.docx_xml import Paragraph, Run
+from ..documents import Edit
+from .docx_xml import Paragraph, Run
 
 _NO_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from xml.parsers import expat
 
-from copyspec.pipelines.documents import FormatError
+from ..documents import FormatError
 
 OBJECT = "\ufffc"
 """Stands for what is no text: pictures, references to notes, fields."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from json.decoder import JSONDecodeError, JSONDecoder
 from typing import BinaryIO
 
-from copyspec.pipelines.documents import Edit, FormatError, Part, Refusal
-from copyspec.pipelines.edits.diff import apply
-from copyspec.pipelines.formats.reading import changed, check_encoding, encode, is_blank, read_lines
-from copyspec.pipelines.formats.text import segments_of
+from ..documents import Edit, FormatError, Part, Refusal
+from ..edits.diff import apply
+from .reading import changed, check_encoding, encode, is_blank, read_lines
+from .text import segments_of
 
 # Numbers are looked over, not made: one of a million digits takes minutes, and the interpreter may refuse it.
 _DECODER = JSONDecoder(parse_int=lambda digits: 0, parse_float=lambda digits: 0.0)

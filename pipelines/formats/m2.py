@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import BinaryIO
 
-from copyspec.pipelines.documents import Edit, FormatError, Part, Refusal
-from copyspec.pipelines.edits.words import Word, align
-from copyspec.pipelines.formats.reading import changed, check_encoding, encode, is_blank, read_lines, segment_of
+from ..documents import Edit, FormatError, Part, Refusal
+from ..edits.words import Word, align
+from .reading import changed, check_encoding, encode, is_blank, read_lines, segment_of
 
 NOOP = "A -1 -1|||noop|||-NONE-|||REQUIRED|||-NONE-|||0"
 _MARK = "\ufeff"

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import BinaryIO
 
-from copyspec.pipelines.documents import Edit, Part, Refusal, Segment
-from copyspec.pipelines.formats.markdown_inline import ACTIVE, cells, markup
-from copyspec.pipelines.formats.reading import changed, check_encoding, encode, gathered, joined, read_lines, segment_of
-from copyspec.pipelines.formats.text import PARAGRAPH_LIMIT
+from ..documents import Edit, Part, Refusal, Segment
+from .markdown_inline import ACTIVE, cells, markup
+from .reading import changed, check_encoding, encode, gathered, joined, read_lines, segment_of
+from .text import PARAGRAPH_LIMIT
 
 _QUOTES = re.compile(r"(?: {0,3}>[ \t]?)*")
 _ITEM = re.compile(r"(?:[-*+]|\d{1,9}[.)])(?=[ \t]|$)")

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import BinaryIO
 
-from copyspec.pipelines.documents import Edit, FormatError, Part, Refusal, Segment
-from copyspec.pipelines.edits.diff import apply, stray
+from ..documents import Edit, FormatError, Part, Refusal, Segment
+from ..edits.diff import apply, stray
 
 LINE_LIMIT = 2 << 20
 """Characters. Longer lines come in pieces, so that memory is bounded; no line that a person wrote is as long."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
-from copyspec.pipelines.documents import Edit, Part, Refusal, Segment
-from copyspec.pipelines.formats.reading import (
+from ..documents import Edit, Part, Refusal, Segment
+from .reading import (
     changed,
     check_encoding,
     encode,

@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Iterable, Set
 from functools import lru_cache
 
-from copyspec.pipelines.guards.language import script
+from .language import script
 
 REPLACED = "\ufffd"  # where bytes made no character
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from copyspec.pipelines.guards.language import looks_english
-from copyspec.pipelines.guards.vocabulary import ENDING, english, is_english, is_rare, spelt
+from .language import looks_english
+from .vocabulary import ENDING, english, is_english, is_rare, spelt
 
 MOST_OWN = 1 << 16
 """Words of a document that the list lacks: 10 MB at most. Data has more, and texts have not."""

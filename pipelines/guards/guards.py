@@ -7,16 +7,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from copyspec.engine.results import Change
-from copyspec.pipelines.documents import Edit, Refusal, Segment, shown
-from copyspec.pipelines.editing.wrappers import unwrapped
-from copyspec.pipelines.edits.diff import segment_edits
-from copyspec.pipelines.edits.words import Tolerance, words
-from copyspec.pipelines.guards.characters import characters, named, strange
-from copyspec.pipelines.guards.facts import Facts
-from copyspec.pipelines.guards.judging import Judge
-from copyspec.pipelines.guards.language import looks_english
-from copyspec.pipelines.guards.sentencehood import END
-from copyspec.pipelines.guards.stretches import PATTERNS, Stretches
+
+from ..documents import Edit, Refusal, Segment, shown
+from ..editing.wrappers import unwrapped
+from ..edits.diff import segment_edits
+from ..edits.words import Tolerance, words
+from .characters import characters, named, strange
+from .facts import Facts
+from .judging import Judge
+from .language import looks_english
+from .sentencehood import END
+from .stretches import PATTERNS, Stretches
 
 _EXACT = Tolerance(forms=False, quotes=False)
 _FREE_WORDS = 3

@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
 from copyspec.engine.results import Change
-from copyspec.pipelines.documents import Edit, Refusal, Segment, shown
-from copyspec.pipelines.edits.diff import apply
-from copyspec.pipelines.guards.sentencehood import begins_item, lacks_end
-from copyspec.pipelines.guards.stretches import around
-from copyspec.pipelines.guards.vocabulary import spelt
-from copyspec.pipelines.guards.wording import Kind, Wording, is_grammar
+
+from ..documents import Edit, Refusal, Segment, shown
+from ..edits.diff import apply
+from .sentencehood import begins_item, lacks_end
+from .stretches import around
+from .vocabulary import spelt
+from .wording import Kind, Wording, is_grammar
 
 CLEARLY: Mapping[Kind, float] = {
     "spelling": 0.0,

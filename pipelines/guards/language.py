@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from functools import cache
 
-from copyspec.pipelines.guards.vocabulary import is_english, spelt
+from .vocabulary import is_english, spelt
 
 FEW = 2
 """From so many words that are no English ones on, a text may be of another language."""

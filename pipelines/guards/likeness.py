@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from copyspec.pipelines.guards.function_words import FUNCTION_WORDS, NEGATIONS, are_forms
+from .function_words import FUNCTION_WORDS, NEGATIONS, are_forms
 
 _COMPARED = 48
 """Letters of a word that are compared: the distance takes their square, and some words are data."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from copyspec.pipelines.guards.vocabulary import spelt
+from .vocabulary import spelt
 
 END = re.compile(r"[.!?…。！？][\"'”’»)\]]*\Z")
 _ENDED_BEFORE = re.compile(r"[.!?…:;](?:\[[^\[\]]*\]|\([^()]*\)|[\"'”’»)\]*_])+\Z")

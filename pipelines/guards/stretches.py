@@ -7,8 +7,8 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 
-from copyspec.pipelines.documents import Edit, Refusal, Segment
-from copyspec.pipelines.edits.diff import apply
+from ..documents import Edit, Refusal, Segment
+from ..edits.diff import apply
 
 # What may stand inside a match does not stand before one: from every letter of a long word on, a search for the `@` or
 # the bracket behind it would take the square of its length. For the same reason what is between brackets has an end.

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from copyspec.pipelines.documents import Refusal
-from copyspec.pipelines.guards.function_words import FUNCTION_WORDS, NEGATIONS, are_forms, are_of_a_kind
-from copyspec.pipelines.guards.likeness import are_akin, is_near, is_spelling
-from copyspec.pipelines.guards.vocabulary import spelt
+from ..documents import Refusal
+from .function_words import FUNCTION_WORDS, NEGATIONS, are_forms, are_of_a_kind
+from .likeness import are_akin, is_near, is_spelling
+from .vocabulary import spelt
 
 Knows = Callable[[str], bool]
 

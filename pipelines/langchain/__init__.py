@@ -12,9 +12,9 @@ except ImportError as error:
         "copyspec.pipelines.langchain needs langchain-core: pip install 'langchain-core>=1.0,<2'"
     ) from error
 
-from copyspec.pipelines.langchain.chat import ChatCopySpec
-from copyspec.pipelines.langchain.citing import Citation, CitedAnswer, with_citations
-from copyspec.pipelines.langchain.llm import CopySpecLLM
-from copyspec.pipelines.langchain.wiring import with_references
+from .chat import ChatCopySpec
+from .citing import Citation, CitedAnswer, with_citations
+from .llm import CopySpecLLM
+from .wiring import with_references
 
 __all__ = ["ChatCopySpec", "Citation", "CitedAnswer", "CopySpecLLM", "with_citations", "with_references"]

@@ -15,7 +15,8 @@ from copyspec.engine.call_options import check_options
 from copyspec.engine.engine import finish
 from copyspec.engine.queue import queue_of
 from copyspec.engine.streaming import ChunkMaker, chunks
-from copyspec.pipelines.langchain.documents import copied_parts
+
+from .documents import copied_parts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

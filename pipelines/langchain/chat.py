@@ -13,10 +13,10 @@ from langchain_core.outputs import ChatGenerationChunk, ChatResult, LLMResult
 from langchain_core.runnables.config import ContextThreadPoolExecutor
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from copyspec.pipelines.langchain.capture import call_begins, stream_begins, while_read
-from copyspec.pipelines.langchain.chat_call import ChatCall
-from copyspec.pipelines.langchain.fields import CONFIG, EngineFields, public
-from copyspec.pipelines.langchain.messages import prompt_ids
+from .capture import call_begins, stream_begins, while_read
+from .chat_call import ChatCall
+from .fields import CONFIG, EngineFields, public
+from .messages import prompt_ids
 
 if TYPE_CHECKING:
     from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun, Callbacks

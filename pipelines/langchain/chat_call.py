@@ -12,14 +12,15 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from copyspec import Chunk, Result
-from copyspec.pipelines.langchain import tools as tool_calls
-from copyspec.pipelines.langchain.calls import Call, usage
-from copyspec.pipelines.langchain.capture import captured, captured_around
-from copyspec.pipelines.langchain.documents import artifacts, explicit, gather
-from copyspec.pipelines.langchain.fields import EngineFields
-from copyspec.pipelines.langchain.messages import Tool as ToolSchema
-from copyspec.pipelines.langchain.messages import prompt_ids
 from copyspec.text.stops import held_back
+
+from . import tools as tool_calls
+from .calls import Call, usage
+from .capture import captured, captured_around
+from .documents import artifacts, explicit, gather
+from .fields import EngineFields
+from .messages import Tool as ToolSchema
+from .messages import prompt_ids
 
 if TYPE_CHECKING:
     from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun

@@ -10,8 +10,8 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_core.runnables.base import coerce_to_runnable
 
-from copyspec.pipelines.langchain.calls import ANSWERED, Answered
-from copyspec.pipelines.langchain.documents import copied_parts, text_of
+from .calls import ANSWERED, Answered
+from .documents import copied_parts, text_of
 
 MIN_CHARACTERS = 12
 """Shorter copies are words that any text holds, not quotes."""

@@ -9,8 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, model
 
 import copyspec
 from copyspec.models.loading import BUNDLED, DEFAULT, LoadError, choose_default
-from copyspec.pipelines.langchain import capture
-from copyspec.pipelines.langchain.documents import Private
+
+from . import capture
+from .documents import Private
 
 if TYPE_CHECKING:
     from langchain_core.language_models import LangSmithParams

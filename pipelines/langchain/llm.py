@@ -14,10 +14,11 @@ from langchain_core.language_models import BaseLLM, LangSmithParams
 from langchain_core.outputs import Generation, GenerationChunk, LLMResult
 
 from copyspec import Result
-from copyspec.pipelines.langchain.calls import Call, usage
-from copyspec.pipelines.langchain.capture import captured, captured_around, run_around, stream_begins, while_read
-from copyspec.pipelines.langchain.documents import Private, explicit, gather
-from copyspec.pipelines.langchain.fields import CONFIG, PRIVATE, EngineFields
+
+from .calls import Call, usage
+from .capture import captured, captured_around, run_around, stream_begins, while_read
+from .documents import Private, explicit, gather
+from .fields import CONFIG, PRIVATE, EngineFields
 
 if TYPE_CHECKING:
     from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun, Callbacks

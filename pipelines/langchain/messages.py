@@ -16,8 +16,9 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
-from copyspec.pipelines.langchain.fields import name_of
 from copyspec.text.chat import ChatError, Message
+
+from .fields import name_of
 
 if TYPE_CHECKING:
     from copyspec import Engine

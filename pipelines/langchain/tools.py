@@ -11,7 +11,7 @@ from uuid import uuid4
 from langchain_core.messages import InvalidToolCall, ToolCall
 from langchain_core.messages.tool import invalid_tool_call, tool_call
 
-from copyspec.pipelines.langchain.messages import Tool
+from .messages import Tool
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 """Around a call in Hermes' and Qwen's way, which most templates follow."""

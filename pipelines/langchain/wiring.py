@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from langchain_core.runnables import Runnable, RunnableLambda, RunnableSequence
 from langchain_core.runnables.base import RunnableBindingBase
 
-from copyspec.pipelines.langchain.documents import Private
-from copyspec.pipelines.langchain.fields import EngineFields
+from .documents import Private
+from .fields import EngineFields
 
 
 def with_references(chain: Runnable[object, object], *, key: str) -> Runnable[object, object]:

@@ -17,13 +17,14 @@ from copyspec.decoding.requests import StepOutput
 from copyspec.engine.call_options import CallOptions, check_options
 from copyspec.engine.streaming import chunks
 from copyspec.options import DraftOptions
-from copyspec.pipelines.models import engine_of, wants_chat
-from copyspec.pipelines.rag.citing import Citation, citations
-from copyspec.pipelines.rag.options import ON, LayoutOptions, Speculation, check_call, check_layout
-from copyspec.pipelines.rag.rounds import Rounds, plainly
-from copyspec.pipelines.rag.shown_documents import Documents
-from copyspec.pipelines.rag.strides import NO_DOCUMENT, Strides
 from copyspec.retrievers import Hit, Retriever, Scheduler, Search, SpeculationStats, SpeculativeRetriever
+
+from ..models import engine_of, wants_chat
+from .citing import Citation, citations
+from .options import ON, LayoutOptions, Speculation, check_call, check_layout
+from .rounds import Rounds, plainly
+from .shown_documents import Documents
+from .strides import NO_DOCUMENT, Strides
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
     from copyspec import Chunk, Result
     from copyspec.engine.jobs import Job
     from copyspec.engine.keywords import GenerateOptions
-    from copyspec.pipelines.models import ModelLike
+
+    from ..models import ModelLike
 
 CONTEXTS = 4
 """Documents whose caches stay: retrieval goes to and fro between few. A cache of 300 tokens is small beside a model."""

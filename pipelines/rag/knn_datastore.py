@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from copyspec.pipelines.models import engine_of
 from copyspec.retrievers import ExactIndex, VectorIndex
+
+from ..models import engine_of
 
 if TYPE_CHECKING:
     import torch
 
     from copyspec import Engine
-    from copyspec.pipelines.models import ModelLike
+
+    from ..models import ModelLike
 
 MAX_TOKENS = 1024
 """Of one pass while a datastore is built; longer texts are read in pieces of this length."""

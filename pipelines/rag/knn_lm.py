@@ -18,14 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from copyspec.forks import at_rest
-from copyspec.pipelines.models import engine_of
-from copyspec.pipelines.rag.knn_datastore import KNNDatastore, captured_states
-from copyspec.pipelines.rag.rounds import Rounds, plainly
 from copyspec.retrievers import Scheduler, Search, SpeculationStats, Worker
+
+from ..models import engine_of
+from .knn_datastore import KNNDatastore, captured_states
+from .rounds import Rounds, plainly
 
 if TYPE_CHECKING:
     from copyspec import Engine
-    from copyspec.pipelines.models import ModelLike
+
+    from ..models import ModelLike
 
 CONSECUTIVE = 10
 """Entries behind each found one that enter the cache: the paper's n."""

@@ -7,9 +7,10 @@ from typing import TypedDict
 
 from copyspec.engine.call_options import CallOptions
 from copyspec.engine.keywords import reject_unknown
-from copyspec.pipelines.models import check_template
-from copyspec.pipelines.rag.strides import Layout
 from copyspec.verification.registry import decides_apart
+
+from ..models import check_template
+from .strides import Layout
 
 INSTRUCTION = "{document}\n\n{prompt}"
 """The document in front of the prompt, as in the paper."""

@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from copyspec import Result
-from copyspec.pipelines.editing.sentences import sentences
-from copyspec.pipelines.guards.likeness import are_akin
-from copyspec.pipelines.models import check_template, engine_of, fill, wants_chat
-from copyspec.pipelines.rag.citing import Citation, citations
-from copyspec.pipelines.rag.iterative import IterativeRAG
 from copyspec.retrievers import BM25Retriever, Hit, Retriever, words
 
+from ..editing.sentences import sentences
+from ..guards.likeness import are_akin
+from ..models import check_template, engine_of, fill, wants_chat
+from .citing import Citation, citations
+from .iterative import IterativeRAG
+
 if TYPE_CHECKING:
-    from copyspec.pipelines.models import ModelLike
+    from ..models import ModelLike
 
 logger = logging.getLogger(__name__)
 

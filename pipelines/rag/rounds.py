@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 from typing import Generic
 
-from copyspec.pipelines.rag.flights import Answer, Flight, Guess, Query, Task, Verification
 from copyspec.retrievers import Plan, Scheduler, SpeculationStats
+
+from .flights import Answer, Flight, Guess, Query, Task, Verification
 
 Submit = Callable[[Sequence[Query]], Verification[Answer]]
 """Starts a search for the answers to some queries."""

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from copyspec.decoding.requests import Finish, Request, RowStats
-from copyspec.pipelines.models import fill
-from copyspec.pipelines.rag.shown_documents import Documents
 from copyspec.retrievers import Hit
+
+from ..models import fill
+from .shown_documents import Documents
 
 if TYPE_CHECKING:
     from copyspec import Engine

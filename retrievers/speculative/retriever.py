@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from copyspec.forks import at_rest
-from copyspec.retrievers.base import DEFAULT_K, Folder, Hit, Retriever, check_k, check_query, check_texts
-from copyspec.retrievers.saving import Saving, Written
-from copyspec.retrievers.shortlist import Shortlist, shortlist_of
-from copyspec.retrievers.speculative.worker import Search, Worker
+
+from ..base import DEFAULT_K, Folder, Hit, Retriever, check_k, check_query, check_texts
+from ..saving import Saving, Written
+from ..shortlist import Shortlist, shortlist_of
+from .worker import Search, Worker
 
 PREFETCH = 20
 """Hits of each search of the base that enter the cache: the paper's number. Later queries of one text ask for near

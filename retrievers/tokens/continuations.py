@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from copyspec.retrievers.tokens.descent import Descent
-from copyspec.retrievers.tokens.segment import Segment
-from copyspec.retrievers.tokens.suffix_array import BORDER
+from .descent import Descent
+from .segment import Segment
+from .suffix_array import BORDER
 
 MAX_MATCH = 32
 """Tokens of the context that are looked up: what agrees that far is one text, and longer matches change nothing."""

@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from copyspec.retrievers import files
-from copyspec.retrievers.base import Folder
-from copyspec.retrievers.passages import Passage, read_places, write_passages
-from copyspec.retrievers.saving import Saving, saving
-from copyspec.retrievers.tokens.continuations import (
+from .. import files
+from ..base import Folder
+from ..passages import Passage, read_places, write_passages
+from ..saving import Saving, saving
+from .continuations import (
     Continuation,
     Match,
     backwards,
@@ -27,8 +27,8 @@ from copyspec.retrievers.tokens.continuations import (
     descents_of,
     match_of,
 )
-from copyspec.retrievers.tokens.segment import FILES, NEEDED, Segment, write_segment
-from copyspec.retrievers.tokens.suffix_array import BORDER, Tokens, sorts_bytes
+from .segment import FILES, NEEDED, Segment, write_segment
+from .suffix_array import BORDER, Tokens, sorts_bytes
 
 KIND = "tokens"
 

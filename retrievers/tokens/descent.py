@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from copyspec.retrievers.tokens.segment import Segment
+from .segment import Segment
 
 _BLOCK = 64  # places read at once: a call of the system costs the same for one
 

@@ -15,8 +15,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from copyspec.retrievers.tokens.numbers import Numbers
-from copyspec.retrievers.tokens.suffix_array import BORDER, Tokens
+from .numbers import Numbers
+from .suffix_array import BORDER, Tokens
 
 STRIDE = 16  # places from key to key: keys take half a byte a token, and four steps of a search are left
 BLOCK = 256  # keys read at once, 2 KB; the first of each is held in memory, 0.2 MB for 100 million tokens

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from copyspec.retrievers import files
-from copyspec.retrievers.saving import Saving
-from copyspec.retrievers.tokens.numbers import in_memory, numbers_of
-from copyspec.retrievers.tokens.sampled_keys import Heads, PlaceIndex, SampledKeys, sampled_keys
-from copyspec.retrievers.tokens.suffix_array import BORDER, Tokens, sorted_places
+from .. import files
+from ..saving import Saving
+from .numbers import in_memory, numbers_of
+from .sampled_keys import Heads, PlaceIndex, SampledKeys, sampled_keys
+from .suffix_array import BORDER, Tokens, sorted_places
 
 NEEDED = ("tokens", "places", "heads", "starts", "documents")
 _KEYS = ("keys", "tops", "shared")  # which an index of an earlier version lacks: searches there take longer
