@@ -54,6 +54,7 @@ class CallOptions:
     output_cache: OutputCache | None = None
     batch_size: int = DEFAULT_BATCH_SIZE
     threads: int | None = None
+    timeout: float | None = None
 
     @property
     def drafts(self) -> bool:
@@ -106,6 +107,7 @@ def check_options(given: Mapping[str, object]) -> CallOptions:
         output_cache=_output_cache(given),
         batch_size=_whole("batch_size", given.get("batch_size", DEFAULT_BATCH_SIZE)),
         threads=_whole("threads", given["threads"]) if "threads" in given else None,
+        timeout=_timeout(given),
     )
 
 
@@ -206,6 +208,15 @@ def _callables(name: str, given: Mapping[str, object]) -> tuple[object, ...]:
 
 def _flag(name: str, given: Mapping[str, object]) -> bool:
     return check_flag(name, given.get(name, False))
+
+
+def _timeout(given: Mapping[str, object]) -> float | None:
+    seconds = given.get("timeout")
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
+        raise ValueError(f"timeout must be a number of seconds above 0, got {seconds!r}")
+    return float(seconds)
 
 
 def _whole(name: str, value: object) -> int:

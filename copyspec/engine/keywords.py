@@ -32,6 +32,7 @@ ELSEWHERE = {
     "num_speculative_tokens": "max_draft_nodes",
     "assistant_model": "draft_model",
     "num_threads": "threads",
+    "max_time": "timeout, which raises",
     "assistant_early_exit": 'draft_model="layers:2"',
     "speculative_model": "draft_model",
 }
@@ -97,6 +98,8 @@ class GenerateOptions(TypedDict, total=False):
     threads: int | None
     """Of torch, for the passes of a model on a CPU. None: as many as are measured to be best, and no more than
     OMP_NUM_THREADS or torch.set_num_threads leave it; what the program has is the same behind each pass."""
+    timeout: float | None
+    """Seconds that the call may take, waiting for other calls included: TimeoutError then. None: no limit."""
 
 
 def reject_unknown(given: Mapping[str, object], known: Iterable[str]) -> None:

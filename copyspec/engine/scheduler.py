@@ -1,8 +1,8 @@
 """The scheduler: requests of all callers of an engine, through shared passes of its model.
 
-Callers that agree in draft options, batch size and threads share one running batch, a lane. One caller alone drives its
-lane itself, in its own thread: no hand-over between threads, and Ctrl-C ends it as it ends any code. As soon as somebody
-else waits, a worker thread drives, and each caller is handed what its own rows bring.
+Callers that agree in draft options, batch size and threads share one running batch, a lane. One caller alone drives
+its lane itself, in its own thread: no hand-over between threads, and Ctrl-C ends it as it ends any code. As soon as
+somebody else waits, a worker thread drives, and each caller is handed what its own rows bring.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ import asyncio
 import atexit
 import os
 import threading
-from collections import deque
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator
 from contextlib import contextmanager
-from time import monotonic
+from threading import get_ident
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakSet
 
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
 IDLE_SECONDS = 1.0
 """How long a worker sleeps without work before it exits. Starting another costs a tenth of a millisecond."""
 
-ARRIVAL_SECONDS = 0.005
-"""How long a pass waits for callers that are preparing their requests, so that they share it."""
+ARRIVAL_SECONDS = 0.01
+"""How long a batch that begins waits for callers that are preparing their requests, so that they share its passes."""
 
 
 class Decode(Protocol):
@@ -45,7 +44,7 @@ class QueueFullError(RuntimeError):
 
 
 class Scheduler:
-    """Lets callers share the batches of one engine. Callers take turns for free rows, however many requests each has."""
+    """Lets callers share the batches of one engine. They take turns for free rows, however many requests each has."""
 
     def __init__(self, name: str, max_waiting: int | None = None) -> None:
         """`max_waiting`: requests that wait for a row at most; more raise QueueFullError. None: no limit."""
@@ -58,6 +57,21 @@ class Scheduler:
         self._arriving = 0
         self._closing = False
         _ALL.add(self)
+
+    @property
+    def running(self) -> int:
+        """Rows that are being decoded."""
+        with self._lock:
+            return sum(lane.running for lane in self._lanes.values())
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a row."""
+        with self._lock:
+            return self._waiting()
+
+    def _waiting(self) -> int:
+        return sum(len(ticket.waiting) for lane in self._lanes.values() for ticket in lane.tickets)
 
     @contextmanager
     def arriving(self) -> Iterator[None]:
@@ -77,23 +91,29 @@ class Scheduler:
         requests: Iterable[Request | None],
         options: CallOptions,
         *,
-        on_event_loop: asyncio.AbstractEventLoop | None = None,
+        version: object = None,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> Ticket:
-        """Puts requests into the queue. They are decoded while somebody iterates over `steps` or `asteps`."""
-        ticket = Ticket(requests, options.batch_size, on_event_loop)
-        key = (options.draft, options.batch_size, options.threads)
+        """Puts requests into the queue. They are decoded while somebody iterates over `steps` or `asteps`.
+
+        `version`: requests of different versions share no batch; `loop`: the event loop that waits with `asteps`.
+        """
+        ticket = Ticket(requests, options.batch_size, loop)
+        key: tuple[object, ...] = (options.draft, options.batch_size, options.threads, version)
         with self._lock:
             if self._closing:
                 raise RuntimeError("the engine takes no more requests: the program is ending")
-            waiting = sum(len(each.waiting) for lane in self._lanes.values() for each in lane.tickets)
+            waiting = self._waiting()
             if self.max_waiting is not None and waiting + len(ticket.waiting) > self.max_waiting:
                 raise QueueFullError(
                     f"{waiting} requests wait for {self.name!r} already, and max_waiting={self.max_waiting}: ask again "
                     "later, or raise engine.max_waiting"
                 )
+            if any(each.driver == get_ident() for each in self._lanes.values()):
+                key = (*key, ticket)  # asked inside a pass, by a criterion, say: it cannot wait for the next one
             lane = self._lanes.get(key)
             if lane is None:
-                lane = self._lanes[key] = Lane(lambda taken: decode(taken, options))
+                lane = self._lanes[key] = Lane(lambda taken: decode(taken, options), self._lock)
             ticket.lane = lane
             lane.tickets.append(ticket)
             self._changed.notify_all()
@@ -136,17 +156,20 @@ class Scheduler:
         finally:
             self.cancel(ticket)
 
-    def cancel(self, ticket: Ticket) -> None:
-        """Ends the ticket's rows: at once where no others share their passes, within one step elsewhere.
+    def cancel(self, ticket: Ticket, error: BaseException | None = None) -> None:
+        """Ends the ticket's rows: at once where no others share their passes, within one step elsewhere. Whoever waits
+        for it gets the error.
 
         The garbage collector may be the caller, in the midst of anything: where the lock is held, whoever drives next
         finds the ticket cancelled.
         """
+        if error is not None:
+            ticket.fail(error)
         ticket.is_cancelled = True
         if not self._lock.acquire(blocking=False):
             return
         try:
-            abandoned = ticket.lane.abandoned()
+            abandoned = self._abandoned(ticket.lane)
             self._changed.notify_all()
         finally:
             self._lock.release()
@@ -168,11 +191,13 @@ class Scheduler:
             "this process was forked while the call waited for a worker, which is in the parent alone: ask again here, "
             'or start processes with multiprocessing.get_context("spawn")'
         )
-        lanes, self._lanes = list(self._lanes.values()), {}
+        lanes, self._lanes = self._lanes, {}
         self._changed = threading.Condition(self._lock)
         self._arriving = 0
-        for lane in lanes:
-            if lane.worker is not None:
+        for key, lane in lanes.items():
+            if lane.worker is None and not lane.is_driven and len(lane.tickets) <= 1:
+                self._lanes[key] = lane  # a stream of one caller, who reads on here
+            else:
                 lane.fail_all(error)
 
     def _next(self, ticket: Ticket, limit: TimeLimit) -> list[StepOutput] | None:
@@ -187,11 +212,17 @@ class Scheduler:
                         return outputs
                     if not ticket.expects:
                         return None
+                    if self._closing:
+                        raise RuntimeError("the call ends here: the program is ending")
                     if limit.left() == 0.0:
                         raise limit.error()
                     if not lane.is_driven:
-                        if lane.belongs_to(ticket) and not self._arriving and not self._closing:
-                            lane.is_driven = True
+                        if not lane.running:
+                            self._await_arrivals()
+                        if lane.is_driven:
+                            continue
+                        if lane.belongs_to(ticket):
+                            lane.driver = get_ident()
                             break
                         self._call_worker(lane)
                     self._changed.wait(limit.left())
@@ -208,20 +239,32 @@ class Scheduler:
             raise
         finally:
             with self._lock:
-                lane.is_driven = False
+                lane.driver = None
                 if failed is None:
                     lane.deliver(outputs)
                 else:
                     lane.fail(failed)
+                abandoned = self._abandoned(lane)
                 self._changed.notify_all()
+            if abandoned is not None:
+                abandoned.close()
+
+    def _abandoned(self, lane: Lane) -> Generator[list[StepOutput], None, None] | None:
+        """The steps of a batch that nobody waits for, to be closed without the lock. A lane without a worker goes."""
+        steps = lane.abandoned()
+        if not lane.tickets and lane.worker is None:
+            self._lanes = {key: each for key, each in self._lanes.items() if each is not lane}
+        return steps
+
+    def _await_arrivals(self) -> None:
+        if self._arriving:
+            self._changed.wait_for(lambda: not self._arriving or self._closing, ARRIVAL_SECONDS)
 
     def _call_worker(self, lane: Lane) -> None:
         """A worker drives from now on. The lock is held."""
         if lane.worker is None:
             # A daemon, so that no program waits for its IDLE_SECONDS; `_close_all` ends it in time.
-            lane.worker = threading.Thread(
-                target=self._work, args=(lane,), name=f"copyspec {self.name}", daemon=True
-            )
+            lane.worker = threading.Thread(target=self._work, args=(lane,), name=f"copyspec {self.name}", daemon=True)
             lane.worker.start()
         self._changed.notify_all()
 
@@ -238,12 +281,13 @@ class Scheduler:
             while not self._closing:
                 if not self._changed.wait_for(lambda: self._closing or lane.needs_worker, IDLE_SECONDS):
                     break
-                if self._arriving and not self._closing:
-                    self._changed.wait_for(lambda: not self._arriving, ARRIVAL_SECONDS)
+                if not lane.running:
+                    self._await_arrivals()
                 if not self._closing and lane.needs_worker:
-                    lane.is_driven = True
+                    lane.driver = get_ident()
                     return True
             lane.worker = None
+            self._abandoned(lane)
             if self._closing:
                 lane.fail_all(RuntimeError("the engine's queue was closed: the program is ending"))
                 self._changed.notify_all()
