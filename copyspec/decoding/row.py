@@ -12,8 +12,7 @@ from copyspec.budget import Budget, CostModel
 from copyspec.decoding.departures import Departures
 from copyspec.decoding.pacing import Pacer, Share
 from copyspec.decoding.requests import Finish, Request, RowStats, StepOutput
-from copyspec.drafters.base import Drafter
-from copyspec.drafters.predictors.harvest import Harvester
+from copyspec.drafters.base import Drafter, Scored, observes
 from copyspec.sources import OUTPUT
 from copyspec.targets.base import Target
 from copyspec.tree import EMPTY, DraftTree, Origin, check_tree
@@ -56,9 +55,7 @@ class Row:
         self._reported = 0
         self._vocab_size = target.vocab_size
         self._drafter: Drafter | None = None
-        self._harvester: Harvester | None = None
         self._drafter = self._try(request.drafter) if request.drafter is not None else None
-        self._harvester = self._drafter if isinstance(self._drafter, Harvester) else None
         self._costs = costs or CostModel()
         self._asked = False
         self._proposed, self._seconds = EMPTY, 0.0  # by the drafter for this call, and its time
@@ -81,14 +78,11 @@ class Row:
         self._seconds = self._costs.clock() - started
         return self._proposed
 
-    @torch.inference_mode()
-    def harvest(self, tree: DraftTree, logits: torch.Tensor) -> None:
-        """Hands the likeliest tokens of `logits`, [1 + m, V], to a drafter that asks for them."""
-        if self._harvester is None or not (count := self._harvester.alternatives):
-            return
-        best = logits.float().softmax(-1).topk(min(count, logits.shape[-1]))
-        table = torch.stack([best.indices.double(), best.values.double()], -1).tolist()
-        self._harvester.harvest(tree, [[(int(token), chance) for token, chance in row] for row in table])
+    def show(self, tree: DraftTree, logits: torch.Tensor) -> None:
+        """Shows the pass's logits, [1 + m, V], to a drafter that observes."""
+        drafter = self._drafter
+        if drafter is not None and observes(drafter):
+            self._try(lambda: drafter.observe(Scored(tree, logits)))  # type: ignore[attr-defined]
 
     @torch.inference_mode()
     def verify(self, tree: DraftTree, picks: Picks) -> list[int]:
@@ -151,7 +145,7 @@ class Row:
             return call()
         except Exception as error:
             self.request.on_error(error)
-            self._drafter = self._harvester = None
+            self._drafter = None
             return None
 
     def _learn(self, tree: DraftTree, path: Sequence[int], share: Share) -> None:

@@ -12,7 +12,10 @@ from copyspec.engine.output_cache import OutputCache
 if TYPE_CHECKING:
     from transformers import LogitsProcessor, StoppingCriteria
 
+    from copyspec.drafters.own import DrafterFactory
     from copyspec.engine.draft_models import DraftChoice
+
+    DrafterName = Literal["auto", "copy", "model", "none"]
 
 # Names from other libraries, and what says the same here.
 ELSEWHERE = {
@@ -73,9 +76,10 @@ class GenerateOptions(TypedDict, total=False):
     """True wraps a str prompt as a chat; "auto", the default, never does without `system`."""
     n: int
     """Samples per prompt (`Result.samples`); above 1 it needs a temperature."""
-    drafter: Literal["auto", "copy", "model", "none"]
+    drafter: DrafterName | DrafterFactory | Sequence[DrafterName | DrafterFactory]
     """"auto": copies, and `draft_model` beside them while it pays; "copy" or "model": only one of them; "none" decodes
-    plainly. The output is the same."""
+    plainly. A function that takes a `copyspec.DraftContext` and returns a `Drafter`: drafts of your own; in a list with
+    "auto" or other functions they share the tree. The output is the same."""
     draft_model: DraftChoice | Sequence[DraftChoice] | None
     """A smaller model that drafts too, or several: a hub id, a folder, a loaded model of the same tokenizer, an engine
     of any, "layers:2" for the model's own first two layers, or "pool" for what it found likely before in the same
