@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "command": " ".join(
             ["python -m benchmarks.speed.callers", *(sys.argv[1:] if arguments is None else arguments)]
         ),
-        **surroundings(torch.device("cpu")),
+        **surroundings("cpu"),
         "callers": options.callers,
         "throughput of a list": [round(ratio, 3) for ratio in ratios],
         "median": round(median(ratios), 3),

@@ -104,7 +104,7 @@ class Chunks(Iterator["Chunk"]):
 
     def __init__(self, call: Call, steps: Iterator[list[StepOutput]], maker: ChunkMaker) -> None:
         self._call = call
-        self._chunks = (chunk for outputs in steps for chunk in maker.push(outputs))
+        self._chunks: Iterator[Chunk] = (chunk for outputs in steps for chunk in maker.push(outputs))
 
     def __next__(self) -> Chunk:
         return next(self._chunks)

@@ -156,7 +156,7 @@ def _drafters(given: object) -> _Drafters:
         raise ValueError(
             f"drafter={given!r} holds {' and '.join(map(repr, names))}; a list holds one name, and not 'none'"
         )
-    return _Drafters(names[0] if names else "own", own)
+    return _Drafters(names[0] if names else "own", own)  # type: ignore[arg-type]
 
 
 def _draft_options(given: Mapping[str, object]) -> DraftOptions:
