@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import pairwise
 
+from .alignment import align
 from .documents import Edit
-from .words import Tolerance, Word, align, words
+from .words import Tolerance, Word, words
 
 _MISSING_SPACE = re.compile(r"[,;!?]\Z")
 """After these a space between letters is a correction: no tokenizer adds one ("Hello,world")."""

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from copyspec.pipelines.alignment import align
 from copyspec.pipelines.documents import Edit, Segment, shown
 from copyspec.pipelines.edits import apply, diff, merge, segment_edits, shift, tokenized
-from copyspec.pipelines.words import Tolerance, align, words
+from copyspec.pipelines.words import Tolerance, words
 
 STRICT = Tolerance(forms=False, quotes=False, spacing=False)
 LEXICON = [
