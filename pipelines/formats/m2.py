@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import BinaryIO
 
-from ..alignment import align
 from ..documents import Edit, FormatError, Part, Refusal
-from ..words import Word
+from ..edits.alignment import align
+from ..edits.words import Word
 from .reading import changed, check_encoding, encode, is_blank, read_lines, segment_of
 
 NOOP = "A -1 -1|||noop|||-NONE-|||REQUIRED|||-NONE-|||0"

@@ -1,0 +1,234 @@
+"""Hostile files through hostile models: what `copyspec gec` writes keeps every byte that no correction touches.
+
+python -m benchmarks.hostile.files --count 10000 --seed 1 --json OUT
+
+Files of all formats are made up at random (`files_cases`), valid ones, damaged ones and such that repeat one thing very
+often; functions stand for models that write anything. Each file is corrected in place or dry, behind the guards as
+they are or with all of them open, and what was written is read again. Counted, and 0 wanted: bytes that differ outside
+the reported edits, a structure that is another one, U+FFFD that was not there, cells that became formulas, errors that
+are no clear refusal, leftovers beside the file, and files over 5 seconds of CPU for a MB of the file (unpacked) and
+of what the model wrote (the quickest of three runs of a file that was slow: other work on the machine counts in CPU
+time). The report is written every hundred files, so that a stopped run leaves one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import random
+import shlex
+import signal
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from benchmarks.hostile.files_cases import FORMATS, OPEN, case, corrector
+from benchmarks.hostile.files_checks import BROKEN, Found, Seen, check, member
+from benchmarks.transcripts import machine, write_json
+from copyspec.pipelines import (
+    FileOptions,
+    FileReport,
+    FormatOptions,
+    FunctionCorrector,
+    GECPipeline,
+    GuardOptions,
+    correct_files,
+)
+
+SECONDS_A_MB = 5.0
+SECONDS_FREE = 0.5
+"""What a file of any size may take: a busy machine stops a process for as long."""
+SECONDS_MOST = 120.0
+MEASURED_BYTES = 20_000  # from here on a rate tells something
+REPEATS = 2  # more runs of a file that took too long, of which the quickest counts
+TOLD_EVERY = 100  # files
+
+
+class TooSlowError(Exception):
+    """A case took longer than anything may."""
+
+
+@dataclass(slots=True)
+class Run:
+    """A file through one corrector, once."""
+
+    report: FileReport
+    seen: Seen
+    seconds: float  # of CPU
+    written: int  # characters that the model wrote
+    is_in_place: bool
+
+
+def fuzz(
+    count: int, seed: int, *, formats: Sequence[str] = FORMATS, told: Callable[[Found], object] | None = None
+) -> Found:
+    """`count` files, of each format in turn. `told` hears what was found so far now and then."""
+    found = Found()
+    with tempfile.TemporaryDirectory(prefix="copyspec-fuzz-") as folder:
+        for number in range(count):
+            one(formats[number % len(formats)], f"{seed}-{number}", Path(folder), found)
+            if told is not None and (number + 1) % TOLD_EVERY == 0:
+                told(found)
+    return found
+
+
+def one(name: str, seed: str, folder: Path, found: Found) -> None:
+    """One file through one corrector."""
+    label = f"{name} {seed}"
+    rng = random.Random(f"{name}-{seed}")
+    data, options = case(name, rng)
+    suffix = {"md": ".md", "csv": ".csv", "tsv": ".tsv", "jsonl": ".jsonl", "m2": ".m2", "docx": ".docx"}.get(name)
+    path = folder / f"file{suffix or '.txt'}"
+    state = rng.getstate()
+    try:
+        run = _run(name, path, data, options, rng)
+        size = _size(name, data) + run.written
+        for _ in range(REPEATS):  # a machine that is busy with other things doubles the time of a run
+            if not _is_slow(run.seconds, size):
+                break
+            rng.setstate(state)
+            run.seconds = min(run.seconds, _run(name, path, data, options, rng).seconds)
+    except Exception as error:
+        found.say("raised", label, f"{type(error).__name__}: {error}")
+        _clear(folder)
+        return
+    found.files[name] += 1
+    _time(found, label, run.seconds, size)
+    after = path.read_bytes()
+    if leftovers := [each.name for each in folder.iterdir() if each != path]:
+        found.say("leftovers", label, str(leftovers))
+    _clear(folder)
+    _compare(name, found, label, data, after, run)
+
+
+def _run(name: str, path: Path, data: bytes, options: FormatOptions, rng: random.Random) -> Run:
+    path.write_bytes(data)
+    in_place = rng.random() < 0.7
+    guards = OPEN if rng.random() < 0.6 else GuardOptions()
+    correct, outputs = corrector(rng), [0]
+
+    def counted(text: str) -> str:
+        output = correct(text)
+        outputs[0] += len(output)
+        return output
+
+    model = FunctionCorrector(counted, name="hostile")
+    model.by_sentence = rng.random() < 0.3
+    model.limit = rng.choice([None, None, 40, 400])
+    seen = Seen()
+    started = time.process_time()
+    with _alarm():
+        runner = GECPipeline(model, guards=guards).runner
+        (report,) = correct_files(runner, [path], FileOptions(name, options, in_place=in_place), listeners=[seen])
+    return Run(report, seen, time.process_time() - started, outputs[0], in_place)
+
+
+def _compare(name: str, found: Found, label: str, data: bytes, after: bytes, run: Run) -> None:
+    report, seen = run.report, run.seen
+    if report.error is not None:
+        _refusal(found, label, report.error, after == data)
+        return
+    found.edits += report.summary.edits
+    assert seen.form is not None or not data
+    written = b"".join(seen.form.write(part, edits) for part, edits in seen.parts) if seen.form else b""
+    if run.is_in_place:
+        is_kept = after == written or (not report.is_changed and after == data)
+        if not is_kept:
+            found.say("not what was told", label)
+    elif after != data:
+        found.say("a dry run wrote", label)
+    check(name, found, label, data, written, seen)
+
+
+def _size(name: str, data: bytes) -> int:
+    """Bytes of the file; of a packed one, as it is unpacked."""
+    if name != "docx":
+        return len(data)
+    with contextlib.suppress(*BROKEN), zipfile.ZipFile(io.BytesIO(data)) as archive:
+        return sum(len(member(archive, each)) for each in archive.namelist())
+    return len(data)
+
+
+def _is_slow(seconds: float, size: int) -> bool:
+    return seconds > SECONDS_FREE + SECONDS_A_MB * size / 1e6
+
+
+def _time(found: Found, label: str, seconds: float, size: int) -> None:
+    if _is_slow(seconds, size):
+        found.say("slow", label, f"{seconds:.2f} s for {size} bytes")
+    if size >= MEASURED_BYTES:
+        found.slowest = max(found.slowest, seconds / size * 1e6)
+
+
+def _refusal(found: Found, label: str, error: Exception, is_same: bool) -> None:
+    found.refused[type(error).__name__] += 1
+    if not isinstance(error, (OSError, ValueError)) or isinstance(error, UnicodeError) or not str(error).strip():
+        found.say("an error that is none", label, f"{type(error).__name__}: {error}")
+    if not is_same:
+        found.say("failed, and changed the file", label)
+
+
+def _clear(folder: Path) -> None:
+    for each in folder.iterdir():
+        each.unlink()
+
+
+class _alarm:
+    """Ends a case that takes longer than anything may, where the system can."""
+
+    def __enter__(self) -> None:
+        self._is_set = hasattr(signal, "setitimer")
+        if self._is_set:
+            signal.signal(signal.SIGVTALRM, _late)
+            signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS_MOST)
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_set:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+
+def _late(number: int, frame: FrameType | None) -> NoReturn:
+    raise TooSlowError(f"over {SECONDS_MOST} s")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--formats", default=",".join(FORMATS))
+    parser.add_argument("--json", type=Path)
+    told = parser.parse_args(arguments)
+
+    def result(found: Found) -> dict[str, object]:
+        return {
+            "command": "python -m benchmarks.hostile.files "
+            + shlex.join(sys.argv[1:] if arguments is None else arguments),
+            "machine": machine(),
+            "files": dict(found.files),
+            "edits": found.edits,
+            "refused": dict(found.refused),
+            "wrong": dict(found.wrong),
+            "slowest_seconds_a_mb": round(found.slowest, 2),
+            "examples": found.examples,
+        }
+
+    def keep(found: Found) -> None:
+        if told.json:
+            write_json(told.json, result(found))
+
+    found = fuzz(told.count, told.seed, formats=told.formats.split(","), told=keep)
+    print(json.dumps(result(found), indent=2))
+    keep(found)
+    return 1 if found.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+"""What chat models put around the text they were asked for: greetings, labels, quotes, fences, thoughts, notes."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterator
+
+from ..edits.alignment import Shared
+from ..edits.words import Tolerance, words
+
+_THOUGHTS = re.compile(
+    r"\A\s*<(think|thinking|thought|reasoning|analysis)>.*?(?:</\1>|\Z)\s*", re.DOTALL | re.IGNORECASE
+)
+_FENCE = re.compile(r"(?:\A|\n)[ \t]*(```+|~~~+)[^\n`]*\n(.*?)(?:\n[ \t]*\1[ \t]*(?=\n|\Z)|\Z)", re.DOTALL)
+_TAG = re.compile(r"<(/?)(\w[\w-]*)>")
+_WHAT = (
+    r"(?:the |your |my |a |an )?(?:fully |slightly |grammatically |lightly )?"
+    r"(?:corrected|correct|revised|edited|improved|proofread|polished|rewritten|updated|fixed|final)"
+)
+_OPENING = re.compile(
+    r"\W*(?:(?:sure|certainly|of course|absolutely|okay|ok|yes|alright|great|happy to help|no problem|"
+    r"i(?:'ve| have|'d)?\b|here(?:'s| is| are| you go)|below|the (?:following|text|sentence)|this is|assistant|"
+    rf"{_WHAT}|corrections?|output|answer|result|response|text|sentence|version|rewrite|after)\b)",
+    re.IGNORECASE,
+)
+"""How a line of talk begins; whether it is one, the source decides."""
+_LABEL = re.compile(r"[^\n]{0,200}?(?:[:：]|\*\*)[ \t*_]*(?=\S|\n)")
+_LINE = re.compile(r"[^\n]{1,300}\n\s*")
+# `(?=(x))\1` takes the longest x and tries no shorter one: else every line of a list is tried 200 times.
+_CLOSING = re.compile(
+    r"\n(?:\W{0,200}?---|(?=(\W{0,200}))\1(?:notes?|explanations?|changes?|corrections?|edits?|what (?:i )?changed|"
+    r"i (?:have |'ve )?\w+ed|i hope|let me know|please|feel free|if you|would you|is there|original|"
+    r"the (?:changes|corrections|main|original|errors?|sentence|text)|summary|reason|end of|key ))[^\n]*(?:\n.*)?\Z",
+    re.IGNORECASE | re.DOTALL,
+)
+_ECHO = re.compile(
+    rf"\n(?=(\W{{0,200}}))\1(?:{_WHAT}[^\n:]{{0,40}}|output|answer|result|after)\W{{0,3}}:\W{{0,200}}?(?=[\w\"'“(])",
+    re.IGNORECASE,
+)
+_PAIRS = ('""', "''", "“”", "‘’", "«»", "„“", "``", "[]", "()", "**", "__")
+_NOTHING = re.compile(
+    r"\W*(?:no (?:corrections?|changes?|errors?|edits?|mistakes?)|(?:the|your|this) (?:\w+ )?(?:text|sentence|"
+    r"paragraph|passage) (?:is|looks|appears|seems|does(?:n't| not))|(?:it|this|everything) (?:is|looks) "
+    r"(?:already |all )?(?:correct|good|fine)|already correct|there are no|looks good|n/?a\b|none\b|"
+    r"correct\W*\Z|unchanged)",
+    re.IGNORECASE,
+)
+_ROUNDS = 6  # wrappers in wrappers: talk, fence, label, quotes, a note behind
+_MOST_CELLS = 2_000_000_000
+"""Above so many pairs of words, two texts of 45,000, no wrapper is looked for: that would take most of the time."""
+_EXACT = Tolerance(quotes=False)
+
+
+def unwrapped(output: str, source: str) -> str:
+    """The text in a chat model's `output`, given the `source` that it was asked to correct.
+
+    Something is taken off only where it looks like a wrapper and what remains is nearer to the source: words and
+    marks of the source are never lost. An answer that says that nothing is wrong is the source.
+    """
+    text = _without_thoughts(output, source).strip()
+    if not text or text == source.strip():
+        return text
+    shared = Shared(words(source, _EXACT))
+    answer = _Answer(text, shared)
+    if answer.cells > _MOST_CELLS:
+        return text
+    span = 0, len(text)
+    distance = answer.distance(span)
+    for _ in range(_ROUNDS):
+        best = None
+        text = answer.text[slice(*span)]
+        for start, end in _candidates(text):
+            inner = _stripped(answer.text, span[0] + start, span[0] + end)
+            if (got := answer.distance(inner)) < distance:
+                distance, best = got, inner
+        if text.startswith(("> ", "- ", "* ", "# ")):
+            lines = "\n".join(line[2:] if line[:2] == text[:2] else line for line in text.split("\n"))
+            plain = _Answer(lines, shared)
+            if (got := plain.distance((0, len(lines)))) < distance:
+                answer, distance, best = plain, got, (0, len(lines))
+        if best is None:
+            break
+        span = best
+    text = answer.text[slice(*span)]
+    return source if _NOTHING.match(text) and distance > shared.size else text
+
+
+class _Answer:
+    """A text, and how near stretches of it are to the source."""
+
+    def __init__(self, text: str, shared: Shared) -> None:
+        self.text, self._shared, self._words = text, shared, words(text, _EXACT)
+        self._starts = [word.start for word in self._words]
+        self._common: dict[int, list[int]] = {}  # by the word that a stretch ends before: talk has many places to stop
+
+    @property
+    def cells(self) -> int:
+        return self._shared.size * len(self._words)
+
+    def distance(self, span: tuple[int, int]) -> int:
+        """Words and marks that the source has and the stretch has not, and the other way round."""
+        first, last = (bisect_left(self._starts, place) for place in span)
+        common = self._common.get(last, [])
+        if len(common) <= last - first:
+            common = self._common[last] = self._shared.with_last(self._words[first:last])
+        return self._shared.size + last - first - 2 * common[last - first]
+
+
+def _without_thoughts(output: str, source: str) -> str:
+    if found := _THOUGHTS.match(output):
+        return output if source.lstrip().startswith(f"<{found[1]}>") else output[found.end() :]
+    _, closed, rest = output.partition("</think>")  # the template had opened it
+    return rest if closed and "</think>" not in source else output
+
+
+def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
+    """The stretch without white space around it."""
+    piece = text[start:end]
+    start += len(piece) - len(piece.lstrip())
+    return start, start + len(piece.strip())
+
+
+def _candidates(text: str) -> Iterator[tuple[int, int]]:
+    """Where what may remain of `text` stands in it when one wrapper is taken off."""
+    for found in _FENCE.finditer(text):
+        yield found.span(2)
+    yield from _inside_tags(text)
+    end = len(text)
+    if _OPENING.match(text):
+        if line := _LINE.match(text):
+            yield line.end(), end
+        for found in re.finditer(r"[:：.!][ \t*_]*\s", text[:300]):
+            yield found.end(), end
+        if label := _LABEL.match(text):
+            yield label.end(), end
+    if closing := _CLOSING.search(text):
+        yield 0, closing.start()
+    if echoes := list(_ECHO.finditer(text)):
+        yield echoes[-1].end(), end
+    for pair in _PAIRS:
+        if len(text) > 2 and text[0] == pair[0] and text[-1] == pair[1]:
+            yield 1, end - 1
+
+
+def _inside_tags(text: str) -> Iterator[tuple[int, int]]:
+    """What stands between a tag and the first one that closes it; tags inside such a pair are passed over."""
+    tags = list(_TAG.finditer(text))
+    closing: dict[str, list[int]] = {}
+    for tag in tags:
+        if tag[1]:
+            closing.setdefault(tag[2], []).append(tag.start())
+    at = 0
+    for tag in tags:
+        ends = closing.get(tag[2], [])
+        place = bisect_left(ends, tag.end())
+        if not tag[1] and tag.start() >= at and place < len(ends):
+            yield tag.end(), ends[place]
+            at = ends[place] + len(tag[0]) + 1
