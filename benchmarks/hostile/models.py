@@ -2,12 +2,13 @@
 
     python -m benchmarks.hostile.models --count 100000 --json benchmarks/results/hostile_models.json
 
-Each case is a folder that is hostile or damaged (`kinds`, `numbers`, `texts`) and a way in: the
-functions, commands and classes that load a model. It runs in a process of its own with limits of memory and time,
-with "y" on stdin, and with a hook that sees which files are opened. What a case may end in: `worked`, or `refused`
-with an error that copyspec raises itself, a ValueError or an OSError of one line. Everything else is a failure:
-`executed` (code of the folder ran), `asked` (stdin was read, or a question shown), `outside` (a file was opened that
-the folder names and does not hold), `raw` (another error), `hang`, `memory`, `crash`.
+Each case is a folder that is hostile or damaged (`kinds`, `numbers`, `texts`) and a way in: the functions, commands and
+classes that load a model. Folders that could run something (code, pickles, files, templates, tokenizers) meet every way
+in; wrong numbers and bytes take turns at them. A case runs in a process of its own, forked when all modules are loaded,
+with limits of memory and time, with "y" on stdin, and with a hook that sees which files are opened. What it may end in:
+`worked`, or `refused` with an error that copyspec raises itself, a ValueError or an OSError of one line. Everything
+else is a failure: `executed` (code of the folder ran), `asked` (stdin was read, or a question shown), `outside` (a file
+was opened that the folder names and does not hold), `raw` (another error), `hang`, `memory`, `crash`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
-import json
 import os
 import resource
 import select
@@ -25,9 +25,9 @@ import sys
 import tempfile
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from itertools import cycle, islice
 from pathlib import Path
@@ -35,25 +35,15 @@ from typing import Any
 
 from benchmarks.hostile.entrances import ENTRANCES, READS_STDIN, Place, Refused
 from benchmarks.hostile.kinds import Change, code, files, some_of_each, weights
+from benchmarks.hostile.models_report import FAILURES, Ending, keep, table
 from benchmarks.hostile.numbers import flips, numbers
 from benchmarks.hostile.texts import templates, tokenizers
 
 SECONDS, MEMORY = 30.0, 3 << 30  # of a case; memory beyond what the parent has
+FEW = 10  # folders; for so few it takes longer to find out what to import than to import it
 ASKED = b"y\ny\nHe go home.\n"
 OWN = tuple(str(Path(__file__).parent.parent.parent / name) for name in ("copyspec", "retrievers", "pipelines"))
-FAILURES = ("executed", "asked", "outside", "raw", "hang", "memory", "crash")
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How a case ended."""
-
-    family: str
-    kind: str
-    entrance: str
-    outcome: str
-    said: str
-    seconds: float
+FAMILIES = ("code", "weights", "files", "templates", "tokenizers", "numbers", "flips")
 
 
 def honest(folder: Path) -> None:
@@ -77,15 +67,15 @@ def cases(options: argparse.Namespace) -> list[Case]:
     """What is run. Numbers and bytes that are wrong all fail while a model is built, and take turns at the ways in;
     every folder of the other families, which could run something, meets every one."""
     families = {
-        "code": list(code()),
-        "weights": list(weights()),
-        "files": list(files()),
-        "templates": list(templates()),
-        "tokenizers": list(tokenizers()),
-        "numbers": list(numbers()),
-        "flips": list(flips(options.flips)),
+        "code": code,
+        "weights": weights,
+        "files": files,
+        "templates": templates,
+        "tokenizers": tokenizers,
+        "numbers": numbers,
+        "flips": partial(flips, options.flips),
     }
-    listed = [(name, *each) for name, kinds in families.items() for each in kinds if options.only in each[0]]
+    listed = [(name, *each) for name in options.families for each in families[name]() if options.only in each[0]]
     chosen = [each[1:] for each in listed]
     if options.count < len(listed):
         chosen = some_of_each(chosen, options.count, options.seed)
@@ -260,8 +250,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as name:
         prepare(Path(name))
         bench = Bench(Path(name), options.seconds)
-        load_libraries(bench, options.entrances)
         chosen = cases(options)
+        load_libraries(bench, options.entrances if len(chosen) > FEW else ())
         for case in chosen:
             for entrance in case.entrances:
                 ending = bench.run(case, entrance)
@@ -269,41 +259,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 if ending.outcome in FAILURES or options.verbose:
                     print(f"{ending.outcome:<9}{ending.entrance:<14}{ending.kind}: {ending.said[:300]}", flush=True)
             if options.json:
-                _keep(options.json, endings, left=len(chosen) - len({each.kind for each in endings}))
-    print(_table(endings))
+                keep(options.json, endings, left=len(chosen) - len({each.kind for each in endings}))
+    print(table(endings))
     return int(any(each.outcome in FAILURES for each in endings))
-
-
-def _keep(path: str, endings: Sequence[Ending], *, left: int) -> None:
-    """The report so far: a run that is stopped leaves what it found."""
-
-    def counted(by: str) -> dict[str, dict[str, int]]:
-        rows = dict.fromkeys(getattr(each, by) for each in endings)
-        return {row: dict(Counter(each.outcome for each in endings if getattr(each, by) == row)) for row in rows}
-
-    report = {
-        "cases": len(endings),
-        "kinds": len({each.kind for each in endings}),
-        "kinds_left": left,
-        "outcomes": Counter(each.outcome for each in endings),
-        "by_family": counted("family"),
-        "by_entrance": counted("entrance"),
-        "slowest_seconds": max(each.seconds for each in endings),
-        "failed": [asdict(each) for each in endings if each.outcome in FAILURES],
-    }
-    Path(path).write_text(json.dumps(report, indent=1) + "\n")
-
-
-def _table(endings: Sequence[Ending]) -> str:
-    columns = ("worked", "refused", *FAILURES)
-    rows = ["".join([f"{'entrance':<16}", *(f"{column:>10}" for column in columns)])]
-    for row in dict.fromkeys([*(each.entrance for each in endings), *(each.family for each in endings), "all"]):
-        counted = Counter(each.outcome for each in endings if row in (each.entrance, each.family, "all"))
-        rows.append("".join([f"{row:<16}", *(f"{counted[column]:>10}" for column in columns)]))
-    slowest = max(endings, key=lambda each: each.seconds, default=None)
-    if slowest is not None:
-        rows.append(f"slowest: {slowest.seconds:g} s, {slowest.entrance}, {slowest.kind}")
-    return "\n".join(rows)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -315,9 +273,10 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--count", type=int, default=40, help="kinds of folders, drawn from all (default: %(default)s)")
     add("--flips", type=int, default=100, help="folders with random bytes among them (default: %(default)s)")
+    add("--families", type=lambda value: value.split(","), default=list(FAMILIES), help="default: all")
     add("--only", default="", help="kinds whose name holds this")
     add("--entrances", type=lambda value: value.split(","), default=list(ENTRANCES), help="default: all")
-    add("--turns", type=int, default=4, help="ways in of a kind with wrong numbers or bytes (default: %(default)s)")
+    add("--turns", type=int, default=2, help="ways in of a kind with wrong numbers or bytes (default: %(default)s)")
     add("--seconds", type=float, default=SECONDS, help="of a case (default: %(default)s)")
     add("--seed", type=int, default=0)
     add("--verbose", action="store_true", help="show every case")
