@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -66,7 +66,7 @@ class Case:
 def cases(options: argparse.Namespace) -> list[Case]:
     """What is run. Numbers and bytes that are wrong all fail while a model is built, and take turns at the ways in;
     every folder of the other families, which could run something, meets every one."""
-    families = {
+    families: dict[str, Callable[[], Iterator[tuple[str, Change]]]] = {
         "code": code,
         "weights": weights,
         "files": files,

@@ -49,7 +49,7 @@ def _parts(value: object) -> Iterator[Mapping[str, object]]:
             waiting += reversed(part)
         elif isinstance(part, Mapping):
             yield part
-            waiting += [each for each in reversed(part.values()) if isinstance(each, list)]
+            waiting += [each for each in part.values() if isinstance(each, list)]
 
 
 def _check_padding(padding: object) -> None:
@@ -70,12 +70,11 @@ def _growth(steps: Sequence[Mapping[str, object]]) -> float:
             before.append((str(step.get("prepend")), 1.0 + len(str(step.get("prepend")))))
         elif step.get("type") == "Replace":
             pattern, written = step.get("pattern"), str(step.get("content"))
-            literal = pattern.get("String") if isinstance(pattern, Mapping) else None
-            is_literal = isinstance(literal, str) and literal != ""
-            factor = max(1.0, len(written) / len(literal)) if is_literal else max(1.0, float(len(written)))
-            if not is_literal and written and _may_be_empty(pattern):
+            literal = str(pattern.get("String") or "") if isinstance(pattern, Mapping) else ""
+            factor = max(1.0, len(written) / max(1, len(literal)))
+            if not literal and written and _may_be_empty(pattern):
                 factor += 1.0
-            feeds = (grown for wrote, grown in before if not is_literal or not set(wrote).isdisjoint(str(literal)))
+            feeds = (grown for wrote, grown in before if not literal or not set(wrote).isdisjoint(literal))
             before.append((written, factor * max(feeds, default=1.0)))
     return max(grown for _, grown in before)
 
