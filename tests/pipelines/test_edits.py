@@ -189,3 +189,8 @@ def test_tokenised_segments_stay_tokenised() -> None:
     assert tokenized('He doesn\'t like (really) U.S. "stuff" at 3.14, e.g. this.') == (
         'He does n\'t like ( really ) U.S. " stuff " at 3.14 , e.g. this .'
     )
+
+
+def test_no_space_comes_behind_an_entity() -> None:
+    assert diff("| &emsp;the other half", "| & emsp; the other half") == []
+    assert apply("Hello;world", diff("Hello;world", "Hello; world")) == "Hello; world"
