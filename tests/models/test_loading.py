@@ -405,4 +405,4 @@ def test_a_stream_cancelled_twice_ends_with_its_step(monkeypatch: pytest.MonkeyP
             await task
 
     asyncio.run(run())
-    assert ended.is_set()
+    assert ended.wait(10)
