@@ -23,6 +23,7 @@ from copyspec.cli.edit import edit
 from copyspec.cli.gec import gec
 from copyspec.cli.generate import generate
 from copyspec.cli.index import index
+from copyspec.cli.models import models
 from copyspec.cli.rag import rag
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
@@ -39,6 +40,7 @@ app.command()(edit)
 app.command()(rag)
 app.command()(doctor)
 app.add_typer(index, name="index")
+app.add_typer(models, name="models")
 
 
 def _print_version(wanted: bool) -> None:
