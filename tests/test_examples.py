@@ -24,8 +24,7 @@ needs_default_model = pytest.mark.skipif(
 
 
 def _run(name: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if name != "COPYSPEC_MODEL"}
-    environment |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "COPYSPEC_MODEL": "default", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", f"examples.{name}"]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
 

