@@ -14,8 +14,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from copyspec.drafters.ngrams import NGrams, WordNGrams
-from copyspec.text_blocks import find_blocks, token_starts
+from copyspec.drafters.predictors.ngrams import NGrams, WordNGrams
+from copyspec.text.blocks import find_blocks, token_starts
 
 EDIT_TASKS = frozenset({"gec", "gec_document", "code_edit"})
 """Tasks whose first reference is the text being edited; elsewhere references are plain references."""

@@ -19,8 +19,8 @@ def list_models(context: typer.Context) -> None:
     # Without a docstring: the group's own help stands above the commands.
     if context.invoked_subcommand is not None:
         return
-    from copyspec.loading import BUNDLED, DEFAULT, LoadError, choose_default
     from copyspec.models.aliases import ALIASES, ways_to_get
+    from copyspec.models.loading import BUNDLED, DEFAULT, LoadError, choose_default
     from copyspec.models.resolve import is_here
 
     size = sum(path.stat().st_size for path in BUNDLED.glob("*.*"))

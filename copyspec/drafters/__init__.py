@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Sequence
 
 from copyspec.drafters.base import Drafter
 from copyspec.drafters.blend import BlendDrafter, PredictorDrafter
-from copyspec.drafters.copying import CopyDrafter
-from copyspec.drafters.ngrams import NGrams
-from copyspec.drafters.predictors import Predictor
+from copyspec.drafters.copying.drafter import CopyDrafter
+from copyspec.drafters.predictors.base import Predictor
+from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.sources import Source
 
 __all__ = ["CopyDrafter", "Drafter", "create"]

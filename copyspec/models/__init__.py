@@ -1,1 +1,1 @@
-"""Models by short names and from GGUF files: found, converted once, kept in the user's cache."""
+"""Models by name, file, folder or object: found, converted, checked and loaded."""

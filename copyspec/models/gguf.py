@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from copyspec.load_errors import FileError, first_line
 from copyspec.models.cache import made_once
+from copyspec.models.errors import FileError, first_line
 
 if TYPE_CHECKING:
     import torch

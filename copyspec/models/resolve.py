@@ -10,9 +10,9 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from copyspec.load_errors import FileError
 from copyspec.models.aliases import ALIASES, Alias
 from copyspec.models.cache import cache_folder, is_whole
+from copyspec.models.errors import FileError
 from copyspec.models.gguf import converted, folder_name, is_gguf, missing_packages
 
 

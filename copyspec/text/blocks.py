@@ -1,0 +1,209 @@
+"""Blocks of a prompt: texts in it that the output may edit or repeat, found by how they are set apart."""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+BUCKETS = 19
+"""Of odds against no text being edited, each twice the one before."""
+
+EVEN = 12
+"""The bucket of even odds."""
+
+MOST_BLOCKS = 8
+MOST_STARTS = 48
+LOOKED_AT = 20_000  # characters of a prompt, the last ones: what is edited stands near its end
+MOST_CHARACTERS = 40_000  # of all blocks: they overlap
+LEAST_SHARE = 0.06
+LEAST_SIZE = 2  # characters of a block
+
+_HEADER = r"[^\w\n]{0,4}\w[\w -]{0,40}[*_\"]*:[*_\"]*"
+_TURN = r"<\|[^|<>\n]{1,40}\|>|</?(?:start|end)_of_turn>|\[/?INST\]|</?s>"
+
+_MARKS = re.compile(
+    rf"(?P<turn>(?:{_TURN})(?:[a-z]+\n+|\s*))"
+    r"|<(?P<tag>[A-Za-z][\w:-]*)>\s*"
+    r"|^[ \t]*(?P<fence>(?:```+|~~~+)(?=[\w+-]*[ \t]*\n)|\"\"\"|''')(?:(?<=[`~])[\w+-]*)?[ \t]*\n?"
+    r"|^(?P<rule>(?P<dash>[-=*_])(?P=dash){2,})[ \t]*\n"
+    rf"|(?P<header>^{_HEADER}[ \t]*\n+)"
+    r"|(?P<title>^[#*]*[ \t]*[A-Z]\w*(?: \w+){0,3}[ \t]*\n)"
+    r"|(?P<labelled>(?<=\w)[*_\"]*:[*_\"]*[ \t]*\n+)"
+    r"|(?P<label>(?<=\w)[*_\"]*:[*_]*[ \t]+)"
+    r"|(?<![^\s(:=\[{,>])(?P<quote>[\"'“«„‘`「])(?=\S)"
+    r"|(?P<json>^\s*[{\[](?=\s*[\"{\[]))"
+    r"|(?P<paragraph>\n[ \t]*\n\s*)"
+    r"|(?P<line>\n[ \t]*)",
+    re.MULTILINE,
+)
+_CLOSING = {'"': '"', "'": "'", "“": "”", "«": "»", "„": "“", "‘": "’", "`": "`", "「": "」"}
+_ROLE = r"[*#]{0,3}[ \t]*[A-Z][A-Za-z]*(?: [A-Za-z]+)?[*]*:[*]*"
+_END_OF_TURN = re.compile(rf"{_TURN}|\n[ \t]*\n{_ROLE}[ \t]*(?:\n|\Z)")
+_CLOSED = re.compile(r"['\"”»“’`」](?!\w)")
+
+# Logarithms of odds against no text being edited, fitted by `benchmarks.replay.fit_blocks`: of each mark, for the text
+# up to its own end and in a wider reading (with its marks, to the end of the paragraph or the turn); of each feature.
+_OF_MARKS = {
+    "turn": (-1.16, -0.66),
+    "tag": (1.61, -0.68),
+    "fence": (0.26, 0.4),
+    "rule": (0.3, 0.0),
+    "header": (-0.78, -0.1),
+    "title": (0.66, -0.14),
+    "labelled": (-0.71, -0.85),
+    "label": (-0.2, -1.7),
+    "quote": (-1.34, -1.46),
+    "json": (0.79, 0.82),
+    "paragraph": (-1.46, -0.72),
+    "line": (-1.97, -1.71),
+}
+_OF_FEATURES = {
+    "size": -0.64,
+    "short": -2.53,
+    "turns behind": -0.45,
+    "starts the turn": -1.0,
+    "ends the turn": -1.45,
+    "share of the turn": 4.31,
+    "first turn": -1.86,
+}
+KINDS = tuple(_OF_MARKS)
+WEIGHTS = [weight for pair in _OF_MARKS.values() for weight in pair] + list(_OF_FEATURES.values())
+
+
+@dataclass(slots=True)
+class Block:
+    """A stretch of a text, in characters, and where in it an edited text may start: (character, bucket)."""
+
+    start: int
+    stop: int
+    starts: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    start: int
+    stop: int
+    features: tuple[float, ...]  # the number of the mark and its reading, then its features
+    weight: float
+
+
+def find_blocks(text: str) -> list[Block]:
+    """The likeliest blocks, the likeliest first. They may overlap: one text can end in several places."""
+    found = sorted(candidates(text), key=lambda each: (-each.weight, each.start, -each.stop))[:MOST_STARTS]
+    least = LEAST_SHARE * (1.0 + sum(candidate.weight for candidate in found))
+    blocks: dict[tuple[int, int], Block] = {}  # by where they stop: one text with several beginnings
+    inner: list[Candidate] = []
+    characters = 0
+    for candidate in found:
+        # Behind a space the first token is another one than at the start of an output: such a text is its own block.
+        apart = candidate.start if text[candidate.start - 1 : candidate.start] == " " else -1
+        block = blocks.get((candidate.stop, apart))
+        new = candidate.stop - candidate.start - (block.stop - block.start if block is not None else 0)
+        is_full = block is None and (len(blocks) == MOST_BLOCKS or candidate.weight < least)
+        if is_full or characters + max(0, new) > MOST_CHARACTERS:
+            inner.append(candidate)
+            continue
+        characters += max(0, new)
+        if block is None:
+            block = blocks[candidate.stop, apart] = Block(candidate.start, candidate.stop)
+        block.start = min(block.start, candidate.start)
+        block.starts.append((candidate.start, _bucket(candidate.weight)))
+    for candidate in inner:
+        around = [block for block in blocks.values() if block.start <= candidate.start < block.stop]
+        if around:
+            smallest = min(around, key=lambda block: block.stop - block.start)
+            smallest.starts.append((candidate.start, _bucket(candidate.weight)))
+    for block in blocks.values():
+        block.starts.sort()
+    return list(blocks.values())
+
+
+def token_starts(starts: Sequence[tuple[int, int]], offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The tokens that hold the characters, each once, with their buckets."""
+    found: dict[int, int] = {}
+    at = 0
+    for start, bucket in starts:
+        while at < len(offsets) and offsets[at][1] <= start:
+            at += 1
+        if at < len(offsets):
+            found[at] = max(bucket, found.get(at, 0))
+    return list(found.items())
+
+
+def candidates(text: str) -> list[Candidate]:
+    """Every text that marks set apart, in its readings."""
+    first, end = max(0, len(text) - LOOKED_AT), len(text.rstrip())
+    found: dict[tuple[int, int], Candidate] = {}
+    turns = [match.span() for match in _END_OF_TURN.finditer(text, first)]
+    at = len(turns)
+    marks: list[tuple[int, str, re.Match[str] | None]] = [(first, "paragraph", None)]
+    marks += [(match.end(), str(match.lastgroup), match) for match in _MARKS.finditer(text, first)]
+    for start, kind, match in reversed(marks):
+        while at and turns[at - 1][0] >= start:
+            at -= 1
+        turn_start = turns[at - 1][1] if at else first
+        turn_stop = min(end, turns[at][0]) if at < len(turns) else end
+        for reading, (begins, stops) in enumerate(_readings(text, kind, match, start, turn_stop)):
+            stop = begins + len(text[begins:stops].rstrip())
+            size = stop - begins
+            if size < LEAST_SIZE:
+                continue
+            of_turn = max(1, len(text[turn_start:turn_stop].strip()))
+            features = (
+                math.log2(size) / 10,
+                float(size < 20),
+                float(min(3, len(turns) - at)),
+                float(not text[turn_start:begins].strip()),
+                float(not text[stop:turn_stop].strip()),
+                min(1.0, size / of_turn),
+                float(at == 0 and bool(turns)),
+            )
+            mark = 2 * KINDS.index(kind) + reading
+            score = WEIGHTS[mark] + sum(map(operator.mul, WEIGHTS[2 * len(KINDS) :], features))
+            known = found.get((begins, stop))
+            if known is None or known.weight < math.exp(score):
+                found[begins, stop] = Candidate(begins, stop, (mark, *features), math.exp(score))
+    return list(found.values())
+
+
+def _readings(text: str, kind: str, match: re.Match[str] | None, start: int, turn: int) -> Iterator[tuple[int, int]]:
+    """Where the text behind a mark starts and stops, in two readings; empty ones for none."""
+    nothing = (start, start)
+    if match is not None and kind in ("tag", "fence", "rule", "quote", "json"):
+        stop, closed = _closed(text, kind, match, start, turn)
+        yield (start, stop) if stop > start else nothing
+        yield (match.start() + len(match[0]) - len(match[0].lstrip()), closed) if stop > start else nothing
+        return
+    line, paragraph = text.find("\n", start), text.find("\n\n", start)
+    line, paragraph = min(turn, line if line >= 0 else turn), min(turn, paragraph if paragraph >= 0 else turn)
+    if kind in ("line", "label"):
+        yield start, line
+        yield start, paragraph
+    else:
+        yield start, paragraph
+        yield start, turn
+
+
+def _closed(text: str, kind: str, match: re.Match[str], start: int, turn: int) -> tuple[int, int]:
+    """Where what is set apart by a mark stops, without and with the closing mark; `start` where it is not closed."""
+    if kind == "json":
+        close = max(text.rfind("}", start, turn), text.rfind("]", start, turn))
+        return (close + 1, close + 1) if close >= 0 else (start, start)
+    if kind == "quote":
+        mark = _CLOSING[match["quote"]]
+        for found in _CLOSED.finditer(text, start, turn):
+            if found[0] == mark:
+                return found.start(), found.end()
+        return start, start
+    mark = f"</{match['tag']}" if kind == "tag" else match[kind]
+    close = text.find(mark, start)
+    if close < 0:
+        return start, start
+    return close, close + len(mark) + (kind == "tag")
+
+
+def _bucket(weight: float) -> int:
+    return max(0, min(BUCKETS - 1, EVEN + round(math.log2(weight))))
