@@ -105,7 +105,7 @@ def _is_right(module: nn.Linear) -> bool:
     forward, weight = _forward(module), module.weight
     tokens = min(1 + TRIED // weight.shape[0], max(ROWS[weight.dtype]))
     given = torch.randn((tokens, weight.shape[1]), generator=torch.Generator().manual_seed(0)).to(weight.dtype)
-    theirs = torch.cat([linear(token, weight, module.bias) for token in given.split(1)])
+    theirs = torch.cat([linear(given[at : at + 1], weight, module.bias) for at in range(tokens)])
     ours = forward(given)
     if weight.dtype == torch.bfloat16:
         right = torch.equal(theirs, ours)

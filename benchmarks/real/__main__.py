@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 import copyspec
-from benchmarks.real_cases import TASKS, Case, read_cases
-from benchmarks.real_report import table
+from benchmarks.real.cases import TASKS, Case, read_cases
+from benchmarks.real.report import table
 from benchmarks.transcripts import machine, write_json
 
 if TYPE_CHECKING:
