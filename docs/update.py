@@ -22,6 +22,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 COMMANDS = (
     "",
     "generate",
+    "chat",
     "gec",
     "rag",
     "edit",

@@ -17,6 +17,7 @@ from typing import Annotated
 import typer
 
 import copyspec
+from copyspec.cli.chat import chat
 from copyspec.cli.common import in_options
 from copyspec.cli.doctor import doctor
 from copyspec.cli.edit import edit
@@ -35,6 +36,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(generate)
+app.command()(chat)
 app.command()(gec)
 app.command()(edit)
 app.command()(rag)
