@@ -10,7 +10,7 @@ from __future__ import annotations
 import textwrap
 
 import copyspec
-from copyspec.pipelines.models import is_bundled
+from copyspec.models.loading import BUNDLED
 from examples.demo_tasks import tasks
 from examples.side_by_side import compared
 
@@ -18,7 +18,7 @@ from examples.side_by_side import compared
 def main() -> int:
     engine = copyspec.load(dtype="float32")  # equality is promised here; in half precision near-ties may flip
     all_equal = True
-    for task in tasks(real=not is_bundled(engine)):
+    for task in tasks(real=engine.name != str(BUNDLED)):
         print(f"\n{textwrap.fill(task.title, 80)}\n")
         text, equal = compared(engine, task)
         print(text)

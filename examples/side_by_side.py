@@ -11,7 +11,8 @@ from examples.demo_tasks import Task
 
 def compared(engine, task: Task, tokens: int = 120) -> tuple[str, bool]:  # type: ignore[no-untyped-def]
     """The output, copies coloured on a terminal, and a line for each decoder; whether all outputs were equal."""
-    chat, references, passes, rows, outputs = task.chat, task.references, [], [], []
+    chat, references, rows, outputs = task.chat, task.references, [], []
+    passes: list[object] = []
     hook = engine.model.register_forward_hook(lambda *_: passes.append(None))
     ids = torch.tensor([engine.codec.encode_chat(chat).ids])
     for name, lookup in (("transformers", None), ("prompt lookup", 10), ("copyspec", None)):

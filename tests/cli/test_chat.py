@@ -29,9 +29,8 @@ def test_lines_are_messages_and_commands(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "notes.txt").write_text("the cat sat on the mat")
-    lines = (
-        f"/add {tmp_path / 'notes.txt'}\nthe cat\n\n/spans\nagain\n/add {tmp_path / 'none'}\n/bogus\n/new\n/quit\nx\n"
-    )
+    notes, none = tmp_path / "notes.txt", tmp_path / "none"
+    lines = f"/add {notes}\nthe cat\n\n/spans\nagain\n/add {none}\n/bogus\n/new\n{'cat ' * 300}\n/quit\nx\n"
     monkeypatch.setattr("sys.stdin", io.StringIO(lines))
     assert main(["chat", "--max-new-tokens", "6", "--stats", "--spans"]) == 0
     out, err = capsys.readouterr()
