@@ -12,7 +12,7 @@ from pathlib import Path
 
 from copyspec.models.aliases import ALIASES, Alias
 from copyspec.models.cache import cache_folder, is_whole
-from copyspec.models.errors import FileError
+from copyspec.models.errors import FileError, LoadError
 from copyspec.models.gguf import converted, folder_name, is_gguf, missing_packages
 
 
@@ -20,12 +20,15 @@ def resolve(name: str) -> str:
     """The folder or hub repository that is loaded for `name`; itself where it is one of them.
 
     An alias is what its package or `fetch` brought, else its hub repository. A folder of the same name is "./name".
-    Raises what `converted` raises.
+    Raises FileError as `converted` does, and LoadError where the cache cannot be written.
     """
     alias = ALIASES.get(name)
-    if alias is not None:
-        return alias.hub if not is_here(alias) else os.fspath(_folder(alias))
-    return os.fspath(converted(Path(name).expanduser())) if is_gguf(name) else name
+    try:
+        if alias is not None:
+            return os.fspath(_folder(alias)) if is_here(alias) else alias.hub
+        return os.fspath(converted(Path(name).expanduser())) if is_gguf(name) else name
+    except OSError as error:
+        raise LoadError(f"model {name!r} cannot be kept for use: {error}") from error
 
 
 def is_here(alias: Alias) -> bool:

@@ -230,6 +230,19 @@ def test_a_gguf_file_loads_wherever_a_model_is_named(file: Path, engine: Engine)
 
 
 @needs_gguf
+def test_a_cache_without_room_is_an_error_that_says_so(
+    file: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    def full(folder: Path) -> None:
+        raise OSError(28, "No space left on device", str(cache))
+
+    monkeypatch.setattr("copyspec.models.gguf._convert", lambda file, folder: full(folder))
+    with pytest.raises(copyspec.LoadError, match=r"tiny\.gguf.+No space left.+COPYSPEC_CACHE"):
+        copyspec.load(file)
+    assert list((cache / "models").iterdir()) == []
+
+
+@needs_gguf
 def test_what_lies_beside_a_gguf_file_is_not_read(file: Path, tmp_path: Path) -> None:
     shutil.copy(file, tmp_path)
     for name in ("config.json", "tokenizer_config.json", "generation_config.json"):
