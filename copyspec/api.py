@@ -16,7 +16,7 @@ from copyspec.engine.engine import Engine
 from copyspec.engine.keywords import GenerateOptions, reject_unknown
 from copyspec.engine.registry import Registry
 from copyspec.engine.results import Chunk, Comparison, Result
-from copyspec.models.loading import BUNDLED, MODEL_VARIABLE, ModelChoice, check_dtype, choose_default, named
+from copyspec.models.loading import MODEL_VARIABLE, ModelChoice, about_default, check_dtype, choose_default, named
 from copyspec.text.prompts import parse_prompts
 from copyspec.text.references import references
 
@@ -53,8 +53,9 @@ class ModelKeywords(LoadOptions, total=False):
     """Which model answers, and how it is loaded."""
 
     model: str | os.PathLike[str] | PreTrainedModel | Engine | None
-    """A hub id, a folder, a loaded model, an engine, or "default" for the model in the package. None: the one of
-    `configure`, of $COPYSPEC_MODEL, or the default model."""
+    """A hub id, a folder, a GGUF file, a name that `copyspec models` lists ("smollm2"; "default" is the model in the
+    package), a loaded model or an engine. None: the one of `configure`, of $COPYSPEC_MODEL, smollm2 where it was
+    fetched or its package is installed, or the model in the package."""
 
 
 class CallKeywords(GenerateOptions, ModelKeywords, total=False):
@@ -264,11 +265,7 @@ def _default(options: dict[str, object]) -> ModelChoice | Engine:
         return _choice({**{each.name: getattr(configured, each.name) for each in fields(configured)}, **loading})
     model = choose_default()
     choice = _choice({**loading, "model": model})  # what is wrong with the options is told before anything else
-    if model == str(BUNDLED) and not _STATE.named_default:
+    if not os.environ.get(MODEL_VARIABLE) and not _STATE.named_default:
         _STATE.named_default = True
-        logger.warning(
-            "no model given: using copyspec's default model (small: grammar corrections and quotes, in English); "
-            "choose another with model=..., copyspec.configure(model=...) or the environment variable %s",
-            MODEL_VARIABLE,
-        )
+        logger.warning("%s", about_default(model))
     return choice

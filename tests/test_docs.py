@@ -35,8 +35,7 @@ def _commands(prefix: str) -> list[tuple[str, str]]:
 
 
 def _run(command: list[str] | str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if name != "COPYSPEC_MODEL"}
-    environment |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "COPYSPEC_MODEL": "default", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     return subprocess.run(
         command, shell=isinstance(command, str), cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
     )

@@ -45,8 +45,9 @@ def is_path(name: str) -> bool:
 def why_not(name: str, error: BaseException) -> str:
     """Why a model cannot be loaded, in one line."""
     if os.path.lexists(name):
-        return f"model {name!r} cannot be loaded from this folder: {first_line(error)}"
-    if is_path(name):
+        where = " from this folder" if os.path.isdir(name) else ""
+        return f"model {name!r} cannot be loaded{where}: {first_line(error)}"
+    if is_path(name) and not name.endswith(".gguf"):
         return f"model {name!r} is a path, but there is no such folder"
     from huggingface_hub import constants
 

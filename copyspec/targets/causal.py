@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,9 +48,12 @@ class CausalSession(TreeSession):
     def __init__(self, target: CausalTarget, rows: int) -> None:
         super().__init__(rows, chains_only=not target.supports_trees)
         self._model, self._facts = target.model, target.facts
+        self._linears = target.linears
 
-    def _entered(self) -> AbstractContextManager[object]:
-        return masked_attention(self._model, self._facts.configs)
+    @contextmanager
+    def _entered(self) -> Iterator[None]:
+        with masked_attention(self._model, self._facts.configs), self._linears.used():
+            yield
 
     def _continue(self, chains: Sequence[Sequence[int]], start: int, kept: int) -> torch.Tensor:
         device = self._facts.device

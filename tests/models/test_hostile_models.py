@@ -84,7 +84,8 @@ def test_there_is_one_door() -> None:
         for path in (root / room).rglob("*.py")
         if ".from_pretrained(" in path.read_text(encoding="utf-8")
     ]
-    assert places == ["copyspec/models/pretrained.py"]
+    # Beside the door only what reads a GGUF file, in an empty folder; what it makes of it goes through the door.
+    assert sorted(places) == ["copyspec/models/gguf.py", "copyspec/models/pretrained.py"]
 
 
 def test_no_code_of_a_folder_runs(honest: Path, tmp_path: Path) -> None:

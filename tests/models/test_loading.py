@@ -32,6 +32,7 @@ def nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(_STATE, "configured", None)
     monkeypatch.setattr(_STATE, "named_default", False)
     monkeypatch.delenv("COPYSPEC_MODEL", raising=False)
+    monkeypatch.setattr(loading, "is_ready", lambda alias: False)
     yield
 
 
@@ -216,7 +217,6 @@ def test_configured_named_and_default_models(
     folders: list[Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, loads: list[object]
 ) -> None:
     monkeypatch.setattr(loading, "BUNDLED", folders[2])
-    monkeypatch.setattr("copyspec.api.BUNDLED", folders[2])
     with caplog.at_level(logging.WARNING, logger="copyspec"):
         copyspec.generate("the", max_new_tokens=2)
         copyspec.generate("the", max_new_tokens=2)
