@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from copyspec.engine.language import Language
 from copyspec.integrations.vllm import Prediction, config, copying
 from copyspec.integrations.vllm.costs import StepCosts, cut
 from copyspec.integrations.vllm.parameters import EDIT_SOURCE, REFERENCES, read_texts
@@ -46,7 +47,8 @@ WORDS = [
 
 
 @pytest.fixture(autouse=True)
-def engine() -> Iterator[None]:
+def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(Language, "ngrams", None)  # of English, which take longer to make than all else here
     with fake_vllm(TOKENIZER):
         yield
 
@@ -246,6 +248,23 @@ def test_costs_are_those_of_the_tokens_of_a_step() -> None:
         costs.observe(rows, drafted, 5e-3 + 1e-4 * rows + 3e-4 * drafted)
     costs.observe(8, 10, 9.0)  # disturbed
     assert costs.slope(10) == pytest.approx(3e-4 / 6e-3, rel=0.05)
+
+
+def test_drafts_that_did_not_pay_are_tried_again() -> None:
+    """A busy machine made them dear for a while."""
+    costs, sure = StepCosts(), ([1, 2, 3], [0.95, 0.9, 0.85])
+    for step in range(100):
+        costs.observe(16, 48 * (step % 2), 1e-2 + 1e-2 * (step % 2) * 48)
+    assert costs.fit([sure] * 16) == [[]] * 16
+    waited = 0
+    while costs.fit([sure] * 16) == [[]] * 16:
+        costs.observe(16, 0, 1e-2)
+        waited += 1
+    assert 50 < waited < 1000
+    for _ in range(20):
+        drafted = sum(map(len, costs.fit([sure] * 16)))
+        costs.observe(16, drafted, 1e-2 + 1e-5 * drafted)
+    assert costs.fit([sure] * 16) == [[1, 2, 3]] * 16
 
 
 def test_a_full_batch_drafts_what_pays_and_no_more() -> None:

@@ -15,8 +15,13 @@ PRIOR = (1.0, 0.02, 0.02)
 than too dear, for what is drafted is measured."""
 
 MEMORY = 0.98  # weight of earlier steps: contexts grow, machines get busy
-RIDGE = 1e-3  # weight of the prior where steps did not differ enough to tell rows from tokens
-OUTLIER = 4.0  # a step that takes so many times what was expected was disturbed
+RIDGE = 0.01
+"""Weight of the prior beside what was measured. While nothing is drafted, what was measured of drafts fades, until the
+prior has them tried again: after a few hundred steps."""
+
+OUTLIER = 2.0
+"""A step that takes so many times what was expected, or as little, was disturbed, and counts as that."""
+
 LEAST_SLOPE = 1e-3
 """Of a draft token, in parts of a step: least squares may find that tokens are free, or worse."""
 
@@ -37,23 +42,26 @@ class StepCosts:
         self._moments: NDArray[np.float64] = np.zeros((3, 3))
         self._products: NDArray[np.float64] = np.zeros(3)
         self._steps = 0
+        self._weight = 0.0
         self._seconds = 0.0  # of a step of late
         self._line: NDArray[np.float64] = np.array(PRIOR)
 
     def observe(self, rows: int, drafted: int, seconds: float) -> None:
         """A step of `rows` tokens and `drafted` more took so long."""
         step = np.array([1.0, rows, drafted])
-        if self._steps >= STEPS and seconds > OUTLIER * max(float(self._line @ step), self._seconds):
-            return
+        if self._steps >= STEPS:
+            expected = max(float(self._line @ step), 1e-9)
+            seconds = min(max(seconds, expected / OUTLIER), expected * OUTLIER)
         weight = seconds**-2  # relative errors count
         self._moments = MEMORY * self._moments + weight * np.outer(step, step)
         self._products = MEMORY * self._products + weight * seconds * step
+        self._weight = MEMORY * self._weight + weight
         self._seconds = seconds if not self._steps else 0.9 * self._seconds + 0.1 * seconds
         self._steps += 1
         if self._steps >= STEPS:
-            unit = self._seconds / float(np.array(PRIOR) @ [1.0, rows, 0.0])
-            ridge = RIDGE * np.diag(np.maximum(np.diag(self._moments), 1e-12))
-            self._line = np.linalg.solve(self._moments + ridge, self._products + ridge @ (unit * np.array(PRIOR)))
+            prior = np.array(PRIOR) * self._seconds / (PRIOR[0] + PRIOR[1] * rows)
+            ridge = RIDGE * self._weight * np.diag([1.0, rows**2, rows**2])
+            self._line = np.linalg.solve(self._moments + ridge, self._products + ridge @ prior)
 
     def slope(self, rows: int) -> float:
         """What a draft token adds to a step of `rows`, in parts of that step without drafts."""
