@@ -247,7 +247,7 @@ def test_costs_are_those_of_the_tokens_of_a_step() -> None:
         rows, drafted = rng.randint(1, 32), rng.randint(0, 200)
         costs.observe(rows, drafted, 5e-3 + 1e-4 * rows + 3e-4 * drafted)
     costs.observe(8, 10, 9.0)  # disturbed
-    assert costs.slope(10) == pytest.approx(3e-4 / 6e-3, rel=0.05)
+    assert costs.slope(10) == pytest.approx(3e-4 / 6e-3, rel=0.1)
 
 
 def test_drafts_that_did_not_pay_are_tried_again() -> None:

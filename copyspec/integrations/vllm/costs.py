@@ -15,7 +15,7 @@ PRIOR = (1.0, 0.02, 0.02)
 than too dear, for what is drafted is measured."""
 
 MEMORY = 0.98  # weight of earlier steps: contexts grow, machines get busy
-RIDGE = 0.01
+RIDGE = 0.003
 """Weight of the prior beside what was measured. While nothing is drafted, what was measured of drafts fades, until the
 prior has them tried again: after a few hundred steps."""
 
