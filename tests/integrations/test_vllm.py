@@ -16,7 +16,7 @@ import pytest
 
 from copyspec.engine.language import Language
 from copyspec.integrations.vllm import Prediction, config, copying
-from copyspec.integrations.vllm.costs import StepCosts, cut
+from copyspec.integrations.vllm.costs import Calibration, StepCosts, cut
 from copyspec.integrations.vllm.parameters import EDIT_SOURCE, REFERENCES, read_texts
 from tests.helpers.tiny import tiny_tokenizer
 from tests.helpers.vllm_engine import MAX_LENGTH, Parameters, Request, Runner, engine_config, fake_vllm
@@ -245,25 +245,45 @@ def test_costs_are_those_of_the_tokens_of_a_step() -> None:
     rng, costs = random.Random(0), StepCosts()
     for _ in range(200):
         rows, drafted = rng.randint(1, 32), rng.randint(0, 200)
-        costs.observe(rows, drafted, 5e-3 + 1e-4 * rows + 3e-4 * drafted)
-    costs.observe(8, 10, 9.0)  # disturbed
-    assert costs.slope(10) == pytest.approx(3e-4 / 6e-3, rel=0.1)
+        costs.observe(rows + drafted, 5e-3 + 3e-4 * (rows + drafted))
+    costs.observe(18, 9.0)  # disturbed
+    assert costs.slope(10) == pytest.approx(3e-4 / 8e-3, rel=0.1)
+    for _ in range(300):  # and on a machine that something else keeps busy
+        tokens = rng.randint(1, 200)
+        costs.observe(tokens, (5e-3 + 3e-4 * tokens) * rng.choice([1, 1, 1.3, 2, 8]))
+    assert costs.slope(10) == pytest.approx(3e-4 / 8e-3, rel=0.5)
+    for _ in range(300):
+        costs.observe(rng.randint(1, 200), 5e-3)
+    assert costs.slope(10) == pytest.approx(1e-3, rel=0.2)
+
+
+def test_probabilities_are_corrected_by_what_was_accepted() -> None:
+    calibration = Calibration()
+    for _ in range(60):
+        calibration.observe([([0.9, 0.5, 0.3, 0.2], 4), ([0.8, 0.4], 1)] * 8)
+    trusted = calibration.apply([0.9, 0.5, 0.3, 0.2])
+    assert sum(trusted) + sum(calibration.apply([0.8, 0.4])) == pytest.approx(5, abs=0.2)
+    assert calibration.undo(trusted[1]) == pytest.approx(0.5)
+    for _ in range(200):
+        calibration.observe([([0.9, 0.8, 0.7], 0)])
+    assert sum(calibration.apply([0.9, 0.8, 0.7])) < 2
 
 
 def test_drafts_that_did_not_pay_are_tried_again() -> None:
     """A busy machine made them dear for a while."""
     costs, sure = StepCosts(), ([1, 2, 3], [0.95, 0.9, 0.85])
     for step in range(100):
-        costs.observe(16, 48 * (step % 2), 1e-2 + 1e-2 * (step % 2) * 48)
+        tokens = 16 + 48 * (step % 2)
+        costs.observe(tokens, 1e-3 * tokens)
     assert costs.fit([sure] * 16) == [[]] * 16
     waited = 0
     while costs.fit([sure] * 16) == [[]] * 16:
-        costs.observe(16, 0, 1e-2)
+        costs.observe(16, 1e-2)
         waited += 1
-    assert 50 < waited < 1000
+    assert 20 < waited < 1000
     for _ in range(20):
         drafted = sum(map(len, costs.fit([sure] * 16)))
-        costs.observe(16, drafted, 1e-2 + 1e-5 * drafted)
+        costs.observe(16 + drafted, 1e-2 + 1e-5 * drafted)
     assert costs.fit([sure] * 16) == [[1, 2, 3]] * 16
 
 
@@ -272,8 +292,8 @@ def test_a_full_batch_drafts_what_pays_and_no_more() -> None:
     rng = random.Random(0)
     for _ in range(50):
         rows, drafted = rng.randint(1, 32), rng.randint(0, 200)
-        cheap.observe(rows, drafted, 1e-2 + 1e-6 * drafted)
-        dear.observe(rows, drafted, 1e-4 * (rows + drafted))
+        cheap.observe(rows + drafted, 1e-2 + 1e-6 * drafted)
+        dear.observe(rows + drafted, 1e-4 * (rows + drafted))
     sure, unsure = ([1, 2, 3], [0.95, 0.9, 0.85]), ([4, 5], [0.3, 0.1])
     assert cheap.fit([sure, unsure] * 8) == [[1, 2, 3], [4, 5]] * 8
     assert dear.fit([unsure] * 16) == [[]] * 16

@@ -5,68 +5,91 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 Chain = tuple[Sequence[int], Sequence[float]]
 """Draft tokens of one row, and of each the estimated probability that the draft is right up to it."""
 
-PRIOR = (1.0, 0.02, 0.02)
-"""Seconds of a step by step, row and draft token, but for their unit, before anything was measured: rather too cheap
-than too dear, for what is drafted is measured."""
+PRIOR = 0.02
+"""Of a token, in parts of what a step takes that computes none: rather too cheap than too dear, for what is drafted is
+measured."""
 
 MEMORY = 0.98  # weight of earlier steps: contexts grow, machines get busy
-RIDGE = 0.003
-"""Weight of the prior beside what was measured. While nothing is drafted, what was measured of drafts fades, until the
-prior has them tried again: after a few hundred steps."""
-
-OUTLIER = 2.0
-"""A step that takes so many times what was expected, or as little, was disturbed, and counts as that."""
+RIDGE = 0.01
+"""Weight of the prior beside what was measured. It decides where all steps have as many tokens, as those of a full
+batch without drafts have: drafts that did not pay are tried again when what was measured of them has faded."""
 
 LEAST_SLOPE = 1e-3
-"""Of a draft token, in parts of a step: least squares may find that tokens are free, or worse."""
+"""Of a token, in parts of a step: it may be found to be free, or to save time."""
 
 LEAST_SCORE = 0.02
 """Of a token that is drafted at all."""
 
-STEPS = 3  # measured before the line says more than the prior
+
+LEAST_EXPONENT, MOST_EXPONENT = 0.2, 3.0
+SLOWNESS = 100  # draft tokens whose record moves the exponent by as much as they were wrong
 
 
-class StepCosts:
-    """Seconds of a step = a + b rows + c draft tokens, by least squares that forget.
+class Calibration:
+    """What the drafter's probabilities are worth for the model that the engine runs: p becomes p ** exponent.
 
-    vLLM computes the tokens of all rows as one batch, without padding: what a step costs depends on how many there
-    are, not on how they are shared out.
+    One model copies nearly everything that it is told to edit, another rewrites it. Each row learns that for itself,
+    which takes longer than most outputs are; this is what all rows have shown.
     """
 
     def __init__(self) -> None:
-        self._moments: NDArray[np.float64] = np.zeros((3, 3))
-        self._products: NDArray[np.float64] = np.zeros(3)
-        self._steps = 0
-        self._weight = 0.0
-        self._seconds = 0.0  # of a step of late
-        self._line: NDArray[np.float64] = np.array(PRIOR)
+        self.exponent = 1.0
 
-    def observe(self, rows: int, drafted: int, seconds: float) -> None:
-        """A step of `rows` tokens and `drafted` more took so long."""
-        step = np.array([1.0, rows, drafted])
-        if self._steps >= STEPS:
-            expected = max(float(self._line @ step), 1e-9)
-            seconds = min(max(seconds, expected / OUTLIER), expected * OUTLIER)
-        weight = seconds**-2  # relative errors count
-        self._moments = MEMORY * self._moments + weight * np.outer(step, step)
-        self._products = MEMORY * self._products + weight * seconds * step
-        self._weight = MEMORY * self._weight + weight
-        self._seconds = seconds if not self._steps else 0.9 * self._seconds + 0.1 * seconds
-        self._steps += 1
-        if self._steps >= STEPS:
-            prior = np.array(PRIOR) * self._seconds / (PRIOR[0] + PRIOR[1] * rows)
-            ridge = RIDGE * self._weight * np.diag([1.0, rows**2, rows**2])
-            self._line = np.linalg.solve(self._moments + ridge, self._products + ridge @ prior)
+    def observe(self, drafts: Sequence[tuple[Sequence[float], int]]) -> None:
+        """The drafts of a step: the drafter's probabilities, and how many tokens were accepted."""
+        scores = np.array([score for scores, _ in drafts for score in scores])
+        wrong = float((scores**self.exponent).sum()) - sum(accepted for _, accepted in drafts)
+        moved = self.exponent * float(np.exp(wrong / (len(scores) + SLOWNESS)))
+        self.exponent = min(max(moved, LEAST_EXPONENT), MOST_EXPONENT)
+
+    def apply(self, scores: Sequence[float]) -> list[float]:
+        """The probabilities as they turn out to be."""
+        exponent = self.exponent
+        return [score**exponent for score in scores]
+
+    def undo(self, score: float) -> float:
+        """What the drafter says where `apply` gives `score`."""
+        return float(score ** (1.0 / self.exponent))
+
+
+class StepCosts:
+    """Seconds of a step = a + c tokens, by least squares that forget.
+
+    vLLM computes the tokens of all rows as one batch, without padding: what a step costs depends on how many there
+    are, not on whose they are, nor on whether they were drafted. Errors count by their share of the step: a step that
+    something else on the machine held up for long says little.
+    """
+
+    def __init__(self) -> None:
+        # Sums over steps, weighted: of 1, of tokens, of their squares, of seconds, of seconds times tokens.
+        self._sums = [0.0] * 5
+        self._start, self._token = 1.0, PRIOR  # a, c
+
+    def observe(self, tokens: int, seconds: float) -> None:
+        """A step that computed so many tokens took so long."""
+        weight = seconds**-2
+        step = (1.0, tokens, tokens**2, seconds, seconds * tokens)
+        self._sums = [MEMORY * total + weight * each for total, each in zip(self._sums, step, strict=True)]
+        ones, firsts, squares, times, products = self._sums
+        # As if a step without tokens and one with the mean number had been measured as the prior has them.
+        mean = firsts / ones
+        unit = times / (ones * (1.0 + PRIOR * mean))
+        extra = RIDGE * ones
+        ones, firsts, squares = ones + 2 * extra, firsts + extra * mean, squares + extra * mean**2
+        times += extra * unit * (2.0 + PRIOR * mean)
+        products += extra * unit * (1.0 + PRIOR * mean) * mean
+        token = (ones * products - firsts * times) / max(ones * squares - firsts**2, 1e-12 * ones * squares)
+        token = min(max(token, 0.0), products / squares)  # neither part of a step can be less than nothing
+        self._start, self._token = max((times - token * firsts) / ones, 0.0), token
 
     def slope(self, rows: int) -> float:
         """What a draft token adds to a step of `rows`, in parts of that step without drafts."""
-        empty, each = self._empty(rows)
-        return each / empty
+        empty, token = self._step(rows)
+        return token / empty
 
     def fit(self, chains: Sequence[Chain]) -> list[list[int]]:
         """The drafts of a step: the likeliest tokens of all rows, as many as bring most tokens per second."""
@@ -75,18 +98,17 @@ class StepCosts:
         if not len(scores):
             return [[] for _ in chains]
         scores[::-1].sort()
-        empty, each = self._empty(rows)
-        rates = (rows + np.cumsum(scores)) / (empty + each * np.arange(1, len(scores) + 1))
+        empty, token = self._step(rows)
+        rates = (rows + np.cumsum(scores)) / (empty + token * np.arange(1, len(scores) + 1))
         best = int(rates.argmax())
         if rates[best] <= rows / empty:
             return [[] for _ in chains]
         return cut(chains, max(float(scores[best]), LEAST_SCORE))
 
-    def _empty(self, rows: int) -> tuple[float, float]:
-        """Seconds of a step without drafts, and of a draft token, both in some unit."""
-        start, row, token = map(float, self._line)
-        empty = max(start + row * rows, 0.1 * self._seconds, 1e-9)
-        return empty, max(token, LEAST_SLOPE * empty)
+    def _step(self, rows: int) -> tuple[float, float]:
+        """What a step without drafts takes, and a draft token."""
+        empty = self._start + self._token * rows
+        return empty, max(self._token, LEAST_SLOPE * empty)
 
 
 def cut(chains: Sequence[Chain], least: float) -> list[list[int]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from copyspec.budget import Budget
 from copyspec.integrations.vllm import runner as runners
-from copyspec.integrations.vllm.costs import LEAST_SCORE, Chain, StepCosts, cut
+from copyspec.integrations.vllm.costs import LEAST_SCORE, Calibration, Chain, StepCosts, cut
 from copyspec.integrations.vllm.rows import Row, RowMaker
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ class Proposer:
         self._adaptive = _adaptive(vllm_config)
         self._budget = Budget(NODES_PER_TOKEN * self._most)
         self._costs = StepCosts()
+        self._calibration = Calibration()
+        self._verified: list[tuple[Sequence[float], int]] = []  # drafts of the step before, and how much was accepted
         self._runner: Any | None = None
         self._drafts_sampled = True
         self._rows: dict[object, Row] = {}
@@ -77,39 +79,66 @@ class Proposer:
         decoding = all(sampled_token_ids)  # a row without a token has more of its prompt to read
         if self._last is not None and decoding and self._last[0] == len(sampled_token_ids):
             rows, drafted, since = self._last
-            self._costs.observe(rows, drafted, max(started - since, 1e-6))
-        budget = self._step_budget(len(sampled_token_ids))
-        chains: list[Chain] = []
-        for slot, sampled in enumerate(sampled_token_ids):
-            chain = NOTHING
-            if sampled and self._drafts_sampled:
-                total = int(num_tokens_no_spec[slot])
-                try:
-                    chain = self._chain(slot, len(sampled), total, token_ids_cpu[slot], budget)
-                except Exception:
-                    self._tell_failure()
-            chains.append(chain)
-        self._forget_ended(len(sampled_token_ids))
-        drafts = self._costs.fit(chains) if self._adaptive else cut(chains, LEAST_SCORE)
+            self._costs.observe(rows + drafted, max(started - since, 1e-6))
+        self._verified.clear()
+        rows = [
+            self._followed(slot, sampled, num_tokens_no_spec, token_ids_cpu)
+            for slot, sampled in enumerate(sampled_token_ids)
+        ]
+        if self._verified:
+            self._calibration.observe(self._verified)
+        budget = self._step_budget(len(rows))
+        chains = [NOTHING if row is None else self._chain(row, budget) for row in rows]
+        self._forget_ended(len(rows))
+        drafts = self._chosen(chains)
+        for row, (_, scores), draft in zip(rows, chains, drafts, strict=True):
+            if row is not None:
+                row.drafted = scores[: len(draft)]
         self._last = (len(drafts), sum(map(len, drafts)), perf_counter()) if decoding else None
         return drafts
+
+    def _chosen(self, chains: Sequence[Chain]) -> list[list[int]]:
+        """The drafts of a step."""
+        if not self._adaptive:
+            return cut(chains, LEAST_SCORE)
+        return self._costs.fit([(tokens, self._calibration.apply(scores)) for tokens, scores in chains])
 
     def _step_budget(self, rows: int) -> Budget:
         """Nodes of a row's tree, and what one costs: what cannot pay is not grown."""
         if not self._adaptive:
             return self._budget
         nodes = self._budget.max_nodes
-        slope = rows * self._costs.slope(rows)  # of a row's share
+        slope = self._calibration.undo(min(rows * self._costs.slope(rows), 1.0))  # of a row's share
         return Budget(nodes, [1.0 + slope * n for n in range(nodes + 1)])
 
-    def _chain(self, slot: int, sampled: int, total: int, tokens: NDArray[np.int32], budget: Budget) -> Chain:
-        """The likeliest continuation of the row in `slot`, which has `total` tokens."""
-        row = self._row(slot, sampled, total, tokens)
-        row.follow(tokens[row.length : total].tolist())
-        room = row.room(min(self._most, self._max_length - total - 1))
+    def _followed(
+        self, slot: int, sampled: Sequence[int], totals: NDArray[np.int32], tokens: NDArray[np.int32]
+    ) -> Row | None:
+        """The row in `slot`, which knows its tokens; None where nothing is to be drafted."""
+        if not sampled or not self._drafts_sampled:
+            return None
+        try:
+            total = int(totals[slot])
+            row = self._row(slot, len(sampled), total, tokens[slot])
+            if row.drafted:
+                self._verified.append((row.drafted, min(len(sampled) - 1, len(row.drafted))))
+                row.drafted = ()
+            row.follow(tokens[slot, row.length : total].tolist())
+            return row
+        except Exception:
+            self._tell_failure()
+            return None
+
+    def _chain(self, row: Row, budget: Budget) -> Chain:
+        """The likeliest continuation of a row."""
+        room = row.room(min(self._most, self._max_length - row.length - 1))
         if room <= 0:
             return NOTHING
-        tree = row.drafter.propose(budget).first_chain()
+        try:
+            tree = row.drafter.propose(budget).first_chain()
+        except Exception:
+            self._tell_failure()
+            return NOTHING
         return tree.tokens[:room], tree.scores[:room]
 
     def _row(self, slot: int, sampled: int, total: int, tokens: NDArray[np.int32]) -> Row:

@@ -31,6 +31,7 @@ class Row:
     last: int = -1  # the last of them
     max_tokens: int | None = None
     min_tokens: int = 0
+    drafted: Sequence[float] = ()  # probabilities of the tokens that are being verified
 
     def follow(self, tokens: Sequence[int]) -> None:
         """More tokens of output."""
