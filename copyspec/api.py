@@ -146,14 +146,18 @@ async def agenerate(
 async def agenerate(
     prompt: object, references: object = None, *, stream: bool = False, **options: Unpack[CallKeywords]
 ) -> Result | list[Result] | AsyncIterator[Chunk]:
-    """As `generate`, in a worker thread. Cancelling the task stops the decoding within one step.
+    """As `generate`, for asyncio; calls that are awaited together share passes. Cancelling the task stops the decoding
+    within one step.
 
     With `stream=True` it gives an asynchronous iterator: `async for chunk in await agenerate(..., stream=True)`.
     """
     check_flag("stream", stream)
     checked, call = _split(options)
-    run = aio.astream if stream else aio.agenerate
-    return await run(lambda: _engine(checked), prompt, references, dict(call))
+    submitted = await aio.submit(lambda: _engine(checked), prompt, references, dict(call))
+    if stream:
+        return submitted.achunks()
+    results = await submitted.aresults()
+    return results[0] if submitted.is_single else results
 
 
 @overload
