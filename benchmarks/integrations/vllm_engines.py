@@ -52,6 +52,7 @@ def model_folder(model: str) -> Iterator[str]:
 def engine(model: str, speculative: dict[str, object] | None, *, adaptive: bool = True, **options: Any) -> Any:
     """An `LLM`, greedy runs of which are in float32."""
     from vllm import LLM
+    from vllm.platforms import current_platform
 
     given = {"dtype": "float32", "enforce_eager": True, "max_model_len": 512, "enable_prefix_caching": False}
     given |= {"disable_log_stats": False, "seed": 0, "max_num_seqs": 32}
@@ -62,21 +63,44 @@ def engine(model: str, speculative: dict[str, object] | None, *, adaptive: bool 
         **(given | options),
     )
     _ALIVE.append(llm)
+    # Its kernels are registered. To do it again, for another engine, fails on objects of numba, which its n-gram
+    # proposer has brought (0.32).
+    type(current_platform).register_triton_kernel_overrides = classmethod(lambda cls: None)
     return llm
 
 
-def counters(llm: Any) -> dict[str, int]:
-    """What vLLM counts of speculation, and how often it preempted."""
-    found = {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
-    names = {"steps": "vllm:spec_decode_num_drafts", "drafted": "vllm:spec_decode_num_draft_tokens"}
-    names["preemptions"] = "vllm:num_preemptions"
-    return {name: int(found.get(metric, 0)) for name, metric in names.items()}
+class Counter:
+    """Counts the passes and draft tokens of an engine at its proposer: vLLM's own counters are those of a process."""
+
+    def __init__(self, llm: Any) -> None:
+        self.passes = self.drafted = 0
+        drafter = drafter_of(llm)
+        if drafter is not None:
+            self._propose, drafter.propose = drafter.propose, self
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        drafts = self._propose(*given, **named)
+        sampled: list[list[int]] = next(each for each in given if isinstance(each, list))
+        self.passes += sum(map(bool, sampled))
+        self.drafted += sum(map(len, drafts))
+        return drafts
+
+    def read(self) -> dict[str, int]:
+        """What came since the last time."""
+        found = {"passes": self.passes, "drafted": self.drafted}
+        self.passes = self.drafted = 0
+        return found
+
+
+def preemptions(llm: Any) -> int:
+    """Of the engine that was made last."""
+    return sum(int(metric.value) for metric in llm.get_metrics() if metric.name == "vllm:num_preemptions")
 
 
 def drafter_of(llm: Any) -> Any:
     """The proposer of an engine that runs in this process."""
     worker = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
-    return worker.model_runner.drafter
+    return getattr(worker.model_runner, "drafter", None)
 
 
 def read_texts(file: str | None, rows: int | None) -> list[str]:

@@ -57,6 +57,7 @@ class Bench:
     def __init__(self, model: str, texts: Sequence[str], tokens: int, adaptive: bool) -> None:
         self.texts, self._model, self._tokens, self._adaptive = texts, model, tokens, adaptive
         self._made: dict[tuple[str, bool], Any] = {}
+        self.counters: dict[str, engines.Counter] = {}
 
     def engine(self, kind: str, *, drafts: bool) -> Any:
         """One engine."""
@@ -66,6 +67,8 @@ class Bench:
             speculative = plug_in.config(self._tokens) if drafts else None
             made = engines.engine(self._model, speculative, adaptive=self._adaptive, **ENGINES[kind])
             self._made[kind, drafts] = made
+            if drafts:
+                self.counters[kind] = engines.Counter(made)
         return self._made[kind, drafts]
 
     def run(self, llm: Any, name: str, given: dict[str, Any], *, told: bool) -> list[Any]:
@@ -104,9 +107,11 @@ def check_case(bench: Bench, name: str) -> dict[str, Any]:
     kind, given = CASES[name]
     plain = bench.run(bench.engine(kind, drafts=False), name, given, told=False)
     drafting = bench.engine(kind, drafts=True)
-    before = engines.counters(drafting)
+    bench.counters[kind].read()
     copied = bench.run(drafting, name, given, told=True)
-    steps = {key: value - before[key] for key, value in engines.counters(drafting).items()}
+    steps = bench.counters[kind].read()
+    if kind == "preempted":
+        steps["preemptions"] = engines.preemptions(drafting)
     greedy = range(0, len(plain), 2) if given.get("sampled") else range(len(plain))
     same = [list(plain[i].token_ids) == list(copied[i].token_ids) for i in greedy]
     tokens = sum(len(plain[i].token_ids) for i in range(len(plain)))
@@ -119,6 +124,7 @@ def check_case(bench: Bench, name: str) -> dict[str, Any]:
     if "logprobs" in given:
         found["logprobs apart"] = max(map(_apart, plain, copied))
     found["holds"] = all(same) and found.get("repeated", 0) == found.get("sampled", 0)
+    found["holds"] = found["holds"] and found["drafted"] > 0 and found.get("preemptions", 1) > 0
     found["holds"] = found["holds"] and found.get("logprobs apart", 0.0) <= LOGPROBS_APART
     return found
 

@@ -51,6 +51,7 @@ class Method:
         if "copyspec" in settings:
             settings = plug_in.config(settings["copyspec"])
         self.llm = engines.engine(folder, settings or None, adaptive=adaptive)
+        self.counter = engines.Counter(self.llm)
 
     def run(self, texts: Sequence[str], options: dict[str, Any], size: int) -> list[list[int]]:
         """Outputs of all texts, so many at once."""
@@ -82,15 +83,14 @@ def measure(
     for repeat in range(options.repeat):
         first = repeat % len(order)
         for name in order[first:] + order[:first]:
-            before = engines.counters(methods[name].llm)
+            methods[name].counter.read()
             wall, cpu = perf_counter(), process_time()
             found = methods[name].run(texts, TASKS[task], size)
             seconds[name].append((perf_counter() - wall, process_time() - cpu))
-            after = engines.counters(methods[name].llm)
             if outputs.setdefault(name, found) != found:
                 raise ValueError(f"{name} does not repeat its outputs")
             if not repeat:
-                counted[name] = {key: after[key] - before[key] for key in after}
+                counted[name] = methods[name].counter.read()
     expected, base = outputs["none"], seconds["none"]
     tokens = sum(map(len, expected))
     return {
@@ -133,7 +133,7 @@ def main(words: Sequence[str] | None = None) -> int:
                 print(f"\n{task}: {len(texts)} texts, {size} at once")
                 for name, figures in found.items():
                     equal = equal and figures["equal"] == len(texts)
-                    passes = figures["tokens"] / (figures["steps"] + len(texts)) if figures["steps"] else 1.0
+                    passes = figures["tokens"] / (figures["passes"] or figures["tokens"])
                     times = (
                         f"{figures['seconds']:7.2f} s {figures['speedup']:5.2f}x, CPU {figures['cpu_speedup']:5.2f}x"
                     )
