@@ -133,10 +133,11 @@ def _apart(plain: Any, copied: Any) -> float:
     """The largest difference of the log-probabilities of two equal outputs."""
     if list(plain.token_ids) != list(copied.token_ids):
         return 0.0  # counted as such
-    return max(
+    apart: float = max(
         abs(one[token].logprob - other[token].logprob)
         for one, other, token in zip(plain.logprobs, copied.logprobs, plain.token_ids, strict=True)
     )
+    return apart
 
 
 def check_frequencies(bench: Bench, draws: int) -> dict[str, Any]:

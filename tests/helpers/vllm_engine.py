@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -26,9 +26,11 @@ class Parameters:
     max_tokens: int | None = 64
     min_tokens: int = 0
     extra_args: dict[str, Any] | None = None
+    temperature: float = 0.0
+    seed: int | None = None
 
     def clone(self) -> Parameters:
-        return Parameters(self.max_tokens, self.min_tokens, None if self.extra_args is None else dict(self.extra_args))
+        return replace(self, extra_args=None if self.extra_args is None else dict(self.extra_args))
 
 
 @dataclass

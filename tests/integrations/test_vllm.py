@@ -257,6 +257,20 @@ def test_costs_are_those_of_the_tokens_of_a_step() -> None:
     assert costs.slope(10) == pytest.approx(1e-3, rel=0.2)
 
 
+def test_rows_that_are_sampled_with_a_seed_draft_whatever_it_costs() -> None:
+    """vLLM's random stream depends on what was drafted."""
+    runner = Runner(engine_config(adaptive=True))
+    for _ in range(50):
+        for tokens in (2, 34):
+            runner.drafter._costs.observe(tokens, 1e-3 * tokens**2)
+    seeded = Parameters(max_tokens=None, temperature=0.8, seed=1)
+    rows = [request(1, copying(seeded, edit_source=text(1))), request(1, told(1))]
+    for number, each in enumerate(rows):
+        runner.add(str(number), each)
+    drafts = runner.step()
+    assert len(drafts[0]) == 16 and len(drafts[1]) < 16
+
+
 def test_probabilities_are_corrected_by_what_was_accepted() -> None:
     calibration = Calibration()
     for _ in range(60):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         StoppingCriteriaList,
     )
     from transformers.generation.streamers import BaseStreamer
-    from transformers.utils import ModelOutput
+    from transformers.utils.generic import ModelOutput
 
     from copyspec.engine.call_options import CallOptions
     from copyspec.engine.engine import Engine
@@ -80,7 +80,7 @@ class CustomGenerate:
         jobs, _ = engine.jobs(list(rows.prompts), own.get("references"), options)
         call = _Call(engine, model, rows, jobs, options)
         call.prepare(logits_processor, stopping_criteria, generation_config)
-        streamer = given.get("streamer") or lost.get("streamer")
+        streamer: Any = given.get("streamer") or lost.get("streamer")
         if own.get("copyspec_streamer") is not None:
             streamer = own["copyspec_streamer"]
             streamer.put(input_ids.cpu())

@@ -57,16 +57,13 @@ def sequences(ids: torch.Tensor, outputs: Sequence[Sequence[int]], pad: int) -> 
     return cast("torch.LongTensor", torch.cat([ids, torch.tensor(filled, dtype=ids.dtype, device=ids.device)], dim=1))
 
 
-def stacked(records: Sequence[Record] | None) -> tuple[torch.FloatTensor, ...] | None:
-    """The scores of each step, [rows, V]: zeros for rows that had ended."""
+def stacked(records: Sequence[Record] | None) -> tuple[torch.Tensor] | None:
+    """The scores of each step, [rows, V]: zeros for rows that had ended. transformers' types have one step."""
     if records is None:
         return None
     zeros = torch.zeros_like(records[0].scores[0])
     steps = range(max(len(record.scores) for record in records))
-    return tuple(
-        cast(
-            "torch.FloatTensor",
-            torch.stack([each.scores[step] if step < len(each.scores) else zeros for each in records]),
-        )
-        for step in steps
+    found = (
+        torch.stack([each.scores[step] if step < len(each.scores) else zeros for each in records]) for step in steps
     )
+    return cast("tuple[torch.Tensor]", tuple(found))

@@ -36,7 +36,7 @@ OF_THE_BATCH = (SynthIDTextWatermarkLogitsProcessor, UnbatchedClassifierFreeGuid
 """They keep what they know of all rows between calls, and count on one call for each token."""
 
 
-class RowProcessors(LogitsProcessor):  # type: ignore[no-untyped-call]
+class RowProcessors(LogitsProcessor):
     """The processors of one row, called with the padding before its prompt."""
 
     def __init__(self, processors: Sequence[LogitsProcessor], padding: torch.Tensor) -> None:
@@ -49,7 +49,7 @@ class RowProcessors(LogitsProcessor):  # type: ignore[no-untyped-call]
         return cast("torch.FloatTensor", self._processors(input_ids, scores))
 
 
-class Record(LogitsProcessor):  # type: ignore[no-untyped-call]
+class Record(LogitsProcessor):
     """Keeps the scores of each output token at its place among the processors."""
 
     def __init__(self) -> None:

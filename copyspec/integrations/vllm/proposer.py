@@ -81,27 +81,35 @@ class Proposer:
             rows, drafted, since = self._last
             self._costs.observe(rows + drafted, max(started - since, 1e-6))
         self._verified.clear()
-        rows = [
+        followed = [
             self._followed(slot, sampled, num_tokens_no_spec, token_ids_cpu)
             for slot, sampled in enumerate(sampled_token_ids)
         ]
         if self._verified:
             self._calibration.observe(self._verified)
-        budget = self._step_budget(len(rows))
-        chains = [NOTHING if row is None else self._chain(row, budget) for row in rows]
-        self._forget_ended(len(rows))
-        drafts = self._chosen(chains)
-        for row, (_, scores), draft in zip(rows, chains, drafts, strict=True):
+        budget = self._step_budget(len(followed))
+        chains = [NOTHING if row is None else self._chain(row, budget) for row in followed]
+        self._forget_ended(len(followed))
+        drafts = self._chosen(chains, [row is not None and row.repeats for row in followed])
+        for row, (_, scores), draft in zip(followed, chains, drafts, strict=True):
             if row is not None:
                 row.drafted = scores[: len(draft)]
         self._last = (len(drafts), sum(map(len, drafts)), perf_counter()) if decoding else None
         return drafts
 
-    def _chosen(self, chains: Sequence[Chain]) -> list[list[int]]:
-        """The drafts of a step."""
+    def _chosen(self, chains: Sequence[Chain], repeats: Sequence[bool]) -> list[list[int]]:
+        """The drafts of a step: those that pay, and all of rows that must repeat."""
         if not self._adaptive:
             return cut(chains, LEAST_SCORE)
-        return self._costs.fit([(tokens, self._calibration.apply(scores)) for tokens, scores in chains])
+        priced = [
+            NOTHING if fixed else (tokens, self._calibration.apply(scores))
+            for (tokens, scores), fixed in zip(chains, repeats, strict=True)
+        ]
+        drafts = self._costs.fit(priced)
+        if not any(repeats):
+            return drafts
+        every = cut(chains, LEAST_SCORE)
+        return [every[slot] if fixed else drafts[slot] for slot, fixed in enumerate(repeats)]
 
     def _step_budget(self, rows: int) -> Budget:
         """Nodes of a row's tree, and what one costs: what cannot pay is not grown."""
@@ -135,7 +143,7 @@ class Proposer:
         if room <= 0:
             return NOTHING
         try:
-            tree = row.drafter.propose(budget).first_chain()
+            tree = row.drafter.propose(self._budget if row.repeats else budget).first_chain()
         except Exception:
             self._tell_failure()
             return NOTHING

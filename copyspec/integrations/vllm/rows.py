@@ -27,10 +27,12 @@ class Row:
     request: object  # the engine's own object for it, or what stands for it where that is not known
     drafter: Drafter
     prompt_length: int
-    seen: int = 0  # output tokens that the drafter knows
-    last: int = -1  # the last of them
     max_tokens: int | None = None
     min_tokens: int = 0
+    repeats: bool = False
+    """Sampled with a seed: vLLM's random stream depends on its drafts, which must not depend on what steps cost."""
+    seen: int = 0  # output tokens that the drafter knows
+    last: int = -1  # the last of them
     drafted: Sequence[float] = ()  # probabilities of the tokens that are being verified
 
     def follow(self, tokens: Sequence[int]) -> None:
@@ -69,7 +71,8 @@ class RowMaker:
         sources = self._sources(prompt, getattr(parameters, "extra_args", None))
         drafter = drafters.create(sources, self._eos, ngrams=self._ngrams)
         max_tokens, min_tokens = getattr(parameters, "max_tokens", None), getattr(parameters, "min_tokens", 0)
-        return Row(request, drafter, len(prompt), max_tokens=max_tokens, min_tokens=min_tokens or 0)
+        repeats = bool(getattr(parameters, "temperature", 0)) and getattr(parameters, "seed", None) is not None
+        return Row(request, drafter, len(prompt), max_tokens, min_tokens or 0, repeats)
 
     def _sources(self, prompt: Sequence[int], extra_args: Mapping[str, Any] | None) -> list[Source]:
         edit: Text | None = None
