@@ -64,7 +64,7 @@ def measure(rows: int, *, drafts: bool) -> tuple[float, int]:
     texts *= -(-rows // len(texts))
     meter = Meter()
     forward, propose, accept = engine.model.forward, CopyDrafter.propose, CopyDrafter.accept
-    engine.model.forward = meter.around(forward, is_pass=True)  # type: ignore[method-assign]
+    engine.model.forward = meter.around(forward, is_pass=True)
     CopyDrafter.propose = meter.around(propose, is_pass=False)  # type: ignore[assignment, method-assign]
     CopyDrafter.accept = meter.around(accept, is_pass=False)  # type: ignore[assignment, method-assign]
     try:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from transformers import GenerationMixin
-    from transformers.utils import ModelOutput
+    from transformers.utils.generic import ModelOutput
 
 
 def next_arguments(
