@@ -46,7 +46,7 @@ Method = Callable[[str, TokenRow], Drafter]
 
 def copyspec_drafter(task: str, row: TokenRow) -> Drafter:
     """As `copyspec.generate` drafts by default. See `row_sources`."""
-    return create(row_sources(task, row), frozenset({row.output[-1]}), ngrams=row.ngrams)
+    return create(row_sources(task, row), frozenset({row.output[-1]}), ngrams=row.ngrams, breaks=row.breaks)
 
 
 def row_sources(task: str, row: TokenRow) -> list[Source]:

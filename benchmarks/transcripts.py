@@ -15,7 +15,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from copyspec.drafters.ngrams import NGrams, WordNGrams
-from copyspec.text_blocks import find_blocks, token_starts
+from copyspec.text_blocks import break_tokens, encode_block, find_blocks
 
 EDIT_TASKS = frozenset({"gec", "gec_document", "code_edit"})
 """Tasks whose first reference is the text being edited; elsewhere references are plain references."""
@@ -54,6 +54,8 @@ class TokenRow:
     """What is known of the language, in the tokens of the row."""
     blocks: Sequence[tuple[list[int], list[tuple[int, int]], tuple[int, int]]] = ()
     """Of the prompt, with `Source.starts` and `Source.place` of each."""
+    breaks: frozenset[int] = frozenset()
+    """See `text_blocks.break_tokens`."""
 
 
 def read_transcripts(paths: Iterable[str | Path]) -> list[Transcript]:
@@ -112,17 +114,21 @@ def tokenise(row: Transcript, tokenizer: Tokenizer, eos: int) -> TokenRow:
     def encode(text: str) -> list[int]:
         return list(tokenizer.encode(text, add_special_tokens=False).ids)
 
+    def place(text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        encoded = tokenizer.encode(text, add_special_tokens=False)
+        return list(encoded.ids), list(encoded.offsets)
+
     blocks = []
-    for block in find_blocks(row.prompt):
-        encoded = tokenizer.encode(row.prompt[block.start : block.stop], add_special_tokens=False)
-        places = [(start - block.start, bucket) for start, bucket in block.starts]
-        blocks.append((list(encoded.ids), token_starts(places, encoded.offsets), (block.start, block.stop)))
+    for found in find_blocks(row.prompt):
+        block = encode_block(row.prompt, found, place, place)
+        blocks.append((block.ids, block.starts, (found.start, found.stop)))
     return TokenRow(
         encode(row.prompt),
         [encode(text) for text in row.references],
         [*encode(row.output), eos],
         ngrams(tokenizer),
         blocks,
+        breaks(tokenizer),
     )
 
 
@@ -134,6 +140,12 @@ def ngrams(tokenizer: Tokenizer) -> NGrams:
         return [encoding.ids for encoding in tokenizer.encode_batch(list(texts), add_special_tokens=False)]
 
     return NGrams(WordNGrams.read(), encode)
+
+
+@lru_cache(maxsize=1)
+def breaks(tokenizer: Tokenizer) -> frozenset[int]:
+    """Tokens that labels and openings end with."""
+    return break_tokens(lambda text: tokenizer.encode(text, add_special_tokens=False).ids)
 
 
 def quantile(values: Sequence[float], q: float) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 from copyspec.budget import Budget
@@ -51,8 +51,9 @@ class BlendDrafter(_Harvesting, CopyDrafter):
         eos: int | None,
         continues_prompt: bool = True,
         ngrams: NGrams | None = None,
+        breaks: Set[int] = frozenset(),
     ) -> None:
-        super().__init__(sources, eos=eos, continues_prompt=continues_prompt, ngrams=ngrams)
+        super().__init__(sources, eos=eos, continues_prompt=continues_prompt, ngrams=ngrams, breaks=breaks)
         self._predictors = list(predictors)
         self._blended = Blended()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from operator import itemgetter
 
 from copyspec.budget import Budget
@@ -24,7 +24,8 @@ class CopyDrafter:
     `eos` is drafted where the edited text or a reference ends; None: no end is drafted. `continues_prompt`: the
     last source of kind `prompt` stands directly before the output, as it does for decoder-only models; where it
     does not, and nothing is said to be edited, that source is followed as a text that the output may edit.
-    `ngrams`: of the target's tokenizer, for where there is nothing to copy.
+    `ngrams`: of the target's tokenizer, for where there is nothing to copy. `breaks`: tokens behind which what the
+    output says first may be over, and the edited text begin.
     """
 
     def __init__(
@@ -34,11 +35,12 @@ class CopyDrafter:
         eos: int | None,
         continues_prompt: bool = True,
         ngrams: NGrams | None = None,
+        breaks: Set[int] = frozenset(),
     ) -> None:
         self._ngrams = ngrams
         self._corpus = Corpus(sources, eos, continues_prompt)
-        self._tracker = Tracker(self._corpus)
-        self._estimates = Estimates()
+        self._tracker = Tracker(self._corpus, breaks)
+        self._estimates = Estimates(found=bool(self._corpus.text_starts))
         self._cursors: list[Cursor] = []
         self._grown = NOTHING
 

@@ -24,7 +24,7 @@ LIKELY = EVEN - 3
 
 COMMON_TOKENS = 16
 OWN_COUNT = 3  # what a token of the output counts in frequencies, a token of a source counting 1
-_KINDS = {"edit": EDIT, "reference": REFERENCE, "prompt": PROMPT, "block": PROMPT}
+_KINDS = {"edit": EDIT, "reference": REFERENCE, "prompt": PROMPT, "block": REFERENCE}
 _DUPLICATE_TOKENS = 8  # a shorter reference found inside a prompt is as likely chance as quotation
 
 

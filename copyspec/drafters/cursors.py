@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from copyspec.drafters.corpus import EDIT, REFERENCE, WRITTEN, Corpus
 from copyspec.drafters.followed import INSTRUCTION, WITHIN, Copied, EncoderInput, FoundText, followed_text
 from copyspec.drafters.growth import Cursor
 from copyspec.drafters.situations import (
+    EDIT_LATER,
     EDIT_START,
     FAR_BY_KIND,
     INPUT_LATER,
@@ -20,13 +21,16 @@ from copyspec.drafters.situations import (
     RESUMED_BY_KIND,
     START,
     STRIDE,
+    later_start,
     resumed,
     resumed_shifts,
 )
 from copyspec.drafters.suffix import LONGEST, matches
+from copyspec.text_blocks import GAP
 
 NEAR = 32  # positions after the place copied from last that count as near it
 LONG_RUN = 4  # tokens copied in a row, outside followed text, after which a copy is expected to resume
+FIRST_DIFFER = 2  # tokens of an output that may stand in place of those that the edited text starts with
 RESUME_WITHIN = 6  # tokens after a copy broke off within which it may resume
 RESUME_FOLLOWED_WITHIN = 48  # the same in followed text, which is followed to its end
 
@@ -34,8 +38,8 @@ RESUME_FOLLOWED_WITHIN = 48  # the same in followed text, which is followed to i
 class Tracker:
     """Where the output stands in the row's sources: suffix matches, edit alignment, copies that broke off."""
 
-    def __init__(self, corpus: Corpus) -> None:
-        self._corpus = corpus
+    def __init__(self, corpus: Corpus, breaks: Set[int] = frozenset()) -> None:
+        self._corpus, self._breaks = corpus, breaks
         self._followed = followed_text(corpus)
         self._copied = Copied(anchor=self._followed.start)
 
@@ -65,7 +69,9 @@ class Tracker:
             cursors.append((position, family * STRIDE + length))
         if len(corpus.tokens) == output_start:
             self._add_starts(cursors)
-        elif copied.since and anchor > 0:
+            return cursors
+        self._add_later_starts(cursors)
+        if copied.since and anchor > 0:
             self._add_resumed(cursors)
         return cursors
 
@@ -91,6 +97,8 @@ class Tracker:
         ):  # what the prompt's end matches tells less of them than how they are set apart
             cursors[:] = [cursor for cursor in cursors if cursor[0] not in corpus.text_starts]
             cursors += [(start, PROMPT_START * STRIDE + bucket) for start, bucket in corpus.text_starts.items()]
+            if corpus.text_starts:
+                return
         seen = {position for position, _ in cursors}
         if isinstance(followed, EncoderInput):
             later = range(followed.start + 1, min(followed.start + INSTRUCTION + 1, followed.stop))
@@ -100,10 +108,31 @@ class Tracker:
             cursors.append((followed.start, EDIT_START * STRIDE))
         cursors += [(start, REFERENCE_START * STRIDE) for start in corpus.starts(REFERENCE) if start not in seen]
 
+    def _add_later_starts(self, cursors: list[Cursor]) -> None:
+        """Behind a label, a sentence or an opening of the model's own the edited text may begin."""
+        corpus, followed, anchor = self._corpus, self._followed, self._copied.anchor
+        is_break = corpus.tokens[-1] in self._breaks
+        starts: list[Cursor] = []
+        if isinstance(followed, FoundText):
+            written = len(corpus.tokens) - corpus.output_start
+            if is_break and not followed.holds:
+                starts = [(start, later_start(corpus.text_starts[start])) for start in corpus.likely_starts]
+            elif not anchor and written <= FIRST_DIFFER:
+                starts = [
+                    (start + written, later_start(corpus.text_starts[start], differs=True))
+                    for start in corpus.likely_starts
+                ]
+        elif is_break and anchor == followed.start > 0:
+            starts = [(anchor, EDIT_LATER)]
+        if not starts:
+            return
+        seen = {position for position, _ in cursors}
+        cursors += [start for start in starts if start[0] not in seen]
+
     def _add_resumed(self, cursors: list[Cursor]) -> None:
         """Where nothing matches, a copy that broke off may resume: past a substitution, insertion or deletion."""
         corpus, followed, copied = self._corpus, self._followed, self._copied
-        anchor, since = copied.anchor, copied.since
+        anchor, since, output_start = copied.anchor, copied.since, corpus.output_start
         kind = corpus.kinds[anchor] if anchor < corpus.output_start else WRITTEN
         is_followed = followed.holds and followed.start <= anchor <= followed.stop
         if is_followed or kind == EDIT:
@@ -116,6 +145,8 @@ class Tracker:
         end = len(corpus.tokens) if kind == WRITTEN else corpus.output_start
         for shift in resumed_shifts(since):
             position = anchor + shift
+            if position < output_start and corpus.tokens[position] == GAP:
+                position += 1
             if position < end and position not in seen and (kind == WRITTEN or corpus.kinds[position] == kind):
                 cursors.append((position, family + resumed(since, shift)))
 

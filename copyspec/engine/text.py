@@ -6,11 +6,12 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Literal
 
 from copyspec.engine.chat import ChatError, Message, map_texts, render, unused_mark
 from copyspec.forks import at_rest
+from copyspec.text_blocks import break_tokens
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -127,6 +128,11 @@ class Codec:
         text = self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         assert isinstance(text, str)
         return text
+
+    @cached_property
+    def breaks(self) -> frozenset[int]:
+        """Tokens behind which what an output says first may be over, and a copy begin."""
+        return break_tokens(lambda text: self.encode(text).ids)
 
     def special_id(self, text: str) -> int | None:
         """The id of the special token that `text` is."""
