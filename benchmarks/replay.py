@@ -56,7 +56,7 @@ def row_sources(task: str, row: TokenRow) -> list[Source]:
         for index, tokens in enumerate(row.references)
     ]
     if not sources:
-        sources += [Source(tokens, "block", starts, place) for tokens, starts, place in row.blocks]
+        sources += row.blocks
     return [*sources, Source(row.prompt, "prompt")]
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from copyspec.drafters.ngrams import NGrams, WordNGrams
+from copyspec.sources import Source
 from copyspec.text_blocks import break_tokens, encode_block, find_blocks
 
 EDIT_TASKS = frozenset({"gec", "gec_document", "code_edit"})
@@ -52,8 +53,8 @@ class TokenRow:
     output: list[int]
     ngrams: NGrams | None = None
     """What is known of the language, in the tokens of the row."""
-    blocks: Sequence[tuple[list[int], list[tuple[int, int]], tuple[int, int]]] = ()
-    """Of the prompt, with `Source.starts` and `Source.place` of each."""
+    blocks: Sequence[Source] = ()
+    """Of the prompt."""
     breaks: frozenset[int] = frozenset()
     """See `text_blocks.break_tokens`."""
 
@@ -120,8 +121,8 @@ def tokenise(row: Transcript, tokenizer: Tokenizer, eos: int) -> TokenRow:
 
     blocks = []
     for found in find_blocks(row.prompt):
-        block = encode_block(row.prompt, found, place, place)
-        blocks.append((block.ids, block.starts, (found.start, found.stop)))
+        block = encode_block(row.prompt, found, place)
+        blocks.append(Source(block.ids, "block", block.starts, (found.start, found.stop), block.ends))
     return TokenRow(
         encode(row.prompt),
         [encode(text) for text in row.references],

@@ -6,7 +6,11 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from bisect import bisect_right
 from dataclasses import dataclass, field
+from operator import itemgetter
+
+from copyspec.sources import FORK
 
 BUCKETS = 19
 """Of odds against no text being edited, each twice the one before."""
@@ -24,8 +28,7 @@ WRAPPING = 40  # characters of an opening or a closing mark
 PARAGRAPH = 100
 """Characters of a line, from which it is a paragraph if it ends like a sentence. Lines of code and verse are shorter."""
 
-GAP = -2
-"""In place of the white space between two paragraphs of a block: it equals no token."""
+END_TOKENS = 4  # of a paragraph that its last ones are encoded with
 
 _ENDS = re.compile(r"[.!?][\"')\]”’]*[ \t]*(\n\s*)(?=[\"'“(]?[^\W\d_a-z])")
 _BREAKS = (":", ":\n", ":\n\n", "\n", "\n\n", ">", ">\n", "```\n", '"', "“", "'", "‘", "«", "„", "`", "**", "> ", "- ")
@@ -169,33 +172,40 @@ def _wraps(candidate: Candidate, blocks: Iterable[Block]) -> bool:
 class EncodedBlock:
     """The tokens of a block."""
 
-    ids: list[int]
+    ids: list[int]  # FORK in front of what follows a paragraph's end
     starts: list[tuple[int, int]]  # where an edited text may start: (token, bucket)
-    pieces: list[int]  # first token of each paragraph
+    ends: list[list[int]]  # by FORK, what the output may end with there instead
 
 
-def encode_block(text: str, block: Block, first: Encode, later: Encode) -> EncodedBlock:
-    """The tokens that `block` of `text` has in an output; `first` encodes what comes before any paragraph's end.
+def encode_block(text: str, block: Block, encode: Encode) -> EncodedBlock:
+    """The tokens that `block` of `text` has in an output, which may leave it behind any paragraph.
 
-    A paragraph's last sentence often ends in another token there, for many tokenizers join it with the line break
-    behind it: paragraphs are encoded one by one.
+    Many tokenizers join a paragraph's last mark with the line breaks behind it: where the output goes on with
+    something else, that token is another one.
     """
     own = text[block.start : block.stop]
+    tokens, places = encode(own)
     ids: list[int] = []
     offsets: list[tuple[int, int]] = []
-    pieces: list[int] = []
-    at, encode = 0, first
-    for stop, after in [*_paragraph_ends(own), (len(own), len(own))]:
-        pieces.append(len(ids))
-        tokens, places = encode(own[at:stop])
-        ids += tokens
-        offsets += [(start + at, end + at) for start, end in places]
-        if after > stop:
-            ids.append(GAP)
-            offsets.append((stop, after))
-        at, encode = after, later
+    ends: list[list[int]] = []
+    done = 0
+    for stop in _paragraph_ends(own) if places else ():
+        at = bisect_right(places, stop, key=itemgetter(1))  # the token that holds the line break
+        back = max(done, at - END_TOKENS)
+        ending = list(encode(own[places[back][0] : stop])[0]) if back < at < len(tokens) else []
+        same = 0
+        while back + same < at and same < len(ending) and ending[same] == tokens[back + same]:
+            same += 1
+        if back + same < at:
+            continue  # cut otherwise from here on: nothing is known of its end
+        ids += [*tokens[done:at], FORK]
+        offsets += [*places[done:at], (stop, stop)]
+        ends.append(ending[same:])
+        done = at
+    ids += tokens[done:]
+    offsets += places[done:]
     starts = [(start - block.start, bucket) for start, bucket in block.starts]
-    return EncodedBlock(ids, token_starts(starts, offsets), pieces)
+    return EncodedBlock(ids, token_starts(starts, offsets), ends)
 
 
 def break_tokens(encode: Callable[[str], Sequence[int]]) -> frozenset[int]:
@@ -204,11 +214,10 @@ def break_tokens(encode: Callable[[str], Sequence[int]]) -> frozenset[int]:
     return frozenset(ids[-1] for ids in found if ids)
 
 
-def _paragraph_ends(text: str) -> Iterator[tuple[int, int]]:
-    """Where paragraphs end and the next ones start."""
+def _paragraph_ends(text: str) -> Iterator[int]:
     for match in _ENDS.finditer(text):
         if match.start(1) - (text.rfind("\n", 0, match.start(1)) + 1) >= PARAGRAPH:
-            yield match.span(1)
+            yield match.start(1)
 
 
 def candidates(text: str) -> list[Candidate]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence, Set
 
 from copyspec.drafters.corpus import EDIT, REFERENCE, WRITTEN, Corpus
 from copyspec.drafters.followed import INSTRUCTION, WITHIN, Copied, EncoderInput, FoundText, followed_text
-from copyspec.drafters.growth import Cursor
+from copyspec.drafters.growth import Cursor, forked
 from copyspec.drafters.situations import (
     EDIT_LATER,
     EDIT_START,
@@ -26,7 +26,6 @@ from copyspec.drafters.situations import (
     resumed_shifts,
 )
 from copyspec.drafters.suffix import LONGEST, matches
-from copyspec.text_blocks import GAP
 
 NEAR = 32  # positions after the place copied from last that count as near it
 LONG_RUN = 4  # tokens copied in a row, outside followed text, after which a copy is expected to resume
@@ -69,11 +68,11 @@ class Tracker:
             cursors.append((position, family * STRIDE + length))
         if len(corpus.tokens) == output_start:
             self._add_starts(cursors)
-            return cursors
+            return forked(corpus.tokens, cursors)
         self._add_later_starts(cursors)
         if copied.since and anchor > 0:
             self._add_resumed(cursors)
-        return cursors
+        return forked(corpus.tokens, cursors) if corpus.forks else cursors
 
     def follow(self, tokens: Sequence[int], taken: int, cursors: Sequence[Cursor], weights: Sequence[float]) -> None:
         """The output grows by `tokens`; the last tree held `taken` of them, and `cursors` stood where it was left."""
@@ -82,9 +81,10 @@ class Tracker:
         rest = len(tokens) - taken
         if best is not None and (taken or best[1] % STRIDE) and best[1] < EDIT_START * STRIDE:
             position, copied.run, copied.since = best[0], LENGTH[best[1]], 0
-            if rest and position < len(text) and text[position] == tokens[taken]:
-                position, rest = position + 1, rest - 1
-            copied.anchor = position
+            ways = [way for way, _ in forked(text, [(position, 0)])]
+            right = [way + 1 for way in ways if rest and way < len(text) and text[way] == tokens[taken]]
+            copied.anchor = self._corpus.behind_fork(right[0] if right else ways[0])
+            rest -= len(right[:1])
         copied.since += rest
         copied.cursor = best
         self._followed.follow(tokens, copied)
@@ -132,7 +132,7 @@ class Tracker:
     def _add_resumed(self, cursors: list[Cursor]) -> None:
         """Where nothing matches, a copy that broke off may resume: past a substitution, insertion or deletion."""
         corpus, followed, copied = self._corpus, self._followed, self._copied
-        anchor, since, output_start = copied.anchor, copied.since, corpus.output_start
+        anchor, since = copied.anchor, copied.since
         kind = corpus.kinds[anchor] if anchor < corpus.output_start else WRITTEN
         is_followed = followed.holds and followed.start <= anchor <= followed.stop
         if is_followed or kind == EDIT:
@@ -145,8 +145,6 @@ class Tracker:
         end = len(corpus.tokens) if kind == WRITTEN else corpus.output_start
         for shift in resumed_shifts(since):
             position = anchor + shift
-            if position < output_start and corpus.tokens[position] == GAP:
-                position += 1
             if position < end and position not in seen and (kind == WRITTEN or corpus.kinds[position] == kind):
                 cursors.append((position, family + resumed(since, shift)))
 

@@ -11,7 +11,7 @@ from itertools import groupby, pairwise
 from operator import itemgetter
 
 from copyspec.engine.text import Codec, Lead
-from copyspec.sources import Source
+from copyspec.sources import FORK, Source
 from copyspec.text_blocks import encode_block, find_blocks
 
 _BORDER = "<|border|>"
@@ -43,15 +43,16 @@ def prompt_blocks(codec: Codec, prompt: Sequence[int]) -> list[PromptBlock]:
         _BORDER if is_control else codec.decode(list(tokens))
         for is_control, tokens in groupby(tail, codec.special_ids.__contains__)
     )
-    first, later = (partial(_encode, codec, lead) for lead in (codec.lead(prompt, starts_text=False), "\n"))
+    encode = partial(_encode, codec, codec.lead(prompt, starts_text=False))
     own = array("q", prompt).tobytes()
     blocks = []
     for found in find_blocks(text):
-        block = encode_block(text, found, first, later)
+        block = encode_block(text, found, encode)
         if block.ids:
-            source = Source(block.ids, "block", block.starts, (found.start, found.stop))
-            borders = pairwise([*block.pieces, len(block.ids) + 1])
-            pieces = [(start, _shift(block.ids[start : stop - 1], own, start)) for start, stop in borders]
+            source = Source(block.ids, "block", block.starts, (found.start, found.stop), block.ends)
+            forks = [token for token, each in enumerate(block.ids) if each == FORK]
+            borders = pairwise([-1, *forks, len(block.ids)])
+            pieces = [(fork + 1, _shift(block.ids[fork + 1 : stop], own, fork + 1)) for fork, stop in borders]
             blocks.append(PromptBlock(source, pieces))
     return blocks
 
