@@ -140,6 +140,9 @@ _TEMPLATES = (
 )
 
 
+COMPOSED = 12  # names of them, each of which counts like another form
+
+
 def _composed(count: int, seed: int = 0) -> list[Form]:
     """Forms put together of parts, at random: in any order of text and request, in turns of any template."""
     rng, forms = random.Random(seed), []
@@ -151,7 +154,7 @@ def _composed(count: int, seed: int = 0) -> list[Form]:
         greeting, ending = rng.choice(_GREETINGS), rng.choice(_ENDINGS)
         user = joint.join(part for part in (greeting, *request, ending) if part)
         output = "{o}" if template.endswith("\n") or template == "{u}" else " {o}"
-        forms.append(_form(f"composed {number}", template.replace("{u}", user), output))
+        forms.append(_form(f"composed {number % COMPOSED}", template.replace("{u}", user), output))
     return forms
 
 
@@ -188,5 +191,9 @@ FITTED = (
         "second turn", "User:\nTell me something.\n\nAssistant:\n{s}\n\nUser:\nSay it in better words.\n\nAssistant:\n"
     ),
     _form("equals", "===\n{s}\n===\nImprove."),
+    _form("element", "<quote>{s}</quote>\n\nEdit the quotation, and keep it one.", "<quote>{o}</quote>"),
+    _form("element on lines", "Polish the body.\n\n<body>\n{s}\n</body>", "<body>\n{o}\n</body>"),
+    _form("tildes kept", "Copy-edit, the same fence around it:\n\n~~~md\n{s}\n~~~", "~~~md\n{o}\n~~~"),
+    _form("fenced answer", "Make this better: {s}", "```\n{o}\n```"),
     *_composed(60),
 )

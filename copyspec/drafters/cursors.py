@@ -95,7 +95,8 @@ class Tracker:
         if isinstance(
             followed, FoundText
         ):  # what the prompt's end matches tells less of them than how they are set apart
-            cursors[:] = [cursor for cursor in cursors if cursor[0] not in corpus.text_starts]
+            ends = {stop for _, stop in map(corpus.around, corpus.text_starts)}  # which the prompt's end may match
+            cursors[:] = [cursor for cursor in cursors if cursor[0] not in corpus.text_starts and cursor[0] not in ends]
             cursors += [(start, PROMPT_START * STRIDE + bucket) for start, bucket in corpus.text_starts.items()]
             if corpus.text_starts:
                 return
