@@ -14,9 +14,9 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from copyspec.drafters.ngrams import NGrams, WordNGrams
+from copyspec.drafters.predictors.ngrams import NGrams, WordNGrams
 from copyspec.sources import Source
-from copyspec.text_blocks import break_tokens, encode_block, find_blocks
+from copyspec.text.blocks import break_tokens, encode_block, find_blocks
 
 EDIT_TASKS = frozenset({"gec", "gec_document", "code_edit"})
 """Tasks whose first reference is the text being edited; elsewhere references are plain references."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from copyspec.engine.feed import Input
     from copyspec.engine.output_cache import OutputCache
     from copyspec.engine.results import Chunk, Comparison, Difference, Place, Result, Span, Stats
-    from copyspec.loading import LoadError
+    from copyspec.models.loading import LoadError
     from copyspec.targets.base import UnsupportedModelError
 
 __all__ = [
@@ -50,7 +50,7 @@ _EXPORTS = {
     "unload": "copyspec.api",
     "Engine": "copyspec.engine.engine",
     "Input": "copyspec.engine.feed",
-    "LoadError": "copyspec.loading",
+    "LoadError": "copyspec.models.loading",
     "OutputCache": "copyspec.engine.output_cache",
     "Chunk": "copyspec.engine.results",
     "Comparison": "copyspec.engine.results",

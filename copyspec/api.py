@@ -8,24 +8,24 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import fields
 from typing import TYPE_CHECKING, Literal, TypedDict, overload
 
-from copyspec import aio
 from copyspec.checks import check_flag, shown
+from copyspec.engine import aio
 from copyspec.engine.call_options import check_options
 from copyspec.engine.comparison import compare_jobs
 from copyspec.engine.engine import Engine
 from copyspec.engine.keywords import GenerateOptions, reject_unknown
-from copyspec.engine.prompts import parse_prompts
-from copyspec.engine.reference_texts import references
+from copyspec.engine.registry import Registry
 from copyspec.engine.results import Chunk, Comparison, Result
-from copyspec.loading import BUNDLED, MODEL_VARIABLE, ModelChoice, check_dtype, choose_default, named
-from copyspec.registry import Registry
+from copyspec.models.loading import BUNDLED, MODEL_VARIABLE, ModelChoice, check_dtype, choose_default, named
+from copyspec.text.prompts import parse_prompts
+from copyspec.text.references import references
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
     from typing_extensions import Unpack
 
-    from copyspec.engine.prompts import ManyPrompts, OnePrompt
+    from copyspec.text.prompts import ManyPrompts, OnePrompt
 
 __all__ = ["agenerate", "compare", "configure", "generate", "load", "references", "unload"]
 

@@ -99,7 +99,7 @@ def between(text: str, name: str, content: str) -> str:
 
 def replayed() -> Iterator[tuple[str, str, Callable[[], str]]]:
     """The tables of the replay, made from its committed figures; none where there are none."""
-    from benchmarks import replay_tables
+    from benchmarks.replay import tables as replay_tables
 
     report = replay_tables.read()
     if report is not None:

@@ -6,34 +6,40 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .citing import Citation, citations
-    from .correctors import Corrector, FunctionCorrector, ModelCorrector, ModelOptions, Outcome
     from .documents import Edit, Format, FormatError, Part, Refusal, Segment
-    from .earlier import EarlierCorrections
-    from .editing import Edited, EditOptions, EditPipeline
-    from .editing import decoded as decoded_text
-    from .edits import apply, shift
-    from .files import FileJob, FileOptions, FileReport, Listener, correct_files
+    from .editing.correctors import (
+        Corrector,
+        FunctionCorrector,
+        ModelCorrector,
+        ModelOptions,
+        Outcome,
+    )
+    from .editing.files import FileJob, FileOptions, FileReport, Listener, correct_files
+    from .editing.gec import Correction, GECPipeline, correction_prompt
+    from .editing.instructed import Edited, EditOptions, EditPipeline
+    from .editing.instructed import decoded as decoded_text
+    from .editing.journal import JournalError
+    from .editing.output import AtomicFile
+    from .editing.paths import Skipped, expand, suffixes_of
+    from .editing.runner import Done, Runner, RunOptions, Work
+    from .editing.segmentation import splitter
+    from .editing.summary import Summary
+    from .edits.diff import apply, shift
+    from .edits.earlier import EarlierCorrections
+    from .edits.redline import Redline
+    from .edits.redline import html as redline_html
+    from .edits.render import EditRows, unified_diff
     from .formats import NAMES as FORMATS
     from .formats import DocxFormat, FormatOptions, format_of
     from .formats.m2 import annotated
-    from .gec import Correction, GECPipeline, correction_prompt
-    from .guards import GuardOptions
-    from .iterative_rag import IterativeRAG, RAGAnswer, RAGStream, ShownDocument
-    from .journal import JournalError
-    from .knn_datastore import KNNDatastore
-    from .knn_lm import KNNLM, KNNAnswer, KNNOptions
+    from .guards.guards import GuardOptions
     from .models import answers_plain_text
-    from .output import AtomicFile
-    from .paths import Skipped, expand, suffixes_of
-    from .quoting import Quote, answer, best_passage, content_words, quote_prompt
-    from .rag_options import Speculation
-    from .redline import Redline
-    from .redline import html as redline_html
-    from .render import EditRows, unified_diff
-    from .runner import Done, Runner, RunOptions, Work
-    from .segmentation import splitter
-    from .summary import Summary
+    from .rag.citing import Citation, citations
+    from .rag.iterative import IterativeRAG, RAGAnswer, RAGStream, ShownDocument
+    from .rag.knn_datastore import KNNDatastore
+    from .rag.knn_lm import KNNLM, KNNAnswer, KNNOptions
+    from .rag.options import Speculation
+    from .rag.quoting import Quote, answer, best_passage, content_words, quote_prompt
 
 __all__ = [
     "FORMATS",
@@ -104,36 +110,36 @@ __all__ = [
 
 # Imported where first used, as in copyspec itself: what needs no model loads none of torch. [module: its names]
 _EXPORTS = {
-    "citing": ("Citation", "citations"),
-    "correctors": ("Corrector", "FunctionCorrector", "ModelCorrector", "ModelOptions", "Outcome"),
+    "rag.citing": ("Citation", "citations"),
+    "editing.correctors": ("Corrector", "FunctionCorrector", "ModelCorrector", "ModelOptions", "Outcome"),
     "documents": ("Edit", "Format", "FormatError", "Part", "Refusal", "Segment"),
-    "earlier": ("EarlierCorrections",),
-    "editing": ("Edited", "EditOptions", "EditPipeline"),
-    "edits": ("apply", "shift"),
-    "files": ("FileJob", "FileOptions", "FileReport", "Listener", "correct_files"),
+    "edits.earlier": ("EarlierCorrections",),
+    "editing.instructed": ("Edited", "EditOptions", "EditPipeline"),
+    "edits.diff": ("apply", "shift"),
+    "editing.files": ("FileJob", "FileOptions", "FileReport", "Listener", "correct_files"),
     "formats": ("DocxFormat", "FormatOptions", "format_of"),
     "formats.m2": ("annotated",),
-    "gec": ("Correction", "GECPipeline", "correction_prompt"),
-    "guards": ("GuardOptions",),
-    "iterative_rag": ("IterativeRAG", "RAGAnswer", "RAGStream", "ShownDocument"),
-    "journal": ("JournalError",),
-    "knn_datastore": ("KNNDatastore",),
-    "knn_lm": ("KNNLM", "KNNAnswer", "KNNOptions"),
+    "editing.gec": ("Correction", "GECPipeline", "correction_prompt"),
+    "guards.guards": ("GuardOptions",),
+    "rag.iterative": ("IterativeRAG", "RAGAnswer", "RAGStream", "ShownDocument"),
+    "editing.journal": ("JournalError",),
+    "rag.knn_datastore": ("KNNDatastore",),
+    "rag.knn_lm": ("KNNLM", "KNNAnswer", "KNNOptions"),
     "models": ("answers_plain_text",),
-    "output": ("AtomicFile",),
-    "paths": ("Skipped", "expand", "suffixes_of"),
-    "quoting": ("Quote", "answer", "best_passage", "content_words", "quote_prompt"),
-    "rag_options": ("Speculation",),
-    "redline": ("Redline",),
-    "render": ("EditRows", "unified_diff"),
-    "runner": ("Done", "Runner", "RunOptions", "Work"),
-    "segmentation": ("splitter",),
-    "summary": ("Summary",),
+    "editing.output": ("AtomicFile",),
+    "editing.paths": ("Skipped", "expand", "suffixes_of"),
+    "rag.quoting": ("Quote", "answer", "best_passage", "content_words", "quote_prompt"),
+    "rag.options": ("Speculation",),
+    "edits.redline": ("Redline",),
+    "edits.render": ("EditRows", "unified_diff"),
+    "editing.runner": ("Done", "Runner", "RunOptions", "Work"),
+    "editing.segmentation": ("splitter",),
+    "editing.summary": ("Summary",),
 }
 _RENAMED = {
-    "decoded_text": ("editing", "decoded"),
+    "decoded_text": ("editing.instructed", "decoded"),
     "FORMATS": ("formats", "NAMES"),
-    "redline_html": ("redline", "html"),
+    "redline_html": ("edits.redline", "html"),
 }
 _PLACES = {name: (module, name) for module, names in _EXPORTS.items() for name in names} | _RENAMED
 

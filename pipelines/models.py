@@ -45,7 +45,7 @@ def answers_plain_text(engine: Engine) -> bool:
 
 def is_bundled(engine: Engine) -> bool:
     """Whether it is the model of the package, which knows its own instructions only."""
-    from copyspec.loading import BUNDLED
+    from copyspec.models.loading import BUNDLED
 
     path = getattr(engine.model.config, "_name_or_path", "")
     return bool(path) and os.path.realpath(path) == os.path.realpath(BUNDLED)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from .base import Hit, Retriever
 from .bm25 import BM25Retriever, words
-from .continuations import Continuation, Match
 from .corpora import Corpora, Corpus, load_corpus, load_retriever, tokenizer_fingerprint
-from .datastore import Datastore
 from .dense import DenseRetriever, FaissRetriever
 from .embedding import HuggingFaceEmbedder
 from .faiss_index import FaissIndex, FaissOptions
 from .files import IndexFileError
 from .passages import Document, Passage, load_passages, read_documents, split_passages
-from .scheduler import Costs, Plan, Scheduler
 from .shortlist import Shortlist, shortlist_of
-from .speculative import Answer, SpeculationStats, SpeculativeRetriever
+from .speculative.retriever import Answer, SpeculationStats, SpeculativeRetriever
+from .speculative.scheduler import Costs, Plan, Scheduler
+from .speculative.worker import Search, Worker
+from .tokens.continuations import Continuation, Match
+from .tokens.datastore import Datastore
 from .vectors import ExactIndex, VectorIndex
-from .worker import Search, Worker
 
 __all__ = [
     "Answer",

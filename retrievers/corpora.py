@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from copyspec.fingerprints import tokenizer_fingerprint as tokenizer_fingerprint
-from copyspec.loading import BUNDLED, MODEL_VARIABLE, identity
+from copyspec.models.loading import BUNDLED, MODEL_VARIABLE, identity
 
-from . import bm25, datastore, dense, files, passages
+from . import bm25, dense, files, passages
 from .base import Folder, Retriever
 from .bm25 import BM25Retriever
-from .datastore import Datastore
 from .dense import DenseRetriever, Encode, FaissRetriever
 from .embedding import HuggingFaceEmbedder
 from .faiss_index import FaissOptions
 from .passages import Document, Passage
 from .saving import Saving, remove, saving
+from .tokens import datastore
+from .tokens.datastore import Datastore
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -16,7 +16,16 @@ from .base import DEFAULT_K, Folder, Hit, check_k, check_query, check_texts
 from .faiss_index import FaissIndex, FaissOptions
 from .saving import Saving, saving
 from .shortlist import Shortlist, VectorShortlist
-from .vectors import VECTORS, ExactIndex, Metric, VectorIndex, Vectors, checked, exact_scores, read_vectors
+from .vectors import (
+    VECTORS,
+    ExactIndex,
+    Metric,
+    VectorIndex,
+    Vectors,
+    checked,
+    exact_scores,
+    read_vectors,
+)
 
 KIND = "dense"
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from copyspec.load_errors import LoadError, first_line
-from copyspec.pretrained import Pretrained
+from copyspec.models.errors import LoadError, first_line
+from copyspec.models.pretrained import Pretrained
 
 from .base import check_texts
 

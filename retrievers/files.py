@@ -18,7 +18,16 @@ from copyspec.fingerprints import fingerprint
 from copyspec.json_strings import JSONStrings
 
 from .base import Folder
-from .manifest import MANIFEST, Entry, IndexFileError, Manifest, check_facts, check_keys, manifest_bytes, parsed
+from .manifest import (
+    MANIFEST,
+    Entry,
+    IndexFileError,
+    Manifest,
+    check_facts,
+    check_keys,
+    manifest_bytes,
+    parsed,
+)
 
 __all__ = ["MANIFEST", "Entry", "IndexFileError", "Manifest", "check_facts", "check_keys", "fingerprint"]
 

@@ -23,7 +23,17 @@ from numpy.typing import NDArray
 from copyspec.filesystem import NotRegularError, flush_folder, locked, open_regular, part_name, replacing
 
 from .base import Folder
-from .manifest import MANIFEST, Entry, IndexFileError, Manifest, digest_in, entry_name, manifest_bytes, parsed, written
+from .manifest import (
+    MANIFEST,
+    Entry,
+    IndexFileError,
+    Manifest,
+    digest_in,
+    entry_name,
+    manifest_bytes,
+    parsed,
+    written,
+)
 
 LOCK = ".lock"
 LOCK_SECONDS = 5.0

@@ -24,7 +24,7 @@ from copyspec.decoding.pacing import Pacer
 if TYPE_CHECKING:
     from copyspec import Engine
     from copyspec.pipelines.langchain import ChatCopySpec
-    from tests.chains import Seen
+    from tests.helpers.chains import Seen
 
 # Tiny models are slower on several threads, and the suite runs one worker per core.
 torch.set_num_threads(1)
@@ -55,7 +55,7 @@ def steady_drafts() -> Iterator[None]:
 def engine() -> Engine:
     """A tiny model with random weights. A test module may have one of its own in its place."""
     from copyspec import Engine
-    from tests.tiny import tiny_model, tiny_tokenizer
+    from tests.helpers.tiny import tiny_model, tiny_tokenizer
 
     return Engine(tiny_model(), tiny_tokenizer(), name="tiny")
 
@@ -71,7 +71,7 @@ def llm(engine: Engine) -> ChatCopySpec:
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
     """The prompts of LangChain's models and the references of each."""
-    from tests.chains import watch
+    from tests.helpers.chains import watch
 
     return watch(monkeypatch)
 
@@ -79,7 +79,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model on disk, with the byte-level tokenizer: `texts.engine()` as the command line loads it."""
-    from tests.texts import byte_level, llama
+    from tests.helpers.texts import byte_level, llama
 
     path = tmp_path_factory.mktemp("model")
     llama(len(byte_level())).save_pretrained(path)

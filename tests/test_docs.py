@@ -14,7 +14,7 @@ import pytest
 
 from copyspec.api import ModelOptions
 from copyspec.engine.keywords import GenerateOptions
-from copyspec.loading import BUNDLED
+from copyspec.models.loading import BUNDLED
 from docs import update
 
 ROOT = Path(__file__).parent.parent

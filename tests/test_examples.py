@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from copyspec.loading import BUNDLED
+from copyspec.models.loading import BUNDLED
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))

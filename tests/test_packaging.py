@@ -72,9 +72,9 @@ def test_the_wheel_holds_all_packages_and_the_default_model(wheel: Path) -> None
     model = ROOT / "copyspec" / "default_model"
     for file in [*model.glob("*.json"), *model.glob("*.safetensors"), *model.glob("*.jinja")]:
         assert f"copyspec/default_model/{file.name}" in names
-    assert {"copyspec/py.typed", "copyspec/drafters/english.npz"} <= names
-    lists = {f"copyspec/pipelines/english_{kind}.txt.gz" for kind in ("words", "rare")}
-    assert lists | {"copyspec/pipelines/english_words.LICENSE"} <= names
+    assert {"copyspec/py.typed", "copyspec/drafters/predictors/english.npz"} <= names
+    lists = {f"copyspec/pipelines/guards/english_{kind}.txt.gz" for kind in ("words", "rare")}
+    assert lists | {"copyspec/pipelines/guards/english_words.LICENSE"} <= names
     assert not [name for name in names if name.endswith(".pyi")]
     top = {name.split("/")[0] for name in names if ".dist-info" not in name}
     assert top == {"copyspec"}, "generic top-level names would collide with users' own"

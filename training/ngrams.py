@@ -1,9 +1,9 @@
-"""Counts the n-grams of English text that drafts fall back on: writes `copyspec/drafters/english.npz` anew.
+"""Counts the n-grams of English text that drafts fall back on: writes `copyspec/drafters/predictors/english.npz` anew.
 
     python -m training.ngrams TEXTS --out FILE [--least 6 4 3] [--words 20000]
 
 TEXTS: files of one paragraph per line (gzip allowed). Nothing but counts of words goes into FILE, so it fits any
-tokenizer: see `copyspec.drafters.ngrams`, which also says what the arrays are. Takes ten seconds
+tokenizer: see `copyspec.drafters.predictors.ngrams`, which also says what the arrays are. Takes ten seconds
 and 1.2 GB for 35 MB of text; the file in the package is of `fiction`, `news_speeches`, `textbooks` and `peps`.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from copyspec.drafters.ngrams import MOST, ORDERS, Ints, Order, WordNGrams, split_words
+from copyspec.drafters.predictors.ngrams import MOST, ORDERS, Ints, Order, WordNGrams, split_words
 
 
 def read_paragraphs(paths: Sequence[Path]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-OUT = Path(__file__).parent.parent / "pipelines"
+OUT = Path(__file__).parent.parent / "pipelines" / "guards"
 
 OFTEN = 10  # a word of the texts seen so often in small letters is a word
 _TEXTS = ("textbooks", "news_speeches")  # fiction writes how people speak ("hain", "resk"), PEPs what programs say

@@ -66,7 +66,7 @@ def _both_faiss() -> bool:
 
 
 def _drafting() -> str:
-    from copyspec.drafters.compiled import IS_COMPILED
+    from copyspec.drafters.copying.compiled import IS_COMPILED
 
     if IS_COMPILED:
         return "compiled"
@@ -82,7 +82,7 @@ def _devices() -> str:
 
 
 def _default_model() -> str:
-    from copyspec.loading import BUNDLED, MODEL_VARIABLE
+    from copyspec.models.loading import BUNDLED, MODEL_VARIABLE
 
     named = os.environ.get(MODEL_VARIABLE)
     if named:

@@ -169,8 +169,8 @@ class _Encoding:
 def _add_tokens(
     corpora: Corpora, name: str, documents: Iterable[Document], model: str | None, duplicates: bool
 ) -> Corpus:
-    from copyspec.loading import choose_default, named
-    from copyspec.pretrained import Pretrained
+    from copyspec.models.loading import choose_default, named
+    from copyspec.models.pretrained import Pretrained
 
     chosen = named(model or choose_default())
     tokenizer = Pretrained(chosen).tokenizer(f"no tokenizer for --model {chosen!r}")

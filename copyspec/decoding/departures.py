@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from copyspec.drafters.alignment import Alignment
+from copyspec.drafters.copying.alignment import Alignment
 
 if TYPE_CHECKING:
     import torch

@@ -14,8 +14,8 @@ from copyspec.decoding.row import Row
 from copyspec.options import DraftOptions
 from copyspec.targets.base import Session, Target
 from copyspec.tree import EMPTY, DraftTree
+from copyspec.verification.classic.sampled import RulePicks
 from copyspec.verification.picking import Picks, ScoredPicks
-from copyspec.verification.sampled import RulePicks
 
 REFILL_SHARE = 0.25
 """Rows join a running batch when this share of it is free: joining copies the caches of all rows."""

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from copyspec.decoding.departures import Departure
     from copyspec.drafters.base import Drafter
+    from copyspec.verification.classic.rules import Rule
     from copyspec.verification.margins import Margin
-    from copyspec.verification.rules import Rule
 
 FinishReason = Literal["stop", "length"]
 

@@ -10,7 +10,7 @@ from copyspec.budget import Budget, CostModel
 from copyspec.decoding.departures import Departures
 from copyspec.decoding.pacing import Pacer, Share
 from copyspec.decoding.requests import Finish, Request, RowStats, StepOutput
-from copyspec.drafters.harvest import Harvester
+from copyspec.drafters.predictors.harvest import Harvester
 from copyspec.sources import OUTPUT
 from copyspec.targets.base import Target
 from copyspec.tree import EMPTY, DraftTree, Origin, check_tree

@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Sequence, Set
 
 from copyspec.drafters.base import Drafter
 from copyspec.drafters.blend import BlendDrafter, PredictorDrafter
-from copyspec.drafters.copying import CopyDrafter
-from copyspec.drafters.ngrams import NGrams
-from copyspec.drafters.predictors import Predictor
+from copyspec.drafters.copying.drafter import CopyDrafter
+from copyspec.drafters.predictors.base import Predictor
+from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.sources import Source
 
 __all__ = ["CopyDrafter", "Drafter", "create"]
@@ -38,9 +38,7 @@ def create(
         return PredictorDrafter(models)
     eos = _end(sources, eos_token_ids)
     if models:
-        return BlendDrafter(
-            sources, models, eos=eos, continues_prompt=continues_prompt, ngrams=ngrams, breaks=breaks
-        )
+        return BlendDrafter(sources, models, eos=eos, continues_prompt=continues_prompt, ngrams=ngrams, breaks=breaks)
     return CopyDrafter(sources, eos=eos, continues_prompt=continues_prompt, ngrams=ngrams, breaks=breaks)
 
 

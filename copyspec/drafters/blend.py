@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 from copyspec.budget import Budget
-from copyspec.drafters import growth
-from copyspec.drafters.copying import CopyDrafter
-from copyspec.drafters.growth import Grown
-from copyspec.drafters.harvest import ALTERNATIVES, PoolPredictor
-from copyspec.drafters.mixture import Blended, Candidate, blend, learn, no_copies, read_on
-from copyspec.drafters.ngrams import NGrams
-from copyspec.drafters.predictors import Path, Predictor, Words, paths
+from copyspec.drafters.copying import growth
+from copyspec.drafters.copying.drafter import CopyDrafter
+from copyspec.drafters.copying.growth import Grown
+from copyspec.drafters.predictors.base import Path, Predictor, Words, paths
+from copyspec.drafters.predictors.harvest import ALTERNATIVES, PoolPredictor
+from copyspec.drafters.predictors.mixture import Blended, Candidate, blend, learn, no_copies, read_on
+from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.sources import Source
 from copyspec.tree import EMPTY, ROOT, DraftTree
 

@@ -7,14 +7,14 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Protocol
 
 from copyspec.checks import check_type
-from copyspec.drafters.datastore import Store
-from copyspec.drafters.datastore_words import DatastorePredictor
+from copyspec.drafters.predictors.datastore import Store
+from copyspec.drafters.predictors.datastore_words import DatastorePredictor
 from copyspec.fingerprints import tokenizer_fingerprint
 
 if TYPE_CHECKING:
-    from copyspec.drafters.language_model import RowContext
+    from copyspec.drafters.predictors.language_model import RowContext
     from copyspec.engine.draft_models import MakePredictor
-    from copyspec.engine.text import Codec
+    from copyspec.text.codec import Codec
 
 
 class TokenStore(Store, Protocol):

@@ -9,20 +9,20 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, Union
 
-from copyspec.drafters.early_exit import early_exit
-from copyspec.drafters.harvest import PoolPredictor
-from copyspec.drafters.language_model import DraftModel, ModelPredictor, RowContext
-from copyspec.drafters.text_bridge import BridgedPredictor, Tokenizing
-from copyspec.engine.text import Codec
+from copyspec.drafters.predictors.early_exit import early_exit
+from copyspec.drafters.predictors.harvest import PoolPredictor
+from copyspec.drafters.predictors.language_model import DraftModel, ModelPredictor, RowContext
+from copyspec.drafters.predictors.text_bridge import BridgedPredictor, Tokenizing
 from copyspec.engine.turns import lock_of
 from copyspec.forks import at_rest, check_forked
-from copyspec.loading import ModelChoice, identity, load_model, named
+from copyspec.models.loading import ModelChoice, identity, load_model, named
 from copyspec.targets import wrap
+from copyspec.text.codec import Codec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from copyspec.drafters.predictors import Predictor
+    from copyspec.drafters.predictors.base import Predictor
 
 logger = logging.getLogger(__name__)
 

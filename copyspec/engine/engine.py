@@ -19,29 +19,29 @@ from copyspec.engine.draft_models import DraftModels
 from copyspec.engine.feed import Input, generate_each
 from copyspec.engine.inputs import encoder_limit, gather
 from copyspec.engine.jobs import Job, JobMaker
-from copyspec.engine.prompts import parse_prompts
-from copyspec.engine.reference_texts import (
+from copyspec.engine.results import Chunk, Result
+from copyspec.engine.streaming import chunks
+from copyspec.engine.threads import Passes, Threads
+from copyspec.engine.turns import Turn, lock_of
+from copyspec.forks import check_forked
+from copyspec.targets import wrap
+from copyspec.text.codec import Codec
+from copyspec.text.prompts import parse_prompts
+from copyspec.text.references import (
     ambient_references,
     parse_earlier,
     parse_edits,
     parse_prediction,
     parse_references,
 )
-from copyspec.engine.results import Chunk, Result
-from copyspec.engine.streaming import chunks
-from copyspec.engine.text import Codec
-from copyspec.engine.threads import Passes, Threads
-from copyspec.engine.turns import Turn, lock_of
-from copyspec.forks import check_forked
-from copyspec.targets import wrap
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
     from typing_extensions import Unpack
 
     from copyspec.engine.keywords import GenerateOptions
-    from copyspec.engine.prompts import ManyPrompts, OnePrompt
-    from copyspec.engine.reference_texts import Reference
+    from copyspec.text.prompts import ManyPrompts, OnePrompt
+    from copyspec.text.references import Reference
 
 logger = logging.getLogger(__name__)
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from copyspec.engine.chat import ChatError, Message, with_system
-from copyspec.engine.prompts import Prompt
-from copyspec.engine.reference_texts import Reference
 from copyspec.engine.spans import NamedSource
-from copyspec.engine.text import Codec, Encoded, Lead
+from copyspec.text.chat import ChatError, Message, with_system
+from copyspec.text.codec import Codec, Encoded, Lead
+from copyspec.text.prompts import Prompt
+from copyspec.text.references import Reference
 
 if TYPE_CHECKING:
     from copyspec.engine.call_options import CallOptions

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 
 from copyspec.decoding.departures import Departure
 from copyspec.decoding.requests import Finish, Request, RowStats, StepOutput
-from copyspec.drafters.language_model import RowContext
+from copyspec.drafters.predictors.language_model import RowContext
 from copyspec.engine import generation_config
 from copyspec.engine.call_options import DEFAULT_MAX_NEW_TOKENS, EDIT_GROWTH, CallOptions
 from copyspec.engine.datastores import Datastores
 from copyspec.engine.inputs import InputEncoder, Inputs
 from copyspec.engine.language import Language
-from copyspec.engine.prompt_blocks import PromptBlock, prompt_blocks
 from copyspec.engine.results import Change, Result, Stats
 from copyspec.engine.spans import CopiedOutput, NamedSource
-from copyspec.engine.stops import CriterionStop, StopStrings, text_of
-from copyspec.engine.text import Codec
 from copyspec.sources import Source, SourceKind
+from copyspec.text.codec import Codec
+from copyspec.text.prompt_blocks import PromptBlock, prompt_blocks
+from copyspec.text.stops import CriterionStop, StopStrings, text_of
 from copyspec.tree import Origin
 from copyspec.verification.margins import Margin
 from copyspec.verification.registry import decides_apart

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from copyspec.drafters.ngrams import NGrams, WordNGrams
+from copyspec.drafters.predictors.ngrams import NGrams, WordNGrams
 
 if TYPE_CHECKING:
-    from copyspec.engine.text import Codec
+    from copyspec.text.codec import Codec
 
 logger = logging.getLogger(__name__)
 

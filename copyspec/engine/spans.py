@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from copyspec.engine.results import Place, Span
-from copyspec.engine.stops import Detokenizer
 from copyspec.sources import OUTPUT
+from copyspec.text.stops import Detokenizer
 from copyspec.tree import Origin
 
 # Other places listed per span: enough to see that a phrase is common, too few to flood a result.

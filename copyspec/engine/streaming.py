@@ -7,8 +7,8 @@ from collections.abc import Generator, Iterator, Sequence
 from copyspec.decoding.requests import StepOutput
 from copyspec.engine.jobs import Job
 from copyspec.engine.results import Chunk
-from copyspec.engine.stops import Detokenizer, held_back
 from copyspec.sources import OUTPUT
+from copyspec.text.stops import Detokenizer, held_back
 
 
 def chunks(jobs: Sequence[Job], steps: Generator[list[StepOutput], None, None]) -> Iterator[Chunk]:

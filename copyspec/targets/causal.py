@@ -11,9 +11,9 @@ import torch
 
 from copyspec.targets.columns import Columns
 from copyspec.targets.facts import ModelFacts, masked_attention
+from copyspec.targets.hooks.cpu_parity import near_plain
+from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.masks import tree_masks
-from copyspec.targets.near_plain import near_plain
-from copyspec.targets.positions import positions_from_outside
 from copyspec.targets.rows import RowSessions
 from copyspec.targets.session import TreeSession
 from copyspec.targets.wrapped import WrappedModel

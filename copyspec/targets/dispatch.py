@@ -7,13 +7,13 @@ from typing import Literal
 
 from transformers import PreTrainedModel
 
-from copyspec.targets import selftest
 from copyspec.targets.base import Target, UnsupportedModelError
 from copyspec.targets.causal import CausalTarget
 from copyspec.targets.facts import ATTENTION_KINDS, ModelFacts, is_recurrent, read_facts
 from copyspec.targets.limits import rope_border
 from copyspec.targets.locks import lock_of
 from copyspec.targets.plain import PlainTarget
+from copyspec.targets.selftest import checking as selftest
 from copyspec.targets.seq2seq import Seq2SeqTarget
 from copyspec.targets.wrapped import check_mode
 

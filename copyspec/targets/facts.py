@@ -13,8 +13,8 @@ import torch
 from transformers import PreTrainedConfig
 
 from copyspec.forks import at_rest
+from copyspec.targets.hooks.positions import PositionStyle, position_style
 from copyspec.targets.limits import max_length
-from copyspec.targets.positions import PositionStyle, position_style
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

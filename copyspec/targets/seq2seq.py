@@ -13,8 +13,8 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from copyspec.targets.columns import Columns
 from copyspec.targets.facts import ModelFacts, masked_attention
+from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.masks import tree_masks
-from copyspec.targets.positions import positions_from_outside
 from copyspec.targets.rows import RowSessions
 from copyspec.targets.session import TreeSession
 from copyspec.targets.wrapped import WrappedModel

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from copyspec.options import SamplingOptions
-from copyspec.verification.rules import Coupled, Greedy, KSequential, MultiStep, Rejection, Rule
-from copyspec.verification.rules_lossy import BiLD, Lenience, TopKGap, Typical
+from copyspec.verification.classic.lossy import BiLD, Lenience, TopKGap, Typical
+from copyspec.verification.classic.rules import Coupled, Greedy, KSequential, MultiStep, Rejection, Rule
 
 _EXACT: tuple[type[Rule], ...] = (Coupled, Greedy, Rejection, MultiStep, KSequential)
 _LOSSY: tuple[type[Rule], ...] = (Lenience, TopKGap, BiLD, Typical)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 from ..documents import Edit, FormatError, Part, Refusal, Segment
-from ..edits import apply
+from ..edits.diff import apply
 from .reading import as_label, changed, check_encoding, encode, is_blank, joined, read_lines
 from .text import segments_of
 

@@ -9,7 +9,7 @@ from json.decoder import JSONDecodeError, JSONDecoder
 from typing import BinaryIO
 
 from ..documents import Edit, FormatError, Part, Refusal
-from ..edits import apply
+from ..edits.diff import apply
 from .reading import changed, check_encoding, encode, is_blank, read_lines
 from .text import segments_of
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import BinaryIO
 
 from ..documents import Edit, FormatError, Part, Refusal, Segment
-from ..edits import apply, stray
+from ..edits.diff import apply, stray
 
 LINE_LIMIT = 2 << 20
 """Characters. Longer lines come in pieces, so that memory is bounded; no line that a person wrote is as long."""

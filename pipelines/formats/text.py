@@ -6,7 +6,16 @@ from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 from ..documents import Edit, Part, Refusal, Segment
-from .reading import changed, check_encoding, encode, gathered, is_blank, lines_of, read_lines, segment_of
+from .reading import (
+    changed,
+    check_encoding,
+    encode,
+    gathered,
+    is_blank,
+    lines_of,
+    read_lines,
+    segment_of,
+)
 
 PARAGRAPH_LIMIT = 64 << 10
 """Characters. What is longer without a blank line is no paragraph, but a list or a log: cut between lines."""

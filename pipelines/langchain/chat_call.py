@@ -12,7 +12,7 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from copyspec import Chunk, Result
-from copyspec.engine.stops import held_back
+from copyspec.text.stops import held_back
 
 from . import tools as tool_calls
 from .calls import Call, usage

@@ -10,8 +10,8 @@ from langchain_core.messages import BaseMessage, ToolMessage
 
 from copyspec import Place, Result, Span
 from copyspec.checks import plain_list
-from copyspec.engine.prompts import is_ids
-from copyspec.engine.reference_texts import parse_references
+from copyspec.text.prompts import is_ids
+from copyspec.text.references import parse_references
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, model_validator
 
 import copyspec
-from copyspec.loading import BUNDLED, DEFAULT, LoadError, choose_default
+from copyspec.models.loading import BUNDLED, DEFAULT, LoadError, choose_default
 
 from . import capture
 from .documents import Private

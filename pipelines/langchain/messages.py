@@ -16,7 +16,7 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
-from copyspec.engine.chat import ChatError, Message
+from copyspec.text.chat import ChatError, Message
 
 from .fields import name_of
 

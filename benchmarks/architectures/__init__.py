@@ -1,0 +1,1 @@
+"""Every architecture of transformers beside its own `generate`."""

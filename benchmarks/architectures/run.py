@@ -1,0 +1,229 @@
+"""Every architecture of transformers beside its own `generate`, token for token.
+
+    python -m benchmarks.architectures --json benchmarks/results/architectures.json --jobs 2
+    python -m benchmarks.architectures --only gpt_neo moshi
+
+A tiny model with random weights of every causal and encoder-decoder type of the installed transformers is built from
+its configuration, with windows of 8 and of 24 tokens where it has one. Its outputs in ragged batches whose rows join
+and leave, with drafts right, wrong and sometimes right, are compared with `generate` per prompt. Outcomes:
+
+    trees, chains   drafts are verified, and every output is equal
+    plain           refused with a reason; decoded without drafts on request, and every output is equal
+    refused         refused with a reason, without drafts too
+    no text         `generate` itself takes no prompt of tokens alone
+    not built       no tiny model could be built
+    wrong           an output differs
+
+Types that the file named by `--json` holds already are left out, so that a run can be taken up again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import multiprocessing
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from time import monotonic
+
+import torch
+import transformers
+
+from benchmarks.architectures import check as checking
+from benchmarks.architectures.models import model_types, tiny
+from copyspec.targets import wrap
+from copyspec.targets.base import Target, UnsupportedModelError
+from copyspec.targets.selftest.shrinking import windows
+
+WINDOWS = (8, 24)
+PATIENCE = 900.0
+"""Seconds for one type."""
+
+
+@dataclass(slots=True)
+class Finding:
+    type: str
+    outcome: str
+    model: str = ""
+    windows: tuple[int, ...] = ()
+    outputs: int = 0  # compared
+    ties: int = 0
+    reason: str = ""
+
+
+def examine(model_type: str) -> Finding:
+    """The worst of what the windows show."""
+    found: list[Finding] = []
+    for window in WINDOWS:
+        finding = _examine(model_type, window)
+        found.append(finding)
+        if finding.outcome == "not built" or not finding.windows:
+            break
+    worst = max(found, key=lambda each: _ORDER.index(each.outcome))
+    worst.windows = tuple(window for each in found for window in each.windows)
+    worst.outputs, worst.ties = sum(each.outputs for each in found), sum(each.ties for each in found)
+    return worst
+
+
+_ORDER = ("trees", "chains", "plain", "refused", "no text", "not built", "wrong")
+
+
+def _examine(model_type: str, window: int) -> Finding:
+    try:
+        model = tiny(model_type, window)
+    except Exception as error:
+        return Finding(model_type, "not built", reason=_said(error))
+    used = (window,) if windows(model.config) else ()
+    finding = Finding(model_type, "trees", type(model).__name__, used)
+    try:
+        vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)
+        cases = checking.cases(model, vocab_size)
+    except Exception as error:
+        finding.outcome, finding.reason = "no text", _said(error)
+        return finding
+    try:
+        target = wrap(model)
+    except UnsupportedModelError as error:
+        finding.reason = _said(error)
+        try:
+            target = wrap(model, on_unsupported="plain")
+        except UnsupportedModelError as without:
+            finding.outcome, finding.reason = "refused", _said(without)
+            return finding
+    finding.outcome = _kind(target)
+    try:
+        differences = list(checking.differences(model, target, cases))
+    except Exception as error:
+        finding.outcome, finding.reason = "wrong", _said(error)
+        return finding
+    finding.outputs, finding.ties = len(differences), differences.count("tie")
+    wrong = [each for each in differences if each not in (None, "tie")]
+    if wrong:
+        finding.outcome, finding.reason = "wrong", f"{_kind(target)}: {len(wrong)} outputs, {wrong[0]}"
+    return finding
+
+
+def _kind(target: Target) -> str:
+    return "trees" if target.supports_trees else "chains" if target.supports_drafts else "plain"
+
+
+def _said(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:400]
+
+
+def _work(model_type: str, answer: Connection) -> None:
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.CRITICAL)
+    try:
+        finding = examine(model_type)
+    except BaseException as error:
+        finding = Finding(model_type, "wrong", reason=f"{type(error).__name__}: {error}"[:400])
+    answer.send(asdict(finding))
+
+
+def run(types: Sequence[str], jobs: int) -> Iterator[Finding]:
+    """A process per type, `jobs` at a time: none can disturb another, or hold up the rest."""
+    waiting = list(types)
+    running: dict[Connection, tuple[str, BaseProcess, float]] = {}
+    context = multiprocessing.get_context("fork")
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            ours, theirs = context.Pipe(duplex=False)
+            started = context.Process(target=_work, args=(waiting[0], theirs))
+            started.start()
+            theirs.close()
+            running[ours] = waiting.pop(0), started, monotonic()
+        ready = wait(list(running), timeout=1.0)
+        for pipe in [each for each in running if each in ready]:
+            model_type, process, _ = running.pop(pipe)
+            try:
+                finding = Finding(**pipe.recv())
+            except EOFError:
+                finding = Finding(model_type, "wrong", reason="the process died")
+            process.join()
+            yield finding
+        for pipe, (model_type, process, since) in list(running.items()):
+            if monotonic() - since > PATIENCE:
+                process.kill()
+                del running[pipe]
+                yield Finding(model_type, "wrong", reason=f"not done after {PATIENCE:.0f} seconds")
+
+
+def table(findings: Sequence[Finding]) -> dict[str, object]:
+    """What `--json` writes."""
+    counts = Counter(each.outcome for each in findings)
+    return {
+        "transformers": transformers.__version__,
+        "torch": torch.__version__,
+        "counts": {outcome: counts[outcome] for outcome in _ORDER},
+        "types": [asdict(each) for each in sorted(findings, key=lambda each: each.type)],
+    }
+
+
+_MEANING = {
+    "trees": "Drafts are verified as trees, in batches; outputs equal",
+    "chains": "Drafts are verified as chains, row by row; outputs equal",
+    "plain": 'Refused with a reason; `on_unsupported="plain"` decodes without drafts; outputs equal',
+    "refused": "Refused with a reason, without drafts too",
+    "no text": "`generate` takes no prompt of tokens alone (images, sounds, codebooks), or not in these sizes",
+    "not built": "No tiny model was built from the type's configuration",
+    "wrong": "An output differs",
+}
+
+
+def markdown(findings: Sequence[Finding]) -> str:
+    """The table for docs/architectures.md."""
+    lines = [
+        "# Architectures",
+        "",
+        f"What `python -m benchmarks.architectures` found with transformers {transformers.__version__}: tiny models",
+        "with random weights of every causal and encoder-decoder type beside their own `generate`, windows of 8 and",
+        "24 tokens, ragged batches whose rows join and leave, drafts right, wrong and sometimes right.",
+        "",
+        "| outcome | types |",
+        "|---|---|",
+    ]
+    for outcome in _ORDER:
+        names = [f"`{each.type}`" for each in sorted(findings, key=lambda each: each.type) if each.outcome == outcome]
+        if names:
+            lines.append(f"| {_MEANING[outcome]}: **{len(names)}** | {', '.join(names)} |")
+    outputs, ties = sum(each.outputs for each in findings), sum(each.ties for each in findings)
+    lines += ["", f"{outputs:,} outputs were compared; {ties} parted at a near-tie (1e-5 of the scores' deviation)."]
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.architectures",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--only", nargs="+", metavar="TYPE", default=[], help="these types (default: all)")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time (default: 1)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table here, and go on where it ends")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write docs/architectures.md here")
+    options = parser.parse_args(arguments)
+    known: list[Finding] = []
+    if options.json is not None and options.json.exists():
+        known = [Finding(**each) for each in json.loads(options.json.read_text())["types"]]
+        known = [each for each in known if each.type not in options.only]
+    done = {each.type for each in known}
+    types = [each for each in options.only or model_types() if each not in done]
+    findings = known
+    for finding in run(types, options.jobs):
+        findings.append(finding)
+        print(f"{finding.outcome:9} {finding.type:28} {finding.reason[:200]}", flush=True)
+        if options.json is not None:
+            options.json.write_text(json.dumps(table(findings), indent=1) + "\n")
+    if options.markdown is not None:
+        options.markdown.write_text(markdown(findings))
+    counts = Counter(each.outcome for each in findings)
+    print(", ".join(f"{counts[outcome]} {outcome}" for outcome in _ORDER if counts[outcome]))
+    return 1 if counts["wrong"] else 0

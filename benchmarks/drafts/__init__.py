@@ -1,0 +1,1 @@
+"""What a draft costs, and what drafters beside copying bring."""

@@ -1,0 +1,121 @@
+"""What drafting costs: microseconds a call, propose and accept together, by length of context. No model runs.
+
+python -m benchmarks.drafts.cost --tokenizer FILE --text FILE [--context 1000,32000] [--repeat 5] [--json OUT]
+
+A call takes the median of its times over the passes, which drafted the same; `first` is the first pass alone, in which
+the interpreter warms up and whatever else the machine did is counted in full.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import random
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+from tokenizers import Tokenizer
+
+from benchmarks import transcripts
+from benchmarks.replay.run import Tally, replay
+from benchmarks.transcripts import end_token, load_tokenizer, machine, quantile, ratio, write_json
+from copyspec.budget import Budget
+from copyspec.drafters import create
+from copyspec.drafters.predictors.ngrams import NGrams
+from copyspec.sources import Source, SourceKind
+
+OUTPUT_TOKENS = 1000
+EDIT_EVERY = 15  # a changed token in so many, as in corrected drafts
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """One line of the JSON."""
+
+    context: int
+    kind: str
+    nodes: int
+    calls: int
+    tokens_per_call: float
+    draft_us_p50: float
+    draft_us_p99: float
+    first_us_p50: float
+
+
+def read_tokens(text: Path, tokenizer: Tokenizer, count: int) -> tuple[list[int], int]:
+    """The first `count` tokens of a text file (gzip allowed), and the end of sequence."""
+    content = text.read_bytes()
+    decoded = (gzip.decompress(content) if text.suffix == ".gz" else content).decode("utf-8")
+    tokens = list(tokenizer.encode(decoded[: 12 * count], add_special_tokens=False).ids)
+    if len(tokens) < count:
+        raise ValueError(f"{str(text)!r} holds {len(tokens)} tokens, {count} are needed: give a longer text")
+    return tokens[:count], end_token(tokenizer)
+
+
+def measure(
+    context: Sequence[int], kind: SourceKind, eos: int, nodes: int, ngrams: NGrams | None = None, repeat: int = 1
+) -> Cost:
+    """The cost along an output that copies the last part of `context`, one token in EDIT_EVERY changed; `repeat`:
+    passes along it."""
+    rng = random.Random(0)
+    output = [rng.choice(context) if rng.random() < 1 / EDIT_EVERY else token for token in context[-OUTPUT_TOKENS:]]
+    sources = [Source(context, kind)] if kind != "edit" else [Source(context[-OUTPUT_TOKENS:], "edit")]
+    if kind != "prompt":
+        sources.append(Source(context, "prompt"))
+    tallies = [Tally() for _ in range(repeat)]
+    for tally in tallies:
+        replay(create(sources, {eos}, ngrams=ngrams), [*output, eos], Budget(nodes), tally)
+    first = tallies[0]
+    microseconds = [median(times) for times in zip(*(tally.microseconds for tally in tallies), strict=True)]
+    return Cost(
+        context=len(context),
+        kind=kind,
+        nodes=nodes,
+        calls=first.calls,
+        tokens_per_call=round(ratio(first.output_tokens, first.calls), 3),
+        draft_us_p50=round(quantile(microseconds, 0.5), 1),
+        draft_us_p99=round(quantile(microseconds, 0.99), 1),
+        first_us_p50=round(quantile(first.microseconds, 0.5), 1),
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.drafts.cost", description=__doc__)
+    parser.add_argument("--tokenizer", required=True, help="tokenizer.json, gzip allowed")
+    parser.add_argument("--text", required=True, type=Path, help="prose, gzip allowed, longer than the contexts")
+    parser.add_argument("--context", default="1000,32000", help="tokens of context, comma-separated")
+    parser.add_argument("--nodes", type=int, default=32, help="draft nodes a call, at most")
+    parser.add_argument("--repeat", type=int, default=5, help="passes along each output")
+    parser.add_argument("--json", default=None, help="where to write the figures")
+    options = parser.parse_args(arguments)
+    if options.repeat < 1:
+        parser.error(f"--repeat {options.repeat} measures nothing: give 1 or more")
+    lengths = [int(length) for length in options.context.split(",")]
+    try:
+        tokenizer = load_tokenizer(options.tokenizer)
+        tokens, eos = read_tokens(options.text, tokenizer, max(lengths))
+    except (OSError, ValueError) as error:
+        print(f"benchmarks.drafts.cost: {error}", file=sys.stderr)
+        return 2
+    kinds: tuple[SourceKind, ...] = ("edit", "reference", "prompt")
+    costs = [
+        measure(tokens[:length], kind, eos, options.nodes, transcripts.ngrams(tokenizer), options.repeat)
+        for length in lengths
+        for kind in kinds
+    ]
+    print(f"{'context':>8} {'kind':<10}{'tokens/call':>12}{'p50 us':>9}{'p99 us':>9}{'first p50':>11}")
+    for cost in costs:
+        print(
+            f"{cost.context:>8} {cost.kind:<10}{cost.tokens_per_call:>12.2f}{cost.draft_us_p50:>9.0f}"
+            f"{cost.draft_us_p99:>9.0f}{cost.first_us_p50:>11.0f}"
+        )
+    if options.json:
+        write_json(options.json, {"machine": machine(), "costs": [asdict(cost) for cost in costs]})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

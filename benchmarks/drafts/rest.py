@@ -1,0 +1,145 @@
+"""REST on recorded outputs: tokens per call with copies, with a datastore of other text, and with both.
+
+    python -m benchmarks.drafts.rest TRANSCRIPTS --text FILES --tokenizer FILE --json OUT.json
+
+No model runs. Two datastores: one of the texts given, and one of outputs that were recorded for the same task; rows
+that are replayed, and all other rows of their group, are left out of it. Methods: copies from the row's own prompt,
+references and output; the datastore alone (REST, He et al. 2024); both in one tree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from benchmarks.drafts.datastore import read_documents
+from benchmarks.replay.run import Tally, copyspec_drafter, replay, row_sources
+from benchmarks.transcripts import (
+    TokenRow,
+    Transcript,
+    choose_rows,
+    end_token,
+    load_tokenizer,
+    machine,
+    quantile,
+    ratio,
+    read_transcripts,
+    tokenise,
+    write_json,
+)
+from copyspec.budget import Budget
+from copyspec.drafters import create
+from copyspec.drafters.base import Drafter
+from copyspec.drafters.predictors.datastore import DatastoreDrafter
+from copyspec.drafters.predictors.datastore_words import DatastorePredictor
+from copyspec.retrievers import Datastore
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the figures; 0."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options = _parser().parse_args(given)
+    tokenizer = load_tokenizer(options.tokenizer)
+    everything = read_transcripts(options.transcripts)
+    lines: list[dict[str, object]] = []
+    with tempfile.TemporaryDirectory(dir=options.scratch) as scratch:
+        texts = Datastore.create(Path(scratch) / "texts", read_documents(options.text, options.tokenizer))
+        for task in options.tasks.split(","):
+            rows = [row for row in everything if row.task == task]
+            replayed = choose_rows(_drawn(rows, options.share), options.rows)
+            others = _others(rows, replayed, tokenizer)
+            outputs = Datastore.create(Path(scratch) / task, others)
+            lines += _task(task, replayed, {"texts": texts, "outputs": outputs}, tokenizer, options.nodes)
+    if options.json:
+        command = shlex.join(["python", "-m", "benchmarks.drafts.rest", *given])
+        write_json(options.json, {"command": command, "machine": machine(), "nodes": options.nodes, "methods": lines})
+    return 0
+
+
+def _drawn(rows: Sequence[Transcript], share: float) -> list[Transcript]:
+    """The rows of some groups (one group: one conversation, answered by several models)."""
+    groups = sorted({row.group for row in rows})
+    drawn = set(random.Random(0).sample(groups, max(1, round(share * len(groups)))))
+    return [row for row in rows if row.group in drawn]
+
+
+def _others(rows: Sequence[Transcript], replayed: Sequence[Transcript], tokenizer: Tokenizer) -> Iterator[list[int]]:
+    """Outputs of rows that have nothing to do with those replayed: another group and another prompt."""
+    groups, prompts = {row.group for row in replayed}, {row.prompt for row in replayed}
+    for row in rows:
+        if row.group not in groups and row.prompt not in prompts:
+            yield list(tokenizer.encode(row.output, add_special_tokens=False).ids)
+
+
+def _task(
+    task: str, rows: Sequence[Transcript], stores: dict[str, Datastore], tokenizer: Tokenizer, nodes: int
+) -> list[dict[str, object]]:
+    eos = end_token(tokenizer)
+    tallies: dict[str, dict[str, Tally]] = {}  # by method, and by set and model
+    for row in rows:
+        tokens, key = tokenise(row, tokenizer, eos), f"{row.set}, {row.model}"
+        for name, drafter in _drafters(task, tokens, stores).items():
+            replay(drafter, tokens.output, Budget(nodes), tallies.setdefault(name, {}).setdefault(key, Tally()))
+    sizes = ", ".join(f"{name} {store.num_tokens:,} tokens" for name, store in stores.items())
+    print(f"{task}: {len(rows)} rows; {sizes}")
+    lines: list[dict[str, object]] = []
+    for name, sets in tallies.items():
+        per_call = _per_call(list(sets.values()))
+        microseconds = [each for tally in sets.values() for each in tally.microseconds]
+        print(f"  {name:18}{per_call:6.3f} tokens per call, drafting p50 {quantile(microseconds, 0.5):5.0f} us")
+        stored = {f"{store}_tokens": stores[store].num_tokens for store in stores if name.endswith(store)}
+        by_set = {key: {"rows": tally.rows, "tokens_per_call": _per_call([tally])} for key, tally in sets.items()}
+        line = {"task": task, "method": name, "rows": len(rows), "tokens_per_call": per_call, **stored, "sets": by_set}
+        lines.append(line)
+    for key, alone in tallies["copies"].items():
+        both = {name: _per_call([tallies[f"copies + {name}"][key]]) for name in stores}
+        shown = ", ".join(f"with {name} {per_call:.2f}" for name, per_call in both.items())
+        print(f"    {key:60.60}{alone.rows:4} rows: copies {_per_call([alone]):.2f}, {shown}")
+    sys.stdout.flush()
+    return lines
+
+
+def _per_call(tallies: Sequence[Tally]) -> float:
+    return round(ratio(sum(each.output_tokens for each in tallies), sum(each.calls for each in tallies)), 4)
+
+
+def _drafters(task: str, row: TokenRow, stores: dict[str, Datastore]) -> dict[str, Drafter]:
+    made: dict[str, Drafter] = {"copies": copyspec_drafter(task, row)}
+    for name, store in stores.items():
+        made[name] = DatastoreDrafter(store, row.prompt)
+        made[f"copies + {name}"] = _both(task, store, row)
+    return made
+
+
+def _both(task: str, store: Datastore, row: TokenRow) -> Drafter:
+    made = [lambda: DatastorePredictor(store, row.prompt)]
+    return create(row_sources(task, row), frozenset({row.output[-1]}), predictors=made, ngrams=row.ngrams)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.drafts.rest",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("transcripts", nargs="+", help=".jsonl.gz files or folders of them")
+    parser.add_argument("--text", nargs="+", required=True, help="text files (gzip allowed), a document per line")
+    parser.add_argument("--tokenizer", required=True, help="a tokenizer.json (gzip allowed)")
+    parser.add_argument("--tasks", default="chat,rag", help="tasks to replay")
+    parser.add_argument("--share", type=float, default=0.3, help="of the groups of rows, replayed")
+    parser.add_argument("--rows", type=int, default=25, help="rows of each set, drawn with a fixed seed")
+    parser.add_argument("--nodes", type=int, default=32, help="draft nodes per call")
+    parser.add_argument("--scratch", help="folder for the datastores, removed afterwards")
+    parser.add_argument("--json", help="write the figures here")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

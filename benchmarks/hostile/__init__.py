@@ -1,0 +1,1 @@
+"""Forged, damaged and random input; killed writers; many threads."""

@@ -1,0 +1,177 @@
+"""Indexes of somebody who means harm: forged with right checksums, or damaged; each is read, searched, added to.
+
+python -m benchmarks.hostile.indexes --forged 1000 --flipped 1000 --json OUT
+
+Every case is a whole index with one to three changes (`hostile_forging`) of every kind that copyspec writes, used in a
+process of its own that may take 1 GB more than it began with and 10 seconds of work (60 by the clock). Counted: cases
+with files outside the folder that are not what they were; errors other than those that name the damage; more memory or
+time; processes that a signal ended. All of them must be 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import shlex
+import shutil
+import signal
+import sys
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.hostile.bases import KINDS, NAME, expected, make, uses
+from benchmarks.hostile.forging import flip, forge, forge_json
+from benchmarks.transcripts import machine, write_json
+
+MEMORY, SECONDS, WAITED = 1 << 30, 10, 60
+"""Bytes, seconds of work, and seconds of the clock: what waits for a pipe works not at all."""
+
+FAILURES = ("outside", "raw error", "memory", "time", "crash")
+PLAIN = ("cache", "journal")  # one file, no folder
+
+
+def one(kind: str, folder: Path) -> str:
+    """What became of a case, in this process."""
+    for use in uses(kind, folder):
+        try:
+            use()
+        except MemoryError:
+            return "memory"
+        except expected(kind):
+            continue
+        except ValueError as error:
+            if "there is no corpus" not in str(error):  # what is not there is not removed
+                return f"raw error {traceback.format_exc(limit=-4)}"
+        except Exception:
+            return f"raw error {traceback.format_exc(limit=-4)}"
+    return "named or harmless"
+
+
+def in_a_process(kind: str, folder: Path) -> str:
+    """What became of a case, in a process with bounds."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+            pages = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (pages + MEMORY, pages + MEMORY))
+            for each in (signal.SIGALRM, signal.SIGPROF):
+                signal.signal(each, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_PROF, SECONDS)
+            signal.alarm(WAITED)
+            os.write(writing, one(kind, folder).encode()[:4000])
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        said = pipe.read().decode()
+    status = os.waitpid(child, 0)[1]
+    if os.WIFSIGNALED(status):
+        return (
+            "time"
+            if os.WTERMSIG(status) in (signal.SIGALRM, signal.SIGPROF)
+            else f"crash by signal {os.WTERMSIG(status)}"
+        )
+    return said or "memory"
+
+
+def snapshot(folder: Path) -> dict[str, tuple[bytes, int, int]]:
+    """Content, time and links of every file."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not path.is_symlink():
+            found[str(path)] = (path.read_bytes(), path.stat().st_mtime_ns, path.stat().st_mode)
+    return found
+
+
+def case(
+    number: int, seed: int, bases: Path, work: Path, kinds: Sequence[str], flipped: bool
+) -> tuple[str, str, float]:
+    """The change, what became of it, and the seconds it took."""
+    rng = random.Random(f"{seed} {number} {flipped}")
+    kind = kinds[number % len(kinds)]
+    folder, outside = work / "corpora", work / "outside"
+    shutil.copytree(bases / kind, folder)
+    outside.mkdir()
+    for name in ("victim.txt", "empty.txt"):
+        (outside / name).write_text("kept\n" * (name == "victim.txt"))
+    index = folder / NAME
+    if kind not in PLAIN:
+        (index / "notes.txt").write_text("the user's own")
+    if flipped:
+        said = flip(folder, rng)
+    elif kind in PLAIN:
+        said = forge_json(index, outside, rng)
+    else:
+        said = "; ".join(forge(index, outside, rng) for _ in range(rng.choice([1, 1, 1, 2, 3])))
+    before = snapshot(outside)
+    started = resource.getrusage(resource.RUSAGE_CHILDREN)
+    became = in_a_process(kind, folder)
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = ended.ru_utime + ended.ru_stime - started.ru_utime - started.ru_stime
+    if snapshot(outside) != before:
+        became = f"outside changed ({became})"
+    shutil.rmtree(work)
+    return f"{kind}: {said}", became, seconds
+
+
+def run(count: int, flipped: bool, seed: int, kinds: Sequence[str] = KINDS) -> dict[str, object]:
+    """Figures of so many cases."""
+    became: Counter[str] = Counter()
+    changes: Counter[str] = Counter()
+    failures: list[dict[str, object]] = []
+    slowest = 0.0
+    with tempfile.TemporaryDirectory(prefix="hostile-") as place:
+        bases = Path(place, "bases")
+        for kind in kinds:
+            (bases / kind).mkdir(parents=True)
+            make(kind, bases / kind)
+        for number in range(count):
+            said, result, seconds = case(number, seed, bases, Path(place, "case"), kinds, flipped)
+            slowest = max(slowest, seconds)
+            failed = next((failure for failure in FAILURES if result.startswith(failure)), "")
+            became[failed or result] += 1
+            changes[":".join(said.split(":")[:2])] += 1
+            if failed:
+                failures.append({"case": number, "change": said, "result": result})
+                print(f"case {number}: {said}\n{result}", file=sys.stderr, flush=True)
+    figures = {failure: became[failure] for failure in FAILURES}
+    return {
+        "cases": count,
+        "seed": seed,
+        **figures,
+        "changes": len(changes),
+        "most seconds of work": round(slowest, 2),
+        "failures": failures,
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--forged", type=int, default=1000)
+    parser.add_argument("--flipped", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--json", help="file for the report")
+    told = parser.parse_args(words)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads of the parent would be missing in its children
+    report: dict[str, object] = {"command": shlex.join(["python", "-m", "benchmarks.hostile.indexes", *words])}
+    report["machine"] = machine()
+    for name, count, flipped in (("forged", told.forged, False), ("flipped", told.flipped, True)):
+        report[name] = figures = run(count, flipped, told.seed, told.kinds)
+        print(f"{name}: {json.dumps({key: value for key, value in figures.items() if key != 'failures'})}", flush=True)
+    if told.json:
+        write_json(told.json, report)
+    return int(any(report[name][failure] for name in ("forged", "flipped") for failure in FAILURES))  # type: ignore[index]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""Right calls of the compiled module, and what growth.py makes of them: for `benchmarks.hostile.native`."""
+
+from __future__ import annotations
+
+from array import array
+from operator import mul
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from copyspec.budget import Budget
+from copyspec.drafters import CopyDrafter
+from copyspec.drafters.copying import compiled, growth
+from copyspec.drafters.copying.growth import Grown
+from copyspec.drafters.predictors.ngrams import NGrams
+from copyspec.sources import Source, SourceKind
+from training.ngrams import count
+
+Case = dict[str, Any]
+"""The arguments of one call of `grow`, by name, in order."""
+
+PROSE = "a cab at a bad cafe fed a bee and a bad cab fed a cafe " * 4
+KINDS: tuple[SourceKind, ...] = ("edit", "reference", "prompt")
+
+
+ARGUMENTS = (
+    *("tables", "text", "kinds", "places", "written", "cursors", "at_root", "deeper", "crowds", "none_at_root"),
+    *("none_deeper", "language", "common_weights", "common", "max_nodes", "costs", "ngrams"),
+)
+
+
+def record(rng: Random, module: Any, most: int) -> list[Case]:
+    """`most` calls as drafting makes them, along outputs that repeat their sources with changes."""
+    cases: list[Case] = []
+
+    def grow(*arguments: Any) -> object:
+        cases.append(copied(dict(zip(ARGUMENTS, arguments, strict=True))))
+        return module.grow(*arguments)
+
+    ngrams = NGrams(count([PROSE], 1000, (1, 1, 1)), lambda texts: [[*map(ord, text)] for text in texts])
+    with (
+        mock.patch.object(compiled, "_growth", SimpleNamespace(grow=grow)),
+        mock.patch.object(compiled, "_TABLES", module.make_tables(*compiled.CONSTANTS)),
+    ):
+        while len(cases) < most:
+            _draft(rng, rng.choice([None, ngrams, ngrams]))
+    return cases[:most]
+
+
+def in_python(case: Case) -> tuple[object, ...]:
+    """What growth.py makes of a call."""
+    values = SimpleNamespace(**case)
+    corpus = SimpleNamespace(
+        tokens=values.text, kinds=values.kinds, places=values.places, written=values.written, common=values.common
+    )
+    estimates = SimpleNamespace(**case | {"common": values.common_weights})
+    ngrams = None
+    if values.ngrams is not None:
+        ngrams = NGrams.__new__(NGrams)
+        places, starts, stops, tokens, shares, left = values.ngrams
+        ngrams._places, ngrams._starts, ngrams._stops = places, starts, stops
+        ngrams._tokens, ngrams._shares, ngrams._left = tokens, shares, left
+    grown: Any = growth.grow(corpus, values.cursors, estimates, Budget(values.max_nodes, values.costs), ngrams)  # type: ignore[arg-type]
+    return tuple(getattr(grown, name) for name in Grown.__slots__)
+
+
+def _draft(rng: Random, ngrams: NGrams | None) -> None:
+    alphabet = rng.choice(["a", "ab", "abcdef "])
+    sources = [Source([ord(rng.choice(alphabet)) for _ in range(rng.randint(1, 50))], kind) for kind in KINDS]
+    drafter = CopyDrafter(sources[rng.randint(0, 2) :], eos=ord("."), ngrams=ngrams)
+    output = [token if rng.random() < 0.9 else ord(rng.choice(alphabet)) for token in sources[-1].tokens]
+    while output:
+        nodes, rise = rng.choice([1, 8, 40, 80]), rng.choice([None, 0.0, 0.01, 0.2])
+        drafter.propose(Budget(nodes, [1.0 + rise * n for n in range(nodes + 1)] if rise is not None else ()))
+        step = rng.randint(1, 12)
+        drafter.accept(output[:step])
+        output = output[step:]
+
+
+def copied(case: Case) -> Case:
+    """The same call with lists, dictionaries and arrays of its own."""
+    new = {name: list(value) if isinstance(value, list) else value for name, value in case.items()}
+    for name in ("places", "written"):
+        new[name] = {token: list(positions) for token, positions in case[name].items()}
+    if case["ngrams"] is not None:
+        contexts, *arrays = case["ngrams"]
+        new["ngrams"] = (dict(contexts), *(each[:] for each in arrays))
+    return new
+
+
+def vary(rng: Random, case: Case) -> None:
+    """Changes a call to another right one."""
+    for _ in range(rng.randint(0, 3)):
+        match rng.randint(0, 8):
+            case 0:
+                name = rng.choice(["at_root", "deeper", "common_weights"])
+                factors = rng.choices([0.0, 1e-3, 1.0, 1.0, 7.0, 1e3], k=len(case[name]))
+                case[name] = list(map(mul, case[name], factors))
+            case 1:
+                del case["cursors"][rng.randint(0, len(case["cursors"])) :]
+            case 2:
+                case["max_nodes"] = rng.choice([1, 2, 3, 64, 500])
+                case["costs"] = rng.choices([1.0, 1.1, 1.5, 40.0], k=case["max_nodes"] + 1)
+            case 3:
+                rng.shuffle(case["common"])
+            case 4:
+                case[rng.choice(["none_at_root", "none_deeper"])] = rng.choice([1e-9, 0.01, 1, 50.0])
+            case 5:
+                case["language"] = rng.choice([0.0, 0.5, 1.0])
+            case 6:  # ids that no key has room for
+                token, new = rng.choice(case["text"]), rng.choice([2**21 - 2, 2**21 - 1, 2**21, 2**31, 2**63 - 1])
+                if token >= 0 and new not in case["text"]:
+                    _rename(case, token, new)
+            case 7:
+                del case["common"][rng.randint(0, len(case["common"])) :]
+            case 8 if case["ngrams"] is not None:
+                for shares in case["ngrams"][4:]:
+                    shares[:] = array("d", [rng.random() ** 2 for _ in shares])
+
+
+def _rename(case: Case, token: int, new: int) -> None:
+    for name in ("text", "common"):
+        case[name] = [new if each == token else each for each in case[name]]
+    for name in ("places", "written"):
+        if token in case[name]:
+            case[name][new] = case[name].pop(token)

@@ -1,0 +1,1 @@
+"""What the bundled model and the guards get right."""

@@ -1,0 +1,237 @@
+"""What a corrector does to text that is right: ``python -m benchmarks.quality.correct_text --json OUT``.
+
+Texts: this project's documentation, the documentation that ten installed packages bring (long descriptions and
+licences), 300 sentences that are right (``data/correct_sentences.txt``), and 45 that are wrong with their good
+corrections (``data/wrong_sentences.txt``). Every edit is printed with the words around it for a reader to judge; what
+was judged stands in ``data/correct_text_judged.json`` and is counted. Of the sentences every other one was looked at
+while the guards were tuned ("seen"), the rest was not.
+
+A wrong sentence is made worse where its output is further from every good correction than it was itself, counted in
+words and marks; it is better where it is nearer to one, and right where it is one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from difflib import SequenceMatcher
+from importlib import metadata
+from pathlib import Path
+
+from copyspec.pipelines import (
+    FORMATS,
+    Done,
+    Edit,
+    FileJob,
+    FileOptions,
+    FileReport,
+    GECPipeline,
+    GuardOptions,
+    correct_files,
+    splitter,
+)
+
+ROOT = Path(__file__).parent.parent.parent
+DATA = Path(__file__).parent.parent / "data"
+PACKAGES = (
+    "click", "filelock", "httpx", "hypothesis", "jinja2", "langchain-core", "numpy", "pytest", "rich", "transformers",
+    "anyio", "huggingface-hub", "packaging", "pydantic", "typer",
+)  # fmt: skip
+"""The first ten that are installed."""
+_SPLIT = splitter("builtin")
+_AROUND = 40  # characters shown on either side of an edit
+_WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """One edit."""
+
+    where: str
+    was: str
+    becomes: str
+    context: str  # the edit in its text, as [was -> becomes]
+
+    @property
+    def key(self) -> str:
+        return f"{self.where}: {self.context}"
+
+
+class _Reader:
+    """Hears of every part of every file."""
+
+    def __init__(self) -> None:
+        self.sentences = 0
+        self.made: list[Made] = []
+        self.kept: Counter[str] = Counter()
+
+    def part(self, path: str, form: object, done: Done[FileJob]) -> None:
+        if done.part is None:
+            return
+        text = done.part.text
+        self.sentences += sum(len(_SPLIT(text[each.start : each.end])) for each in done.part.segments)
+        self.kept.update(refusal.reason for piece in done.pieces for refusal in piece.checked.dropped)
+        self.made += made_of(Path(path).name, text, done.edits)
+
+    def end(self, report: FileReport) -> None:
+        if report.error is not None:
+            raise report.error
+
+
+def made_of(where: str, text: str, edits: Iterable[Edit]) -> Iterator[Made]:
+    """The edits of a text, as they are shown."""
+    for edit in edits:
+        was = text[edit.start : edit.end]
+        before, behind = text[max(0, edit.start - _AROUND) : edit.start], text[edit.end : edit.end + _AROUND]
+        yield Made(where, was, edit.replacement, " ".join(f"{before}[{was} -> {edit.replacement}]{behind}".split()))
+
+
+def project_files() -> list[Path]:
+    """This project's documentation."""
+    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+def package_files(folder: Path, count: int = 10) -> list[Path]:
+    """The documentation of installed packages, written into `folder`: fewer packages where fewer are installed."""
+    files: list[Path] = []
+    taken = 0
+    for name in PACKAGES:
+        if taken == count:
+            break
+        try:
+            found = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue
+        taken += 1
+        described = found.metadata.json
+        kind = str(described.get("description_content_type", "text/x-rst")).partition(";")[0]
+        suffix = ".md" if kind == "text/markdown" else ".rst" if kind == "text/x-rst" and "rst" in FORMATS else ".txt"
+        texts: dict[str, object] = {f"{name}{suffix}": described.get("description", "")}
+        for file in found.files or ():
+            if "dist-info" in str(file) and "licen" in file.name.lower() and file.suffix in ("", ".txt", ".md"):
+                texts[f"{name}-{file.name}{'' if file.suffix else '.txt'}"] = Path(file.locate()).read_text(
+                    encoding="utf-8"
+                )
+        for title, text in texts.items():
+            (folder / title).write_text(str(text), encoding="utf-8")
+            files.append(folder / title)
+    return files
+
+
+def correct_sentences() -> list[str]:
+    """The sentences that are right, in their order."""
+    lines = (DATA / "correct_sentences.txt").read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if not line.startswith("== ")]
+
+
+def wrong_sentences() -> list[tuple[str, list[str]]]:
+    """The sentences that are wrong, with their good corrections."""
+    found: list[tuple[str, list[str]]] = []
+    for line in (DATA / "wrong_sentences.txt").read_text(encoding="utf-8").splitlines():
+        if line.startswith("-> "):
+            found[-1][1].append(line[3:])
+        elif line and not line.startswith("# "):
+            found.append((line, []))
+    return found
+
+
+def judged_wrong(source: str, output: str, accepted: Sequence[str]) -> str:
+    """`right`, `better`, `left`, `other` or `worse`."""
+    if output == source:
+        return "left"
+    if output in accepted:
+        return "right"
+    before, after = (min(_away(text, good) for good in accepted) for text in (source, output))
+    return "better" if after < before else "worse" if after > before else "other"
+
+
+def _away(text: str, other: str) -> int:
+    left, right = _WORD.findall(text), _WORD.findall(other)
+    same = SequenceMatcher(None, left, right, autojunk=False).get_matching_blocks()
+    return len(left) + len(right) - 2 * sum(block.size for block in same)
+
+
+def measure_files(pipeline: GECPipeline, files: Sequence[Path]) -> tuple[int, list[Made], Counter[str]]:
+    """Sentences in some files, the edits made, and those left out by reason."""
+    reader = _Reader()
+    for _ in correct_files(pipeline.runner, files, FileOptions(), listeners=[reader]):
+        pass
+    return reader.sentences, reader.made, reader.kept
+
+
+def measure(pipeline: GECPipeline, *, limit: int | None, with_files: bool) -> dict[str, object]:
+    """Everything; `limit`: so many sentences of each list."""
+    sets: dict[str, tuple[int, list[Made], Counter[str]]] = {}
+    if with_files:
+        sets["project"] = measure_files(pipeline, project_files())
+        with tempfile.TemporaryDirectory() as folder:
+            sets["packages"] = measure_files(pipeline, package_files(Path(folder)))
+    right = correct_sentences()[:limit]
+    corrections = pipeline(right)
+    for name, start in (("correct, seen", 0), ("correct, not seen", 1)):
+        chosen = corrections[start::2]
+        made = [each for done in chosen for each in made_of("sentence", done.source, done.edits)]
+        sets[name] = len(chosen), made, Counter(each.reason for done in chosen for each in done.dropped)
+    wrong = wrong_sentences()[:limit]
+    outputs = [done.text for done in pipeline([source for source, _ in wrong])]
+    rows = [
+        {"source": source, "output": output, "verdict": judged_wrong(source, output, accepted)}
+        for (source, accepted), output in zip(wrong, outputs, strict=True)
+    ]
+    path = DATA / "correct_text_judged.json"
+    judged: dict[str, str] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    told = {
+        name: {
+            "sentences": count,
+            "edits": [{**asdict(each), "judged": judged.get(each.key, "?")} for each in made],
+            "left out": dict(kept),
+        }
+        for name, (count, made, kept) in sets.items()
+    }
+    return {"sets": told, "wrong": rows, "verdicts": dict(Counter(row["verdict"] for row in rows))}
+
+
+def show(result: dict[str, object]) -> str:
+    """The result as text."""
+    lines: list[str] = []
+    sets: dict[str, dict[str, object]] = result["sets"]  # type: ignore[assignment]
+    for name, row in sets.items():
+        edits: list[dict[str, str]] = row["edits"]  # type: ignore[assignment]
+        count = int(str(row["sentences"]))
+        damage = sum(edit["judged"] not in ("good", "harmless") for edit in edits)
+        rate = 1000 * damage / count if count else 0.0
+        lines.append(
+            f"{name}: {count} sentences, {len(edits)} edits, {damage} damage or not judged: {rate:.1f} per 1,000"
+        )
+        lines += [f"  {edit['judged']:<9}{edit['where']}: {edit['context']}" for edit in edits]
+    lines.append(f"wrong sentences: {result['verdicts']}")
+    rows: list[dict[str, str]] = result["wrong"]  # type: ignore[assignment]
+    lines += [f"  {row['verdict']:<7}{row['source']} -> {row['output']}" for row in rows if row["verdict"] != "left"]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure what a corrector does to text that is right.")
+    parser.add_argument("--model", help="hub id or folder; default: the bundled model")
+    parser.add_argument("--limit", type=int, help="so many sentences of each list")
+    parser.add_argument("--no-files", action="store_true", help="leave the documentation out")
+    parser.add_argument("--no-guards", action="store_true", help="without the guards on words, swaps and margins")
+    parser.add_argument("--json", type=Path, help="write the result here")
+    args = parser.parse_args()
+    guards = GuardOptions(
+        allow_new_words=args.no_guards, allow_swaps=args.no_guards, caution=0.0 if args.no_guards else 1.0
+    )
+    pipeline = GECPipeline(args.model, guards=guards)
+    result = measure(pipeline, limit=args.limit, with_files=not args.no_files)
+    print(show(result))
+    if args.json:
+        args.json.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

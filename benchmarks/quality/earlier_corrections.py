@@ -1,0 +1,98 @@
+"""Passes saved by copying from earlier corrections of a file, counted on recorded corrections. No model runs.
+
+python -m benchmarks.quality.earlier_corrections TRANSCRIPT --tokenizer FILE [--places 32] [--nodes 32] [--rows N]
+
+The rows of a transcript of corrections, in the order of their numbers, are taken as one file for each model that wrote
+them, the first reference being the text. Each is replayed as `benchmarks.replay` does it, alone and with what
+`pipelines` remembers of the rows before it. The last two columns are the change of the number of passes in the first
+and in the second half of the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from tokenizers import Tokenizer
+
+from benchmarks.replay.run import Tally, node_counts, replay, row_count
+from benchmarks.transcripts import (
+    EDIT_TASKS,
+    Transcript,
+    end_token,
+    load_tokenizer,
+    quantile,
+    ratio,
+    read_transcripts,
+    tokenise,
+)
+from copyspec.budget import Budget
+from copyspec.drafters import create
+from copyspec.pipelines import EarlierCorrections, ModelOptions
+from copyspec.sources import Source
+
+
+def measure(rows: Sequence[Transcript], tokenizer: Tokenizer, most: int, nodes: int) -> tuple[Tally, Tally]:
+    """Counts of the first and of the second half of a file, `most` places being remembered."""
+    eos = end_token(tokenizer)
+
+    def encode(text: str) -> list[int]:
+        return list(tokenizer.encode(text, add_special_tokens=False).ids)
+
+    halves = Tally(), Tally()
+    earlier = EarlierCorrections(encode, most=most)
+    for number, row in enumerate(rows):
+        tokens = tokenise(row, tokenizer, eos)
+        sources = [Source(tokens.references[0], "edit"), *(Source(ids, "prompt") for ids in earlier.ids())]
+        drafter = create([*sources, Source(tokens.prompt, "prompt")], frozenset({eos}), ngrams=tokens.ngrams)
+        replay(drafter, tokens.output, Budget(nodes), halves[2 * number // len(rows)])
+        earlier.add(row.references[0], row.output)
+    return halves
+
+
+def files(rows: Sequence[Transcript]) -> dict[tuple[str, str], list[Transcript]]:
+    """The rows of each set and model, in their order."""
+    found: dict[tuple[str, str], list[Transcript]] = {}
+    for row in rows:
+        if row.task in EDIT_TASKS and row.references:
+            found.setdefault((row.set, row.model), []).append(row)
+    return {key: sorted(each, key=lambda row: int(row.id.rpartition("-")[2])) for key, each in found.items()}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.quality.earlier_corrections",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("transcript", help="a .jsonl.gz file whose ids end with the row's number")
+    parser.add_argument("--tokenizer", required=True, help="tokenizer.json, gzip allowed")
+    parser.add_argument("--places", type=row_count, default=ModelOptions().earlier, help="kept (default: %(default)s)")
+    parser.add_argument("--nodes", type=node_counts, default=[32], help="draft nodes a call, at most (default: 32)")
+    parser.add_argument("--rows", type=row_count, help="rows of each file, at most")
+    told = parser.parse_args(arguments)
+    try:
+        tokenizer = load_tokenizer(told.tokenizer)
+        listed = files(read_transcripts([told.transcript]))
+    except ValueError as error:
+        print(f"benchmarks.quality.earlier_corrections: {error}", file=sys.stderr)
+        return 2
+    print(f"{'model':<30}{'nodes':>6}{'passes a text':>22}{'us a draft':>14}{'halves':>18}")
+    for (_, model), rows in listed.items():
+        for nodes in told.nodes:
+            alone = measure(rows[: told.rows], tokenizer, 0, nodes)
+            beside = measure(rows[: told.rows], tokenizer, told.places, nodes)
+            counts = [ratio(sum(half.calls for half in one), sum(half.rows for half in one)) for one in (alone, beside)]
+            drafts = [quantile([us for half in one for us in half.microseconds], 0.5) for one in (alone, beside)]
+            change = [100 * (ratio(b.calls, a.calls) - 1) for a, b in zip(alone, beside, strict=True)]
+            print(
+                f"{model[:29]:<30}{nodes:>6}{counts[0]:>11.3f}{counts[1]:>11.3f}{drafts[0]:>7.0f}{drafts[1]:>7.0f}"
+                f"{change[0]:>+8.2f} %{change[1]:>+6.2f} %",
+                flush=True,
+            )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

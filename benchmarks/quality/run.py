@@ -1,0 +1,253 @@
+"""What the bundled model gets right: ``python -m benchmarks.quality --model default --data DIR --json OUT``.
+
+Corrections (GLEU with all references, beside the source left as it is), correct text left alone, single mistakes
+repaired by kind, sentences quoted, tokens per second. JFLEG dev was looked at during development; GMEG dev and
+CoNLL-2014 were not. Decoding is ``model.generate``: nothing here depends on copyspec.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import logging
+import os
+import platform
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.quality.gleu import corpus_gleu, sentence_gleu
+from benchmarks.quality.model import CORRECT, GUARD, QualityModel, guarded
+from copyspec.models.loading import named
+from training.text import held_out, read_paragraphs, split_sentences, straight_quotes, well_formed
+
+_GEC_SETS = ("jfleg_dev", "gmeg_wiki_dev", "conll14")
+_SHOWN = 10
+_STOPWORDS = "a an the of in on at to for and or is are was were be by with from that this it as did do does"
+Row = dict[str, Any]
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Rows of a .jsonl.gz file."""
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def sample(rows: Sequence[Any], count: int | None, seed: int) -> list[Any]:
+    """``count`` rows in file order, drawn with a fixed seed; all where ``count`` is None or larger."""
+    if count is None or count >= len(rows):
+        return list(rows)
+    return [rows[i] for i in sorted(random.Random(seed).sample(range(len(rows)), count))]
+
+
+def share(hits: Sequence[bool]) -> float:
+    """Fraction of true values, 0 for none."""
+    return sum(hits) / len(hits) if hits else 0.0
+
+
+def measure_gec(model: QualityModel, data: Path, name: str, count: int | None, seed: int) -> tuple[Row, list[Row]]:
+    """GLEU x 100 of source, output and guarded output; and one row per sentence."""
+    rows = sample(read_rows(data / "gec" / f"{name}.jsonl.gz"), count, seed)
+    sources, references = [r["source"] for r in rows], [r["references"] for r in rows]
+    outputs = model.corrections(sources)
+    kept = [guarded(s, o) for s, o in zip(sources, outputs, strict=True)]
+    gleu = {
+        key: round(100 * corpus_gleu(sources, texts, references), 2)
+        for key, texts in (("source", sources), ("output", outputs), ("guarded", kept))
+    }
+    changed = share([s != o for s, o in zip(sources, outputs, strict=True)])
+    table = {"n": len(rows), **gleu, "changed": round(changed, 3)}
+    table["gain"], table["gain_guarded"] = (
+        round(gleu["output"] - gleu["source"], 2),
+        round(gleu["guarded"] - gleu["source"], 2),
+    )
+    return table, [{**row, "output": output} for row, output in zip(rows, outputs, strict=True)]
+
+
+def chosen_outputs(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """The first ten changed sentences whose GLEU rises, and the first ten whose GLEU falls, in file order."""
+    found: dict[str, list[Row]] = {"good": [], "bad": []}
+    for row in rows:
+        if row["output"] == row["source"]:
+            continue
+        gain = sentence_gleu(row["source"], row["output"], row["references"]) - sentence_gleu(
+            row["source"], row["source"], row["references"]
+        )
+        kind = "good" if gain > 0 else "bad"
+        if gain and len(found[kind]) < _SHOWN:
+            found[kind].append({"source": row["source"], "output": row["output"], "gain": round(100 * gain, 1)})
+    return found
+
+
+def measure_copies(model: QualityModel, texts: Sequence[str]) -> Row:
+    """Correct text that comes back character for character."""
+    outputs = model.corrections(texts)
+    return {"n": len(texts), "exact": round(share([o == t for o, t in zip(outputs, texts, strict=True)]), 4)}
+
+
+def measure_repairs(model: QualityModel, folder: Path, count: int, seed: int) -> Row:
+    """Share of held-out sentences with one mistake that come back correct, by the kind of mistake."""
+    from training.data import load_prose
+    from training.noise import NOISES
+    from training.text import join_words, split_words
+
+    _, held = load_prose(folder)
+    rng = random.Random(seed)
+    cases: list[tuple[str, str, str]] = []
+    for noise in NOISES:
+        for sentence in rng.sample(held.sentences, len(held.sentences)):
+            words = split_words(sentence)
+            wrong = noise.apply(words, held.lexicon, rng) if noise.undo(words, held.lexicon) == words else None
+            if wrong is not None:
+                cases.append((noise.name, join_words(wrong), sentence))
+            if sum(case[0] == noise.name for case in cases) == count:
+                break
+    outputs = model.corrections([wrong for _, wrong, _ in cases])
+    table: Row = {}
+    for noise in NOISES:
+        hits = [
+            (o == right, o == wrong)
+            for (name, wrong, right), o in zip(cases, outputs, strict=True)
+            if name == noise.name
+        ]
+        repaired, left = share([h[0] for h in hits]), share([h[1] for h in hits])
+        table[noise.name] = {"n": len(hits), "repaired": round(repaired, 3), "unchanged": round(left, 3)}
+    return table
+
+
+def _content(text: str) -> set[str]:
+    return {word.strip(".,;:?!\"'()").lower() for word in text.split()} - {*_STOPWORDS.split()}
+
+
+def best_overlap(question: str, sentences: Sequence[str]) -> str:
+    """The first sentence with the most question words."""
+    return max(sentences, key=lambda s: len(_content(question) & _content(s)))
+
+
+def measure_quotes(model: QualityModel, data: Path, count: int | None, seed: int) -> Row:
+    """Quoting from whole SQuAD passages and from the one sentence that word overlap chooses."""
+    passages = {
+        row["id"]: " ".join(row["text"].split()) for row in read_rows(data / "retrieval" / "passages_squad.jsonl.gz")
+    }
+    rows = sample(read_rows(data / "retrieval" / "queries_squad.jsonl.gz"), count, seed)
+    questions = [row["question"].strip() for row in rows]
+    texts = [passages[row["passage_id"]] for row in rows]
+    split = [split_sentences(text) for text in texts]
+    rng = random.Random(seed)
+    chosen = [best_overlap(q, s) for q, s in zip(questions, split, strict=True)]
+    drawn = [rng.choice(s) for s in split]
+
+    def holds(quotes: Sequence[str]) -> float:
+        return round(share([any(a in q for a in r["answers"]) for q, r in zip(quotes, rows, strict=True)]), 3)
+
+    table: Row = {"n": len(rows), "random_holds": holds(drawn), "overlap_holds": holds(chosen)}
+    for name, given, options in (("passage", texts, split), ("one_sentence", chosen, [[c] for c in chosen])):
+        quotes = model.quotes(questions, given)
+        table[name] = {
+            "verbatim": round(share([bool(q) and q in g for q, g in zip(quotes, given, strict=True)]), 3),
+            "whole_sentence": round(share([q in o for q, o in zip(quotes, options, strict=True)]), 3),
+            "holds": holds(quotes),
+            "examples": [{"question": q, "quote": a} for q, a in zip(questions[:5], quotes[:5], strict=True)],
+        }
+    return table
+
+
+def _whole(sentence: str) -> bool:
+    """A sentence of usual length; a heading has no full stop, and whether it lacks one cannot be known."""
+    return 20 <= len(sentence) <= 320 and well_formed(sentence)
+
+
+def evaluate(
+    model: QualityModel, data: Path, rows: int | None, repairs: int, seed: int, whole: Sequence[str] = ()
+) -> Row:
+    """All measurements as one JSON object; the GEC sets in ``whole`` are taken whole whatever ``rows`` says."""
+    held = [p for p in read_paragraphs(data / "text") if held_out(p)]
+    sentences = [straight_quotes(s) for p in held for s in split_sentences(p) if _whole(s)]
+    paragraphs = [
+        straight_quotes(" ".join(p)) for p in map(split_sentences, held) if 3 <= len(p) <= 6 and all(map(_whole, p))
+    ]
+    squad = [s for r in read_rows(data / "retrieval" / "passages_squad.jsonl.gz") for s in split_sentences(r["text"])]
+    result: Row = {
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, bfloat16",
+        "parameters": sum(p.numel() for p in model.model.parameters()),
+        "megabytes": round(sum(f.stat().st_size for f in model.folder.iterdir() if f.is_file()) / 1e6, 2),
+        "guard": GUARD,
+        "gec": {},
+    }
+    for name in _GEC_SETS:
+        result["gec"][name], outputs = measure_gec(model, data, name, None if name in whole else rows, seed)
+        if name == "jfleg_dev":
+            result["outputs"] = chosen_outputs(outputs)
+            references = [row["references"][0] for row in outputs]
+    result["copies"] = {
+        "held_out": measure_copies(model, sample(sentences, rows or 600, seed)),
+        "held_out_paragraphs": measure_copies(model, sample(paragraphs, (rows or 600) // 4, seed)),
+        "jfleg_references": measure_copies(model, references),
+        "squad": measure_copies(model, sample([s for s in squad if _whole(s)], rows or 600, seed)),
+    }
+    if not model.is_encoder_decoder:  # those correct and nothing else
+        result["quotes"] = measure_quotes(model, data, rows or 600, seed)
+    if repairs:
+        result["repairs"] = measure_repairs(model, data / "text", repairs, seed)
+    result["tokens_per_second"] = round(model.tokens_per_second(sample(sentences, 12, seed)), 1)
+    return result
+
+
+def show(result: Row) -> str:
+    """The result as text."""
+    lines = [
+        f"{result['parameters']:,} parameters, {result['megabytes']} MB, {result['tokens_per_second']} tokens/s greedy"
+    ]
+    lines.append(f"{'GLEU':<20}{'n':>6}{'source':>9}{'output':>9}{'guarded':>9}{'changed':>9}")
+    for name, row in result["gec"].items():
+        lines.append(
+            f"{name:<20}{row['n']:>6}{row['source']:>9.2f}{row['output']:>9.2f}{row['guarded']:>9.2f}{row['changed']:>9.3f}"
+        )
+    lines += [f"copied exactly: {name:<20}{row['n']:>6}{row['exact']:>9.3f}" for name, row in result["copies"].items()]
+    if "quotes" in result:
+        quotes = result["quotes"]
+        lines.append(f"quotes (n {quotes['n']}); holds the answer without a model:")
+        lines.append(f"  random {quotes['random_holds']}, word overlap {quotes['overlap_holds']}")
+        for name in ("passage", "one_sentence"):
+            shown = (f"{key} {quotes[name][key]}" for key in ("verbatim", "whole_sentence", "holds"))
+            lines.append(f"  {name:<14}" + ", ".join(shown))
+    lines += [
+        f"one mistake, {name:<18}n {row['n']:>4}  repaired {row['repaired']:.2f}  left {row['unchanged']:.2f}"
+        for name, row in result.get("repairs", {}).items()
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure the bundled model.")
+    parser.add_argument("--model", default="default", help='"default" or a model folder')
+    parser.add_argument("--data", type=Path, required=True, help="data folder with gec/, retrieval/, text/")
+    parser.add_argument("--json", type=Path, help="write the result here")
+    parser.add_argument(
+        "--rows", type=int, help="rows per set, drawn with the seed (default: whole sets, 600 where large)"
+    )
+    parser.add_argument(
+        "--repairs", type=int, default=60, help="sentences per kind of single mistake; 0 leaves them out"
+    )
+    parser.add_argument("--whole", action="append", default=[], choices=_GEC_SETS, help="take this set whole")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--instruction", default=CORRECT, help="what stands before a text to be corrected")
+    parser.add_argument("--threads", type=int, help="threads of torch")
+    args = parser.parse_args()
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    folder = Path(named(args.model))
+    result = evaluate(
+        QualityModel(folder, instruction=args.instruction), args.data, args.rows, args.repairs, args.seed, args.whole
+    )
+    options = ["--repairs", args.repairs, "--seed", args.seed]
+    options += ["--rows", args.rows] if args.rows else []
+    result["options"] = " ".join(str(part) for part in [*options, *(f"--whole {name}" for name in args.whole)])
+    print(show(result))
+    if args.json:
+        args.json.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

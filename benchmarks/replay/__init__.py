@@ -1,0 +1,1 @@
+"""Drafts on recorded outputs of real models, without a model."""

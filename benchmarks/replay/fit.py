@@ -1,0 +1,230 @@
+"""Fits the copy drafter's priors: prints `copyspec/drafters/copying/priors.py` anew.
+
+python -m benchmarks.replay.fit TRANSCRIPTS... --tokenizer FILE [--rows 70] [--rounds 3] > priors.py
+
+The drafter runs along recorded outputs. At every node that an output visits, the cursors there vote; the weights are
+chosen to maximise the probability of the tokens that came next, every set of a task counting alike. Half of the
+groups is used, the other half says on stderr how well the weights generalise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import torch
+from tokenizers import Tokenizer
+
+from benchmarks.replay.forms import form_rows
+from benchmarks.replay.priors import priors_module
+from benchmarks.replay.prompt_forms import FITTED
+from benchmarks.replay.run import accepted_path, row_sources
+from benchmarks.transcripts import (
+    EDIT_TASKS,
+    Transcript,
+    choose_rows,
+    end_token,
+    load_tokenizer,
+    ratio,
+    read_transcripts,
+    tokenise,
+)
+from copyspec.budget import Budget
+from copyspec.drafters.copying import priors, priors_found, situations
+from copyspec.drafters.copying.drafter import CopyDrafter
+from copyspec.drafters.copying.growth import SURE, join
+from copyspec.tree import ROOT
+
+TASKS = {"gec": 2, "gec_document": 2, "code_edit": 2, "multiturn_edit": 1.5, "math": 0.3, "translation": 0.1}
+"""Share of a task in the fit, 1 where not named: copying is what the drafter is for."""
+
+FORM_EDITS = 9  # of each form
+
+STEPS, RATE = 150, 0.05  # of Adam
+SMOOTH = 2e-5  # pull of neighbouring columns towards each other
+SHRINK = 3e-6  # pull of every weight towards where it started
+
+Features = dict[int, int]
+"""How many cursors of a node are in each (situation, crowd) cell."""
+
+
+class Table(Protocol):
+    """A module of priors: `priors` or `priors_found`."""
+
+    PRIORS: list[float]
+    CROWDS: list[float]
+
+
+@dataclass(slots=True)
+class Visits:
+    """What was seen at the nodes that the outputs visited."""
+
+    voted: list[Features] = field(default_factory=list)
+    right: list[Features] = field(default_factory=list)  # those that stood at the token that came next
+    keys: list[tuple[str, str, str]] = field(default_factory=list)  # task, set, model
+    calls: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    tokens: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+
+
+class RecordingDrafter(CopyDrafter):
+    """Keeps, for every visited node, how its cursors voted and which were right."""
+
+    def watch(self, key: tuple[str, str, str], visits: Visits) -> None:
+        self._key, self._visits = key, visits
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        grown = self._grown
+        edges = zip(grown.parents, grown.tokens, strict=True)
+        children = {edge: node for node, edge in enumerate(edges)}
+        node: int | None = ROOT
+        for token in tokens:
+            if node is None:
+                break
+            self._see(node, token)
+            node = children.get((node, token))
+        super().accept(tokens)
+
+    def _see(self, node: int, token: int) -> None:
+        text, grown, weights = self._corpus.tokens, self._grown, self._estimates.deeper
+        cursors = list(self._cursors if node == ROOT else grown.cursors[node])
+        if node != ROOT and sum(weights[state] for _, state in cursors) < SURE:
+            join(self._corpus, grown.tokens[node], cursors)
+        columns = situations.crowd_columns(cursors)
+        none = (situations.NONE_AT_ROOT if node == ROOT else situations.NONE_DEEPER) * situations.CROWD
+        voted, right, said = Counter({none: 1}), Counter[int](), set()
+        for position, state in cursors:
+            if position < len(text) and text[position] >= 0:
+                cell = state * situations.CROWD + situations.CROWD_ROW[state] + columns[situations.LENGTH[state]]
+                said.add(text[position])
+                voted[cell] += 1
+                right[cell] += text[position] == token
+        for rank, common in enumerate(self._corpus.common if node == ROOT else ()):
+            if common not in said:
+                cell = situations.situation(situations.COMMON, rank // 2) * situations.CROWD
+                voted[cell] += 1
+                right[cell] += common == token
+        self._visits.voted.append(dict(voted))
+        self._visits.right.append(dict(+right) or {none: 1})
+        self._visits.keys.append(self._key)
+
+
+def visit(rows: Sequence[Transcript], tokenizer: Tokenizer) -> Visits:
+    """Runs the drafter along the outputs of `rows`."""
+    visits, eos, budget = Visits(), end_token(tokenizer), Budget(32)
+    for row in rows:
+        tokens = tokenise(row, tokenizer, eos)
+        drafter = RecordingDrafter(row_sources(row.task, tokens), eos=eos, breaks=tokens.breaks)
+        drafter.watch(row.key, visits)
+        at = 0
+        while at < len(tokens.output):
+            length = accepted_path(drafter.propose(budget), tokens.output, at) + 1
+            drafter.accept(tokens.output[at : at + length])
+            at += length
+            visits.calls[row.key] += 1
+        visits.tokens[row.key] += at
+    return visits
+
+
+class Likelihood:
+    """Mean negative log-probability of the tokens that came next, as a function of the logarithms of the weights."""
+
+    def __init__(self, visits: Visits) -> None:
+        cells = sorted({cell for features in visits.voted for cell in features})
+        index = {cell: number for number, cell in enumerate(cells)}
+        self.states = torch.tensor(cells) // situations.CROWD
+        self.crowds = torch.tensor(cells) % situations.CROWD
+        self._voted, self._right = (
+            _sparse([{index[cell]: count for cell, count in features.items()} for features in rows], len(cells))
+            for rows in (visits.voted, visits.right)
+        )
+        sets = Counter(task for task, _, _ in visits.calls)
+        shares = torch.tensor([TASKS.get(key[0], 1) / (sets[key[0]] * visits.calls[key]) for key in visits.keys])
+        self._shares = shares / shares.sum()
+
+    def __call__(self, weights: torch.Tensor, crowds: torch.Tensor) -> torch.Tensor:
+        mass = (weights[self.states] + crowds[self.crowds]).exp().unsqueeze(1)
+        voted, right = (torch.sparse.mm(matrix, mass)[:, 0].log() for matrix in (self._voted, self._right))
+        loss: torch.Tensor = (self._shares * (voted - right)).sum()
+        return loss
+
+
+def _sparse(rows: Sequence[Features], columns: int) -> torch.Tensor:
+    cells = [(row, cell, count) for row, features in enumerate(rows) for cell, count in features.items()]
+    where = torch.tensor([[row for row, _, _ in cells], [cell for _, cell, _ in cells]])
+    counts = torch.tensor([float(count) for _, _, count in cells])
+    return torch.sparse_coo_tensor(where, counts, (len(rows), columns), check_invariants=True).coalesce()
+
+
+def fit(likelihood: Likelihood, fitted: Table, families: Sequence[str] = situations.FAMILIES) -> None:
+    """Puts the most likely weights into `fitted`, starting from what it holds. Only the weights of `families` change
+    where not all are named, and no crowd."""
+    fixed = torch.tensor([name not in families for name in situations.FAMILIES]).repeat_interleave(situations.STRIDE)
+    start = torch.tensor(fitted.PRIORS).clamp_min(1e-4).log()
+    weights = start.clone().requires_grad_()
+    crowds = torch.tensor(fitted.CROWDS).log().requires_grad_()
+    optimizer = torch.optim.Adam([weights, crowds], lr=RATE)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        table = weights.view(-1, situations.STRIDE)[: situations.EDIT_START, 1:]
+        crowd = crowds.view(-1, situations.COMPANIES, situations.GAPS)
+        rough = table.diff().square().sum() + crowd.diff().square().sum() + crowd.diff(dim=1).square().sum()
+        pull = (weights - start).square().sum() + crowds.square().sum()
+        loss = likelihood(weights, crowds) + SMOOTH * rough + SHRINK * pull
+        loss.backward()  # type: ignore[no-untyped-call]
+        if weights.grad is not None and crowds.grad is not None:
+            weights.grad[situations.NONE_AT_ROOT] = 0.0  # the unit of all weights
+            crowds.grad.view_as(crowd)[:, 0, 0] = 0.0  # one cursor alone: the unit of its crowd
+            weights.grad[fixed] = 0.0
+            if fixed.any():
+                crowds.grad.zero_()
+        optimizer.step()
+    fitted.PRIORS[:] = weights.detach().exp().tolist()
+    fitted.CROWDS[:] = crowds.detach().exp().tolist()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.replay.fit", description=__doc__)
+    parser.add_argument("transcripts", nargs="+", help=".jsonl.gz files or folders of them")
+    parser.add_argument("--tokenizer", required=True, help="tokenizer.json, gzip allowed")
+    parser.add_argument("--rows", type=int, default=70, help="rows of each set and half, at most")
+    parser.add_argument("--families", default="", help="fit the weights of these alone, as in followed,start")
+    parser.add_argument("--rounds", type=int, default=3, help="times to run the drafter and fit anew")
+    parser.add_argument("--found", action="store_true", help="fit priors_found.py instead, on rows without references")
+    options = parser.parse_args(arguments)
+    rows, tokenizer = read_transcripts(options.transcripts), load_tokenizer(options.tokenizer)
+    fitted: Table = priors_found if options.found else priors
+    halves = [
+        choose_rows([row for row in rows if int(row.group, 16) % 2 == half], options.rows, seed=1) for half in (0, 1)
+    ]
+    if options.found:
+        halves = [[replace(row, references=()) for row in (*half, *form_edits(half))] for half in halves]
+    for number in range(options.rounds):
+        ours, other = (visit(half, tokenizer) for half in halves)
+        report(number, other, fitted)
+        fit(Likelihood(ours), fitted, options.families.split(",") if options.families else situations.FAMILIES)
+    report(options.rounds, visit(halves[1], tokenizer), fitted)
+    sys.stdout.write(priors_module(fitted.PRIORS, fitted.CROWDS))
+    return 0
+
+
+def form_edits(rows: Sequence[Transcript]) -> list[Transcript]:
+    """Some of the edits of `rows`, asked for in the forms that are fitted on."""
+    edits = [row for row in rows if row.task in EDIT_TASKS and row.references]
+    made = [form_rows(form, edits[number :: len(FITTED)][:FORM_EDITS]) for number, form in enumerate(FITTED)]
+    return [replace(row, task="forms") for each in made for row in each]
+
+
+def report(number: int, visits: Visits, fitted: Table) -> None:
+    likelihood = Likelihood(visits)
+    loss = float(likelihood(torch.tensor(fitted.PRIORS).clamp_min(1e-4).log(), torch.tensor(fitted.CROWDS).log()))
+    per_call = [ratio(visits.tokens[key], visits.calls[key]) for key in visits.calls]
+    mean = sum(per_call) / len(per_call)
+    print(f"round {number}, other half: loss {loss:.4f}, tokens per call {mean:.3f} (mean of sets)", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""Recorded edits asked for in forty ways: tokens a pass where the drafter is told which text is edited, and where not.
+
+python -m benchmarks.replay.forms TRANSCRIPTS... --tokenizer FILE [--rows 200] [--nodes 32] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from tokenizers import Tokenizer
+
+from benchmarks.replay.methods import PromptLookup
+from benchmarks.replay.prompt_forms import FITTED, HELD_OUT, Form
+from benchmarks.replay.run import Tally, copyspec_drafter, replay, row_count
+from benchmarks.transcripts import (
+    EDIT_TASKS,
+    Transcript,
+    choose_rows,
+    end_token,
+    load_tokenizer,
+    ratio,
+    read_transcripts,
+    tokenise,
+    write_json,
+)
+from copyspec.budget import Budget
+
+TASK = "gec"  # any task whose first reference is the text that is edited
+
+
+def form_rows(form: Form, rows: Sequence[Transcript]) -> Iterator[Transcript]:
+    """Rows whose prompts ask in this form for the edits of `rows`. Their reference is the text that is edited, in the
+    layout of the output where the prompt has it so."""
+    edits = [(row.references[0].strip(), row.output.strip()) for row in rows]
+    for start in range(0, len(edits) - form.texts + 1, form.texts):
+        chosen = edits[start : start + form.texts]
+        prompt, output = form.make(chosen)
+        _, unedited = form.make([(source, source) for source, _ in chosen])
+        told = unedited.strip() if unedited.strip() in prompt else "\n".join(source for source, _ in chosen)
+        yield replace(rows[start], task=TASK, set=form.name, prompt=prompt, references=(told,), output=output.strip())
+
+
+def measure(form: Form, rows: Sequence[Transcript], tokenizer: Tokenizer, nodes: int) -> dict[str, float | str]:
+    """Tokens a pass of one form."""
+    eos, budget = end_token(tokenizer), Budget(nodes)
+    tallies = {name: Tally() for name in ("told", "untold", "prompt_lookup")}
+    for row in form_rows(form, rows):
+        told, untold = (tokenise(each, tokenizer, eos) for each in (row, replace(row, references=())))
+        replay(copyspec_drafter(TASK, told), told.output, budget, tallies["told"])
+        replay(copyspec_drafter(TASK, untold), untold.output, budget, tallies["untold"])
+        lookup = PromptLookup(untold.prompt, [], untold.output[-1])
+        replay(lookup, untold.output, budget, tallies["prompt_lookup"])
+    figures = {name: round(ratio(tally.output_tokens, tally.calls), 4) for name, tally in tallies.items()}
+    return {"form": form.name, **figures, "share": round(ratio(figures["untold"], figures["told"]), 4)}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.replay.forms", description=__doc__)
+    parser.add_argument("transcripts", nargs="+", help=".jsonl.gz files or folders of them")
+    parser.add_argument("--tokenizer", required=True, help="tokenizer.json, gzip allowed")
+    parser.add_argument("--rows", type=row_count, default=200, help="edits in each form (default: 200)")
+    parser.add_argument("--nodes", type=row_count, default=32, help="draft nodes a pass, at most (default: 32)")
+    parser.add_argument("--fitted", action="store_true", help="the forms that weights are fitted on, not the held-out")
+    parser.add_argument("--json", default=None, help="where to write the figures")
+    options = parser.parse_args(arguments)
+    rows = [row for row in read_transcripts(options.transcripts) if row.task in EDIT_TASKS and row.references]
+    rows = [row for row in rows if int(row.group, 16) % 2 == (0 if options.fitted else 1)]
+    rows = sorted(choose_rows(rows, options.rows, seed=1), key=lambda row: row.id)[
+        :: max(1, len({r.key for r in rows}))
+    ]
+    tokenizer = load_tokenizer(options.tokenizer)
+    figures = []
+    print(f"{'form':<26}{'told':>8}{'untold':>8}{'share':>8}{'prompt lookup':>15}")
+    for form in FITTED if options.fitted else HELD_OUT:
+        line = measure(form, rows, tokenizer, options.nodes)
+        figures.append(line)
+        print(
+            f"{line['form']:<26}{line['told']:>8.2f}{line['untold']:>8.2f}{line['share']:>8.3f}{line['prompt_lookup']:>15.2f}"
+        )
+    worst = min(figures, key=lambda line: float(line["share"]))
+    print(f"worst: {worst['form']}, {worst['share']:.3f} of told")
+    if options.json:
+        write_json(options.json, figures)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""The replay of the documentation: measures it, writes figures and chart, fills the tables of docs/replay.md.
+
+python -m benchmarks.replay.report TRANSCRIPTS... --tokenizer FILE   measures (some minutes) and writes all
+python -m benchmarks.replay.report                                   tables and chart again, from the figures on disk
+python -m benchmarks.replay.report --peers FILE                      the same, with figures of peers' own code
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import platform
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import copyspec
+from benchmarks.replay.chart import Chart, need_matplotlib, png
+from benchmarks.replay.figures import Figures
+from benchmarks.replay.tables import OWN, PARTS, RESULTS, ROOT, Report, read
+from benchmarks.transcripts import choose_rows, load_tokenizer, machine, read_transcripts, write_json
+from docs.update import between
+
+PAGE = ROOT / "docs" / "replay.md"
+CHART = ROOT / "docs" / "replay.png"
+
+ROWS, FEW_ROWS = 200, 20  # of each set: what is quoted, and what peers were measured on
+NODES = (32, 16, 64)  # the chart shows the first
+MEAN_NODES, MEAN_MOST = 8, 64  # of a call on average, and in any one
+
+
+def measure(transcripts: Sequence[str], tokenizer_file: str) -> Report:
+    """Runs the replays. Raises ValueError where the files are not there."""
+    import transformers
+
+    from benchmarks.replay.run import METHODS, run, show_progress
+
+    tokenizer, found = load_tokenizer(tokenizer_file), read_transcripts(transcripts)
+    many, few = choose_rows(found, ROWS), choose_rows(found, FEW_ROWS)
+    figures = run(many, tokenizer, list(METHODS), NODES[:1], progress=show_progress(len(many)))
+    figures += run(many, tokenizer, [OWN], NODES[1:], progress=show_progress(len(many)))
+    mean_figures = run(many, tokenizer, [OWN], [MEAN_MOST], MEAN_NODES, show_progress(len(many)))
+    few_figures = run(few, tokenizer, [OWN], NODES[:1]) + run(few, tokenizer, [OWN], [MEAN_MOST], MEAN_NODES)
+    words = ["python -m benchmarks.replay.report", *(Path(file).name for file in transcripts)]
+    return Report(
+        command=" ".join([*words, "--tokenizer", Path(tokenizer_file).name]),
+        date=datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        machine=machine(),
+        versions={
+            "copyspec": copyspec.__version__,
+            "transformers": transformers.__version__,
+            "python": platform.python_version(),
+        },
+        rows=ROWS,
+        figures=figures,
+        mean_figures=mean_figures,
+        few_rows=FEW_ROWS,
+        few_figures=few_figures,
+        peer_figures=[],
+    )
+
+
+def filled(page: str, report: Report) -> str:
+    """The page's text with the tables between their markers."""
+    for name, make in PARTS:
+        page = between(page, name, make(report))
+    return page
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.replay.report", description=__doc__)
+    parser.add_argument("transcripts", nargs="*", help=".jsonl.gz files or folders of them")
+    parser.add_argument("--tokenizer", help="tokenizer.json, gzip allowed")
+    parser.add_argument("--peers", help="figures of peers' own code, as `benchmarks.replay --json` writes them")
+    options = parser.parse_args(arguments)
+    if bool(options.transcripts) != bool(options.tokenizer):
+        parser.error("give both the transcripts and --tokenizer to measure, or neither to use the figures on disk")
+    known = read()
+    if options.transcripts:
+        try:
+            report = measure(options.transcripts, options.tokenizer)
+        except ValueError as error:
+            print(f"benchmarks.replay.report: {error}", file=sys.stderr)
+            return 2
+    elif known is None:
+        parser.error(f"there are no figures at {RESULTS.relative_to(ROOT)}: give transcripts and --tokenizer")
+    else:
+        report = known
+    if options.peers:
+        lines = json.loads(Path(options.peers).read_text(encoding="utf-8"))
+        report = replace(report, peer_figures=[Figures(**line) for line in lines])
+    elif known is not None:
+        report = replace(report, peer_figures=known.peer_figures)
+    write_json(RESULTS, asdict(report))
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), report), encoding="utf-8")
+    try:
+        need_matplotlib()
+    except ImportError as error:
+        print(f"{CHART.relative_to(ROOT)} stays as it is: {error}", file=sys.stderr)
+    else:
+        png(Chart.of(report.figures), CHART)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,228 @@
+"""The figures of the documentation's replay and the tables that docs/replay.md is filled with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from benchmarks.replay.figures import Figures, Grid, by_limit
+from benchmarks.replay.quoted import PEERS, quoted
+
+ROOT = Path(__file__).parent.parent.parent
+RESULTS = ROOT / "benchmarks" / "results" / "replay-llama3.json"
+OWN = "copyspec"
+COPIES = "copies"  # the same without n-grams: compared at equal nodes alone
+LEFT_OUT = "prompt-lookup"  # where the class that it imitates is in the table
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the JSON holds."""
+
+    command: str
+    date: str
+    machine: dict[str, str | int]
+    versions: dict[str, str]
+    rows: int  # of each set, at most
+    figures: list[Figures]  # all methods, the first of NODES; copyspec, the others
+    mean_figures: list[Figures]  # copyspec, MEAN_NODES on average
+    few_rows: int
+    few_figures: list[Figures]  # copyspec on fewer rows: the first of NODES, and MEAN_NODES on average
+    peer_figures: list[Figures]  # peers' own code on the rows of `figures`, the first of NODES; may be empty
+
+
+def read(file: Path = RESULTS) -> Report | None:
+    """The figures on disk; None where there are none."""
+    if not file.is_file():
+        return None
+    content = json.loads(file.read_text(encoding="utf-8"))
+    for name in ("figures", "mean_figures", "few_figures", "peer_figures"):
+        content[name] = [Figures(**line) for line in content[name]]
+    return Report(**content)
+
+
+def task_table(report: Report) -> str:
+    """Medians over the sets of each task of the ratio to prompt lookup."""
+    grids = _grids(report.figures)
+    first = grids[0]
+    others = [name for name in first.methods if name not in (OWN, *_prompt_lookups(first))]
+    sizes = sorted(grids, key=_most)
+    head = ["task", *(_title(name) for name in others), *(f"copyspec, {_most(grid)} nodes" for grid in sizes)]
+    rows = []
+    for task in first.tasks:
+        cells = [first.ratio(task, name) for name in others] + [grid.ratio(task, OWN, first) for grid in sizes]
+        rows.append([task, *(_times(cell) for cell in cells)])
+    return _table(head, rows)
+
+
+def set_table(report: Report) -> str:
+    """Tokens per call of every set, and where another method is ahead."""
+    grids = _grids(report.figures)
+    first = grids[0]
+    names = [name for name in first.methods if name not in (OWN, LEFT_OUT)]
+    sizes = sorted(grids, key=_most)
+    head = ["set", "rows", *(_title(name) for name in names), *(f"copyspec, {_most(grid)}" for grid in sizes)]
+    rows = []
+    for task, keys in first.tasks.items():
+        rows.append([f"**{task}**"])
+        for key in keys:
+            cells = [first.cell(key, name).tokens_per_call for name in names]
+            cells += [grid.cell(key, OWN).tokens_per_call for grid in sizes]
+            rows.append([first.label(key), str(first.rows(key)), *(f"{cell:.2f}" for cell in cells)])
+    lines = [
+        f"{report.rows} rows of each set, or all where there are fewer. Published rules with at most {_most(first)} "
+        "nodes a call, copyspec with as many as its column says.",
+        "",
+        _table(head, rows),
+        "",
+        _medians(first, [*names, OWN]),
+        "",
+        *(_behind(grid, first) for grid in sizes),
+    ]
+    return "\n".join(lines).rstrip()
+
+
+def peer_table(report: Report) -> str:
+    """Quoted figures of peers' own code beside copyspec's, and where it is behind."""
+    columns = {
+        f"{_most(few)} nodes, {report.few_rows} rows": few for few in _grids(report.few_figures) if not _mean(few)
+    }
+    columns |= {f"mean {_mean(few):g}, {report.few_rows} rows": few for few in _grids(report.few_figures) if _mean(few)}
+    many, mean = _grids(report.figures)[0], _grids(report.mean_figures)[0]
+    columns |= {f"{_most(many)} nodes, {report.rows} rows": many, f"mean {_mean(mean):g}, {report.rows} rows": mean}
+    rows, behind = [], []
+    for task, keys in many.tasks.items():
+        peers = {key: quoted(key) for key in keys}
+        if not any(peers.values()):
+            continue
+        rows.append([f"**{task}**"])
+        for key in keys:
+            best, arctic = max(peers[key].values()), peers[key][PEERS[0]]
+            own = {name: grid.cell(key, OWN).tokens_per_call for name, grid in columns.items()}
+            cells = [*(f"{peers[key][peer]:.2f}" for peer in PEERS), *(f"{value:.2f}" for value in own.values())]
+            rows.append([many.label(key), *cells])
+            for name, value in own.items():
+                bar = arctic if name.startswith("mean") else best
+                if value < bar and name.endswith(f"{report.rows} rows"):
+                    behind.append(f"{task}, {many.label(key)}: {value:.2f} against {bar:.2f} ({name})")
+    said = (
+        f"On {report.rows} rows behind the better of the two, or with a mean of {_mean(mean):g} nodes "
+        f"behind {PEERS[0]}:"
+    )
+    head = ["set", *(f"{peer}, 20 rows" for peer in PEERS), *(f"copyspec, {name}" for name in columns)]
+    return "\n".join([_table(head, rows), "", *_listed(said, behind)]).rstrip()
+
+
+def same_rows_table(report: Report) -> str:
+    """Peers' own code on the same rows, where it was measured, and where it is ahead."""
+    if not report.peer_figures:
+        return ""
+    most, mean = _grids(report.figures)[0], _grids(report.mean_figures)[0]
+    limits = {_mean(own): own for own in (most, mean)}
+    peers = {_mean(grid): grid for grid in _grids(report.peer_figures) if _mean(grid) in limits}
+    columns = [(name, limit) for limit, grid in peers.items() for name in grid.methods if name not in most.methods]
+    rows, behind = [], []
+    for task, keys in most.tasks.items():
+        rows.append([f"**{task}**"])
+        for key in keys:
+            theirs = [(name, limit, peers[limit].cell(key, name)) for name, limit in columns]
+            cells = [line for _, _, line in theirs] + [own.cell(key, OWN) for own in limits.values()]
+            rows.append([most.label(key), *(f"{one.tokens_per_call:.2f} [{one.nodes_per_call:.1f}]" for one in cells)])
+            for name, limit, line in theirs:
+                own = limits[limit].cell(key, OWN).tokens_per_call
+                if line.tokens_per_call > own:
+                    said = f"{own:.2f} against {line.tokens_per_call:.2f} of {_title(name)}"
+                    behind.append(f"{task}, {most.label(key)}: {said} ({limits[limit].any.limit})")
+    names = [(_title(name), limit) for name, limit in [*columns, *((OWN, limit) for limit in limits)]]
+    head = ["set", *(f"{name}, {_words(limit, most)}" for name, limit in names)]
+    said = f"The same code on these {report.rows} rows of each set, in brackets nodes per call."
+    return "\n".join([said, "", _table(head, rows), "", *_listed("Behind at the same limit:", behind)]).rstrip()
+
+
+def _words(limit: float, grid: Grid) -> str:
+    return f"mean {limit:g}" if limit else f"{_most(grid)} nodes"
+
+
+def provenance(report: Report) -> str:
+    """Where the figures come from."""
+    where, versions = report.machine, report.versions
+    return (
+        f"`{report.command}`, {report.date}; {where['processor']}, {where['cpus']} cores; copyspec "
+        f"{versions['copyspec']}, transformers {versions['transformers']}, Python {versions['python']}."
+    )
+
+
+PARTS = (
+    ("tasks", task_table),
+    ("sets", set_table),
+    ("peers", peer_table),
+    ("same-rows", same_rows_table),
+    ("provenance", provenance),
+)
+
+
+def _grids(figures: Iterable[Figures]) -> list[Grid]:
+    return [Grid(lines) for lines in by_limit(figures).values()]
+
+
+def _most(grid: Grid) -> int:
+    return grid.any.nodes
+
+
+def _mean(grid: Grid) -> float:
+    """0.0 where no mean was set."""
+    return grid.any.mean_nodes or 0.0
+
+
+def _prompt_lookups(grid: Grid) -> list[str]:
+    return [name for name in grid.methods if name.endswith("prompt-lookup")]
+
+
+def _title(method: str) -> str:
+    return {
+        "hf-prompt-lookup": "prompt lookup", "longest-suffix": "longest suffix", "sad": "SAD", "llma": "LLMA",
+        "arctic": "Arctic", COPIES: "copies alone", "sglang": "SGLang",
+    }.get(method, method)  # fmt: skip
+
+
+def _times(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}x"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(head)} |", f"|---|{'--:|' * (len(head) - 1)}"]
+    lines += [f"| {' | '.join([*row, *[''] * (len(head) - len(row))])} |" for row in rows]
+    return "\n".join(lines)
+
+
+def _medians(grid: Grid, methods: Sequence[str]) -> str:
+    nodes = ", ".join(f"{_title(name)} {grid.median(name, 'nodes_per_call'):.1f}" for name in methods)
+    times = ", ".join(f"{_title(name)} {grid.median(name, 'draft_us_p50'):.0f}" for name in methods)
+    by_task = ", ".join(
+        f"{task} {median(grid.cell(key, OWN).draft_us_p50 for key in keys):.0f}" for task, keys in grid.tasks.items()
+    )
+    return (
+        f"Nodes per call with at most {_most(grid)}, median over the sets: {nodes}. Microseconds per draft, of these "
+        f"implementations on this machine, median likewise: {times}. Of copyspec by task: {by_task}."
+    )
+
+
+def _behind(grid: Grid, first: Grid) -> str:
+    """The sets where another method, with the nodes of `first`, is ahead of copyspec with those of `grid`."""
+    found = []
+    for task, keys in grid.tasks.items():
+        for key in keys:
+            own = grid.cell(key, OWN).tokens_per_call
+            for name in first.methods:
+                other = first.cell(key, name).tokens_per_call
+                if other > own and name not in (OWN, LEFT_OUT) and (name != COPIES or grid is first):
+                    found.append(f"{task}, {grid.label(key)}: {own:.2f} against {other:.2f} of {_title(name)}")
+    said = f"Sets where copyspec with {_most(grid)} nodes is behind one of these methods:"
+    return "\n".join(_listed(said, found))
+
+
+def _listed(said: str, found: Sequence[str]) -> list[str]:
+    return [said, "", *(f"- {line}" for line in found), ""] if found else [f"{said} none.", ""]

@@ -1,0 +1,1 @@
+"""Retrievers, speculative retrieval, kNN-LM and LangChain."""

@@ -1,0 +1,182 @@
+"""Speculative kNN-LM against a search for every token: wall time of the same outputs.
+
+    python -m benchmarks.retrieval.knn --passages PASSAGES.jsonl.gz --json OUT.json
+
+The datastore holds the model's hidden states on the first passages; prompts are the beginnings of others. Each
+search is made to last `ratio` times as long as a token does without one, as on a larger datastore: it sleeps for what
+the real search did not take, whatever the number of its queries.
+
+Every method completes the same prompts in turn, from a cache that starts empty, then all methods again (`--repeat`):
+what else the machine does comes and goes, and hits all of them. The run of median time counts. The outputs of every run
+are compared with those of the first plain one, token by token.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from statistics import median_low
+from time import perf_counter, sleep
+
+import torch
+from numpy.typing import ArrayLike
+
+import copyspec
+from benchmarks.retrieval.run import read_rows
+from benchmarks.speed.report import surroundings
+from benchmarks.transcripts import write_json
+from copyspec.pipelines import KNNLM, KNNAnswer, KNNDatastore, KNNOptions
+from copyspec.retrievers import ExactIndex, FaissIndex, FaissOptions, Scheduler, SpeculationStats
+
+METHODS: dict[str, Callable[[], Scheduler] | None] = {
+    "plain": None,
+    "speculative": Scheduler,
+    "without overlap": lambda: Scheduler(overlaps=False),
+    "without OS3 (s = 3)": lambda: Scheduler(stride=3),
+}
+
+
+class DelayedExact(ExactIndex):
+    """Searches last `seconds` at least."""
+
+    seconds = 0.0
+
+    def search(self, queries: ArrayLike, k: int) -> list[tuple]:  # type: ignore[type-arg]
+        started = perf_counter()
+        found = super().search(queries, k)
+        sleep(max(0.0, self.seconds - (perf_counter() - started)))
+        return found
+
+
+class DelayedHNSW(FaissIndex):
+    """The same for an approximate index."""
+
+    seconds = 0.0
+
+    def search(self, queries: ArrayLike, k: int) -> list[tuple]:  # type: ignore[type-arg]
+        started = perf_counter()
+        found = super().search(queries, k)
+        sleep(max(0.0, self.seconds - (perf_counter() - started)))
+        return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status 1 where an output differs from the plain form's."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options = _parser().parse_args(given)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    engine = copyspec.load(options.model, dtype=options.dtype)
+    if options.ignore_eos and engine.model.generation_config is not None:
+        engine.model.generation_config.eos_token_id = None
+    passages = list(dict.fromkeys(read_rows(options.passages, "text")))
+    texts, others = passages[: options.texts], passages[options.texts :]
+    chosen = others[:: max(1, len(others) // options.prompts)][: options.prompts]
+    prompts = [" ".join(text.split()[:8]) for text in chosen]
+    dimension = int(engine.model.config.get_text_config().hidden_size)
+    index = (
+        DelayedExact(dimension, metric="l2")
+        if options.kind == "exact"
+        else DelayedHNSW(dimension, metric="l2", options=FaissOptions(kind="hnsw"))
+    )
+    datastore = KNNDatastore.build(texts, model=engine, index=index)
+    knn = KNNOptions(neighbours=options.neighbours, weight=options.weight)
+    step = _token_seconds(engine, prompts[0], options.tokens)
+    tables = []
+    for ratio in options.ratios:
+        index.seconds = ratio * step
+        rows = compare(partial(_answer, engine, datastore, knn, prompts, options.tokens), options.repeat)
+        tables.append({"index": options.kind, "ratio": ratio, "token_seconds": step, "methods": rows})
+        print(f"{options.kind}, {len(datastore)} entries, b/a = {ratio:g} (a = {1000 * step:.1f} ms)")
+        for row in rows:
+            print("  ".join(f"{value:.2f}" if isinstance(value, float) else f"{value!s:<20}" for value in row.values()))
+    if options.json:
+        command = shlex.join(["python", "-m", "benchmarks.retrieval.knn", *given])
+        write_json(options.json, {"command": command, **surroundings("cpu"), "tables": tables})
+    return 0 if all(row["equal"] for table in tables for row in table["methods"]) else 1
+
+
+def compare(answer: Callable[[str], list[KNNAnswer]], repeat: int) -> list[dict[str, object]]:
+    """A row for each method, of `repeat` rounds in which `answer(method)` runs all of them in turn."""
+    runs: dict[str, list[list[KNNAnswer]]] = {method: [] for method in METHODS}
+    for _ in range(repeat):
+        for method, done in runs.items():
+            done.append(answer(method))
+    wanted = _tokens(runs["plain"][0])
+    plain = median_low(_seconds(answers) for answers in runs["plain"])
+    rows: list[dict[str, object]] = []
+    for method, done in runs.items():
+        seconds = median_low(_seconds(answers) for answers in done)
+        shown = next(answers for answers in done if _seconds(answers) == seconds)
+        total = SpeculationStats()
+        for each in shown:
+            total += each.speculation
+        rows.append(
+            {
+                "method": method,
+                "seconds": seconds,
+                "speedup": plain / seconds,
+                "equal": all(_tokens(answers) == wanted for answers in done),
+                "kept_per_round": total.kept_per_round,
+                "hit_rate": total.hit_rate,
+                "output_tokens": sum(len(each.token_ids) for each in shown),
+            }
+        )
+    return rows
+
+
+def _answer(
+    engine: copyspec.Engine,
+    datastore: KNNDatastore,
+    options: KNNOptions,
+    prompts: Sequence[str],
+    tokens: int,
+    method: str,
+) -> list[KNNAnswer]:
+    made = METHODS[method]
+    speculates, scheduler = made is not None, made() if made else None
+    with KNNLM(datastore, model=engine, options=options, speculates=speculates, scheduler=scheduler) as pipeline:
+        return [pipeline(prompt, max_new_tokens=tokens) for prompt in prompts]
+
+
+def _seconds(answers: Sequence[KNNAnswer]) -> float:
+    return sum(answer.seconds for answer in answers)
+
+
+def _tokens(answers: Sequence[KNNAnswer]) -> list[Sequence[int]]:
+    return [answer.token_ids for answer in answers]
+
+
+def _token_seconds(engine: copyspec.Engine, prompt: str, tokens: int) -> float:
+    """Of plain decoding, after a warm-up."""
+    for _ in range(2):
+        started = perf_counter()
+        result = engine.generate(prompt, max_new_tokens=tokens, drafter="none", ignore_eos=True)
+        seconds = perf_counter() - started
+    return seconds / len(result.token_ids)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--passages", required=True, help="JSON lines with `text`, gzipped or not")
+    parser.add_argument("--kind", choices=["exact", "hnsw"], default="exact")
+    parser.add_argument("--ratios", nargs="+", type=float, default=[20.0, 2.0], help="b/a")
+    parser.add_argument("--texts", type=int, default=300, help="passages in the datastore")
+    parser.add_argument("--prompts", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=64, help="of an output at most")
+    parser.add_argument("--ignore-eos", action="store_true", help="all outputs as long as that")
+    parser.add_argument("--neighbours", type=int, default=8)
+    parser.add_argument("--weight", type=float, default=0.25, help="of the neighbours' distribution")
+    parser.add_argument("--model", default="default", help="hub id, folder or default")
+    parser.add_argument("--dtype", default="float32", help="in which outputs are equal")
+    parser.add_argument("--threads", type=int, help="of torch")
+    parser.add_argument("--repeat", type=int, default=3, help="rounds of all methods; the median of each counts")
+    parser.add_argument("--json", help="where the figures go")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

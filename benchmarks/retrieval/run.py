@@ -1,0 +1,264 @@
+"""Speculative retrieval against waiting for every retrieval: wall time of the same outputs.
+
+    python -m benchmarks.retrieval --passages PASSAGES.jsonl.gz --queries QUERIES.jsonl.gz --json OUT.json
+
+Real indexes on real passages: exact dense (NumPy), HNSW (FAISS) and BM25, dense vectors being sums of random vectors of
+a text's words. A small base answers too fast to be worth speculating on, so each call is made to last as long as the
+ratio b/a asks for, as a larger or a remote base would: it sleeps for what the real search did not take. `a` is the
+time of a stride, measured on a warm-up question; `--fixed` is the share of a call that does not grow with its queries.
+The default ratios are those of RaLMSpec's experiments (Zhang et al. 2024), from their logs; the report says of each
+table whether its ratio is one of them, and how much faster the plain form were if all searches but the first of each
+question took no time: at b/a = 0.12 that is 1.1x, so that more than this has to come from copying.
+
+Every method answers the same questions in turn, from caches that start empty and last for all questions; with
+`--repeat` all methods again, and the fastest run of each counts. Outputs are compared with the plain form's, token by
+token. Columns: seconds, speedup over the plain form, E(s), share of right guesses, tokens taken back, seconds of search
+that were hidden.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import median
+from typing import Literal
+
+import torch
+
+import copyspec
+from benchmarks.retrieval.bases import Delayed, word_vectors
+from benchmarks.speed.report import surroundings
+from benchmarks.transcripts import write_json
+from copyspec.pipelines import IterativeRAG, RAGAnswer, Speculation
+from copyspec.retrievers import BM25Retriever, DenseRetriever, FaissOptions, FaissRetriever, Retriever
+
+RATIOS = {"exact": (19.0, 41.0), "bm25": (0.7, 1.45), "hnsw": (0.12, 0.25)}
+"""b/a in RaLMSpec's experiments, from their logs."""
+
+PUBLISHED = {"exact": 2.4, "bm25": 1.8, "hnsw": 1.4}
+"""The paper's largest speedups, with prefetch, OS3 and asynchronous verification."""
+
+FIXED = {"exact": 1.0, "bm25": 0.5, "hnsw": 0.5}
+"""Share of a call that does not grow with its queries: an exact search reads all vectors once for a whole batch."""
+
+INSTRUCTION = "Quote the sentence that answers: {prompt}\n{document}"
+"""What the bundled model was trained on."""
+
+ON = Speculation()
+Drafter = Literal["auto", "none"]
+METHODS: dict[str, tuple[Speculation | None, Drafter]] = {
+    "plain": (None, "none"),
+    "plain + copying": (None, "auto"),
+    "speculative": (replace(ON, sources=0), "none"),
+    "without prefetch": (replace(ON, sources=0, prefetch=1), "none"),
+    "without OS3 (s = 3)": (replace(ON, sources=0, stride=3), "none"),
+    "without overlap": (replace(ON, sources=0, overlap=False), "none"),
+    "without reuse": (replace(ON, sources=0, reuse=False), "none"),
+    "speculative + copying": (ON, "auto"),
+    "the same, no cached sources": (replace(ON, sources=0), "auto"),
+}
+
+
+@dataclass(slots=True)
+class Measured:
+    """One method at one ratio."""
+
+    method: str
+    seconds: float
+    speedup: float
+    equal: bool
+    model_calls: int
+    rounds: int
+    guesses: int
+    search_calls: int
+    search_seconds: float
+    real_search_seconds: float
+    kept_per_round: float
+    hit_rate: float
+    wasted_tokens: int
+    hidden_seconds: float
+    waited_seconds: float  # for searches, in the questions that count
+    output_tokens: int
+    questions: int
+
+
+INDEXES: dict[str, Callable[[list[str]], Retriever]] = {
+    "exact": lambda texts: DenseRetriever(texts, word_vectors),
+    "bm25": BM25Retriever,
+    "hnsw": lambda texts: FaissRetriever(texts, word_vectors, options=FaissOptions(kind="hnsw")),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status 1 where an output differs from the plain form's."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options = _parser().parse_args(given)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    engine = copyspec.load(options.model, dtype=options.dtype)
+    texts = list(dict.fromkeys(row for path in options.passages for row in read_rows(path, "text")))
+    questions = read_rows(options.queries, "question")
+    chosen = questions[:: max(1, len(questions) // (options.questions + 1))][: options.questions + 1]
+    tables, equal = [], True
+    for kind in options.kinds:
+        base = Delayed(INDEXES[kind](texts))
+        fixed = FIXED[kind] if options.fixed is None else options.fixed
+        for ratio in options.ratios or RATIOS[kind]:
+            step = _calibrate(engine, base, chosen[0], options)
+            base.fixed, base.per_query = ratio * step * fixed, ratio * step * (1 - fixed)
+            figures = _compare(engine, base, chosen, options)
+            head = _head(kind, ratio, step, fixed, figures[0])
+            print(_table(head, figures), flush=True)
+            tables.append({**head, "methods": [asdict(each) for each in figures]})
+            equal = equal and all(each.equal for each in figures)
+    if options.json:
+        command = shlex.join(["python", "-m", "benchmarks.retrieval", *given])
+        report = {"command": command, **surroundings("cpu"), "passages": len(texts), "tables": tables}
+        write_json(options.json, report)
+    return 0 if equal else 1
+
+
+def _calibrate(engine: copyspec.Engine, base: Delayed, question: str, options: argparse.Namespace) -> float:
+    """Seconds of a stride without its retrieval, in the plain form: the median of three answers, the first one not
+    counted."""
+    base.fixed = base.per_query = 0.0
+    seconds = []
+    for _ in range(4):
+        base.reset()
+        answer = _answer(engine, base, "plain", [question], options)[0]
+        seconds.append((answer.seconds - base.searching) / base.calls)
+    return median(seconds[1:])
+
+
+def _compare(
+    engine: copyspec.Engine, base: Delayed, questions: Sequence[str], options: argparse.Namespace
+) -> list[Measured]:
+    runs: dict[str, list[Measured]] = {method: [] for method in options.methods or METHODS}
+    plain: list[RAGAnswer] = []
+    # All methods in turn, then again: what else the machine does comes and goes, and hits all of them.
+    for method in list(runs) * options.repeat:
+        # The first question warms up, model and cache; it is not counted.
+        answers = _answer(engine, base, method, questions, options)[1:]
+        plain = plain or answers
+        runs[method].append(_measured(method, answers, plain, base))
+    figures: list[Measured] = []
+    for measured in runs.values():
+        fastest = min(measured, key=lambda each: each.seconds)
+        figures.append(replace(fastest, equal=all(each.equal for each in measured)))
+        figures[-1].speedup = figures[0].seconds / fastest.seconds
+    return figures
+
+
+def _answer(
+    engine: copyspec.Engine, base: Delayed, method: str, questions: Sequence[str], options: argparse.Namespace
+) -> list[RAGAnswer]:
+    speculation, drafter = METHODS[method]
+    answers = []
+    with IterativeRAG(base, model=engine, speculation=speculation, instruction=options.instruction) as pipeline:
+        for question in questions:
+            answers.append(
+                pipeline(
+                    question,
+                    max_new_tokens=options.tokens,
+                    drafter=drafter,
+                    ignore_eos=options.ignore_eos,
+                    temperature=options.temperature,
+                    seed=0,
+                )
+            )
+            if len(answers) == 1 and len(questions) > 1:
+                base.reset()
+    return answers
+
+
+def _measured(method: str, answers: Sequence[RAGAnswer], plain: Sequence[RAGAnswer], base: Delayed) -> Measured:
+    total = answers[0].speculation
+    for answer in answers[1:]:
+        total += answer.speculation
+    pairs = zip(answers, plain, strict=True)
+    return Measured(
+        method=method,
+        seconds=sum(answer.seconds for answer in answers),
+        speedup=1.0,
+        equal=all(answer.result.token_ids == other.result.token_ids for answer, other in pairs),
+        model_calls=sum(answer.result.stats.num_calls for answer in answers),
+        rounds=total.rounds,
+        guesses=total.guesses,
+        search_calls=base.calls,
+        search_seconds=base.searching,
+        real_search_seconds=base.real,
+        kept_per_round=total.kept_per_round,
+        hit_rate=total.hit_rate,
+        wasted_tokens=total.wasted,
+        hidden_seconds=total.hidden_seconds,
+        waited_seconds=total.waited_seconds if total.searches else base.searching,
+        questions=len(answers),
+        output_tokens=sum(len(answer.result.token_ids) for answer in answers),
+    )
+
+
+def _head(kind: str, ratio: float, step: float, fixed: float, plain: Measured) -> dict[str, object]:
+    """What a table is about. `all_hidden`: the speedup if no search but each question's first took any time, and the
+    model as long as before. More than that comes from fewer or cheaper calls of the model."""
+    first = plain.questions * ratio * step
+    hidden = plain.seconds / max(plain.seconds - max(plain.waited_seconds - first, 0.0), 1e-9)
+    return {
+        "index": kind,
+        "ratio": ratio,
+        "ratio_is_published": ratio in RATIOS[kind],
+        "published_ratios": RATIOS[kind],
+        "published_speedup": PUBLISHED[kind],
+        "step_seconds": step,
+        "fixed_share": fixed,
+        "all_hidden": hidden,
+    }
+
+
+def _table(head: dict[str, object], figures: Sequence[Measured]) -> str:
+    of_paper = "of" if head["ratio_is_published"] else "not of"
+    lines = [
+        f"{head['index']}, b/a = {head['ratio']:g} ({of_paper} the paper's experiments; a = "
+        f"{1000 * float(str(head['step_seconds'])):.1f} ms), {figures[0].output_tokens} tokens; "
+        f"published: {head['published_speedup']}x, with all searches hidden: {head['all_hidden']:.2f}x",
+        f"{'method':<30}{'s':>8}{'x':>7}{'E(s)':>7}{'right':>7}{'back':>6}{'hidden':>8}{'calls':>7}  equal",
+    ]
+    for each in figures:
+        lines.append(
+            f"{each.method:<30}{each.seconds:>8.2f}{each.speedup:>7.2f}{each.kept_per_round:>7.2f}"
+            f"{each.hit_rate:>7.0%}{each.wasted_tokens:>6}{each.hidden_seconds:>8.2f}{each.model_calls:>7}"
+            f"  {'yes' if each.equal else 'NO'}"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def read_rows(path: str, field: str) -> list[str]:
+    """One field of each line."""
+    opener = gzip.open if path.endswith(".gz") else open
+    with opener(path, "rt", encoding="utf-8") as file:
+        return [str(json.loads(line)[field]) for line in file]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--passages", nargs="+", required=True, help="JSON lines with `text`, gzipped or not")
+    parser.add_argument("--queries", required=True, help="JSON lines with `question`")
+    parser.add_argument("--kinds", nargs="+", choices=list(INDEXES), default=list(INDEXES))
+    parser.add_argument("--ratios", nargs="+", type=float, help="b/a; default: the published ones of each kind")
+    parser.add_argument("--fixed", type=float, help="share of a call that does not grow with its queries")
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), help="the first one is compared with")
+    parser.add_argument("--questions", type=int, default=20)
+    parser.add_argument("--tokens", type=int, default=64, help="of an output at most")
+    parser.add_argument("--ignore-eos", action="store_true", help="all outputs as long as that")
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--instruction", default=INSTRUCTION, help="with {document} and {prompt}")
+    parser.add_argument("--model", default="default", help="hub id, folder or default")
+    parser.add_argument("--dtype", default="float32", help="in which outputs are equal")
+    parser.add_argument("--threads", type=int, help="of torch")
+    parser.add_argument("--repeat", type=int, default=1, help="the fastest run of each method counts")
+    parser.add_argument("--json", help="where the figures go")
+    return parser

@@ -1,0 +1,1 @@
+"""Whole runs, timed beside their baselines in one process."""

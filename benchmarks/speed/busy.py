@@ -1,0 +1,129 @@
+"""The time of a call beside busy programs: what a model takes on a quiet machine, and with one busy process per core.
+
+    python -m benchmarks.speed.busy                                   the model in the package
+    python -m benchmarks.speed.busy --model FOLDER --json busy.json   another one; the figures into a file
+
+Each number of threads is measured quiet and beside busy processes in turn, round after round, so that what else the
+machine does falls on all of them; the least time of the rounds counts for the quiet machine, and the median beside
+busy processes. The row of copyspec's own choice is the claim: at most 3 times the quiet time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from time import perf_counter, sleep
+from typing import TYPE_CHECKING
+
+from copyspec.engine.cores import allowed
+
+if TYPE_CHECKING:
+    from copyspec import Engine
+
+PROMPT = "Correct the grammar: The mills was builded in 1820 by two sister, and they has works there since many year."
+MOST = 3.0
+"""Times the quiet time that a call may take beside busy processes."""
+
+SPIN = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: sum(range(100000))"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One number of threads; seconds of a call."""
+
+    threads: str
+    quiet: float  # the least
+    busy: float  # the median
+    worst: float  # beside busy processes
+    taken: int  # threads behind the last busy call
+
+    @property
+    def ratio(self) -> float:
+        return self.busy / self.quiet
+
+
+@contextmanager
+def busy_cores(count: int) -> Iterator[None]:
+    """`count` processes that compute all the time. They end with this one."""
+    running = [subprocess.Popen([sys.executable, "-c", SPIN]) for _ in range(count)]
+    try:
+        sleep(0.5)
+        yield
+    finally:
+        for process in running:
+            process.kill()
+        for process in running:
+            process.wait()
+
+
+def measure(engine: Engine, choices: Sequence[int | None], rounds: int, calls: int, tokens: int) -> list[Row]:
+    """A row for each choice of threads; None is copyspec's own."""
+    quiet: dict[int | None, list[float]] = {choice: [] for choice in choices}
+    busy: dict[int | None, list[float]] = {choice: [] for choice in choices}
+    for choice in choices:
+        _call(engine, choice, tokens)
+    for _ in range(rounds):
+        for choice in choices:
+            quiet[choice] += [_call(engine, choice, tokens) for _ in range(calls)]
+        with busy_cores(allowed()):
+            for choice in choices:
+                busy[choice] += [_call(engine, choice, tokens) for _ in range(calls)]
+    return [
+        Row(
+            "measured" if choice is None else str(choice),
+            min(quiet[choice]),
+            median(busy[choice]),
+            max(busy[choice]),
+            engine.threads if choice is None else choice,
+        )
+        for choice in choices
+    ]
+
+
+def _call(engine: Engine, threads: int | None, tokens: int) -> float:
+    started = perf_counter()
+    # Plainly: as many passes in each call. How much is drafted follows what passes cost.
+    engine.generate(PROMPT, max_new_tokens=tokens, ignore_eos=True, threads=threads, drafter="none")
+    return perf_counter() - started
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status 1 where copyspec's own choice takes more than 3 times its quiet time."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.speed.busy", description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="default", help="hub id or folder; default: the model in the package")
+    parser.add_argument("--threads", default="1,2", help="numbers of threads beside copyspec's own choice")
+    parser.add_argument("--rounds", type=int, default=3, help="of a quiet and a busy measurement each")
+    parser.add_argument("--calls", type=int, default=5, help="per round and number of threads")
+    parser.add_argument("--tokens", type=int, default=32, help="of each output")
+    parser.add_argument("--json", type=Path, help="write the figures into this file")
+    given = parser.parse_args(arguments)
+    import copyspec
+
+    engine = copyspec.load(given.model)
+    choices = [None, *(int(each) for each in given.threads.split(",") if each)]
+    rows = measure(engine, choices, given.rounds, given.calls, given.tokens)
+    print(f"{allowed()} cores, as many busy processes, {given.tokens} tokens a call\n")
+    print("| threads | quiet s | busy s | worst s | busy / quiet |\n|---|--:|--:|--:|--:|")
+    for row in rows:
+        print(f"| {row.threads} ({row.taken}) | {row.quiet:.3f} | {row.busy:.3f} | {row.worst:.3f} | {row.ratio:.1f} |")
+    if given.json is not None:
+        report = {
+            "command": f"python -m benchmarks.speed.busy --model {given.model}",
+            "cores": allowed(),
+            "load": os.getloadavg(),
+            "rows": [{**asdict(row), "ratio": row.ratio} for row in rows],
+        }
+        given.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    return 0 if rows[0].ratio <= MOST else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,217 @@
+"""Targets of the speed benchmark: the bundled model, a folder, or a real architecture with random weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from copyspec.models.loading import named
+from copyspec.models.pretrained import Pretrained
+from copyspec.targets.base import Session, Target
+from copyspec.tree import DraftTree
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+SHAPE_PREFIX = "shape:"
+
+_LLAMA: dict[str, object] = {"model_type": "llama", "rms_norm_eps": 1e-5}
+_QWEN: dict[str, object] = {"model_type": "qwen2", "rms_norm_eps": 1e-6, "max_position_embeddings": 32768}
+_TINY: dict[str, object] = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 160,
+    "max_position_embeddings": 512,
+}
+
+
+def _sizes(hidden: int, inner: int, layers: int, heads: int, kv_heads: int, vocab: int) -> dict[str, object]:
+    return {
+        "hidden_size": hidden,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "vocab_size": vocab,
+    }
+
+
+def _rope(theta: float) -> dict[str, object]:
+    return {"rope_parameters": {"rope_type": "default", "rope_theta": theta}}
+
+
+SHAPES: Mapping[str, Mapping[str, object]] = {
+    "llama-7b": _LLAMA | _sizes(4096, 11008, 32, 32, 32, 32000) | _rope(1e4) | {"max_position_embeddings": 4096},
+    "llama-160m": _LLAMA | _sizes(768, 3072, 12, 12, 12, 32000) | _rope(1e4) | {"max_position_embeddings": 2048},
+    "llama3-8b": _LLAMA | _sizes(4096, 14336, 32, 32, 8, 128256) | _rope(5e5) | {"max_position_embeddings": 8192},
+    "mistral-7b": _sizes(4096, 14336, 32, 32, 8, 32000)
+    | _rope(1e6)
+    | {"model_type": "mistral", "sliding_window": None, "max_position_embeddings": 32768},
+    "qwen2.5-0.5b": _QWEN | _sizes(896, 4864, 24, 14, 2, 151936) | _rope(1e6) | {"tie_word_embeddings": True},
+    "qwen2.5-1.5b": _QWEN | _sizes(1536, 8960, 28, 12, 2, 151936) | _rope(1e6) | {"tie_word_embeddings": True},
+    "qwen2.5-7b": _QWEN | _sizes(3584, 18944, 28, 28, 4, 152064) | _rope(1e6),
+    "tiny-llama": _LLAMA | _TINY,
+    "tiny-qwen2": _QWEN | _TINY,
+}
+"""Published sizes of the architectures by name, as in the models' own config.json; the tiny ones are for tests."""
+
+FORCED = 1e4
+"""Logit of a replayed token: far above what random weights give (below 100), within float16's range."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A causal model to measure, and what its prompts are made with."""
+
+    name: str
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase | None  # None for shapes
+    eos_token_ids: frozenset[int]
+
+    @property
+    def is_shape(self) -> bool:
+        return self.tokenizer is None
+
+
+def load_model(name: str, device: str, dtype: torch.dtype) -> Model:
+    """`default`, a folder, or `shape:NAME`; in eval mode. Raises ValueError that names what exists."""
+    if name.startswith(SHAPE_PREFIX):
+        return Model(name, _shape(name.removeprefix(SHAPE_PREFIX), device, dtype), None, frozenset())
+    folder = Path(named(name))
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"no model in {str(folder)!r}: --model is default, a folder with config.json, or shape:NAME")
+    found = Pretrained(str(folder))
+    model = found.model(AutoModelForCausalLM, found.config(), dtype=dtype)
+    cast(torch.nn.Module, model).to(device).eval()
+    eos = model.generation_config.eos_token_id
+    ids = frozenset() if eos is None else frozenset([eos] if isinstance(eos, int) else eos)
+    return Model(name, model, found.tokenizer(), ids)
+
+
+def _shape(name: str, device: str, dtype: torch.dtype) -> PreTrainedModel:
+    if name not in SHAPES:
+        raise ValueError(f"no shape {name!r}: one of {', '.join(sorted(SHAPES))}")
+    sizes = dict(SHAPES[name])
+    config = AutoConfig.for_model(cast(str, sizes.pop("model_type")), **sizes)
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
+    return cast(PreTrainedModel, model.eval())
+
+
+class Replay:
+    """Makes a model say what was recorded: real passes, logits whose argmax is the recorded next token.
+
+    A forward hook on the model itself, so that every method runs the same object. A prediction depends on the
+    position alone: after position p of a row comes that row's token p + 1, whatever token a draft holds at p.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._tokens: torch.Tensor | None = None  # [B, L]
+        self._device = model.device
+        self._handle = model.register_forward_hook(self._force, with_kwargs=True)
+
+    def start(self, sequences: Sequence[Sequence[int]]) -> None:
+        """The rows of the next passes, each a prompt and the output recorded for it."""
+        length = max(map(len, sequences))
+        # Behind a sequence's end its last token (end of sequence) is repeated.
+        rows = [[*tokens, *[tokens[-1]] * (length - len(tokens))] for tokens in sequences]
+        self._tokens = torch.tensor(rows, device=self._device)
+
+    def rows(self, sequences: Sequence[int]) -> torch.Tensor | None:
+        """These of the rows that were started. [n, L]"""
+        return None if self._tokens is None else self._tokens[list(sequences)]
+
+    @contextmanager
+    def showing(self, rows: torch.Tensor | None) -> Iterator[None]:
+        """For its length the model says `rows`."""
+        started, self._tokens = self._tokens, rows
+        try:
+            yield
+        finally:
+            self._tokens = started
+
+    def stop(self) -> None:
+        """The model speaks for itself again."""
+        self._tokens = None
+
+    def remove(self) -> None:
+        self._handle.remove()
+
+    def _force(self, module: object, args: tuple[object, ...], kwargs: dict[str, object], output: object) -> None:
+        if self._tokens is None:
+            return
+        logits = cast(torch.Tensor, output.logits)  # type: ignore[attr-defined]  # a ModelOutput
+        positions = kwargs.get("position_ids")
+        assert isinstance(positions, torch.Tensor), "replay needs a model that is called with position_ids"
+        kept = kwargs.get("logits_to_keep", 0)
+        positions = positions[:, kept] if isinstance(kept, torch.Tensor) else positions[:, -logits.shape[1] :]
+        positions = positions.expand(logits.shape[0], -1)
+        upcoming = self._tokens.gather(1, (positions + 1).clamp(0, self._tokens.shape[1] - 1))
+        logits.scatter_(2, upcoming.unsqueeze(2), FORCED)
+
+
+class ReplayTarget:
+    """A target whose sessions know which of the replayed rows are theirs: rows are opened in the order of
+    `Replay.start`. Everything else is the target's own."""
+
+    def __init__(self, target: Target, replay: Replay) -> None:
+        self._target = target
+        self._replay = replay
+        self._opened = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._target, name)
+
+    def restart(self) -> None:
+        """The next row to be opened is the first one again."""
+        self._opened = 0
+
+    def open(self, prompts: Sequence[Sequence[int]]) -> Session:
+        rows = self._replay.rows(range(self._opened, self._opened + len(prompts)))
+        self._opened += len(prompts)
+        return _ReplaySession(self._target.open(prompts), self._replay, rows)
+
+
+class _ReplaySession:
+    def __init__(self, session: Session, replay: Replay, rows: torch.Tensor | None) -> None:
+        self._session = session
+        self._replay = replay
+        self._rows = rows
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        return self._session.lengths
+
+    def score(self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
+        with self._replay.showing(self._rows):
+            return self._session.score(chains, trees)
+
+    def keep(self, paths: Sequence[Sequence[int]]) -> None:
+        self._session.keep(paths)
+
+    def trim(self, lengths: Sequence[int]) -> None:
+        self._session.trim(lengths)
+
+    def select(self, rows: Sequence[int]) -> None:
+        self._session.select(rows)
+        if self._rows is not None:
+            self._rows = self._rows[list(rows)]
+
+    def join(self, other: Session) -> None:
+        assert isinstance(other, _ReplaySession)
+        self._session.join(other._session)
+        if self._rows is not None and other._rows is not None:
+            self._rows = torch.cat([self._rows, other._rows])
+
+    def close(self) -> None:
+        self._session.close()

@@ -1,0 +1,260 @@
+"""Whether drafting ever costs time: copyspec, and drafters that are wrong on purpose, against plain decoding.
+
+    python -m benchmarks.speed.never_slower TRANSCRIPTS... --tokenizer FILE --model shape:qwen2.5-0.5b --dtype bfloat16
+    python -m benchmarks.speed.never_slower TRANSCRIPTS... --tokenizer FILE --simulate all
+
+Replays recorded outputs, by default those of chat, math and translation, where little can be copied. `wrong-N` drafts N
+nodes a call, all of them wrong, and says that each is 95 % likely; `wrong-tree-N` spreads them over four branches.
+Methods take turns row by row; a figure is the median over the repeats of plain time over the method's time, for a whole
+set, prompts included. CPU time stands beside wall time: on a machine that does other things, it is the steadier one.
+
+With `--simulate` no model runs: passes take what a measured curve says (`benchmarks.speed.simulation`), so that the
+figures are those of the controller alone and the same in every run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from statistics import median
+from time import process_time
+
+import torch
+
+from benchmarks.speed.methods import Limits, Method, Methods
+from benchmarks.speed.models import load_model
+from benchmarks.speed.prompts import Case, PromptSet, TranscriptOptions, transcript_cases, transcript_sets
+from benchmarks.speed.report import surroundings
+from benchmarks.speed.run import DTYPES
+from benchmarks.speed.simulation import DEVICES, AlwaysWrong, Device, MakeDrafter, simulate
+from benchmarks.transcripts import ratio, write_json
+from copyspec.budget import CostModel
+from copyspec.decoding.requests import RowStats
+from copyspec.drafters import create
+from copyspec.drafters.base import Drafter
+from copyspec.options import DraftOptions
+
+TASKS = "chat,math,translation"
+BARS = {"copyspec": 0.97, "wrong": 0.95}
+"""What plain time over a method's time must not be below, by the beginning of the method's name."""
+
+WRONG_NODES = (1, 4, 8, 32, 64)
+BRANCHES = 4
+
+
+@dataclass(slots=True)
+class Line:
+    """One method on one set."""
+
+    set: str
+    method: str
+    rows: int
+    tokens: int
+    wall: float = 0.0  # plain seconds over its own
+    cpu: float = 0.0  # the same by CPU time; 0: simulated
+    nodes_per_call: float = 0.0
+    decisions: dict[str, int] = field(default_factory=dict)  # of all rows, in the first repeat
+    repeats: list[float] = field(default_factory=list)  # wall
+
+    @property
+    def bar(self) -> float:
+        return next(bar for name, bar in BARS.items() if self.method.startswith(name))
+
+    def count(self, stats: Sequence[RowStats]) -> None:
+        """Takes the counters of its rows."""
+        decisions: Counter[str] = Counter()
+        for row in stats:
+            decisions.update(row.decisions)
+        self.decisions = dict(decisions)
+        self.nodes_per_call = ratio(sum(row.drafted_tokens for row in stats), sum(row.calls for row in stats))
+
+
+def drafters(nodes: int) -> dict[str, tuple[MakeDrafter, int]]:
+    """The methods but plain decoding: what makes a row's drafter, and its nodes a call."""
+
+    def copies(case: Case, eos: frozenset[int]) -> Drafter:
+        return create(case.sources, eos, ngrams=case.ngrams)
+
+    def wrong(width: int, case: Case, eos: frozenset[int]) -> Drafter:
+        return AlwaysWrong(case, width=width)
+
+    found: dict[str, tuple[MakeDrafter, int]] = {"copyspec": (copies, nodes)}
+    found |= {f"wrong-{count}": (partial(wrong, 1), count) for count in WRONG_NODES}
+    return found | {f"wrong-tree-{nodes}": (partial(wrong, BRANCHES), nodes)}
+
+
+def measured(prompts: PromptSet, methods: Mapping[str, Method], limits: Limits, repeat: int, size: int) -> list[Line]:
+    """Runs that take turns on a model. `methods` begins with plain decoding."""
+    batches = [prompts.cases[start : start + size] for start in range(0, len(prompts.cases), size)]
+    longest = max(batches, key=lambda cases: max(len(case.prompt) for case in cases))
+    for method in methods.values():
+        method(longest, limits)
+    names = list(methods)
+    lines = {name: Line(prompts.name, name, len(prompts.cases), 0) for name in names}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    for index in range(repeat):
+        sums = {name: [0.0, 0.0] for name in names}
+        stats: dict[str, list[RowStats]] = {name: [] for name in names}
+        tokens = dict.fromkeys(names, 0)
+        for number, cases in enumerate(batches):
+            first = (index + number) % len(names)
+            for name in names[first:] + names[:first]:
+                started = process_time()
+                run = methods[name](cases, limits)
+                sums[name][0] += run.total_seconds
+                sums[name][1] += process_time() - started
+                stats[name] += run.stats
+                tokens[name] += sum(map(len, run.outputs))
+                expected = [(case.recorded or [])[: limits.max_new_tokens] for case in cases]
+                assert run.outputs == expected, f"{name} does not say what was recorded"
+        for name in names:
+            times[name].append((sums[name][0], sums[name][1]))
+            lines[name].tokens = tokens[name]
+            if index == 0:
+                lines[name].count(stats[name])
+    plain = times[names[0]]
+    for name in names:
+        pairs = list(zip(plain, times[name], strict=True))
+        lines[name].repeats = [ratio(base[0], own[0]) for base, own in pairs]
+        lines[name].wall = median(lines[name].repeats)
+        lines[name].cpu = median(ratio(base[1], own[1]) for base, own in pairs)
+    return [lines[name] for name in names[1:]]
+
+
+def simulated(
+    name: str, cases: Sequence[Case], device: Device, costs: Mapping[str, CostModel], limits: Limits, size: int
+) -> list[Line]:
+    """The same in simulated time. `costs`: what each method has learned of the device so far."""
+
+    def run(make: MakeDrafter | None, nodes: int, model: CostModel) -> tuple[float, list[RowStats]]:
+        seconds, stats = 0.0, []
+        for start in range(0, len(cases), size):
+            part, draft = cases[start : start + size], DraftOptions(nodes)
+            one = simulate(part, device, draft, model, make, max_new_tokens=limits.max_new_tokens, batch_size=size)
+            seconds += one.seconds
+            stats += one.stats
+        return seconds, stats
+
+    plain, _ = run(None, 0, CostModel())
+    lines = []
+    for method, (make, nodes) in drafters(limits.draft_nodes).items():
+        seconds, stats = run(make, nodes, costs[method])
+        line = Line(name, method, len(cases), sum(row.output_tokens for row in stats), ratio(plain, seconds))
+        line.count(stats)
+        lines.append(line)
+    return lines
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints a table; 0 when every figure reaches its bar, 1 when one does not, 2 for a wrong call."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    options = _parser().parse_args(words)
+    try:
+        report = _simulate(options) if options.simulate else _measure(options)
+    except ValueError as error:
+        print(f"benchmarks.speed.never_slower: {error}", file=sys.stderr)
+        return 2
+    lines = [line for part in report.values() for line in part]
+    clock = "wall" if options.simulate else options.clock
+    for where, part in report.items():
+        print(f"\n{where}\n{_table(part, clock)}", flush=True)
+    if options.json:
+        head = {"benchmark": "never_slower", "command": "python -m benchmarks.speed.never_slower " + shlex.join(words)}
+        about = {**head, **surroundings("cpu"), "simulated": bool(options.simulate), "bars": BARS}
+        write_json(
+            options.json, {**about, "results": {where: list(map(asdict, part)) for where, part in report.items()}}
+        )
+    return 0 if all(getattr(line, clock) >= line.bar for line in lines) else 1
+
+
+def _measure(options: argparse.Namespace) -> dict[str, list[Line]]:
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    model = load_model(options.model, options.device, DTYPES[options.dtype])
+    sets = transcript_sets(model, _transcripts(options))
+    methods = Methods(model)
+    chosen = {"plain": methods.get("plain")}
+    chosen |= {name: methods.own(make, nodes) for name, (make, nodes) in drafters(options.draft_nodes).items()}
+    if options.methods:
+        chosen = {name: method for name, method in chosen.items() if name in ("plain", *options.methods)}
+    try:
+        lines: list[Line] = []
+        for prompts in sets:
+            limits = Limits(options.max_new_tokens, prompts.eos_token_ids, options.draft_nodes)
+            lines += measured(prompts, chosen, limits, options.repeat, options.batch_size)
+            print(_table(lines[-len(chosen) + 1 :], options.clock), flush=True)
+    finally:
+        methods.close()
+    return {f"{options.model}, {options.dtype}": lines}
+
+
+def _simulate(options: argparse.Namespace) -> dict[str, list[Line]]:
+    names = list(DEVICES) if options.simulate == "all" else [options.simulate]
+    if names[0] not in DEVICES:
+        raise ValueError(f"--simulate {names[0]!r}: all, or one of {', '.join(DEVICES)}")
+    sets, eos = transcript_cases(_transcripts(options))
+    limits = Limits(options.max_new_tokens, frozenset({eos}), options.draft_nodes)
+    report = {}
+    for name in names:
+        costs = {method: CostModel() for method in drafters(options.draft_nodes)}
+        run: Callable[[str, list[Case]], list[Line]] = lambda key, cases, device=DEVICES[name], costs=costs: simulated(  # type: ignore[misc]  # noqa: E731
+            key, cases, device, costs, limits, options.batch_size
+        )
+        run("", next(iter(sets.values()))[:1])  # an engine has seen a row before
+        report[f"{name}, simulated"] = [line for key, cases in sets.items() for line in run(" ".join(key), cases)]
+    return report
+
+
+def _transcripts(options: argparse.Namespace) -> TranscriptOptions:
+    return TranscriptOptions(
+        options.transcripts, options.tokenizer, options.tasks, options.rows, options.max_prompt_tokens, options.seed
+    )
+
+
+def _table(lines: Sequence[Line], clock: str) -> str:
+    rows = [f"{'set':<34}{'method':<14}{'wall':>7}{'cpu':>7}{'nodes':>7}  decisions"]
+    for line in lines:
+        below = " BELOW" if getattr(line, clock) < line.bar else ""
+        decisions = " ".join(f"{what[:2]} {count}" for what, count in sorted(line.decisions.items()))
+        cpu = f"{line.cpu:>7.3f}" if line.cpu else f"{'-':>7}"
+        rows.append(
+            f"{line.set[:33]:<34}{line.method:<14}{line.wall:>7.3f}{cpu}{line.nodes_per_call:>7.2f}  {decisions}{below}"
+        )
+    return "\n".join(rows)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.speed.never_slower",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("transcripts", nargs="+", help=".jsonl.gz files or folders that hold them")
+    add("--tokenizer", required=True, help="tokenizer.json of the model's architecture, gzip allowed")
+    add("--tasks", type=lambda value: value.split(","), default=TASKS.split(","), help=f"default: {TASKS}")
+    add("--rows", type=int, default=3, help="of each set (default: %(default)s)")
+    add("--max-prompt-tokens", type=int, default=1024, help="longer rows are left out (default: %(default)s)")
+    add("--max-new-tokens", type=int, default=96, help="default: %(default)s")
+    add("--model", default="shape:qwen2.5-0.5b", help="default: %(default)s")
+    add("--dtype", choices=list(DTYPES), default="bfloat16")
+    add("--device", choices=["cpu", "cuda"], default="cpu")
+    add("--simulate", help=f"no model: {', '.join(DEVICES)} or all")
+    add("--methods", type=lambda value: value.split(","), help="some of copyspec,wrong-1,...,wrong-tree-32")
+    add("--draft-nodes", type=int, default=32)
+    add("--batch-size", type=int, default=1)
+    add("--repeat", type=int, default=3)
+    add("--clock", choices=["wall", "cpu"], default="wall", help="which one decides about the exit status")
+    add("--threads", type=int, default=1, help="of torch (default: 1, where CPU time means most)")
+    add("--seed", type=int, default=0)
+    add("--json", help="file for the report")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,157 @@
+"""Prompts of the speed benchmark: built-in texts to correct, text that cannot be copied, files, transcripts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.speed.models import Model
+from benchmarks.transcripts import (
+    EDIT_TASKS,
+    Transcript,
+    choose_rows,
+    end_token,
+    load_tokenizer,
+    read_transcripts,
+    tokenise,
+)
+from copyspec.drafters.predictors.ngrams import NGrams
+from copyspec.engine.call_options import check_options
+from copyspec.engine.engine import Engine
+from copyspec.engine.language import Language
+from copyspec.sources import Source
+
+DATA = Path(__file__).parent.parent / "data"
+
+BUILT_IN = ("sentences", "paragraphs", "uncopyable")
+
+TEMPLATE = "Correct the grammar: {text}"
+"""The bundled model's instruction. It goes through the chat template where there is one."""
+
+UNCOPYABLE_ROWS = 12
+UNCOPYABLE_PROMPT = 60  # tokens
+UNCOPYABLE_OUTPUT = 120
+UNCOPYABLE_VOCABULARY = 1000
+"""Tokens are drawn from this many: about every tenth has stood in the context before, as the frequent words of
+ordinary text have, and what followed it then follows again once in a thousand times."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One prompt to decode."""
+
+    prompt: list[int]
+    sources: tuple[Source, ...]
+    recorded: list[int] | None = None  # the output to replay, with its end of sequence; None: the model speaks
+    ngrams: NGrams | None = None  # as `copyspec.generate` would have them
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSet:
+    name: str
+    cases: list[Case]
+    eos_token_ids: frozenset[int]
+
+    @property
+    def is_replay(self) -> bool:
+        return any(case.recorded is not None for case in self.cases)
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptOptions:
+    paths: Sequence[str]
+    tokenizer: str | None = None
+    tasks: Sequence[str] = ()  # empty: all
+    rows: int | None = None  # per set; None: all
+    max_prompt_tokens: int = 4096  # longer rows are left out
+    seed: int = 0
+
+
+def text_set(model: Model, name: str, template: str = TEMPLATE, limit: int | None = None) -> PromptSet:
+    """A built-in set of texts, or a file with one text per line, each to be corrected by the model."""
+    if model.tokenizer is None:
+        raise ValueError(f"{model.name!r} has no tokenizer for {name!r}: give --transcripts, or --prompts uncopyable")
+    file = DATA / f"{name}.txt" if name in BUILT_IN else Path(name)
+    if not file.is_file():
+        raise ValueError(f"no prompts {name!r}: one of {', '.join(BUILT_IN)}, or a file with one text per line")
+    texts = [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()][:limit]
+    if not texts:
+        raise ValueError(f"{name!r} holds no text")
+    prompts = [template.replace("{text}", text) for text in texts]
+    options = check_options({"edit_source": texts, "chat": bool(model.tokenizer.chat_template)})
+    # The engine's own requests: the same sources and ends that `copyspec.generate` has.
+    engine = Engine(model.model, model.tokenizer)
+    jobs, _ = engine.jobs(prompts, None, options)
+    ngrams = Language(engine.codec, int(model.model.config.vocab_size)).ngrams
+    cases = [Case(list(job.request.prompt), tuple(job.request.sources), ngrams=ngrams) for job in jobs]
+    return PromptSet(name, cases, jobs[0].request.eos_token_ids)
+
+
+def uncopyable_set(model: Model, limit: int | None = None, seed: int = 0) -> PromptSet:
+    """Random tokens after random tokens, with a reference of random tokens: replayed, nothing to copy."""
+    rng = random.Random(seed)
+    vocabulary = int(model.model.config.vocab_size)
+    low = max(model.eos_token_ids | {9}) + 1  # past control tokens
+    usable = range(low, min(low + UNCOPYABLE_VOCABULARY, vocabulary))
+    eos = max(model.eos_token_ids, default=0)
+
+    def draw(count: int) -> list[int]:
+        return [rng.choice(usable) for _ in range(count)]
+
+    cases = []
+    for _ in range(limit or UNCOPYABLE_ROWS):
+        prompt = draw(UNCOPYABLE_PROMPT)
+        sources = (Source(draw(UNCOPYABLE_PROMPT), "reference"), Source(prompt, "prompt"))
+        cases.append(Case(prompt, sources, [*draw(UNCOPYABLE_OUTPUT), eos]))
+    return PromptSet("uncopyable", cases, frozenset({eos}))
+
+
+def transcript_sets(model: Model, options: TranscriptOptions) -> list[PromptSet]:
+    """Recorded outputs of real models, replayed through `model`: one set per task, set and recorded model."""
+    size = int(model.model.config.vocab_size)
+    sets, eos = transcript_cases(options, f"{model.name!r}", size)
+    return [PromptSet(" ".join(key), cases, frozenset({eos})) for key, cases in sets.items()]
+
+
+def transcript_cases(
+    options: TranscriptOptions, name: str = "", vocab_size: int | None = None
+) -> tuple[dict[tuple[str, str, str], list[Case]], int]:
+    """Recorded outputs by task, set and recorded model, in order, and the end of sequence that all of them have.
+
+    Raises ValueError where the tokens are more than the `vocab_size` of the model called `name`.
+    """
+    if options.tokenizer is None:
+        raise ValueError(
+            "--transcripts needs --tokenizer FILE, the tokenizer.json that the recorded texts are cut with"
+        )
+    tokenizer = load_tokenizer(options.tokenizer)
+    eos = end_token(tokenizer)
+    needed = max(tokenizer.get_vocab_size(), eos + 1)
+    if vocab_size is not None and needed > vocab_size:
+        raise ValueError(
+            f"{options.tokenizer!r} needs {needed} tokens with its end of sequence, {name} has only "
+            f"{vocab_size}: give the tokenizer of that architecture"
+        )
+    rows = [row for row in read_transcripts(options.paths) if not options.tasks or row.task in options.tasks]
+    sets: dict[tuple[str, str, str], list[Case]] = {}
+    for row in choose_rows(rows, options.rows, options.seed):
+        tokens = tokenise(row, tokenizer, eos)
+        if tokens.prompt and len(tokens.prompt) <= options.max_prompt_tokens:
+            sources = (*_references(row, tokens.references), Source(tokens.prompt, "prompt"))
+            sets.setdefault(row.key, []).append(Case(tokens.prompt, sources, tokens.output, tokens.ngrams))
+    if not sets:
+        raise ValueError(
+            f"no transcript is left: tasks {list(options.tasks)!r}, prompts up to {options.max_prompt_tokens} tokens"
+        )
+    return dict(sorted(sets.items())), eos
+
+
+def _references(row: Transcript, references: Sequence[list[int]]) -> list[Source]:
+    """The first reference of an edit task is the text being edited."""
+    edits = 1 if row.task in EDIT_TASKS else 0
+    return [
+        *(Source(tokens, "edit") for tokens in references[:edits]),
+        *(Source(tokens, "reference") for tokens in references[edits:]),
+    ]

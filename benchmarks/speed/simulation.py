@@ -1,0 +1,268 @@
+"""Decoding in simulated time: recorded outputs, real drafts, and passes that take what a given curve says.
+
+On a busy machine measured times say little. Here the controller of `copyspec.budget` reads a clock that moves by the
+curve's seconds with every pass and by a fixed time with every draft, so that what it decides, and what that gains or
+loses against plain decoding, is the same in every run.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import torch
+
+from benchmarks.speed.prompts import Case
+from copyspec.budget import Budget, CostModel
+from copyspec.decoding.loop import DecodeSettings, decode
+from copyspec.decoding.requests import Request, RowStats
+from copyspec.drafters.base import Drafter
+from copyspec.drafters.predictors.ngrams import KEY_BITS, KEY_MASK, ORDERS, NGrams, context
+from copyspec.options import DraftOptions, SamplingOptions
+from copyspec.sources import Source
+from copyspec.targets.base import Session, Target
+from copyspec.tree import DraftTree
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What passes of a target take."""
+
+    seconds: float  # of a pass without draft nodes, whatever the number of rows
+    costs: Mapping[int, float]  # of n draft nodes, in units of that pass; between them on straight lines
+    prefill: float  # of one prompt token, in the same units
+    draft_seconds: float = 1e-4  # of asking a drafter
+    noise: float = 0.0  # standard deviation of a pass's logarithm
+
+    def units(self, nodes: int) -> float:
+        """Cost of a pass with `nodes` nodes."""
+        return float(np.interp(nodes, list(self.costs), list(self.costs.values())))
+
+
+DEVICES: Mapping[str, Device] = {
+    "cpu-float32": Device(
+        0.170,
+        {0: 1, 1: 1.10, 2: 1.16, 3: 1.95, 4: 2.0, 6: 2.7, 8: 2.85, 12: 4.0, 16: 2.75, 24: 3.2, 32: 3.6, 64: 5.0},
+        prefill=0.045,
+    ),
+    "cpu-bfloat16": Device(0.175, {0: 1, 1: 1.07, 4: 1.15, 8: 1.18, 16: 1.25, 32: 1.4, 64: 1.8}, prefill=0.012),
+    "gpu": Device(0.02, {0: 1, 1: 1.03, 32: 1.08, 64: 1.15}, prefill=0.002),
+    "small": Device(0.004, {0: 1, 1: 1.25, 32: 2.0, 64: 3.0}, prefill=0.02),
+}
+"""Measured shapes of the curve: qwen2.5-0.5b with one thread in two precisions (few rows are slow in float32), what a
+GPU shows while passes wait for memory, and a model so small that drafting costs a fortieth of a pass."""
+
+
+class Clock:
+    """Seconds that pass when somebody says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one run of some cases came to."""
+
+    outputs: list[list[int]]
+    seconds: float
+    stats: list[RowStats] = field(default_factory=list)
+
+
+MakeDrafter = Callable[[Case, frozenset[int]], Drafter]
+
+
+def simulate(
+    cases: Sequence[Case],
+    device: Device,
+    draft: DraftOptions,
+    costs: CostModel,
+    make: MakeDrafter | None,
+    *,
+    max_new_tokens: int = 512,
+    batch_size: int = 1,
+    seed: int = 0,
+) -> Outcome:
+    """Decodes the recorded outputs of `cases` in simulated time. `make` None: plain decoding."""
+    dense = _Dense(cases)
+    clock = Clock()
+    costs.clock = clock
+    target: Target = _Target(dense, device, clock, random.Random(seed))
+    eos = frozenset(row[-1] for row in dense.outputs)
+    requests = []
+    for case, recorded in zip(dense.cases, dense.outputs, strict=True):
+        drafter = None if make is None else partial(_slow, make, case, eos, clock, device.draft_seconds)
+        limit = min(max_new_tokens, len(recorded))
+        requests.append(Request(case.prompt, limit, SamplingOptions(), eos, case.sources, drafter))
+    outcome = Outcome([[] for _ in cases], 0.0)
+    for step in decode(target, requests, DecodeSettings(draft, batch_size), costs):
+        for output in step:
+            outcome.outputs[output.row].extend(output.tokens)
+            if output.stats is not None:
+                outcome.stats.append(output.stats)
+    expected = [row[:max_new_tokens] for row in dense.outputs]
+    assert outcome.outputs == expected, "a simulated run must say what was recorded"
+    outcome.seconds = clock.now
+    return outcome
+
+
+class AlwaysWrong:
+    """A drafter that is never right and always sure: as many nodes as it may draft, in chains or side by side.
+
+    Its tokens are those that the recorded output does not hold at all.
+    """
+
+    def __init__(self, case: Case, score: float = 0.95, width: int = 1) -> None:
+        held = set(case.recorded or ())
+        self._wrong = [token for token in range(len(held) + 2 * width + 2) if token not in held][: max(width, 1)]
+        self._score, self._width = score, width
+
+    def propose(self, budget: Budget) -> DraftTree:
+        """`width` chains of equal length, each node as likely as the drafter dares to say."""
+        tokens: list[int] = []
+        parents: list[int] = []
+        scores: list[float] = []
+        for index in range(budget.max_nodes):
+            parent = index - self._width
+            tokens.append(self._wrong[index % self._width])
+            parents.append(max(parent, -1))
+            scores.append((1.0 if parent < 0 else scores[parent]) * self._score / (1 if parent >= 0 else self._width))
+        return DraftTree(tokens, parents, scores, [None] * len(tokens))
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """It learns nothing."""
+
+
+SPARE = 80  # tokens that no text holds
+
+
+class _DenseNGrams(NGrams):
+    """N-grams in the numbers of a simulated vocabulary. Tokens that are not in it are wrong: they become spare ones."""
+
+    def __init__(self, ngrams: NGrams, ids: Mapping[int, int]) -> None:
+        self._ngrams, self._ids, self._tokens_of, self.arrays = ngrams, ids, list(ids), None
+
+    def share_out(self, weight: float, key: int, least: float) -> list[tuple[int, float]]:
+        tokens = []
+        while key:
+            key, token = key >> KEY_BITS, (key & KEY_MASK >> KEY_BITS * (ORDERS - 1)) - 1
+            tokens.append(self._tokens_of[token] if token < len(self._tokens_of) else -1)
+        words: dict[int, float] = {}
+        for token, part in self._ngrams.share_out(weight, context(tokens[::-1]), least):
+            number = self._ids.get(token, len(self._ids) + token % SPARE)
+            words[number] = words.get(number, 0.0) + part
+        return list(words.items())
+
+
+class _Dense:
+    """Cases with their tokens numbered from 0: a simulated vocabulary is as large as the texts need."""
+
+    def __init__(self, cases: Sequence[Case]) -> None:
+        ids: dict[int, int] = {}
+
+        def dense(tokens: Sequence[int]) -> list[int]:
+            return [ids.setdefault(token, len(ids)) for token in tokens]
+
+        texts = [
+            (
+                dense(case.prompt),
+                tuple(Source(dense(source.tokens), source.kind) for source in case.sources),
+                dense(case.recorded or ()),
+            )
+            for case in cases
+        ]
+        ngrams = next((case.ngrams for case in cases if case.ngrams is not None), None)
+        renumbered = None if ngrams is None else _DenseNGrams(ngrams, ids)
+        self.cases = [Case(*text, renumbered) for text in texts]
+        self.outputs = [list(case.recorded or ()) for case in self.cases]
+        self.vocab_size = len(ids) + SPARE
+
+
+class _Slow:
+    """A drafter whose time is the clock's."""
+
+    def __init__(self, drafter: Drafter, clock: Clock, seconds: float) -> None:
+        self._drafter, self._clock, self._seconds = drafter, clock, seconds
+
+    def propose(self, budget: Budget) -> DraftTree:
+        self._clock.now += self._seconds
+        return self._drafter.propose(budget)
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        self._drafter.accept(tokens)
+
+
+def _slow(make: MakeDrafter, case: Case, eos: frozenset[int], clock: Clock, seconds: float) -> Drafter:
+    return _Slow(make(case, eos), clock, seconds)
+
+
+class _Target:
+    """Says what was recorded, row by row in the order in which rows are opened."""
+
+    supports_trees = supports_drafts = True
+    is_encoder_decoder = False
+    max_length = None
+    device = torch.device("cpu")
+
+    def __init__(self, dense: _Dense, device: Device, clock: Clock, rng: random.Random) -> None:
+        self.vocab_size = dense.vocab_size
+        self.whole = [[*case.prompt, *output] for case, output in zip(dense.cases, dense.outputs, strict=True)]
+        self.costs, self.clock, self.rng = device, clock, rng
+        self._opened = 0
+
+    def start(self, prompt: Sequence[int]) -> list[int]:
+        return list(prompt)
+
+    def open(self, prompts: Sequence[Sequence[int]]) -> Session:
+        rows = range(self._opened, self._opened + len(prompts))
+        self._opened += len(prompts)
+        return _Session(self, list(rows))
+
+
+class _Session:
+    def __init__(self, target: _Target, rows: list[int]) -> None:
+        self._target, self._rows = target, rows
+        self.lengths: list[int] = [0] * len(rows)
+        self._chains: Sequence[Sequence[int]] = ()
+
+    def score(self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
+        target = self._target
+        self._chains = chains
+        width = max(map(len, trees))
+        upcoming = np.zeros((len(chains), 1 + width), np.int64)
+        for row, (chain, tree) in enumerate(zip(chains, trees, strict=True)):
+            whole = target.whole[self._rows[row]]
+            root = self.lengths[row] + len(chain)
+            at = [root, *(root + depth for depth in tree.depths())]
+            upcoming[row, : len(at)] = [whole[min(index, len(whole) - 1)] for index in at]
+        longest = max(map(len, chains))
+        units = target.costs.units(width) if longest == 1 else 1.0 + (longest - 1 + width) * target.costs.prefill
+        noise = np.exp(target.rng.gauss(0.0, target.costs.noise)) if target.costs.noise else 1.0
+        target.clock.now += target.costs.seconds * units * float(noise)
+        logits = torch.zeros(len(chains), 1 + width, target.vocab_size)
+        return logits.scatter_(2, torch.from_numpy(upcoming).unsqueeze(2), 1.0)
+
+    def keep(self, paths: Sequence[Sequence[int]]) -> None:
+        for row, (chain, path) in enumerate(zip(self._chains, paths, strict=True)):
+            self.lengths[row] += len(chain) + len(path)
+
+    def trim(self, lengths: Sequence[int]) -> None:
+        self.lengths = list(lengths)
+
+    def select(self, rows: Sequence[int]) -> None:
+        self._rows = [self._rows[row] for row in rows]
+        self.lengths = [self.lengths[row] for row in rows]
+
+    def join(self, other: Session) -> None:
+        assert isinstance(other, _Session)
+        self._rows += other._rows
+        self.lengths += other.lengths
+
+    def close(self) -> None:
+        self._rows, self.lengths = [], []

@@ -1,0 +1,1 @@
+"""Drafts copied from the prompt, the references and the output so far."""

@@ -1,0 +1,241 @@
+"""The text of a row as one sequence: its sources, then the output as it grows, with an index by token."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from copyspec.sources import FORK, OUTPUT, Source
+from copyspec.text.blocks import EVEN
+from copyspec.tree import Origin
+
+BORDER = -1
+"""Stands between sources. It equals no token, nor does any other number below 0: no match and no copy crosses them, but
+for a number below FORK, at which a copy goes on behind it as well as at the position that it is less than 0 by."""
+
+EDIT, REFERENCE, PROMPT, WRITTEN = range(4)
+"""Kinds of position, in the order of trust; WRITTEN: the row's own output."""
+
+LIKELY = EVEN - 3
+"""Bucket of a start's odds from which a match there is told from one elsewhere."""
+
+COMMON_TOKENS = 16
+OWN_COUNT = 3  # what a token of the output counts in frequencies, a token of a source counting 1
+_KINDS = {"edit": EDIT, "reference": REFERENCE, "prompt": PROMPT, "block": REFERENCE}
+_DUPLICATE_TOKENS = 8  # a shorter reference found inside a prompt is as likely chance as quotation
+
+
+_make_origin = partial(tuple.__new__, Origin)  # twice as fast as the class itself, and called for every node
+
+
+class Corpus:
+    """All that a row may copy from, addressed by position in one list of tokens.
+
+    Sources that are copied from to their end are followed by the end of sequence. The last prompt comes
+    last and the output directly after it, so that matches run from the one into the other. Where a prompt
+    quotes another source of the row, only the source is indexed: the same text is no second evidence.
+    """
+
+    def __init__(self, sources: Sequence[Source], eos: int | None, continues_prompt: bool = True) -> None:
+        self.tokens: list[int] = [BORDER]
+        self.kinds: list[int] = [PROMPT]  # kind of each position before the output, and of its first
+        self._starts: list[int] = []  # where each source starts, ascending
+        self._sources: list[int] = []  # its index among the row's sources
+        self._lengths: list[int] = []
+        prompts = [index for index, source in enumerate(sources) if source.kind == "prompt"]
+        self._prompts = frozenset(prompts)
+        last = prompts[-1] if prompts and continues_prompt else None
+        edits = [index for index, source in enumerate(sources) if source.kind == "edit"]
+        self.follows_input = not continues_prompt and not edits and bool(prompts)
+        """Whether the followed text is the encoder's input, which may be one to edit or not."""
+        followed = prompts[-1] if self.follows_input else edits[0] if edits else None
+        self.forks: dict[int, int] = {}
+        """Where the other way of each fork starts: its position. The token there is less than FORK, and says so too."""
+        self._ends = range(0)
+        self.followed = (0, 0)
+        """First position and the one past the last (its BORDER) of the text that the output may follow in order."""
+        order = [index for index in range(len(sources)) if index != last]
+        for index in order if last is None else [*order, last]:
+            if index == last:
+                self._add_ends(sources, eos)
+            start = len(self.tokens)
+            self._add(index, sources[index], eos, ends=sources[index].kind != "prompt" or index == followed)
+            if index == followed:
+                self.followed = (start, len(self.tokens) - 1)
+        if last is not None:
+            del self.tokens[-1], self.kinds[-1]
+        else:
+            self._add_ends(sources, eos)
+        self.output_start = len(self.tokens)
+        self.text_starts: dict[int, int] = {}
+        """Where in blocks an edited text may start, and the bucket of its odds."""
+        self._places: dict[int, tuple[int, int]] = {}
+        for index, start in zip(self._sources, self._starts, strict=True):
+            source = sources[index]
+            for token, bucket in source.starts:
+                self.text_starts[start + token] = bucket
+            if source.place is not None:
+                self._places[start] = source.place
+        self.likely_starts = {start for start, bucket in self.text_starts.items() if bucket >= LIKELY}
+        self.kinds.append(WRITTEN)  # of what comes after the last prompt
+        self.array: NDArray[np.int64] = np.array(self.tokens, dtype=np.int64)
+        self.places: dict[int, list[int]] = {}  # token -> the positions after it, before the output
+        self.written: dict[int, list[int]] = {}  # token -> the positions after it, in the output
+        self._arrays: dict[int, NDArray[np.int64]] = {}
+        self._index()
+        self._counts = {token: len(places) for token, places in self.places.items()}
+        self.common = sorted(self._counts, key=self._counts.__getitem__, reverse=True)[:COMMON_TOKENS]
+        """The most frequent tokens of the text so far, in order."""
+
+    def behind_fork(self, position: int) -> int:
+        """Where in its source the text goes on that may end at `position`; any other position as it is."""
+        if position not in self._ends:
+            return position
+        start = position
+        while start not in self.forks:
+            start -= 1
+        return self.forks[start] + (2 if position > start else 1)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """More tokens of output."""
+        text, written, counts, common = self.tokens, self.written, self._counts, self.common
+        for token in tokens:
+            text.append(token)
+            if token in written:
+                written[token].append(len(text))
+            else:
+                written[token] = [len(text)]
+            count = counts[token] = counts.get(token, 0) + OWN_COUNT
+            if len(common) < COMMON_TOKENS or count >= counts[common[-1]]:
+                self._rank(token, count)
+
+    def _rank(self, token: int, count: int) -> None:
+        """Puts a token that has come `count` times into its place among the common ones."""
+        counts, common = self._counts, self.common
+        if token in common:
+            rank = common.index(token)
+        elif len(common) < COMMON_TOKENS:
+            rank = len(common)
+            common.append(token)
+        elif count > counts[common[-1]]:
+            rank = len(common) - 1
+            common[-1] = token
+        else:
+            return
+        while rank > 0 and counts[common[rank - 1]] < count:
+            common[rank], common[rank - 1] = common[rank - 1], token
+            rank -= 1
+
+    def place_array(self, token: int) -> NDArray[np.int64]:
+        """`places[token]` as an array, kept: for tokens that occur often."""
+        found = self._arrays.get(token)
+        if found is None:
+            found = self._arrays[token] = np.array(self.places[token], dtype=np.int64)
+        return found
+
+    def origins(self, positions: Sequence[int]) -> list[Origin | None]:
+        """Where the tokens at `positions` stand in their sources; None for a position below 0, and for an end of
+        sequence, which stands in none."""
+        found: list[Origin | None] = []
+        start = stop = source = -1  # of the source that the position before stood in: most follow each other
+        for position in positions:
+            if not start <= position < stop:
+                if position < 0:
+                    found.append(None)
+                    continue
+                if position >= self.output_start:
+                    source, start, stop = OUTPUT, self.output_start, len(self.tokens)
+                else:
+                    which = bisect_right(self._starts, position) - 1
+                    source, start = self._sources[which], self._starts[which]
+                    stop = start + self._lengths[which]
+            found.append(_make_origin((source, position - start)) if position < stop else None)
+        return found
+
+    def starts(self, kind: int) -> list[int]:
+        """Where the sources of `kind` start."""
+        return [start for start in self._starts if start < self.output_start and self.kinds[start] == kind]
+
+    def around(self, position: int) -> tuple[int, int]:
+        """First position and the one past the last of the source that holds `position`, or that it ends."""
+        which = bisect_right(self._starts, position) - 1
+        return self._starts[which], self._starts[which] + self._lengths[which]
+
+    def doubles(self, start: int) -> list[tuple[int, int]]:
+        """The stretches of the other blocks that hold some of the text of the block that starts at `start`."""
+        here = self._places.get(start)
+        if here is None:
+            return []
+        return [
+            self.around(other)
+            for other, place in self._places.items()
+            if other != start and place[0] < here[1] and here[0] < place[1]
+        ]
+
+    def _add(self, index: int, source: Source, eos: int | None, *, ends: bool) -> None:
+        """`ends`: where the source ends, the output may end. An encoder's input often holds that end already."""
+        kind = _KINDS[source.kind]
+        self._starts.append(len(self.tokens))
+        self._sources.append(index)
+        self._lengths.append(len(source.tokens))
+        self.tokens.extend(source.tokens)
+        if ends and eos is not None and not (kind == PROMPT and self.tokens[-1] == eos):
+            self.tokens.append(eos)
+        self.tokens.append(BORDER)
+        self.kinds.extend([kind] * (len(self.tokens) - len(self.kinds)))
+
+    def _add_ends(self, sources: Sequence[Source], eos: int | None) -> None:
+        """What may come at a fork instead of what follows there: behind all other sources, and in none of them."""
+        ends_start = len(self.tokens)
+        for index, start, length in list(zip(self._sources, self._starts, self._lengths, strict=True)):
+            ends = iter(sources[index].ends)
+            for position in range(start, start + length) if sources[index].ends else ():
+                if self.tokens[position] != FORK:
+                    continue
+                self.forks[len(self.tokens)] = position
+                self.tokens[position] = -len(self.tokens)
+                end = next(ends, ())
+                self.tokens += [*end, BORDER if eos is None else eos, BORDER]
+                self.kinds += [self.kinds[position]] * (len(end) + 2)
+        self._ends = range(ends_start, len(self.tokens))
+
+    def _index(self) -> None:
+        quoted = self._quoted()
+        places = self.places
+        for position, token in enumerate(self.tokens, start=1):
+            if token >= 0 and position not in quoted and position - 1 not in self._ends:
+                places.setdefault(token, []).append(position)
+
+    def _quoted(self) -> set[int]:
+        """Positions of prompts inside quotations of the other sources."""
+        quoted: set[int] = set()
+        own = [start for start, index in zip(self._starts, self._sources, strict=True) if index in self._prompts]
+        if not own:
+            return quoted
+        first: dict[int, list[int]] = {}
+        for position in (place for start in own for place in range(*self.around(start))):
+            if self.kinds[position] == PROMPT:
+                first.setdefault(self.tokens[position], []).append(position)
+        for start, length in zip(self._starts, self._lengths, strict=True):
+            # The first and the last token may be joined to what stands around the quotation.
+            if start in own:
+                continue
+            for begin, stop in self._unforked(start, start + length):
+                inside = self.tokens[begin + 1 : stop - 1]
+                if len(inside) < _DUPLICATE_TOKENS - 2:
+                    continue
+                for found in first.get(inside[0], ()):
+                    if self.tokens[found : found + len(inside)] == inside:
+                        quoted.update(range(found + 1, found + len(inside)))
+        return quoted
+
+    def _unforked(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """The stretches of a source between its forks."""
+        for position in sorted(fork for fork in self.forks.values() if start <= fork < stop):
+            yield start, position
+            start = position + 1
+        yield start, stop

@@ -1,0 +1,160 @@
+"""Cursors: every place of a row's text that may be copied from next, with what is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+
+from copyspec.drafters.copying.context import EDIT, REFERENCE, WRITTEN, Corpus
+from copyspec.drafters.copying.followed import INSTRUCTION, WITHIN, Copied, EncoderInput, FoundText, followed_text
+from copyspec.drafters.copying.growth import Cursor, forked
+from copyspec.drafters.copying.situations import (
+    EDIT_LATER,
+    EDIT_START,
+    FAR_BY_KIND,
+    INPUT_LATER,
+    INPUT_START,
+    LENGTH,
+    LONG_RUNS,
+    NEAR_BY_KIND,
+    PROMPT_START,
+    REFERENCE_START,
+    RESUMED_BY_KIND,
+    START,
+    STRIDE,
+    later_start,
+    resumed,
+    resumed_shifts,
+)
+from copyspec.drafters.copying.suffix import LONGEST, matches
+
+NEAR = 32  # positions after the place copied from last that count as near it
+LONG_RUN = 4  # tokens copied in a row, outside followed text, after which a copy is expected to resume
+FIRST_DIFFER = 2  # tokens of an output that may stand in place of those that the edited text starts with
+RESUME_WITHIN = 6  # tokens after a copy broke off within which it may resume
+RESUME_FOLLOWED_WITHIN = 48  # the same in followed text, which is followed to its end
+
+
+class Tracker:
+    """Where the output stands in the row's sources: suffix matches, edit alignment, copies that broke off."""
+
+    def __init__(self, corpus: Corpus, breaks: Set[int] = frozenset()) -> None:
+        self._corpus, self._breaks = corpus, breaks
+        self._followed = followed_text(corpus)
+        self._copied = Copied(anchor=self._followed.start)
+
+    def cursors(self) -> list[Cursor]:
+        """All places to copy from next; a place appears once."""
+        corpus, followed, copied = self._corpus, self._followed, self._copied
+        anchor, output_start, kinds = copied.anchor, corpus.output_start, corpus.kinds
+        near, by_excess = followed.near(), followed.by_excess
+        starts = corpus.likely_starts if followed.alignment is None else ()
+        doubles = followed.doubles if copied.since <= WITHIN and anchor < followed.stop else ()
+        cursors: list[Cursor] = []
+        for position, length in matches(corpus):
+            if doubles and any(start < position <= stop for start, stop in doubles):
+                continue
+            kind = kinds[position] if position < output_start else WRITTEN
+            excess = near.get(position)
+            if excess is not None:
+                family = by_excess[excess]
+            elif starts and any(position - back in starts for back in range(1, length + 1)):
+                family = START
+            elif anchor > 0 and 0 <= position - anchor <= NEAR:
+                family = NEAR_BY_KIND[kind]
+            else:
+                family = FAR_BY_KIND[kind]
+            if length == LONGEST:
+                length += _beyond(corpus.tokens, position)
+            cursors.append((position, family * STRIDE + length))
+        if len(corpus.tokens) == output_start:
+            self._add_starts(cursors)
+            return forked(corpus.tokens, cursors)
+        self._add_later_starts(cursors)
+        if copied.since and anchor > 0:
+            self._add_resumed(cursors)
+        return forked(corpus.tokens, cursors) if corpus.forks else cursors
+
+    def follow(self, tokens: Sequence[int], taken: int, cursors: Sequence[Cursor], weights: Sequence[float]) -> None:
+        """The output grows by `tokens`; the last tree held `taken` of them, and `cursors` stood where it was left."""
+        text, copied = self._corpus.tokens, self._copied
+        best = max(cursors, key=lambda cursor: weights[cursor[1]], default=None)
+        rest = len(tokens) - taken
+        if best is not None and (taken or best[1] % STRIDE) and best[1] < EDIT_START * STRIDE:
+            position, copied.run, copied.since = best[0], LENGTH[best[1]], 0
+            ways = [way for way, _ in forked(text, [(position, 0)])]
+            right = [way + 1 for way in ways if rest and way < len(text) and text[way] == tokens[taken]]
+            copied.anchor = self._corpus.behind_fork(right[0] if right else ways[0])
+            rest -= len(right[:1])
+        copied.since += rest
+        copied.cursor = best
+        self._followed.follow(tokens, copied)
+
+    def _add_starts(self, cursors: list[Cursor]) -> None:
+        """Before the first token of output nothing need match."""
+        corpus, followed = self._corpus, self._followed
+        if isinstance(
+            followed, FoundText
+        ):  # what the prompt's end matches tells less of them than how they are set apart
+            ends = {stop for _, stop in map(corpus.around, corpus.text_starts)}  # which the prompt's end may match
+            cursors[:] = [cursor for cursor in cursors if cursor[0] not in corpus.text_starts and cursor[0] not in ends]
+            cursors += [(start, PROMPT_START * STRIDE + bucket) for start, bucket in corpus.text_starts.items()]
+            if corpus.text_starts:
+                return
+        seen = {position for position, _ in cursors}
+        if isinstance(followed, EncoderInput):
+            later = range(followed.start + 1, min(followed.start + INSTRUCTION + 1, followed.stop))
+            starts = [(followed.start, INPUT_START), *((position, INPUT_LATER) for position in later)]
+            cursors += [start for start in starts if start[0] not in seen]
+        elif followed.start > 0 and followed.start not in seen:
+            cursors.append((followed.start, EDIT_START * STRIDE))
+        cursors += [(start, REFERENCE_START * STRIDE) for start in corpus.starts(REFERENCE) if start not in seen]
+
+    def _add_later_starts(self, cursors: list[Cursor]) -> None:
+        """Behind a label, a sentence or an opening of the model's own the edited text may begin."""
+        corpus, followed, anchor = self._corpus, self._followed, self._copied.anchor
+        is_break = corpus.tokens[-1] in self._breaks
+        starts: list[Cursor] = []
+        if isinstance(followed, FoundText):
+            written = len(corpus.tokens) - corpus.output_start
+            if is_break and not followed.holds:
+                starts = [(start, later_start(corpus.text_starts[start])) for start in corpus.likely_starts]
+            elif not anchor and written <= FIRST_DIFFER:
+                starts = [
+                    (start + written, later_start(corpus.text_starts[start], differs=True))
+                    for start in corpus.likely_starts
+                ]
+        elif is_break and anchor == followed.start > 0:
+            starts = [(anchor, EDIT_LATER)]
+        if not starts:
+            return
+        seen = {position for position, _ in cursors}
+        cursors += [start for start in starts if start[0] not in seen]
+
+    def _add_resumed(self, cursors: list[Cursor]) -> None:
+        """Where nothing matches, a copy that broke off may resume: past a substitution, insertion or deletion."""
+        corpus, followed, copied = self._corpus, self._followed, self._copied
+        anchor, since = copied.anchor, copied.since
+        kind = corpus.kinds[anchor] if anchor < corpus.output_start else WRITTEN
+        is_followed = followed.holds and followed.start <= anchor <= followed.stop
+        if is_followed or kind == EDIT:
+            if since > RESUME_FOLLOWED_WITHIN:
+                return
+        elif since > RESUME_WITHIN or copied.run < LONG_RUN:
+            return
+        seen = {position for position, _ in cursors}
+        family = (followed.resumed if is_followed else RESUMED_BY_KIND[kind]) * STRIDE
+        end = len(corpus.tokens) if kind == WRITTEN else corpus.output_start
+        for shift in resumed_shifts(since):
+            position = anchor + shift
+            if position < end and position not in seen and (kind == WRITTEN or corpus.kinds[position] == kind):
+                cursors.append((position, family + resumed(since, shift)))
+
+
+def _beyond(tokens: list[int], position: int) -> int:
+    """How many of LONG_RUNS the match before `position`, known to be of LONGEST, reaches."""
+    known, end = LONGEST, len(tokens)
+    for reached, length in enumerate(LONG_RUNS):
+        if position < length or tokens[position - length : position - known] != tokens[end - length : end - known]:
+            return reached
+        known = length
+    return len(LONG_RUNS)

@@ -1,0 +1,116 @@
+"""The copy drafter: every source of a row in one tree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from operator import itemgetter
+
+from copyspec.budget import Budget
+from copyspec.drafters.copying.compiled import grow
+from copyspec.drafters.copying.context import Corpus
+from copyspec.drafters.copying.cursors import Tracker
+from copyspec.drafters.copying.estimates import AT_ROOT, DEEPER, LANGUAGE, Estimates
+from copyspec.drafters.copying.growth import Cursor, Grown
+from copyspec.drafters.predictors.ngrams import NGrams
+from copyspec.sources import Source
+from copyspec.tree import EMPTY, ROOT, DraftTree
+
+NOTHING = Grown()  # has grown yet; nothing is ever added to it
+
+
+class CopyDrafter:
+    """Drafts by copying from a row's sources, its prompt and its own output.
+
+    `eos` is drafted where the edited text or a reference ends; None: no end is drafted. `continues_prompt`: the
+    last source of kind `prompt` stands directly before the output, as it does for decoder-only models; where it
+    does not, and nothing is said to be edited, that source is followed as a text that the output may edit.
+    `ngrams`: of the target's tokenizer, for where there is nothing to copy. `breaks`: tokens behind which what the
+    output says first may be over, and the edited text begin.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        *,
+        eos: int | None,
+        continues_prompt: bool = True,
+        ngrams: NGrams | None = None,
+        breaks: Set[int] = frozenset(),
+    ) -> None:
+        self._ngrams = ngrams
+        self._corpus = Corpus(sources, eos, continues_prompt)
+        self._tracker = Tracker(self._corpus, breaks)
+        self._estimates = Estimates(found=bool(self._corpus.text_starts))
+        self._cursors: list[Cursor] = []
+        self._grown = NOTHING
+
+    def propose(self, budget: Budget) -> DraftTree:
+        """A tree of likely continuations. Its time grows with the nodes and hardly with the context."""
+        self._cursors, self._grown = [], NOTHING
+        if budget.max_nodes <= 0:
+            return EMPTY
+        self._cursors = self._tracker.cursors()
+        self._grown = grow(self._corpus, self._cursors, self._estimates, budget, self._ngrams)
+        return self._tree(self._grown, budget.cut(self._grown.scores))
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """Follows the output and learns from what became of the last tree."""
+        cursors, taken = self._learn(tokens)
+        self._tracker.follow(tokens, taken, cursors, self._estimates.deeper)
+        self._corpus.extend(tokens)
+        self._cursors, self._grown = [], NOTHING
+
+    def _learn(self, tokens: Sequence[int]) -> tuple[list[Cursor], int]:
+        """Walks the last tree along `tokens`: the cursors where the walk leaves it, and after how many tokens."""
+        grown, estimates = self._grown, self._estimates
+        parents, drafted, scores, records = grown.parents, grown.tokens, grown.scores, estimates.records
+        node, taken, likely = ROOT, 0, None  # `likely`: the first child of `node`
+        touched = set()
+        for child, parent in enumerate(parents):  # children come after their parents: one pass walks the path
+            if parent != node:
+                continue
+            right = drafted[child] == tokens[taken]
+            if likely is None:
+                likely = child
+                cursors = grown.cursors[child]
+                if cursors:
+                    after = cursors[0][1]
+                    number = DEEPER[after] if node != ROOT else AT_ROOT[after]
+                    records[number].add(scores[child] / (scores[node] if node != ROOT else 1.0), right)
+                    touched.add(number)
+            if right:
+                node, taken, likely = child, taken + 1, None
+                if taken == len(tokens):
+                    break
+        for number in touched:
+            estimates.refresh(number)
+        if grown.offered:
+            offered = tokens[0] in grown.offered
+            estimates.record_any(grown.covered, offered)
+            if grown.words and not offered:
+                told = [(token, share) for token, share in grown.words if token not in grown.offered]
+                expected = LANGUAGE * sum([share for _, share in told])
+                estimates.record_words(expected, any([token == tokens[0] for token, _ in told]))
+        return (self._cursors if node == ROOT else grown.cursors[node]), taken
+
+    def _tree(self, grown: Grown, count: int) -> DraftTree:
+        """The first `count` nodes, the most likely chain moved to the front."""
+        if not count:
+            return EMPTY
+        parents = grown.parents
+        chain, node = [0], 0
+        for child in range(1, count):
+            if parents[child] == node:
+                chain.append(child)
+                node = child
+        origins = self._corpus.origins(grown.positions[:count])
+        if len(chain) == count:
+            return DraftTree(grown.tokens[:count], parents[:count], grown.scores[:count], origins)
+        on_chain = set(chain)
+        order = chain + [node for node in range(count) if node not in on_chain]
+        place = [*range(count), ROOT]  # its last entry is at the index of ROOT, -1
+        for index, node in enumerate(order):
+            place[node] = index
+        ordered = itemgetter(*order)
+        placed = itemgetter(*ordered(parents))
+        return DraftTree(ordered(grown.tokens), placed(place), ordered(grown.scores), ordered(origins))

@@ -1,0 +1,110 @@
+"""Estimates: how much a cursor's word counts, from measured priors and from this row's own record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from copyspec.drafters.copying import priors, priors_found
+from copyspec.drafters.copying.context import COMMON_TOKENS
+from copyspec.drafters.copying.situations import COMMON, EDIT_START, NONE_AT_ROOT, NONE_DEEPER, STRIDE
+
+TRUST = 6.0  # predictions that were right after which a record counts as much as its prior
+TRUST_WRONG = 3.0  # wrong ones, but of short matches at the root: they are few, and say how long copies hold here
+DECAY = 0.99  # of a record, for each later prediction
+MOST = 6.0  # factor by which a record may raise or lower the odds
+MOST_NONE = 4.0  # the same of no cursor being right
+LANGUAGE = 0.9
+"""How often a word of the language is right, for each time that it is expected."""
+TRUST_WORDS = 3.0  # words that were right after which their record counts as much as LANGUAGE
+
+SHORT = 3
+"""Matches below this length keep records of their own, at the root and deeper: a short one at the root comes after a
+difference, deeper it was joined to a draft, and neither says how long copies hold once they match."""
+
+SHORT_AT_ROOT, SHORT_DEEPER, LONG = range(3)
+KINDS = 3  # of records of a family
+
+
+def record_number(after: int, *, is_root: bool) -> int:
+    """The record of a first choice whose cursor would, had it been right, be in the situation `after`.
+
+    `is_root`: it was a child of the root.
+    """
+    family, length = divmod(after, STRIDE)
+    return family * KINDS + (LONG if length > SHORT else SHORT_AT_ROOT if is_root else SHORT_DEEPER)
+
+
+AT_ROOT = [record_number(after, is_root=True) for after in range(EDIT_START * STRIDE)]
+DEEPER = [record_number(after, is_root=False) for after in range(EDIT_START * STRIDE)]
+"""Record numbers by situation. Nothing is in one of the others after a right token."""
+
+
+@dataclass(slots=True)
+class Record:
+    """How often predictions were right, and how often they should have been. Earlier ones count less and less."""
+
+    right: float = 0.0
+    wrong: float = 0.0
+    expected: float = 0.0  # the sum of their probabilities
+    doubted: float = 0.0  # the sum of what was left to others
+
+    def add(self, probability: float, right: bool) -> None:
+        """A prediction that held `probability` was `right` or not."""
+        self.right = self.right * DECAY + right
+        self.wrong = self.wrong * DECAY + (not right)
+        self.expected = self.expected * DECAY + probability
+        self.doubted = self.doubted * DECAY + 1.0 - probability
+
+    def odds(self, trust_wrong: float, most: float) -> float:
+        """Factor that the odds of a prediction are to be given: those that it had over those expected."""
+        hits = (self.right + TRUST) / (self.expected + TRUST)
+        misses = (self.wrong + trust_wrong) / (self.doubted + trust_wrong)
+        return min(most, max(1.0 / most, hits / misses))
+
+
+class Estimates:
+    """The weights of one row. They are ratios: the event that no cursor is right weighs about 1.
+
+    Each family of situations keeps records of how often its first choice was right and how often it should have
+    been, and multiplies its weights by what they say. `found`: the row's sources were found in its prompt, and nobody
+    said what may be copied.
+    """
+
+    def __init__(self, *, found: bool = False) -> None:
+        fitted = priors_found if found else priors
+        self._priors = fitted.PRIORS
+        self.at_root = list(self._priors)  # by situation, for the tree's root
+        self.deeper = list(self._priors)  # the same for its other nodes
+        self.crowds: Sequence[float] = fitted.CROWDS
+        self.none_at_root = self._priors[NONE_AT_ROOT]
+        self.none_deeper = self._priors[NONE_DEEPER]
+        self.common = [self._priors[COMMON * STRIDE + rank // 2] for rank in range(COMMON_TOKENS)]  # by rank
+        self.records = [Record() for _ in range(EDIT_START * KINDS)]  # see `record_number`
+        self.language = LANGUAGE  # factor of what n-grams say comes next where no cursor is right
+        self._words = Record()  # of what they said there
+        self._any = Record()  # at the root, of any cursor being right
+
+    def record_any(self, probability: float, right: bool) -> None:
+        """All that was predicted at the root held `probability`, and one of them was `right` or none."""
+        self._any.add(probability, right)
+        self.none_at_root = self._priors[NONE_AT_ROOT] / self._any.odds(TRUST, MOST_NONE)
+
+    def record_words(self, probability: float, right: bool) -> None:
+        """Where none of the cursors was right, the n-grams had said so much of the tokens that none of them offered."""
+        self._words.add(probability, right)
+        words = self._words
+        # Above 1 the words would take more than what the cursors leave them.
+        self.language = min(1.0, LANGUAGE * (words.right + TRUST_WORDS) / (words.expected + TRUST_WORDS))
+
+    def refresh(self, number: int) -> None:
+        """Puts a record into the weights that it is of."""
+        family, kind = divmod(number, KINDS)
+        factor = self.records[number].odds(TRUST_WRONG if kind != SHORT_AT_ROOT else TRUST, MOST)
+        start, end = family * STRIDE, (family + 1) * STRIDE
+        start, end = (start + SHORT, end) if kind == LONG else (start, start + SHORT)
+        weights = [weight * factor for weight in self._priors[start:end]]
+        if kind != SHORT_DEEPER:
+            self.at_root[start:end] = weights
+        if kind != SHORT_AT_ROOT:
+            self.deeper[start:end] = weights

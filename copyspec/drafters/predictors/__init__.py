@@ -1,0 +1,1 @@
+"""Drafters that give token probabilities: n-grams, datastores, language models."""

@@ -1,0 +1,161 @@
+"""The text bridge: a draft model with another tokenizer, by way of the text."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from copyspec.drafters.predictors.base import Path, Words, calibrated
+from copyspec.drafters.predictors.language_model import CHAIN_TOKENS, CONFIDENCE, DraftModel, Reader, RowContext
+from copyspec.options import SamplingOptions
+from copyspec.tree import EMPTY
+
+if TYPE_CHECKING:
+    from copyspec.tree import DraftTree
+
+SEAM = 8
+"""Tokens of the text so far that are tokenised again with what is drafted: enough for any word or character that
+goes on from the one into the other."""
+
+Encode = Callable[[str], Sequence[int]]
+Decode = Callable[[Sequence[int]], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenizing:
+    """One side of the bridge: text to tokens without special ones around it, and back, special ones left out."""
+
+    encode: Encode
+    decode: Decode
+
+
+class BridgedPredictor:
+    """The words of a draft model whose tokenizer is not the target's: what it drafts is a text.
+
+    The text so far goes to the draft model in its own tokens, a chain that it drafts comes back as text, and that
+    text's tokens in the target's way of writing are drafted as far as both texts agree. The model drafts greedily:
+    noise is keyed by the target's tokens, so that draws over another vocabulary cannot be coupled to it. Universal
+    assisted generation of transformers does the same for chains (its `_assisted_decoding` with two tokenizers).
+    """
+
+    kind = "model"
+    can_read = True
+
+    def __init__(
+        self,
+        model: DraftModel,
+        context: RowContext,
+        ours: Tokenizing,
+        theirs: Tokenizing,
+        *,
+        tokens: int = CHAIN_TOKENS,
+        confidence: float = CONFIDENCE,
+    ) -> None:
+        """`ours`: the target's tokenizer; `theirs`: the draft model's. Raises ValueError for an encoder-decoder draft
+        model, whose prompt is apart from the text that it goes on with."""
+        if model.target.is_encoder_decoder:
+            raise ValueError("a draft model with a tokenizer of its own must be decoder-only")
+        self._model, self._ours, self._theirs = model, ours, theirs
+        self._vocab_size = context.vocab_size
+        self._text = list(context.prompt)  # in the target's tokens
+        self._prompt = theirs.encode(ours.decode(context.prompt))
+        self._output: list[int] = []  # the same, without the prompt
+        plain = replace(context, prompt=self._prompt, sampling=SamplingOptions(), vocab_size=model.target.vocab_size)
+        self._reader = Reader(model.target, plain)
+        self._tokens, self._confidence = tokens, confidence
+        self._said: dict[Path, Words] = {}
+        self._has_read = False
+
+    @property
+    def hits(self) -> float:
+        return self._model.reliability.hits
+
+    @property
+    def seconds(self) -> float:
+        return self._model.seconds * self._tokens / 2  # a draft takes several passes
+
+    def weight(self, left: float) -> float:
+        return self._model.weights(left)
+
+    def words(self, path: Path) -> Words | None:
+        said = self._said.get(path)
+        return None if said is None else calibrated(said, self._model.reliability)
+
+    def read(self, tree: DraftTree) -> bool:
+        """Drafts one chain for the whole step, whatever `tree` holds."""
+        if self._has_read:
+            return False
+        self._has_read = True
+        self._reader.rewrite([*self._prompt, *self._theirs.encode(self._ours.decode(self._output))])
+        drafted, chances = self._chain()
+        if not drafted:
+            return False
+        path: Path = ()
+        for token, chance in self._in_our_tokens(drafted, chances):
+            self._said[path] = [(token, chance)]
+            path = (*path, token)
+        return bool(path)
+
+    def follow(self, tokens: Sequence[int]) -> None:
+        for index, token in enumerate(tokens):
+            if said := self._said.get(tuple(tokens[:index])):
+                self._model.reliability.record(said, token)
+        self._said.clear()
+        self._has_read = False
+        self._text += tokens
+        self._output += tokens
+
+    def rest(self) -> None:
+        self._model.reliability.rest()
+
+    def learn(self, left: float, gradient: float) -> None:
+        self._model.weights.learn(left, gradient)
+
+    def _chain(self) -> tuple[list[int], list[float]]:
+        """The draft model's own tokens, and the probability of each after those before it."""
+        drafted: list[int] = []
+        chances: list[float] = []
+        while len(drafted) < self._tokens:
+            started = perf_counter()
+            found = self._reader.read(tuple(drafted), EMPTY)
+            if found is None:
+                break
+            self._model.took(perf_counter() - started, self._reader.columns)
+            token, chance = found[0][0]
+            drafted.append(token)
+            chances.append(chance)
+            if chance < self._confidence:
+                break
+        return drafted, chances
+
+    def _in_our_tokens(self, drafted: Sequence[int], chances: Sequence[float]) -> list[tuple[int, float]]:
+        """The drafted text in the target's tokens, each with its probability after those before it.
+
+        A token holds if the draft's tokens up to its last character do. The last one may be the beginning of a
+        longer one: it is drafted all the same, for a node costs less than a token.
+        """
+        seam = self._text[-SEAM:]
+        before = self._ours.decode(seam)
+        texts = [self._theirs.decode(drafted[: index + 1]) for index in range(len(drafted))]
+        if not texts or not texts[-1] or "�" in texts[-1]:
+            return []
+        whole = list(self._ours.encode(before + texts[-1]))
+        if whole[: len(seam)] != seam:
+            return []
+        tokens = whole[len(seam) :]
+        ends = [len(text) for text in texts]
+        holds = list(accumulate(chances, lambda held, chance: held * chance))
+        found: list[tuple[int, float]] = []
+        held = 1.0
+        for index, token in enumerate(tokens):
+            if token >= self._vocab_size:
+                break
+            length = len(self._ours.decode([*seam, *tokens[: index + 1]])) - len(before)
+            now = holds[min(bisect_left(ends, length), len(ends) - 1)]
+            found.append((token, now / held))
+            held = now
+        return found

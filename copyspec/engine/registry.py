@@ -1,0 +1,80 @@
+"""Loaded engines: each model loaded once, kept while it is used, let go of in turn."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+
+from copyspec.engine.engine import Engine
+from copyspec.forks import at_rest, check_forked
+from copyspec.models.errors import first_line, load_errors
+from copyspec.models.loading import ModelChoice, identity, load_model
+from copyspec.targets.base import UnsupportedModelError
+
+# Two models, so that comparing two of them does not load each one again and again; more would fill a GPU.
+MAX_LOADED = 2
+
+
+class Registry:
+    """Loaded engines, the least recently used one leaving first. Thread-safe: each model is loaded once."""
+
+    def __init__(self, max_loaded: int = MAX_LOADED) -> None:
+        self.max_loaded = max_loaded
+        self._engines: OrderedDict[tuple[object, ...], Engine] = OrderedDict()
+        self._lock = at_rest(threading.RLock())  # of the dictionary
+        # One load at a time: `from_pretrained` sets torch's default dtype and replaces its initialisers meanwhile.
+        self._loading = at_rest(threading.Lock())
+
+    def engine(self, choice: ModelChoice) -> Engine:
+        """The engine of `choice`. Loaded models are handed out while others load."""
+        engine = self._find(choice)
+        if engine is not None:
+            return engine
+        check_forked(self._loading, "loading a model")
+        with self._loading:
+            engine = self._find(choice)  # another thread may have loaded it meanwhile
+            if engine is not None:
+                return engine
+            engine = load_engine(choice)
+            with self._lock:
+                self._engines[choice.key()] = engine
+                while len(self._engines) > self.max_loaded:
+                    # Not unloaded: a caller may still hold it. It goes when nobody does.
+                    self._engines.popitem(last=False)
+            return engine
+
+    def names(self) -> list[str]:
+        """Names of the loaded models, the least recently used one first."""
+        with self._lock:
+            return [engine.name for engine in self._engines.values()]
+
+    def _find(self, choice: ModelChoice) -> Engine | None:
+        key = choice.key()
+        with self._lock:
+            engine = self._engines.pop(key, None)
+            if engine is None or engine.is_unloaded:
+                return None
+            self._engines[key] = engine  # the most recently used one
+            return engine
+
+    def forget(self, model: object = None) -> int:
+        """Lets go of the engines of `model` (its name, path, object or engine; None: all); says how many."""
+        with self._lock:
+            gone = [
+                key
+                for key, engine in self._engines.items()
+                if model is None or engine is model or engine.name == model or key[0] == identity(model)
+            ]
+            for key in gone:
+                self._engines.pop(key).unload()
+            return len(gone)
+
+
+def load_engine(choice: ModelChoice) -> Engine:
+    """Loads the model and its tokenizer. Raises LoadError, or UnsupportedModelError for its architecture."""
+    model, tokenizer = load_model(choice)
+    if not isinstance(choice.model, str):
+        return Engine(model, tokenizer, on_unsupported=choice.on_unsupported)
+    name = choice.model
+    with load_errors(lambda error: f"model {name!r} cannot be used: {first_line(error)}", but=UnsupportedModelError):
+        return Engine(model, tokenizer, name=name, on_unsupported=choice.on_unsupported)

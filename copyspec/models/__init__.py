@@ -1,0 +1,1 @@
+"""Models by name, folder or object: found, checked and loaded."""

@@ -1,0 +1,178 @@
+"""The files of a model before anything reads them: what they may be, name and ask for.
+
+A model's folder is somebody else's data. Nothing in it is run, and what it names is a file in it. Here stands what
+transformers would do otherwise: run or download code that a configuration names, open paths outside of the folder,
+wait for a pipe, build a billion layers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from copyspec.models.errors import CodeError, FileError
+
+CONFIG, GENERATION, TOKENIZER_CONFIG, TOKENIZER = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer_config.json",
+    "tokenizer.json",
+)
+WEIGHTS, WEIGHTS_INDEX, ADAPTER = "model.safetensors", "model.safetensors.index.json", "adapter_config.json"
+
+MAX_JSON = 64 << 20  # bytes of a configuration; the longest of the hub have about 20 MB
+MAX_TOKENIZER = 512 << 20  # bytes of a tokenizer's file; the longest of the hub have about 40 MB
+MAX_REPEATS = 20_000  # layers, blocks, experts; configurations make lists of that length before any weight is read
+
+MAX_KEYS, MAX_TOKEN = 2_000, 1_000  # settings of a tokenizer, and characters of a token; their cost is quadratic
+
+_REPEATS = re.compile(r"(^|_)(layers?|blocks?|stages|depths?|experts|heads)$")
+_WINDOWS = re.compile(r"(^|_)(window|window_size|chunk_size)$")
+_KERNELS = ("attn_implementation", "experts_implementation")
+_PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".msgpack")
+_SUBFOLDERS = ("additional_chat_templates",)
+
+Find = Callable[[str], "Path | None"]
+"""Where a file of a model lies by its name, if it has one: in its folder, or in the hub's cache."""
+
+
+def check_folder(folder: Path) -> None:
+    """Raises FileError where something in it is neither file nor folder: a pipe never comes, a device never ends."""
+    for place in (folder, *(folder / below for below in _SUBFOLDERS)):
+        for name in os.listdir(place) if place.is_dir() else ():
+            try:
+                mode = os.stat(place / name).st_mode
+            except OSError:  # a link to nowhere: whoever needs it says so
+                continue
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                raise FileError(f"{name} is no regular file")
+
+
+def read_json(path: Path, *, limit: int = MAX_JSON) -> dict[str, object]:
+    """An object of JSON. Raises FileError for anything else."""
+    check_size(path, limit)
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise FileError(f"{path.name} is nested too deeply") from None
+    except ValueError as error:
+        raise FileError(f"{path.name} is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise FileError(f"{path.name} holds a {type(found).__name__} where an object is wanted")
+    return found
+
+
+def check_size(path: Path, limit: int) -> None:
+    """Raises FileError for a longer file."""
+    if path.stat().st_size > limit:
+        raise FileError(f"{path.name} has more than {limit >> 20} MB")
+
+
+def optional_json(find: Find, name: str, *, limit: int = MAX_JSON) -> dict[str, object]:
+    """What `read_json` reads, empty where there is no such file."""
+    path = find(name)
+    return {} if path is None else read_json(path, limit=limit)
+
+
+def check_config(found: Mapping[str, object], *, trusted: bool) -> None:
+    """Raises FileError for what a config.json may not hold, unless its folder is trusted."""
+    for name in ("transformers_weights", "configuration_files", "fast_tokenizer_files"):
+        check_names(found.get(name), CONFIG, name)
+    for path, key, value in _walk(found):
+        numbers = value if isinstance(value, list) else [value]
+        if _REPEATS.search(key) and any(isinstance(each, (int, float)) and each > MAX_REPEATS for each in numbers):
+            raise FileError(f"{CONFIG} has {path}={_short(value)}, more than {MAX_REPEATS:,}")
+        if _WINDOWS.search(key) and not all(each is None or isinstance(each, (int, float)) for each in numbers):
+            raise FileError(f"{CONFIG} has {path}={_short(value)}, which is no number")
+        if trusted:
+            continue
+        if key == "auto_map" and path != key:  # transformers asks on stdout and reads stdin for those of a part
+            raise CodeError(f"{CONFIG} names code of its own for a part of the model ({path}: {_short(value)})")
+        if any(key.strip("_").startswith(name) for name in _KERNELS) and any("/" in each for each in _strings(value)):
+            raise CodeError(f"{CONFIG} names a kernel to download and run ({path}: {_short(value)})")
+        if key == "backbone" and isinstance(value, str):
+            raise FileError(f"{CONFIG} names another model ({path}: {_short(value)})")
+
+
+def check_tokenizer(found: Mapping[str, object]) -> None:
+    """Raises FileError for what a tokenizer_config.json may not hold."""
+    check_names(found.get("fast_tokenizer_files"), TOKENIZER_CONFIG, "fast_tokenizer_files")
+    if len(found) > MAX_KEYS:
+        raise FileError(f"{TOKENIZER_CONFIG} has more than {MAX_KEYS:,} keys")
+    for path, key, value in _walk(found):
+        if (key.endswith("_token") or key == "content") and any(len(each) > MAX_TOKEN for each in _strings(value)):
+            raise FileError(f"{TOKENIZER_CONFIG} has a token of more than {MAX_TOKEN:,} characters ({path})")
+
+
+def check_names(names: object, file: str, key: str) -> None:
+    """Raises FileError where one of the names in a file, in a list or a dict or alone, leads out of the folder."""
+    for name in _strings(names):
+        if not is_plain(name):
+            raise FileError(f"{file} names a file outside of the folder ({key}: {_short(name)})")
+
+
+def is_plain(name: str) -> bool:
+    """Whether a file of that name lies in the folder itself or below it, on every system."""
+    parts = re.split(r"[/\\]", name)
+    return all(part not in ("", ".", "..") and ":" not in part and "\0" not in part for part in parts)
+
+
+def code_of(file: str, found: Mapping[str, object]) -> str | None:
+    """What the `auto_map` of a file asks to be run, for a message."""
+    asked = found.get("auto_map")
+    return f"{file} has auto_map {_short(asked)}" if asked else None
+
+
+def weight_names(find: Find) -> list[str]:
+    """Names of the files of the weights, none of them a pickle; empty where there are none. Raises FileError for an
+    index that names files outside of the folder."""
+    if find(WEIGHTS) is not None:
+        return [WEIGHTS]
+    index = optional_json(find, WEIGHTS_INDEX, limit=MAX_TOKENIZER)
+    if not index:
+        return []
+    named = index.get("weight_map")
+    if not isinstance(named, dict) or not named or not all(isinstance(name, str) for name in named.values()):
+        raise FileError(f"{WEIGHTS_INDEX} has no weight_map from tensors to files")
+    names = sorted(set(named.values()))
+    check_names(names, WEIGHTS_INDEX, "weight_map")
+    for name in names:
+        if not name.endswith(".safetensors"):
+            raise FileError(f"{WEIGHTS_INDEX} names {_short(name)}, which is no .safetensors file")
+    return names
+
+
+def pickled(folder: Path) -> list[str]:
+    """Names of the files in a folder that may hold pickled weights."""
+    return sorted(name for name in os.listdir(folder) if name.endswith(_PICKLED) and (folder / name).is_file())
+
+
+def _walk(found: Mapping[str, object]) -> Iterator[tuple[str, str, object]]:
+    """(path, key, value) of every key of nested objects."""
+    waiting: list[tuple[str, object]] = [("", found)]
+    while waiting:
+        path, value = waiting.pop()
+        if isinstance(value, Mapping):
+            for key, each in value.items():
+                yield f"{path}{key}", key, each
+                waiting.append((f"{path}{key}.", each))
+        elif isinstance(value, list):
+            waiting += [(path, each) for each in value if isinstance(each, (Mapping, list))]
+
+
+def _strings(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from (each for each in value.values() if isinstance(each, str))
+    elif isinstance(value, list):
+        yield from (each for each in value if isinstance(each, str))
+
+
+def _short(value: object) -> str:
+    text = repr(value) if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."

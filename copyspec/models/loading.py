@@ -1,0 +1,209 @@
+"""Models by name, path or object: which one, on which device, in which dtype, and why one cannot be loaded."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from copyspec.checks import shown
+from copyspec.models.errors import LoadError as LoadError
+from copyspec.models.errors import why_not
+from copyspec.models.pretrained import Pretrained
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+logger = logging.getLogger(__name__)
+
+MODEL_VARIABLE = "COPYSPEC_MODEL"
+BUNDLED = Path(__file__).parent.parent / "default_model"
+DEFAULT = "default"
+"""The name of the model in the package, whatever is configured. A folder of that name is "./default", or a `Path`."""
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """Which model, and how it is loaded. Equal choices share one loaded model."""
+
+    model: str | PreTrainedModel
+    tokenizer: str | PreTrainedTokenizerBase | None = None
+    device: str | torch.device | None = None  # None: a CUDA device if there is one; "auto": spread over all
+    dtype: str | torch.dtype = "auto"  # "auto": as the checkpoint was saved
+    revision: str | None = None
+    on_unsupported: Literal["error", "plain"] = "error"
+    trust_remote_code: bool = False  # True: code of the model's folder runs, with the rights of this process
+
+    def key(self) -> tuple[object, ...]:
+        return (
+            identity(self.model),
+            identity(self.tokenizer),
+            str(self.device),
+            str(self.dtype),
+            self.revision,
+            self.on_unsupported,
+            self.trust_remote_code,
+        )
+
+
+def load_model(choice: ModelChoice) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model, not in training mode, and its tokenizer. Raises LoadError where one of them cannot be loaded."""
+    if isinstance(choice.model, str):
+        return _load_model(choice, choice.model), _load_tokenizer(choice, choice.tokenizer or choice.model)
+    model = _given_model(choice, choice.model)
+    source = choice.tokenizer or model.name_or_path
+    if not source:
+        raise TypeError(
+            f"model is a {type(model).__name__} without a name to find its tokenizer by; give tokenizer= too"
+        )
+    return model, _load_tokenizer(choice, source)
+
+
+def choose_default() -> str:
+    """The model where none was given or configured: $COPYSPEC_MODEL, or the one in the package."""
+    named = os.environ.get(MODEL_VARIABLE)
+    if named:
+        return named
+    return _bundled("no model was given")
+
+
+def named(model: str | os.PathLike[str]) -> str:
+    """The hub id or folder that is loaded: the package's own for the str "default"."""
+    return _bundled(f"model={DEFAULT!r} is the one in the package") if model == DEFAULT else os.fspath(model)
+
+
+def identity(model: object) -> object:
+    """Equal for two ways to write the path of one folder; hub ids stand for themselves, objects for that object."""
+    if isinstance(model, (str, os.PathLike)):
+        name = os.fspath(model)
+        return os.path.realpath(name) if os.path.isdir(name) else name
+    return None if model is None else id(model)
+
+
+def _bundled(why: str) -> str:
+    if not (BUNDLED / "config.json").exists():
+        raise LoadError(
+            f"{why}, and this build has no default model in {BUNDLED}; give model='a hub id or a folder', "
+            f"call copyspec.configure(model=...), or set {MODEL_VARIABLE}"
+        )
+    return str(BUNDLED)
+
+
+def check_dtype(dtype: object) -> str | torch.dtype:
+    """`dtype` as loading takes it; raises with the names there are."""
+    if isinstance(dtype, str):
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype must be one of {', '.join(DTYPES)} or a torch.dtype; got {dtype!r}")
+        return dtype
+    import torch
+
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"dtype must be one of {', '.join(DTYPES)} or a torch.dtype; got {shown(dtype)}")
+    return dtype
+
+
+def _load_model(choice: ModelChoice, name: str) -> PreTrainedModel:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+    device = _device(choice.device)
+    found = Pretrained(name, choice.revision, choice.trust_remote_code)
+    config = found.config()
+    kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    with _progress_for(name):
+        model = found.model(kind, config, dtype=choice.dtype, device_map="auto" if device == "auto" else None)
+    if device != "auto":
+        try:
+            model.to(torch.device(device))  # type: ignore[arg-type]  # its decorator hides the signature
+        except RuntimeError as error:  # too little memory, say
+            raise LoadError(why_not(name, error)) from error
+    model.train(False)
+    return model
+
+
+@contextmanager
+def _progress_for(name: str) -> Iterator[None]:
+    """Without a progress bar for the model in the package, which is there at once, unless transformers is to say more
+    than warnings."""
+    from transformers.utils import logging as told
+
+    if name != str(BUNDLED) or not told.is_progress_bar_enabled() or told.get_verbosity() <= logging.INFO:
+        yield
+        return
+    told.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        told.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def _load_tokenizer(choice: ModelChoice, source: str | PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    if not isinstance(source, str):
+        return source
+    revision = choice.revision if source == choice.model else None
+    return Pretrained(source, revision, choice.trust_remote_code).tokenizer()
+
+
+def _given_model(choice: ModelChoice, model: PreTrainedModel) -> PreTrainedModel:
+    for name, wanted, has, same in (
+        ("device", choice.device, model.device, _same_device),
+        ("dtype", choice.dtype, model.dtype, _same_dtype),
+    ):
+        if wanted not in (None, "auto") and not same(wanted, has):
+            raise ValueError(
+                f"{name}={wanted!r} is given, but the model's is {has}; change it with model.to({wanted!r}), "
+                f"or leave {name} out"
+            )
+    if model.training:
+        raise ValueError("the model is in training mode, with dropout; call model.eval() first")
+    return model
+
+
+def _same_device(wanted: object, has: object) -> bool:
+    import torch
+
+    device = _parse_device(wanted)
+    assert isinstance(has, torch.device)
+    return device.type == has.type and device.index in (None, has.index)
+
+
+def _same_dtype(wanted: object, has: object) -> bool:
+    import torch
+
+    return (getattr(torch, wanted) if isinstance(wanted, str) else wanted) == has
+
+
+def _device(wanted: object) -> str:
+    """The device to load onto, or "auto". Raises LoadError with the devices there are."""
+    import torch
+
+    if wanted is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted == "auto":
+        if importlib.util.find_spec("accelerate") is None:
+            raise LoadError("device='auto' spreads a model with accelerate: pip install accelerate, or name one device")
+        return "auto"
+    device = _parse_device(wanted)
+    found = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
+    found += ["mps"] if torch.backends.mps.is_available() else []
+    there = device.type not in ("cuda", "mps") or any(_same_device(device, torch.device(name)) for name in found)
+    if not there:
+        raise LoadError(f"device={wanted!r} is not there; this machine and this build of torch have {', '.join(found)}")
+    return str(device)
+
+
+def _parse_device(wanted: object) -> torch.device:
+    import torch
+
+    try:
+        return torch.device(wanted)  # type: ignore[call-overload,no-any-return]
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"device must be 'cpu', 'cuda', 'cuda:1' or the like, or 'auto'; got {wanted!r}") from error

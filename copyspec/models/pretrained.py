@@ -1,0 +1,284 @@
+"""The one door to what others have trained: configurations, models and tokenizers, by hub id or folder.
+
+Nothing of a model is run but its numbers. `trust_remote_code` is always given to transformers, which otherwise asks
+on stdout and takes its answer from stdin; and what it does without asking is checked before (`model_files`).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from copyspec.forks import at_rest
+from copyspec.models.errors import CodeError, FileError, first_line, is_path, load_errors, why_not
+from copyspec.models.files import (
+    ADAPTER,
+    CONFIG,
+    GENERATION,
+    MAX_TOKENIZER,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    WEIGHTS,
+    WEIGHTS_INDEX,
+    check_config,
+    check_folder,
+    check_size,
+    check_tokenizer,
+    code_of,
+    is_plain,
+    optional_json,
+    pickled,
+    weight_names,
+)
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+ATTENTION = ("eager", "sdpa", "flex_attention")
+"""What a configuration may ask attention to be computed by; others are other packages', or downloaded to be run."""
+
+PROBE = "He goes home."
+
+# Modules and tensors of a model, of which the largest mixtures of experts have some 300,000; and numbers in them: a
+# weight takes a bit or more of a file, and is counted twice (made, then read); tables of positions are in no file.
+MAX_PARTS, MAX_COMPUTED, WEIGHTS_A_BYTE = 1_000_000, 1 << 28, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Pretrained:
+    """A model by its hub id or folder. Everything raises LoadError, whatever is wrong with the files."""
+
+    name: str
+    revision: str | None = None
+    trust_remote_code: bool = False
+
+    def config(self) -> PreTrainedConfig:
+        """Its configuration, which names no kernels."""
+        from transformers import AutoConfig
+
+        with self._told():
+            self._check_config()
+            config: PreTrainedConfig = AutoConfig.from_pretrained(
+                self.name, revision=self.revision, trust_remote_code=self.trust_remote_code
+            )
+            if not self.trust_remote_code:
+                _forget_kernels(config)
+        return config
+
+    def model(
+        self, kind: Any, config: PreTrainedConfig, *, dtype: str | torch.dtype = "auto", device_map: str | None = None
+    ) -> PreTrainedModel:
+        """The model; `kind` is one of transformers' `AutoModel...` classes. Weights are safetensors: a pickle is read
+        only from those who are trusted."""
+        with self._told():
+            size = self._check_weights()
+            with _bounded(size):
+                model: PreTrainedModel = kind.from_pretrained(
+                    self.name,
+                    config=config,
+                    revision=self.revision,
+                    trust_remote_code=self.trust_remote_code,
+                    use_safetensors=None if self.trust_remote_code else True,
+                    dtype=dtype,
+                    device_map=device_map,
+                )
+        return model
+
+    def tokenizer(self, missing: str | None = None) -> PreTrainedTokenizerBase:
+        """Its tokenizer. `missing`: what an error says before the reason."""
+        from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+        with self._told(missing or f"no tokenizer for {self.name!r}; give tokenizer="):
+            self._check_config()
+            tokenizer = AutoTokenizer.from_pretrained(
+                self.name, revision=self.revision, trust_remote_code=self.trust_remote_code, **self._check_tokenizer()
+            )
+            if not isinstance(tokenizer, PreTrainedTokenizerBase):
+                raise FileError(f"{TOKENIZER_CONFIG} makes a {type(tokenizer).__name__}, which is no tokenizer")
+            if not tokenizer(PROBE)["input_ids"]:  # what cannot be used is found here, not in the middle of a call
+                raise FileError(f"it makes no tokens of {PROBE!r}")
+        return tokenizer
+
+    def _find(self, name: str) -> Path | None:
+        """One of its files; of the hub's it is brought into the cache."""
+        if os.path.isdir(self.name):
+            path = Path(self.name, name)
+            return path if path.exists() else None
+        from transformers.utils.hub import cached_file
+
+        found = cached_file(
+            self.name,
+            name,
+            revision=self.revision,
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=name == CONFIG,
+        )
+        return None if found is None else Path(found)
+
+    def _check_config(self) -> None:
+        if os.path.isdir(self.name):
+            check_folder(Path(self.name))
+        elif os.path.lexists(self.name):
+            raise FileError("it is a file; give the folder that holds it")
+        elif is_path(self.name):
+            raise FileError("there is no such folder")
+        check_config(optional_json(self._find, CONFIG), trusted=self.trust_remote_code)
+        optional_json(self._find, GENERATION)
+        if not self.trust_remote_code and self._find(ADAPTER) is not None:
+            raise FileError(
+                f"{ADAPTER} makes it an adapter of another model; merge the two (PEFT's merge_and_unload) and save that"
+            )
+
+    def _check_weights(self) -> int | None:
+        """Bytes of the weights; None where they are not known."""
+        if self.trust_remote_code:
+            return None
+        names = weight_names(self._find)
+        if not os.path.isdir(self.name):
+            return None  # they may have to be downloaded first, or to be converted on the hub
+        if not names:
+            there = pickled(Path(self.name))
+            raise FileError(
+                f"there is no {WEIGHTS}"
+                + (f", and {there[0]} may run code when it is read: save it as safetensors" if there else "")
+            )
+        paths = {name: self._find(name) for name in names}
+        missing = [name for name, path in paths.items() if path is None]
+        if missing:
+            raise FileError(f"{WEIGHTS_INDEX} names {missing[0]!r}, which is not there")
+        return sum(path.stat().st_size for path in paths.values() if path is not None)
+
+    def _check_tokenizer(self) -> dict[str, None]:
+        """Options that overrule what a tokenizer's configuration may not name."""
+        import transformers
+
+        found = optional_json(self._find, TOKENIZER_CONFIG)
+        path = self._find(TOKENIZER)
+        if path is not None:
+            check_size(path, MAX_TOKENIZER)
+        check_tokenizer(found)
+        if self.trust_remote_code:
+            return {}
+        for file, given in ((TOKENIZER_CONFIG, found), (CONFIG, optional_json(self._find, CONFIG))):
+            name = given.get("tokenizer_class")
+            # Any name of transformers would be taken, models that load themselves among them.
+            kind = getattr(transformers, name, None) if isinstance(name, str) else name
+            if kind is not None and not (isinstance(kind, type) and _is_tokenizer(kind)):
+                raise FileError(f"{file} has tokenizer_class {name!r}, which is no tokenizer")
+        paths = (key for key, value in found.items() if key.endswith("_file") and isinstance(value, str))
+        return {key: None for key in paths if not is_plain(str(found[key]))}
+
+    @contextmanager
+    def _told(self, missing: str | None = None) -> Iterator[None]:
+        """Every error as a LoadError of one line."""
+
+        def say(error: BaseException) -> str:
+            return self._needs_code(str(error)) if isinstance(error, CodeError) else self._why_not(missing, error)
+
+        with load_errors(say), _QUESTIONS.none():
+            yield
+
+    def _needs_code(self, why: str) -> str:
+        return (
+            f"model {self.name!r} cannot be loaded without running code of its own: {why}. Take a model that needs "
+            "none, or read that code, and where you trust it, load the model in Python with trust_remote_code=True"
+        )
+
+    def _asked_code(self) -> str | None:
+        for file in (CONFIG, TOKENIZER_CONFIG):
+            try:
+                asked = code_of(file, optional_json(self._find, file))
+            except Exception:  # the first error is the one to tell
+                continue
+            if asked is not None:
+                return asked
+        return None
+
+    def _why_not(self, missing: str | None, error: BaseException) -> str:
+        asked = self._asked_code() if not self.trust_remote_code and "trust_remote_code" in str(error) else None
+        if asked is not None:
+            return self._needs_code(asked)
+        return f"{missing} ({first_line(error)})" if missing else why_not(self.name, error)
+
+
+def _is_tokenizer(kind: type) -> bool:
+    from transformers import PreTrainedTokenizerBase
+
+    return issubclass(kind, PreTrainedTokenizerBase)
+
+
+def _forget_kernels(config: PreTrainedConfig) -> None:
+    """How attention is computed is not the folder's choice where it takes other packages or downloads."""
+    from transformers import PreTrainedConfig
+
+    waiting = [config]
+    while waiting:
+        part = waiting.pop()
+        waiting += [each for each in vars(part).values() if isinstance(each, PreTrainedConfig)]
+        if getattr(part, "_attn_implementation", None) not in (None, *ATTENTION):
+            part._attn_implementation = None
+        vars(part).pop("fusion_config", None)  # replaces classes of transformers
+
+
+class _Questions:
+    """Parts of a model are loaded without `trust_remote_code`: then too transformers must not ask, and read stdin."""
+
+    def __init__(self) -> None:
+        self._lock = at_rest(threading.Lock())
+        self._depth, self._seconds = 0, 0
+
+    @contextmanager
+    def none(self) -> Iterator[None]:
+        from transformers import dynamic_module_utils as module
+
+        with self._lock:
+            if not self._depth:
+                self._seconds = module.TIME_OUT_REMOTE_CODE
+                module.TIME_OUT_REMOTE_CODE = 0  # no time to answer: an error instead of a question
+            self._depth += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._depth -= 1
+                if not self._depth:
+                    module.TIME_OUT_REMOTE_CODE = self._seconds
+
+
+_QUESTIONS = _Questions()
+
+
+@contextmanager
+def _bounded(size: int | None) -> Iterator[None]:
+    """Ends the making of a model that has more parts than its weights can fill. `size`: their bytes, where known."""
+    from torch.nn.modules import module
+
+    most = None if size is None else MAX_COMPUTED + WEIGHTS_A_BYTE * size
+    thread, parts, elements = threading.get_ident(), 0, 0
+
+    def count(_module: torch.nn.Module, name: str, part: torch.nn.Module | torch.Tensor | None) -> None:
+        nonlocal parts, elements
+        if threading.get_ident() != thread or part is None:
+            return
+        parts += 1
+        elements += getattr(part, "numel", int)()
+        if parts > MAX_PARTS:
+            raise FileError(f"{CONFIG} describes a model of more than {MAX_PARTS:,} parts")
+        if most is not None and elements > most:
+            raise FileError(f"{CONFIG} describes more weights than its {size:,} bytes can hold (as far as {name})")
+
+    register: tuple[Callable[..., Any], ...] = (
+        module.register_module_module_registration_hook,
+        module.register_module_parameter_registration_hook,
+        module.register_module_buffer_registration_hook,
+    )
+    with ExitStack() as stack:
+        for each in register:
+            stack.callback(each(count).remove)
+        yield

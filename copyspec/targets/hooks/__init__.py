@@ -1,0 +1,1 @@
+"""What is changed inside transformers' models: the only place that knows their private names."""

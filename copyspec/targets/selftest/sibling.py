@@ -1,0 +1,86 @@
+"""A model's tiny sibling: the same class and architecture with random weights, on which much can be tried at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from transformers import GenerationConfig
+
+from copyspec.targets.facts import MASKED_ATTENTION, configs
+from copyspec.targets.selftest.shrinking import shrunk
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+WINDOW, POSITIONS = 8, 64
+"""Of a sibling: its sliding windows and chunks, and its positions where it has a table of them."""
+
+MOST_PARAMETERS = 20_000_000
+"""Siblings that did not become small are not built: a part of theirs has sizes of unknown names."""
+
+_SEED = 20_260_101
+
+
+def small_config(model: PreTrainedModel) -> PreTrainedConfig:
+    """The configuration of `model`, small, with attention that takes masks. Raises what the type raises for it."""
+    config = shrunk(model.config, window=WINDOW, positions=POSITIONS)
+    attention = model.config._attn_implementation
+    if attention not in MASKED_ATTENTION:
+        attention = "sdpa" if model._supports_sdpa else "eager"
+    for part in configs(config):
+        part._attn_implementation_internal = attention
+    return config
+
+
+def build(kind: type[PreTrainedModel], config: PreTrainedConfig) -> PreTrainedModel:
+    """A model of random weights: float32, on the CPU, in eval mode. The generators of torch are left alone."""
+    with torch.device("meta"):
+        size = sum(parameter.numel() for parameter in kind(config).parameters())
+    if size > MOST_PARAMETERS:
+        raise ValueError(f"its small sibling would have {size:,} parameters")
+    generator = torch.Generator().manual_seed(_SEED)
+    with torch.device("cpu"), _OwnGenerator(generator), torch.no_grad():
+        made: Any = kind(config)  # whose `to` is typed as a function of its own class
+        model: PreTrainedModel = made.to(torch.float32).eval()
+        for parameter in model.parameters():
+            # Unit gain: the usual initialisation gives nearly constant logits, in which no wrong mask would show.
+            if parameter.dim() >= 2:
+                parameter.normal_(std=float(parameter.shape[-1]) ** -0.5)
+            elif not parameter.isfinite().all():
+                parameter.zero_()
+    model.generation_config = GenerationConfig(pad_token_id=0, eos_token_id=None, bos_token_id=1)  # type: ignore[no-untyped-call]
+    if config.is_encoder_decoder:
+        model.generation_config.decoder_start_token_id = 2
+    return model
+
+
+class _OwnGenerator(TorchFunctionMode):
+    """For its length this thread draws from a generator of its own; other threads do not notice."""
+
+    _DRAWS = frozenset(
+        {"normal_", "uniform_", "exponential_", "bernoulli_", "random_", "cauchy_", "log_normal_", "geometric_"}
+        | {"normal", "rand", "randn", "randint", "randperm", "bernoulli", "multinomial", "trunc_normal_"}
+        | {"kaiming_uniform_", "kaiming_normal_", "xavier_uniform_", "xavier_normal_", "orthogonal_", "sparse_"}
+    )
+
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()
+        self._generator = generator
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        named = dict(kwargs or {})
+        if getattr(func, "__name__", "") in self._DRAWS and named.get("generator") is None:
+            tensor = next((each for each in [*args, *named.values()] if isinstance(each, torch.Tensor)), None)
+            device = named.get("device") or ("cpu" if tensor is None else tensor.device)
+            if torch.device(device).type == "cpu":
+                named["generator"] = self._generator
+        return func(*args, **named)

@@ -1,0 +1,1 @@
+"""Between text and token ids: codec, chat templates, prompts, references, stop strings, blocks of a prompt."""

@@ -1,0 +1,312 @@
+"""Blocks of a prompt: texts in it that the output may edit or repeat, found by how they are set apart."""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+
+from copyspec.sources import FORK
+
+BUCKETS = 19
+"""Of odds against no text being edited, each twice the one before."""
+
+EVEN = 12
+"""The bucket of even odds."""
+
+MOST_BLOCKS = 8
+MOST_STARTS = 48
+LOOKED_AT = 20_000  # characters of a prompt, the last ones: what is edited stands near its end
+MOST_CHARACTERS = 40_000  # of all blocks: they overlap
+LEAST_SHARE = 0.06
+LEAST_SIZE = 2  # characters of a block
+WRAPPING = 40  # characters of an opening or a closing mark
+PARAGRAPH = 100
+"""Characters of a line from which it is a paragraph if it ends like a sentence: lines of code and verse are shorter."""
+
+END_TOKENS = 4  # of a paragraph that its last ones are encoded with
+
+_ENDS = re.compile(r"[.!?][\"')\]”’]*[ \t]*(\n\s*)(?=[\"'“(]?[^\W\d_a-z])")
+_BREAKS = (":", ":\n", ":\n\n", "\n", "\n\n", ">", ">\n", "```\n", '"', "“", "'", "‘", "«", "„", "`", "**", "> ", "- ")
+
+Encode = Callable[[str], tuple[Sequence[int], Sequence[tuple[int, int]]]]
+"""The token ids of a text and the characters of each."""
+
+_HEADER = r"[^\w\n]{0,4}\w[\w -]{0,40}[*_\"]*:[*_\"]*"
+_TURN = r"<\|[^|<>\n]{1,40}\|>|</?(?:start|end)_of_turn>|\[/?INST\]|</?s>"
+
+_MARKS = re.compile(
+    rf"(?P<turn>(?:{_TURN})(?:[a-z]+\n+|\s*))"
+    r"|<(?P<tag>[A-Za-z][\w:-]*)>\s*"
+    r"|^[ \t]*(?P<fence>(?:```+|~~~+)(?=[\w+-]*[ \t]*\n)|\"\"\"|''')(?:(?<=[`~])[\w+-]*)?[ \t]*\n?"
+    r"|^(?P<rule>(?P<dash>[-=*_])(?P=dash){2,})[ \t]*\n"
+    rf"|(?P<header>^{_HEADER}[ \t]*\n+)"
+    r"|(?P<title>^[#*]*[ \t]*[A-Z]\w*(?: \w+){0,3}[ \t]*\n)"
+    r"|(?P<labelled>(?<=\w)[*_\"]*:[*_\"]*[ \t]*\n+)"
+    r"|(?P<label>(?<=\w)[*_\"]*:[*_]*[ \t]+)"
+    r"|(?<![^\s(:=\[{,>])(?P<quote>[\"'“«„‘`「])(?=\S)"
+    r"|(?P<json>^\s*[{\[](?=\s*[\"{\[]))"
+    r"|(?P<paragraph>\n[ \t]*\n\s*)"
+    r"|(?P<line>\n[ \t]*)",
+    re.MULTILINE,
+)
+_CLOSING = {'"': '"', "'": "'", "“": "”", "«": "»", "„": "“", "‘": "’", "`": "`", "「": "」"}
+_ROLE = r"[*#]{0,3}[ \t]*[A-Z][A-Za-z]*(?: [A-Za-z]+)?[*]*:[*]*"
+_END_OF_TURN = re.compile(rf"{_TURN}|\n[ \t]*\n{_ROLE}[ \t]*(?:\n|\Z)")
+_CLOSED = re.compile(r"['\"”»“’`」](?!\w)")
+
+# Logarithms of odds against no text being edited, fitted by `benchmarks.replay.fit_blocks`: of each mark, for the text
+# up to its own end and in a wider reading (with its marks, to the end of the paragraph or the turn); of each feature.
+_OF_MARKS = {
+    "turn": (-1.43, -0.82),
+    "tag": (1.58, -0.7),
+    "fence": (0.78, 0.18),
+    "rule": (0.46, -0.18),
+    "header": (-0.67, 0.23),
+    "title": (0.64, -0.28),
+    "labelled": (-0.78, -1.09),
+    "label": (-0.27, -1.34),
+    "quote": (-0.47, -1.1),
+    "json": (0.75, 0.78),
+    "paragraph": (-0.95, -0.62),
+    "line": (-1.61, -1.5),
+}
+_OF_FEATURES = {
+    "size": 0.04,
+    "short": -2.97,
+    "turns behind": -0.45,
+    "starts the turn": -1.34,
+    "ends the turn": -1.68,
+    "share of the turn": 4.74,
+    "first turn": -2.17,
+    "holds a text": -0.14,
+    "asks first": -1.14,
+    "is asked for": -0.09,
+    "system turn": -0.39,
+}
+KINDS = tuple(_OF_MARKS)
+WEIGHTS = [weight for pair in _OF_MARKS.values() for weight in pair] + list(_OF_FEATURES.values())
+
+
+_APART = frozenset({"tag", "fence", "rule", "quote", "json"})
+_NEAREST = 4  # of them that are looked at
+_ASKED = re.compile(r"[:?][*_]*[ \t]*\n\s*\Z")
+_SYSTEM = re.compile(r"\bsystem\b|<<SYS>>", re.IGNORECASE)
+_ASKS = re.compile(r"[^\n]*[:?][ \t]*\n")
+
+
+@dataclass(slots=True)
+class Block:
+    """A stretch of a text, in characters, and where in it an edited text may start: (character, bucket)."""
+
+    start: int
+    stop: int
+    starts: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    start: int
+    stop: int
+    features: tuple[float, ...]  # the number of the mark and its reading, then its features
+    weight: float
+
+
+def find_blocks(text: str) -> list[Block]:
+    """The likeliest blocks, the likeliest first. They may overlap: one text can end in several places."""
+    found = sorted(candidates(text), key=lambda each: (-each.weight, each.start, -each.stop))[:MOST_STARTS]
+    least = LEAST_SHARE * (1.0 + sum(candidate.weight for candidate in found))
+    blocks: dict[tuple[int, int], Block] = {}  # by where they stop: one text with several beginnings
+    inner: list[Candidate] = []
+    characters = 0
+    for candidate in found:
+        # Behind a space the first token is another one than at the start of an output: such a text is its own block.
+        apart = candidate.start if text[candidate.start - 1 : candidate.start] == " " else -1
+        block = blocks.get((candidate.stop, apart))
+        new = candidate.stop - candidate.start - (block.stop - block.start if block is not None else 0)
+        is_likely = candidate.weight >= least or _wraps(candidate, blocks.values())
+        is_full = block is None and (len(blocks) == MOST_BLOCKS or not is_likely)
+        if is_full or characters + max(0, new) > MOST_CHARACTERS:
+            inner.append(candidate)
+            continue
+        characters += max(0, new)
+        if block is None:
+            block = blocks[candidate.stop, apart] = Block(candidate.start, candidate.stop)
+        block.start = min(block.start, candidate.start)
+        block.starts.append((candidate.start, _bucket(candidate.weight)))
+    for candidate in inner:
+        around = [block for block in blocks.values() if block.start <= candidate.start < block.stop]
+        if around:
+            smallest = min(around, key=lambda block: block.stop - block.start)
+            smallest.starts.append((candidate.start, _bucket(candidate.weight)))
+    for block in blocks.values():
+        block.starts.sort()
+    return list(blocks.values())
+
+
+def token_starts(starts: Sequence[tuple[int, int]], offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The tokens that hold the characters, each once, with their buckets."""
+    found: dict[int, int] = {}
+    at = 0
+    for start, bucket in starts:
+        while at < len(offsets) and offsets[at][1] <= start:
+            at += 1
+        if at < len(offsets):
+            found[at] = max(bucket, found.get(at, 0))
+    return list(found.items())
+
+
+def _wraps(candidate: Candidate, blocks: Iterable[Block]) -> bool:
+    """Whether it is one of the blocks with the marks around it: an output that starts with them ends with them."""
+    kind, reading = divmod(int(candidate.features[0]), 2)
+    return (
+        reading == 1
+        and KINDS[kind] in _APART
+        and any(
+            0 < block.start - candidate.start <= WRAPPING and 0 < candidate.stop - block.stop <= WRAPPING
+            for block in blocks
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBlock:
+    """The tokens of a block."""
+
+    ids: list[int]  # FORK in front of what follows a paragraph's end
+    starts: list[tuple[int, int]]  # where an edited text may start: (token, bucket)
+    ends: list[list[int]]  # by FORK, what the output may end with there instead
+
+
+def encode_block(text: str, block: Block, encode: Encode) -> EncodedBlock:
+    """The tokens that `block` of `text` has in an output, which may leave it behind any paragraph.
+
+    Many tokenizers join a paragraph's last mark with the line breaks behind it: where the output goes on with
+    something else, that token is another one.
+    """
+    own = text[block.start : block.stop]
+    tokens, places = encode(own)
+    ids: list[int] = []
+    offsets: list[tuple[int, int]] = []
+    ends: list[list[int]] = []
+    done = 0
+    for stop in _paragraph_ends(own) if places else ():
+        at = bisect_right(places, stop, key=itemgetter(1))  # the token that holds the line break
+        back = max(done, at - END_TOKENS)
+        ending = list(encode(own[places[back][0] : stop])[0]) if back < at < len(tokens) else []
+        same = 0
+        while back + same < at and same < len(ending) and ending[same] == tokens[back + same]:
+            same += 1
+        if back + same < at:
+            continue  # cut otherwise from here on: nothing is known of its end
+        ids += [*tokens[done:at], FORK]
+        offsets += [*places[done:at], (stop, stop)]
+        ends.append(ending[same:])
+        done = at
+    ids += tokens[done:]
+    offsets += places[done:]
+    starts = [(start - block.start, bucket) for start, bucket in block.starts]
+    return EncodedBlock(ids, token_starts(starts, offsets), ends)
+
+
+def break_tokens(encode: Callable[[str], Sequence[int]]) -> frozenset[int]:
+    """Tokens that labels, openings and lines end with: what is said first may be over behind them."""
+    found = [encode(before + mark) for mark in _BREAKS for before in ("", "a", "a ")]
+    return frozenset(ids[-1] for ids in found if ids)
+
+
+def _paragraph_ends(text: str) -> Iterator[int]:
+    for match in _ENDS.finditer(text):
+        if match.start(1) - (text.rfind("\n", 0, match.start(1)) + 1) >= PARAGRAPH:
+            yield match.start(1)
+
+
+def candidates(text: str) -> list[Candidate]:
+    """Every text that marks set apart, in its readings."""
+    first, end = max(0, len(text) - LOOKED_AT), len(text.rstrip())
+    found: dict[tuple[int, int], Candidate] = {}
+    turns = [match.span() for match in _END_OF_TURN.finditer(text, first)]
+    at = len(turns)
+    marks: list[tuple[int, str, re.Match[str] | None]] = [(first, "paragraph", None)]
+    marks += [(match.end(), str(match.lastgroup), match) for match in _MARKS.finditer(text, first)]
+    apart: list[tuple[int, int]] = []  # texts in quotes, fences and tags behind the mark, the nearest last
+    for start, kind, match in reversed(marks):
+        while at and turns[at - 1][0] >= start:
+            at -= 1
+        turn_start = turns[at - 1][1] if at else first
+        turn_stop = min(end, turns[at][0]) if at < len(turns) else end
+        is_system = _SYSTEM.search(text, max(0, turn_start - 30), turn_start + 10) is not None
+        inner = None
+        for reading, (begins, stops) in enumerate(_readings(text, kind, match, start, turn_stop)):
+            stop = begins + len(text[begins:stops].rstrip())
+            size = stop - begins
+            if size < LEAST_SIZE:
+                continue
+            of_turn = max(1, len(text[turn_start:turn_stop].strip()))
+            features = (
+                math.log2(size) / 10,
+                float(size < 20),
+                float(min(3, len(turns) - at)),
+                float(not text[turn_start:begins].strip()),
+                float(not text[stop:turn_stop].strip()),
+                min(1.0, size / of_turn),
+                float(at == 0 and bool(turns)),
+                float(any(end <= stop and 3 * (end - begin) > size for begin, end in apart[-_NEAREST:])),
+                float(_ASKS.match(text, begins, stop) is not None),
+                float(_ASKED.search(text, max(first, begins - 8), begins) is not None),
+                float(is_system),
+            )
+            mark = 2 * KINDS.index(kind) + reading
+            score = WEIGHTS[mark] + sum(map(operator.mul, WEIGHTS[2 * len(KINDS) :], features))
+            known = found.get((begins, stop))
+            if known is None or known.weight < math.exp(score):
+                found[begins, stop] = Candidate(begins, stop, (mark, *features), math.exp(score))
+            if not reading and kind in _APART:
+                inner = (begins, stop)
+        if inner is not None:
+            apart.append(inner)
+    return list(found.values())
+
+
+def _readings(text: str, kind: str, match: re.Match[str] | None, start: int, turn: int) -> Iterator[tuple[int, int]]:
+    """Where the text behind a mark starts and stops, in two readings; empty ones for none."""
+    nothing = (start, start)
+    if match is not None and kind in _APART:
+        stop, closed = _closed(text, kind, match, start, turn)
+        yield (start, stop) if stop > start else nothing
+        yield (match.start() + len(match[0]) - len(match[0].lstrip()), closed) if stop > start else nothing
+        return
+    line, paragraph = text.find("\n", start), text.find("\n\n", start)
+    line, paragraph = min(turn, line if line >= 0 else turn), min(turn, paragraph if paragraph >= 0 else turn)
+    if kind in ("line", "label"):
+        yield start, line
+        yield start, paragraph
+    else:
+        yield start, paragraph
+        yield start, turn
+
+
+def _closed(text: str, kind: str, match: re.Match[str], start: int, turn: int) -> tuple[int, int]:
+    """Where what is set apart by a mark stops, without and with the closing mark; `start` where it is not closed."""
+    if kind == "json":
+        close = max(text.rfind("}", start, turn), text.rfind("]", start, turn))
+        return (close + 1, close + 1) if close >= 0 else (start, start)
+    if kind == "quote":
+        mark = _CLOSING[match["quote"]]
+        for found in _CLOSED.finditer(text, start, turn):
+            if found[0] == mark:
+                return found.start(), found.end()
+        return start, start
+    mark = f"</{match['tag']}" if kind == "tag" else match[kind]
+    close = text.find(mark, start)
+    if close < 0:
+        return start, start
+    return close, close + len(mark) + (kind == "tag")
+
+
+def _bucket(weight: float) -> int:
+    return max(0, min(BUCKETS - 1, EVEN + round(math.log2(weight))))

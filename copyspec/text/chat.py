@@ -1,0 +1,161 @@
+"""Chats: messages through a tokenizer's chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from jinja2.exceptions import TemplateError
+
+from copyspec.text.templates import bounded, text_size
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Message = Mapping[str, object]
+"""`role` and `content`, as chat templates read them; content may be text or a list of `{"type": "text", ...}`."""
+
+# Noncharacters that Unicode reserves for use inside a program.
+_MARK, _MARK_MORE = "\ufdd0", "\ufdd1"
+
+
+class ChatError(ValueError):
+    """The chat cannot be rendered; the message says what to give instead."""
+
+
+def check_chat(messages: Sequence[object], where: str) -> list[Message]:
+    """`messages` as a chat; raises ChatError that names the message that is none."""
+    chat: list[Message] = []
+    for i, message in enumerate(messages):
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise ChatError(
+                f"{where}[{i}] is no chat message: {message!r}; write {{'role': 'user', 'content': 'text'}}"
+            )
+        content = message.get("content")
+        if content is None and not message.get("tool_calls"):
+            raise ChatError(f"{where}[{i}] has no content: {message!r}; write {{'role': ..., 'content': 'text'}}")
+        if content is not None and not _is_content(content):
+            raise ChatError(
+                f"{where}[{i}] has content that is no text: {content!r}; write 'content': 'text', "
+                "or [{'type': 'text', 'text': 'text'}] where the model's chat template reads such lists"
+            )
+        chat.append(message)
+    return chat
+
+
+def with_system(messages: Sequence[Message], system: str | None) -> list[Message]:
+    """`messages` with a system message in front; raises ChatError where there is one already."""
+    if system is None:
+        return list(messages)
+    if messages and messages[0]["role"] == "system":
+        raise ChatError(f"system={system!r} is given, but the chat begins with a system message; keep one of the two")
+    return [{"role": "system", "content": system}, *messages]
+
+
+def render(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], tools: Sequence[Mapping[str, object]] = ()
+) -> str:
+    """The template's text. A last message of the assistant is continued; else the assistant's turn is opened.
+
+    Templates without a system role get it in front of the first message of the user. `tools`: what the model may
+    call, as JSON schemas; their texts are the program's own and go in as they are.
+    """
+    if not tokenizer.chat_template:
+        raise ChatError(
+            f"{_name(tokenizer)} has no chat template: give the prompt as a str (without system= and chat=True), "
+            "or set tokenizer.chat_template"
+        )
+    try:
+        return _apply(tokenizer, messages, tools)
+    except Exception as error:  # templates are programs: they raise whatever they like
+        folded = _fold_system(messages)
+        if folded is not None and isinstance(error, (TemplateError, TypeError)):
+            try:
+                return _apply(tokenizer, folded, tools)
+            except Exception:
+                pass
+        if any(isinstance(message.get("content"), (list, tuple)) for message in messages):
+            raise ChatError(
+                f"the chat template of {_name(tokenizer)} reads no lists as content: give each message's as one str "
+                f"({error})"
+            ) from error
+        roles = ", ".join(str(message["role"]) for message in messages)
+        why = " ".join(str(error).split())[:500]
+        why = why if isinstance(error, TemplateError) else f"{type(error).__name__}: {why}"
+        raise ChatError(f"the chat template of {_name(tokenizer)} rejects roles {roles}: {why}") from error
+
+
+def map_texts(messages: Sequence[Message], change: Callable[[str, str], str]) -> list[Message]:
+    """Every text inside the messages through `change(text, role)`; roles and types stay."""
+
+    def walk(value: object, role: str) -> object:
+        if isinstance(value, str):
+            return change(value, role)
+        if isinstance(value, Mapping):
+            return {key: item if key in ("role", "type") else walk(item, role) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [walk(item, role) for item in value]
+        return value
+
+    result: list[Message] = []
+    for message in messages:
+        changed = walk(message, str(message["role"]))
+        assert isinstance(changed, dict)
+        result.append(changed)
+    return result
+
+
+def unused_mark(messages: Sequence[Message]) -> str:
+    """A string that no text of the messages holds."""
+    texts: list[str] = []
+
+    def collect(text: str, _role: str) -> str:
+        texts.append(text)
+        return text
+
+    map_texts(messages, collect)
+    mark = _MARK + _MARK_MORE
+    while any(mark in text for text in texts):
+        mark += _MARK_MORE
+    return mark
+
+
+def _apply(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], tools: Sequence[Mapping[str, object]]
+) -> str:
+    last = messages[-1] if messages else {}
+    continues = last.get("role") == "assistant" and bool(last.get("content"))
+    called: Any = [dict(tool) for tool in tools] or None
+    source = tokenizer.get_chat_template(tools=called)
+    with bounded(source, text_size([*messages, *tools])):
+        text = tokenizer.apply_chat_template(
+            [dict(message) for message in messages],  # type: ignore[arg-type]  # annotated for text contents only
+            tools=called,
+            chat_template=source,
+            tokenize=False,
+            add_generation_prompt=not continues,
+            continue_final_message=continues,
+        )
+    if not isinstance(text, str) or not text:
+        raise TemplateError("it makes no text of them")
+    return text
+
+
+def _fold_system(messages: Sequence[Message]) -> list[Message] | None:
+    """The system message's text in front of the first user message's; None where there is nothing to fold."""
+    if len(messages) < 2 or messages[0]["role"] != "system" or messages[1]["role"] != "user":
+        return None
+    system, user = messages[0]["content"], messages[1]["content"]
+    if not isinstance(system, str) or not isinstance(user, str):
+        return None
+    return [{**messages[1], "content": f"{system}\n\n{user}"}, *messages[2:]]
+
+
+def _is_content(content: object) -> bool:
+    return isinstance(content, str) or (
+        isinstance(content, (list, tuple)) and all(isinstance(block, Mapping) and "type" in block for block in content)
+    )
+
+
+def _name(tokenizer: PreTrainedTokenizerBase) -> str:
+    return f"the tokenizer of {tokenizer.name_or_path!r}" if tokenizer.name_or_path else type(tokenizer).__name__

@@ -1,0 +1,264 @@
+"""Text to token ids and back. Control tokens come from the tokenizer and the chat template, never from a text."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Literal
+
+from copyspec.forks import at_rest
+from copyspec.text.blocks import break_tokens
+from copyspec.text.chat import ChatError, Message, map_texts, render, unused_mark
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
+    from transformers import PreTrainedTokenizerBase
+
+# SentencePiece's visible space: a token that begins with it already stands for " word".
+SENTENCEPIECE_SPACE = "▁"
+
+
+Lead = Literal["", "\n", " "]
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Token ids of a text, and where each stands in it."""
+
+    ids: list[int]
+    offsets: Callable[[], Sequence[tuple[int, int]]] | None = None
+    """Start and end character of each token, [len(ids)]; None where nobody knows (token ids, chats, slow
+    tokenizers). A function, because most encodings are never asked."""
+
+
+class Codec:
+    """A tokenizer as the engine uses it. Thread-safe: fast tokenizers alone are not."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.tokenizer = tokenizer
+        self._made_of = _told(tokenizer)
+        self._lock = at_rest(threading.Lock())
+        added = tokenizer.added_tokens_decoder
+        special = {str(token) for token in tokenizer.all_special_tokens}
+        special |= {token.content for token in added.values() if token.special}
+        # One-character tokens cannot be broken up.
+        self._special = _any_of(text for text in special if len(text) > 1)
+        template = tokenizer.chat_template if isinstance(tokenizer.chat_template, str) else ""
+        in_template = {token.content for token in added.values() if token.content in template}
+        self._control = _any_of(text for text in special | in_template if len(text) > 1)
+        strips = {token.content for token in added.values() if token.lstrip or token.rstrip or token.single_word}
+        self._separators = sorted(special - strips, key=len, reverse=True)
+        self._strings = {token.content: i for i, token in added.items() if token.special}
+        self.special_ids = frozenset(tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
+        """Ids of control tokens, and of the one for what the vocabulary lacks."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the tokenizer still has the tokens and the template that this was made for."""
+        return self._made_of == _told(self.tokenizer)
+
+    def encode(self, text: str, *, wrap: bool = False) -> Encoded:
+        """`text` as ordinary text; `wrap` adds what the tokenizer puts around a prompt (`add_special_tokens`).
+
+        Without a special token's string inside `text` the ids are those of calling the tokenizer.
+        """
+        pieces = _cut(text, self._special)
+        if len(pieces) > 1:
+            # The tokenizer's own way is nearest to ordinary text, but a string may stand in the vocabulary too.
+            encoded = self._encode_whole(text, wrap, split_special_tokens=True)
+            if self._count_special(encoded.ids) == self._count_special(self._encode_whole("", wrap).ids):
+                return encoded
+        return self._encode_pieces(pieces, wrap=wrap)
+
+    def encode_each(self, texts: Sequence[str]) -> list[list[int]]:
+        """The token ids of many short texts, which hold no special token's string. Fast tokenizers alone can."""
+        with self._lock:
+            self.tokenizer(
+                "", add_special_tokens=False, verbose=False
+            )  # what a call before this one padded or cut, this one does not
+            encodings = self.tokenizer.backend_tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
+
+    def encode_chat(self, messages: Sequence[Message], tools: Sequence[Mapping[str, object]] = ()) -> Encoded:
+        """`messages` through the chat template, up to where the assistant's answer begins or goes on.
+
+        Raises ChatError where there is no template or it rejects the messages.
+        """
+        mark = unused_mark(messages)
+
+        def guard(text: str, role: str) -> str:
+            # Templates take "</think>" and its like out of the assistant's own turns: only those keep them.
+            return mark.join(_cut(text, self._special if role == "assistant" else self._control))
+
+        text = render(self.tokenizer, map_texts(messages, guard), tools)
+        return Encoded(self._encode_pieces(text.split(mark), wrap=False).ids)
+
+    def lead(self, prompt: Sequence[int], *, starts_text: bool) -> Lead:
+        """What stands between a prompt and its output, as far as the output's tokens depend on it.
+
+        Tokenizers write a word differently after a space than at the start of a line. The output begins a text
+        of its own where nothing precedes it (`starts_text`: encoder-decoder models), a line where the prompt
+        ends in white space, as chat templates that end in a newline do, and goes on after a space anywhere
+        else. A wrong guess costs the first word of a copy, never the output.
+        """
+        if starts_text:
+            return ""
+        if not prompt or prompt[-1] in self.special_ids:
+            return " "
+        # Eight tokens hold any character that was split into bytes.
+        return "\n" if self.decode(prompt[-8:])[-1:].isspace() else " "
+
+    def encode_copy(self, text: str, lead: Lead) -> Encoded:
+        """`text` with the tokens it has in an output after `lead`."""
+        if lead == "" or not text or text[0].isspace():
+            return self.encode(text)
+        if lead == "\n":
+            return self._after("\n", text)
+        first = self.encode(text[:8]).ids[:1]
+        if first and str(self.tokenizer.convert_ids_to_tokens(first[0])).startswith(SENTENCEPIECE_SPACE):
+            return self.encode(text)
+        spaced = self.encode(" " + text)
+        return Encoded(spaced.ids, _shifted(spaced.offsets, -1))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of output tokens, special tokens left out; never cleaned up, so that pieces join to the whole."""
+        text = self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        assert isinstance(text, str)
+        return text
+
+    @cached_property
+    def breaks(self) -> frozenset[int]:
+        """Tokens behind which what an output says first may be over, and a copy begin."""
+        return break_tokens(lambda text: self.encode(text).ids)
+
+    def special_id(self, text: str) -> int | None:
+        """The id of the special token that `text` is."""
+        return self._strings.get(text)
+
+    def _after(self, before: str, text: str) -> Encoded:
+        head = self.encode(before).ids
+        whole = self.encode(before + text)
+        if whole.ids[: len(head)] != head:
+            return self.encode(text)
+        offsets = whole.offsets
+        return Encoded(
+            whole.ids[len(head) :],
+            _shifted(lambda: offsets()[len(head) :], -len(before)) if offsets is not None else None,
+        )
+
+    def _encode_pieces(self, pieces: Sequence[str], *, wrap: bool) -> Encoded:
+        """The pieces' text without any token that would cross from one piece into the next.
+
+        They are joined by a special token, which no tokenizer merges with its surroundings, and its id is
+        taken out again.
+        """
+        if len(pieces) == 1:
+            return self._encode_whole(pieces[0], wrap)
+        for separator in self._separators:
+            joined = separator.join(pieces)
+            ids, encoding = self._call(joined, False)
+            kept = _without(ids, self.tokenizer.convert_tokens_to_ids(separator), separator, pieces)
+            if kept is None:
+                continue
+            body = [ids[i] for i in kept]
+            if wrap:
+                return Encoded(self._wrapped(body, ids, joined))
+            if encoding is None:
+                return Encoded(body)
+            return Encoded(body, partial(_unjoined, encoding, kept, pieces, len(separator)))
+        raise ValueError(f"this tokenizer cannot encode special tokens as text: {pieces[0][-1:] + pieces[1]!r}")
+
+    def _wrapped(self, body: list[int], inner: list[int], joined: str) -> list[int]:
+        outer, _ = self._call(joined, True)
+        for start in range(len(outer) - len(inner) + 1):
+            if outer[start : start + len(inner)] == inner:
+                return outer[:start] + body + outer[start + len(inner) :]
+        return body
+
+    def _encode_whole(self, text: str, wrap: bool, *, split_special_tokens: bool = False) -> Encoded:
+        ids, encoding = self._call(text, wrap, split_special_tokens)
+        return Encoded(ids, None if encoding is None else partial(getattr, encoding, "offsets"))
+
+    def _count_special(self, ids: Sequence[int]) -> int:
+        return sum(token in self.special_ids for token in ids)
+
+    def _call(self, text: str, wrap: bool, split_special_tokens: bool = False) -> tuple[list[int], Encoding | None]:
+        with self._lock:
+            batch = self.tokenizer(
+                text,
+                add_special_tokens=wrap,
+                split_special_tokens=split_special_tokens,
+                return_attention_mask=False,
+                verbose=False,  # references may be longer than the model's context
+            )
+        encodings = batch.encodings
+        return list(batch["input_ids"]), encodings[0] if encodings else None
+
+
+def _told(tokenizer: PreTrainedTokenizerBase) -> tuple[object, ...]:
+    """What changes with every token that is added and every template that is set; a few microseconds."""
+    return len(tokenizer), tuple(tokenizer.all_special_ids), tokenizer.chat_template
+
+
+def _any_of(strings: Iterable[str]) -> re.Pattern[str] | None:
+    ordered = sorted(strings, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, ordered))) if ordered else None
+
+
+def _cut(text: str, special: re.Pattern[str] | None) -> list[str]:
+    """Cuts `text` behind the first character of every special token's string: no piece holds one."""
+    pieces: list[str] = []
+    while special is not None and (found := special.search(text)):
+        pieces.append(text[: found.start() + 1])
+        text = text[found.start() + 1 :]
+    return [*pieces, text]
+
+
+def _without(ids: list[int], separator_id: object, separator: str, pieces: Sequence[str]) -> list[int] | None:
+    """Indices of `ids` that are not the separators between `pieces`; None where the counts do not add up.
+
+    A chat template writes special tokens of its own, so the separators are told apart by their order.
+    """
+    own = [piece.count(separator) for piece in pieces]
+    found = [i for i, token in enumerate(ids) if token == separator_id]
+    if len(found) != sum(own) + len(pieces) - 1:
+        return None
+    inserted: set[int] = set()
+    position = 0
+    for count in own[:-1]:
+        position += count
+        inserted.add(found[position])
+        position += 1
+    return [i for i in range(len(ids)) if i not in inserted]
+
+
+def _unjoined(encoding: Encoding, kept: Sequence[int], pieces: Sequence[str], width: int) -> list[tuple[int, int]]:
+    """Offsets in the joined text as offsets in the pieces' own text."""
+    ends: list[int] = []  # where each separator ends in the joined text
+    end = 0
+    for piece in pieces[:-1]:
+        end += len(piece) + width
+        ends.append(end)
+    offsets = encoding.offsets
+    result: list[tuple[int, int]] = []
+    passed = 0
+    for i in kept:
+        start, stop = offsets[i]
+        while passed < len(ends) and start >= ends[passed]:
+            passed += 1
+        result.append((start - passed * width, stop - passed * width))
+    return result
+
+
+def _shifted(
+    offsets: Callable[[], Sequence[tuple[int, int]]] | None, by: int
+) -> Callable[[], Sequence[tuple[int, int]]] | None:
+    if offsets is None:
+        return None
+    return lambda: [(max(0, start + by), max(0, end + by)) for start, end in offsets()]
+
+
+__all__ = ["ChatError", "Codec", "Encoded"]

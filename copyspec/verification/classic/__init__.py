@@ -1,0 +1,1 @@
+"""The verification rules of the literature."""

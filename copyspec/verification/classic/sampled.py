@@ -1,0 +1,112 @@
+"""One row's step under a rule: randomness keyed by position, the target's nodes, and draws for drafters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from copyspec.options import SamplingOptions
+from copyspec.tree import ROOT, DraftTree, Sampled
+from copyspec.verification.classic.candidates import Chance, residual
+from copyspec.verification.classic.rules import NextToken, Rule
+from copyspec.verification.margins import Margin, best_two
+from copyspec.verification.noise import gumbel, uniform
+from copyspec.verification.picking import Picker
+
+# Added to the seed by XOR, so that drafts, verification and the coupled walk never share a random number: hex digits
+# of pi, above the 32 bits that seeds usually have.
+_VERIFYING, _DRAFTING = 0x243F6A8800000000, 0x85A308D300000000
+_SAMPLE_BITS = 32  # draws at one position count above those of the sample's number
+
+
+class KeyedChance:
+    """Random numbers of one output position, the same whenever it is decided again."""
+
+    def __init__(self, sampling: SamplingOptions, position: int, *, drafting: bool = False) -> None:
+        """`drafting`: the numbers that a drafter draws with, independent of those that verify its draws."""
+        self._seed = sampling.seed ^ (_DRAFTING if drafting else _VERIFYING)
+        self._sample = sampling.sample
+        self._position = position
+        self._draws = 0
+
+    def accepts(self, probability: float) -> bool:
+        self._draws += 1
+        return uniform(self._seed, self._sample, self._position, self._draws) < probability
+
+    def token(self, probabilities: torch.Tensor) -> int:
+        self._draws += 1
+        sample = self._sample + (self._draws << _SAMPLE_BITS)
+        noise = gumbel(self._seed, sample, [self._position], len(probabilities), probabilities.device)
+        return int((probabilities.log() + noise[0]).argmax())
+
+
+def draw(q: torch.Tensor, count: int, chance: Chance, *, replacement: bool = True) -> Sampled:
+    """`count` draft tokens from Q [V], for `DraftTree.sampled`. Q: as drawn from, after temperature and truncation.
+
+    Without replacement fewer come back where Q holds fewer tokens. `chance`: of the position that is drafted,
+    `KeyedChance(sampling, position, drafting=True)`.
+    """
+    q = q.float() / q.float().sum()
+    if not replacement:
+        count = min(count, int((q > 0).sum()))
+    tokens: list[int] = []
+    rest = q
+    for _ in range(count):
+        tokens.append(chance.token(rest))
+        rest = rest if replacement else residual(rest, None, tokens[-1])
+    return Sampled(tokens, q, replacement)
+
+
+class RulePicks:
+    """Picks under a rule, for `walk`. The same numbers come out however often a step is repeated."""
+
+    def __init__(self, rule: Rule, picker: Picker, logits: torch.Tensor, tree: DraftTree) -> None:
+        """`logits` [1 + m, V]: at the root and at each node of `tree`. To be made before the step's first `append`."""
+        self._picker = picker
+        self._logits = logits
+        self._tree = tree
+        self._start = picker.length
+        self._depths = tree.depths()
+        self._scores: dict[int, torch.Tensor] = {}  # [V] by node, without noise
+        self._next: NextToken = rule.begin(tree, self)
+
+    @property
+    def greedy(self) -> bool:
+        return self._picker.sampling.is_greedy
+
+    def token(self, node: int) -> int:
+        return self._next(node)
+
+    def margin(self, node: int) -> Margin:
+        return best_two(self.scores(node))
+
+    def own_token(self, node: int) -> int:
+        scores = self.scores(node)
+        if not self.greedy:
+            sampling, position = self._picker.sampling, self._position(node)
+            scores = scores + gumbel(sampling.seed, sampling.sample, [position], len(scores), scores.device)[0]
+        return int(scores.argmax())
+
+    def probabilities(self, node: int) -> torch.Tensor:
+        return self.scores(node).softmax(-1)
+
+    def chance(self, node: int) -> Chance:
+        return KeyedChance(self._picker.sampling, self._position(node))
+
+    def scores(self, node: int) -> torch.Tensor:
+        if node not in self._scores:
+            unseen = self._path(node)[self._picker.length - self._start :]
+            self._scores[node] = self._picker.unperturbed(self._logits[node + 1][None], unseen)[0]
+        return self._scores[node]
+
+    def _position(self, node: int) -> int:
+        return self._start + (0 if node == ROOT else self._depths[node])
+
+    def _path(self, node: int) -> Sequence[int]:
+        """Draft tokens from the root to `node`."""
+        tokens: list[int] = []
+        while node != ROOT:
+            tokens.append(self._tree.tokens[node])
+            node = self._tree.parents[node]
+        return tokens[::-1]

@@ -1,0 +1,1 @@
+"""Correcting and editing texts and files."""

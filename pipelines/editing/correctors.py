@@ -1,0 +1,268 @@
+"""Correctors: what turns texts into corrected texts. A model behind an instruction is one, any function is another."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from copyspec import Input, Result
+from copyspec.engine.results import Change
+
+from ..documents import Refusal
+from ..edits.earlier import PLACES, EarlierCorrections
+from ..models import check_template, fill, is_bundled, wants_chat
+
+if TYPE_CHECKING:
+    from copyspec import Engine
+    from copyspec.engine.keywords import GenerateOptions
+
+INSTRUCTION = "Correct the grammar: {text}"
+"""What the bundled model was trained on; instruction-tuned models understand it too."""
+
+ENCODER_INSTRUCTION = "grammar: {text}"
+"""The prefix that most T5 correctors on the hub were trained with, where the model's configuration names none."""
+
+OUTPUT_GROWTH = 1.5
+"""Tokens of an output for each token of the text. A correction that grows more would be refused for its changes, and
+a model that lost its way stops here, not at its context's end."""
+OUTPUT_ROOM = 64  # for short texts, in which one word more is much
+CHAT_ROOM = 256  # what chat models say around a text
+
+_PROBE = "".join(map(chr, range(33, 127))) + " äßéłñ αж “”‘’–—… €£ \N{CHECK MARK} 你好 \N{GRINNING FACE}"
+_WEIGHTS_READ = 8  # values of each weight that a model is told apart by
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a corrector made of one text."""
+
+    text: str | None  # None: nothing that could be used, and `refusal` says why
+    refusal: Refusal | None = None
+    result: Result | None = None  # the model's own; None where no model was asked in this run
+    lost: str = ""  # characters of the text that the model cannot write
+    changes: Sequence[Change] | None = None  # how clearly the model preferred each; None: nobody knows
+
+
+@runtime_checkable
+class Corrector(Protocol):
+    """Turns texts into corrected texts, many at a time and in whatever order they are finished."""
+
+    @property
+    def identity(self) -> Mapping[str, object]:
+        """What the corrections depend on, ready for JSON: a journal of another corrector is refused."""
+        ...
+
+    @property
+    def by_sentence(self) -> bool:
+        """Whether it wants sentences, not paragraphs."""
+        ...
+
+    @property
+    def limit(self) -> int | None:
+        """What `length` of a text may be at most; None: no limit."""
+        ...
+
+    def length(self, text: str) -> int:
+        """The length of a text as `limit` counts it."""
+        ...
+
+    def correct(self, texts: Iterable[str | None]) -> Iterator[tuple[int, Outcome]]:
+        """(index of the text, what became of it). None among the texts: none is there now, others may follow."""
+        ...
+
+
+class FunctionCorrector:
+    """A function from a text to the corrected text."""
+
+    def __init__(self, function: Callable[[str], str], *, name: str | None = None) -> None:
+        """`name` stands for the function in a journal."""
+        self._function = function
+        self.identity: Mapping[str, object] = {"function": name or getattr(function, "__qualname__", repr(function))}
+        self.by_sentence = False
+        self.limit: int | None = None
+
+    def length(self, text: str) -> int:
+        return len(text)
+
+    def correct(self, texts: Iterable[str | None]) -> Iterator[tuple[int, Outcome]]:
+        for index, text in enumerate(text for text in texts if text is not None):
+            yield index, Outcome(self._function(text))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """How a model is asked for corrections."""
+
+    instruction: str | None = None  # `{text}` is where the text goes; None: what the model is known to want
+    system: str | None = None  # a system message, for models with a chat template
+    max_new_tokens: int | None = None  # None: by the length of the text
+    batch_size: int = 8
+    by_sentence: bool | None = None  # None: encoder-decoder models and the bundled one get sentences, others paragraphs
+    segment_tokens: int | None = None  # longer texts are split; None: what fits into the model's context
+    drafts: bool = True  # False decodes plainly; the output is the same
+    draft_models: tuple[str, ...] = ()  # smaller models that draft too, as `draft_model` of `generate`
+    earlier: int = PLACES  # places corrected last in the run that drafts are copied from too
+
+    def __post_init__(self) -> None:
+        if self.instruction is not None:
+            check_template(self.instruction, "text")
+        for name in ("max_new_tokens", "batch_size", "segment_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value!r} must be at least 1")
+        if self.earlier < 0:
+            raise ValueError(f"earlier={self.earlier!r} must be a number of places, 0 for none")
+
+
+class ModelCorrector:
+    """A model that corrects what an instruction gives it. The text is also what its output is expected to follow."""
+
+    def __init__(self, engine: Engine, options: ModelOptions | None = None) -> None:
+        self.engine = engine
+        self.options = options = options or ModelOptions()
+        self.instruction = check_template(options.instruction or instruction_for(engine), "text")
+        self.is_encoder_decoder = bool(engine.model.config.is_encoder_decoder)
+        self.chat = not self.is_encoder_decoder and wants_chat(engine)
+        if options.system is not None and not engine.tokenizer.chat_template:
+            raise ValueError(f"system={options.system!r} needs a chat template, and {engine.name!r} has none")
+        by_sentence = (
+            self.is_encoder_decoder or is_bundled(engine) if options.by_sentence is None else options.by_sentence
+        )
+        self.by_sentence = by_sentence
+        self._is_lossless = engine.codec.decode(engine.codec.encode(_PROBE).ids).strip() == _PROBE
+        self.limit = self._limit()
+
+    @property
+    def identity(self) -> Mapping[str, object]:
+        return {
+            "model": self.engine.name,
+            "weights": fingerprint(self.engine),
+            "dtype": str(self.engine.model.dtype),
+            "instruction": self.instruction,
+            "system": self.options.system,
+            "max_new_tokens": self.options.max_new_tokens,
+            "segment_tokens": self.limit,
+            "by_sentence": self.by_sentence,
+        }
+
+    def length(self, text: str) -> int:
+        """Tokens, or at most that many: no text has more tokens than bytes, and short ones need no counting."""
+        size = len(text.encode())
+        return size if self.limit is not None and size <= self.limit else len(self.engine.codec.encode(text).ids)
+
+    def correct(self, texts: Iterable[str | None]) -> Iterator[tuple[int, Outcome]]:
+        asked: dict[int, str] = {}
+        options: GenerateOptions = {
+            "chat": True if self.chat else "auto",
+            "batch_size": self.options.batch_size,
+        }
+        if self.options.system is not None:
+            options["system"] = self.options.system
+        if self.options.draft_models:
+            options["draft_model"] = self.options.draft_models
+        if not self.options.drafts:
+            options["drafter"] = "none"
+        encode = self.engine.codec.encode
+        earlier = EarlierCorrections(lambda text: encode(text).ids, most=self.options.earlier * self.options.drafts)
+        inputs = self._inputs(texts, asked, earlier)
+        for index, result in self.engine.generate_each(inputs, ordered=False, skip_too_long=True, **options):
+            text = asked.pop(index)
+            outcome = self._outcome(text, result)
+            if outcome.text is not None:
+                earlier.add(text, outcome.text)
+            yield index, outcome
+
+    def _inputs(
+        self, texts: Iterable[str | None], asked: dict[int, str], earlier: EarlierCorrections
+    ) -> Iterator[Input | None]:
+        index = 0
+        for text in texts:
+            if text is None:
+                yield None
+                continue
+            asked[index] = text
+            index += 1
+            yield Input(
+                fill(self.instruction, text=text),
+                edit_source=text,
+                max_new_tokens=self._max_new_tokens(text),
+                earlier=earlier.ids(),
+            )
+
+    def _max_new_tokens(self, text: str) -> int:
+        if self.options.max_new_tokens is not None:
+            return self.options.max_new_tokens
+        return output_limit(len(self.engine.codec.encode(text).ids), self.chat)
+
+    def _outcome(self, text: str, result: Result | None) -> Outcome:
+        if result is None:
+            return Outcome(None, Refusal("length", f"longer than the model's context: {_shortened(text)}"))
+        if result.finish_reason != "stop":
+            found = f"no end within {len(result.token_ids)} tokens: {_shortened(text)}"
+            return Outcome(None, Refusal("cut", found), result)
+        return Outcome(result.text, result=result, lost=self._lost(text), changes=result.changes or None)
+
+    def _lost(self, text: str) -> str:
+        """Characters that do not survive the tokenizer; vocabularies of words and pieces lack some."""
+        if self._is_lossless:
+            return ""
+        kept = set(self.engine.codec.decode(self.engine.codec.encode(text).ids))
+        return "".join(sorted({char for char in text if not char.isspace() and not char.isalnum()} - kept))
+
+    def _limit(self) -> int | None:
+        """Tokens of a text whose prompt and output fit into the context together, or that the user wants at most."""
+        frame = self._frame()
+        config = self.engine.model.config.to_dict()
+        context = config.get("max_position_embeddings") or config.get("n_positions")
+        limits = [self.options.segment_tokens] if self.options.segment_tokens else []
+        if isinstance(context, int) and self.is_encoder_decoder:
+            # Encoder and decoder hold a text each; relative positions (T5) have no end, but models a length they saw.
+            limits.append(min(context - frame, int((context - OUTPUT_ROOM) / OUTPUT_GROWTH)))
+        elif isinstance(context, int):
+            room = CHAT_ROOM if self.chat else OUTPUT_ROOM
+            limits.append(int((context - frame - min(room, context // 4)) / (1 + OUTPUT_GROWTH)))
+        return max(1, min(limits)) if limits else None
+
+    def _frame(self) -> int:
+        """Tokens of a prompt around the text."""
+        prompt = fill(self.instruction, text="x")
+        if self.chat or self.options.system is not None:
+            messages = [{"role": "user", "content": prompt}]
+            if self.options.system is not None:
+                messages.insert(0, {"role": "system", "content": self.options.system})
+            return len(self.engine.codec.encode_chat(messages).ids)
+        return len(self.engine.codec.encode(prompt, wrap=True).ids)
+
+
+def instruction_for(engine: Engine) -> str:
+    """How a model is asked where nobody says it: an encoder-decoder's own prefix if its configuration names one."""
+    config = engine.model.config
+    if not config.is_encoder_decoder:
+        return INSTRUCTION
+    prefix = getattr(config, "prefix", None)
+    tasks = getattr(config, "task_specific_params", None)
+    if prefix is None and isinstance(tasks, dict) and len(tasks) == 1:  # of several tasks none is known to be this one
+        (task,) = tasks.values()
+        prefix = task.get("prefix") if isinstance(task, dict) else None
+    return prefix + "{text}" if isinstance(prefix, str) else ENCODER_INSTRUCTION
+
+
+def fingerprint(engine: Engine) -> str:
+    """Tells a model from others: its configuration and a few values of every weight."""
+    digest = hashlib.blake2b(digest_size=8)
+    digest.update(engine.model.config.to_json_string(use_diff=False).encode())
+    for name, weight in engine.model.named_parameters():
+        read = weight.detach().flatten()[:: max(1, weight.numel() // _WEIGHTS_READ)][:_WEIGHTS_READ]
+        digest.update(f"{name} {tuple(weight.shape)} {read.float().tolist()}".encode())
+    return digest.hexdigest()
+
+
+def output_limit(tokens: int, chat: bool) -> int:
+    """Tokens that the output for a text of `tokens` may have, with its end."""
+    return int(OUTPUT_GROWTH * tokens) + (CHAT_ROOM if chat else OUTPUT_ROOM)
+
+
+def _shortened(text: str, most: int = 60) -> str:
+    return repr(text if len(text) <= most else text[: most - 3] + "...")

@@ -1,0 +1,313 @@
+"""Files through a runner: each is read part by part, corrected, and written whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, Protocol, cast
+
+from ..documents import Format, Part
+from ..formats import FormatOptions, format_of
+from .journal import SUFFIX, Journal, fingerprint
+from .output import AtomicFile, check_suffix, remove_leftovers, target_of
+from .runner import Done, Runner, Work
+from .standing import ChangedFileError, Standing, beside, check_replaceable
+from .summary import Summary
+
+STDIN = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class FileOptions:
+    """Where corrected files go."""
+
+    format: str | None = None  # None: by the suffix of each file
+    format_options: FormatOptions = field(default_factory=FormatOptions)
+    in_place: bool = False
+    backup: str | None = None  # a suffix under which the old file is kept
+    output: str | os.PathLike[str] | None = None  # instead of `in_place`, for one file
+    resume: bool | None = None
+    """Go on where an interrupted run was: its journals stand beside the outputs. False begins anew; None refuses files
+    of which an interrupted run has left something."""
+
+    def __post_init__(self) -> None:
+        if self.in_place and self.output is not None:
+            raise ValueError(
+                f"in_place=True and output={os.fspath(self.output)!r} are two places to write to; give one"
+            )
+        if self.backup is not None and not self.in_place:
+            raise ValueError(f"backup={self.backup!r} keeps what is replaced; give in_place=True too")
+        check_suffix(self.backup)
+        if self.resume and not self.is_writing:
+            raise ValueError(
+                "resume=True goes on with an output; give in_place=True or output=... as in the run before"
+            )
+
+    @property
+    def is_writing(self) -> bool:
+        return self.in_place or self.output is not None
+
+
+@dataclass(slots=True)
+class FileReport:
+    """What became of a file."""
+
+    path: str
+    summary: Summary  # of this file alone
+    error: Exception | None = None  # why it could not be corrected; the file is as it was
+    was_done: bool = False  # a run before had finished it
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the correction differs from the file."""
+        return self.summary.files_changed > 0
+
+
+class Listener(Protocol):
+    """Hears of every part of every file, in order."""
+
+    def part(self, path: str, form: Format, done: Done[FileJob]) -> None: ...
+
+    def end(self, report: FileReport) -> None:
+        """The file is done, and in its place."""
+        ...
+
+
+def correct_files(
+    runner: Runner,
+    paths: Iterable[str | os.PathLike[str]],
+    options: FileOptions,
+    *,
+    listeners: Sequence[Listener] = (),
+) -> Generator[FileReport, None, None]:
+    """Corrects files, `-` being standard input; a report for each when it is done. A bad file stops no other.
+
+    Closing the iterator leaves the files that are not done as they were, and keeps the journals of what is done.
+    """
+    listed = [os.fspath(path) for path in paths]
+    if options.output is not None and len(listed) != 1:
+        raise ValueError(f"output={os.fspath(options.output)!r} is for one file, got {len(listed)}")
+    if options.in_place and STDIN in listed:
+        raise ValueError("in_place=True cannot write to standard input; leave '-' out")
+    if options.resume and STDIN in listed:
+        raise ValueError("resume=True needs a file that can be read again; '-' is standard input")
+    return _FileRun(runner, listed, options, listeners).run()
+
+
+class FileJob:
+    """One file on its way. Its parts are read ahead of the others being written, in one thread."""
+
+    def __init__(self, path: str, options: FileOptions, identity: dict[str, object]) -> None:
+        self.path = path
+        self.report = FileReport(path, Summary(files=1))
+        self.journal: Journal | None = None
+        self._options = options
+        self._identity = identity
+        self._form: Format | None = None
+        self._output: AtomicFile | None = None
+        self._target: Path | None = None
+        self._digest = hashlib.blake2b(digest_size=16)
+        self._read = hashlib.blake2b(digest_size=16)  # of what the parts were made from
+        self._standing: Standing | None = None  # what stood where the output goes
+
+    @property
+    def form(self) -> Format:
+        assert self._form is not None, "a part came before the file was opened"
+        return self._form
+
+    def target(self) -> Path | None:
+        """The file that is written, found once: looking for it at every part takes longer than the part."""
+        if self._target is None and self._options.is_writing:
+            output = self._options.output
+            self._target = target_of(Path(self.path if output is None else output))
+        return self._target
+
+    def works(self) -> Iterator[Work[FileJob]]:
+        """The parts of the file, and one work without a part behind them, whatever happens."""
+        try:
+            self._form = format_of(self.path, self._options.format, options=self._options.format_options)
+            self._open_journal()
+            if not self.report.was_done:
+                with _Opened(self.path) as stream:
+                    for part in self._form.read(cast(BinaryIO, _Hashed(stream, self._read.update))):
+                        if self.report.error is not None:
+                            break
+                        yield Work(self, part, self.journal)
+        except (OSError, ValueError) as error:
+            self.report.error = self.report.error or error
+        yield Work(self)
+
+    def take(self, done: Done[FileJob], part: Part) -> None:
+        """Writes a finished part."""
+        if self.report.error is not None:
+            return
+        try:
+            data = self.form.write(part, done.edits)
+            if (target := self.target()) is not None:
+                self._opened_output(target).write(data)
+                self._digest.update(data)
+            if self.journal is not None and self.journal.error is not None:
+                raise self.journal.error
+        except (OSError, ValueError) as error:
+            self.report.error = error
+            return
+        _count(self.report.summary, done)
+
+    def finish(self) -> None:
+        """Puts the output in its place, or leaves everything as it was."""
+        summary = self.report.summary
+        if self.report.error is None and not self.report.was_done:
+            summary.files_changed = int(summary.edits > 0)
+            try:
+                self._put_in_place()
+            except OSError as error:
+                self.report.error = error
+        if self.report.error is not None:
+            self.report.summary = Summary(files=1, files_failed=1)
+        self.close()
+
+    def close(self) -> None:
+        """Lets go of the file and keeps its journal."""
+        if self._output is not None:
+            self._output.discard()
+        if self.journal is not None:
+            self.journal.close()
+
+    def _put_in_place(self) -> None:
+        target = self.target()
+        if target is None:
+            return
+        output = self._opened_output(target)  # of an empty file, it is only opened here
+        if self.journal is not None:
+            self.journal.finish(self._digest.hexdigest())
+        if not (self._options.in_place and not self.report.is_changed):
+            output.made_from = self._read.hexdigest() if self._options.in_place else None
+            output.commit()
+
+    def _opened_output(self, target: Path) -> AtomicFile:
+        if self._output is None:
+            self._output = AtomicFile(target, backup=self._options.backup, standing=self._standing)
+        return self._output
+
+    def _open_journal(self) -> None:
+        target = self.target()
+        if target is None:
+            return
+        check_replaceable(target)
+        if self._options.backup is not None:
+            Standing.of(target.with_name(target.name + self._options.backup))  # raises for a name that is too long
+        self._standing = Standing.of(target)
+        if not os.path.isfile(self.path):  # standard input, a pipe: it cannot be read twice
+            return
+        identity = {**self._identity, "input": fingerprint(Path(self.path))}
+        self.journal = Journal(beside(target, SUFFIX), identity, resume=self._options.resume)
+        self.report.was_done = self.journal.is_done and self._options.in_place
+        remove_leftovers(target)
+
+
+class _FileRun:
+    def __init__(
+        self, runner: Runner, paths: Sequence[str], options: FileOptions, listeners: Sequence[Listener]
+    ) -> None:
+        self._runner = runner
+        self._paths = paths
+        self._options = options
+        self._listeners = listeners
+        self._journals: list[Journal] = []  # of files that are done: they tell a resumed run so
+        self._open: list[FileJob] = []
+
+    def run(self) -> Generator[FileReport, None, None]:
+        try:
+            for done in self._runner.run(self._works()):
+                job = done.owner
+                if done.part is not None:
+                    self._take(job, done, done.part)
+                    continue
+                job.finish()
+                self._open.remove(job)
+                # Where writing failed (a full disk), what was found out is still worth something.
+                error = job.report.error
+                if job.journal is not None and (not isinstance(error, OSError) or isinstance(error, ChangedFileError)):
+                    self._journals.append(job.journal)
+                for listener in self._listeners:
+                    listener.end(job.report)
+                yield job.report
+        finally:
+            for job in self._open:
+                job.close()
+        for journal in self._journals:
+            journal.remove()
+
+    def _take(self, job: FileJob, done: Done[FileJob], part: Part) -> None:
+        job.take(done, part)
+        if job.report.error is None:
+            for listener in self._listeners:
+                listener.part(job.path, job.form, done)
+
+    def _works(self) -> Iterator[Work[FileJob]]:
+        identity = self._identity() if self._options.is_writing else {}
+        for path in self._paths:
+            job = FileJob(path, self._options, identity)
+            self._open.append(job)
+            yield from job.works()
+
+    def _identity(self) -> dict[str, object]:
+        """What outcomes and outputs depend on, beside the file."""
+        run, told = self._runner.options, self._options
+        split = getattr(run.split, "__qualname__", repr(run.split))
+        return {
+            **self._runner.corrector.identity,
+            "guards": repr(run.guards),
+            "tolerance": repr(run.tolerance),
+            "segmenter": split,
+            "format": told.format,
+            "format_options": repr(told.format_options),
+        }
+
+
+class _Opened:
+    """A file, or standard input, which stays open."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> BinaryIO:
+        self._stream: BinaryIO = sys.stdin.buffer if self._path == STDIN else open(self._path, "rb")
+        return self._stream
+
+    def __exit__(self, *_: object) -> None:
+        if self._path != STDIN:
+            self._stream.close()
+
+
+class _Hashed:
+    """A stream that tells what was read from it."""
+
+    def __init__(self, stream: BinaryIO, tell: Callable[[bytes], object]) -> None:
+        self._stream, self._tell = stream, tell
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._stream.read(size)
+        self._tell(data)
+        return data
+
+    def readline(self, size: int = -1) -> bytes:
+        data = self._stream.readline(size)
+        self._tell(data)
+        return data
+
+
+def _count(summary: Summary, done: Done[FileJob]) -> None:
+    summary.segments += len(done.pieces)
+    summary.add_refusals(done.refusals)
+    summary.edits += len(done.edits)
+    for piece in done.pieces:
+        summary.changed += bool(piece.checked.edits)
+        summary.resumed += piece.was_known
+        summary.dropped.update(refusal.reason for refusal in piece.checked.dropped)
+        if piece.result is not None:
+            summary.add_result(piece.result)

@@ -1,0 +1,184 @@
+"""Grammar correction: texts in, corrected texts out, decoded by copying from the text being corrected."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypedDict, overload
+
+from copyspec import Result
+from copyspec.engine.keywords import reject_unknown
+
+from ..documents import Edit, Part, Refusal
+from ..edits.diff import apply
+from ..formats.text import segments_of
+from ..guards.guards import GuardOptions
+from ..models import check_template, engine_of, fill
+from .correctors import INSTRUCTION, Corrector, ModelCorrector, ModelOptions
+from .runner import Done, Runner, RunOptions, Work
+from .segmentation import Splitter
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ..models import ModelLike
+    from .files import FileOptions, FileReport
+
+logger = logging.getLogger(__name__)
+
+
+def correction_prompt(text: str, instruction: str = INSTRUCTION) -> str:
+    """The prompt that asks for a correction of `text`. Raises ValueError where the instruction has no `{text}`."""
+    return fill(check_template(instruction, "text"), text=text)
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """One corrected text."""
+
+    source: str
+    text: str
+    """The source with the edits made. All that no edit touches is as it was, white space and special characters
+    included."""
+    edits: tuple[Edit, ...] = ()
+    """Ascending; characters of `source`."""
+    refused: tuple[Refusal, ...] = ()
+    """One for each stretch of the text that stayed as it was though it was to be corrected, with the reason."""
+    dropped: tuple[Refusal, ...] = ()
+    """One for each edit that a guard left out."""
+    results: tuple[Result, ...] = ()
+    """The model's own results with their counters and spans: one for each paragraph, or sentence, that it was asked
+    about. None for a text that had just been corrected."""
+
+    @property
+    def result(self) -> Result | None:
+        """The first of `results`; None where the model was not asked."""
+        return self.results[0] if self.results else None
+
+    @property
+    def fits(self) -> bool:
+        """False: some of the text is longer than the model's context, and has no place to be split."""
+        return not any(refusal.reason == "length" for refusal in self.refused)
+
+    @property
+    def is_complete(self) -> bool:
+        """False: some of the text stayed as it was because it did not fit into the model, or its output did not end."""
+        return not any(refusal.reason in ("length", "cut") for refusal in self.refused)
+
+    @property
+    def changed(self) -> bool:
+        return self.text != self.source
+
+
+class PipelineOptions(TypedDict, total=False):
+    """Options of `GECPipeline` beside its model. Anything else is an error."""
+
+    instruction: str | None
+    """With `{text}` where the text belongs. None: what the model is known to want."""
+    system: str | None
+    """A system message, for models with a chat template."""
+    max_new_tokens: int | None
+    """None: by the length of the text."""
+    batch_size: int
+    """Texts in the model at once."""
+    by_sentence: bool | None
+    """Ask for sentences one by one. None: encoder-decoder models and the bundled one get sentences, the others
+    paragraphs."""
+    segment_tokens: int | None
+    """Split what is longer. None: what fits into the model's context."""
+    drafts: bool
+    """False decodes plainly. The output is the same."""
+    earlier: int
+    """So many of the places corrected last are copied from too; 0: none."""
+    guards: GuardOptions | None
+    split: Splitter
+    """How paragraphs fall into sentences: `segmentation.splitter`, or a function from a text to spans."""
+    pack: int
+    """So many texts are sorted by length before they go to the model; 0: as they come."""
+
+
+class GECPipeline:
+    """Corrects texts and files; the model's output equals that of plain decoding, several times faster."""
+
+    def __init__(self, model: ModelLike | Corrector = None, **options: Unpack[PipelineOptions]) -> None:
+        """`model`: as `copyspec.generate` takes it, or a corrector of one's own. Raises TypeError for an option that
+        is none, ValueError for one that cannot be meant."""
+        reject_unknown(options, PipelineOptions.__annotations__)
+        given = dict(options)
+        running = {name: given.pop(name) for name in ("guards", "split", "pack") if given.get(name) is not None}
+        given.pop("guards", None)
+        if isinstance(model, Corrector):
+            if given:
+                names = ", ".join(sorted(given))
+                raise ValueError(f"{names} cannot be given beside a corrector, which decides that itself")
+            self.corrector: Corrector = model
+        else:
+            self.corrector = ModelCorrector(engine_of(model), ModelOptions(**given))  # type: ignore[arg-type]
+        self.runner = Runner(self.corrector, RunOptions(**running))  # type: ignore[arg-type]
+
+    @overload
+    def __call__(self, texts: str) -> Correction: ...  # type: ignore[overload-overlap]  # a str is never its characters
+    @overload
+    def __call__(self, texts: Iterable[str]) -> list[Correction]: ...
+    def __call__(self, texts: str | Iterable[str]) -> Correction | list[Correction]:
+        """A correction for one text, a list of them for several, in their order.
+
+        A text may hold any number of paragraphs; lines of a paragraph are read as one. What stays as it was and why
+        is told by `Correction.refused` and one line of the log.
+        """
+        if isinstance(texts, str):
+            return self._corrections([texts])[0]
+        return self._corrections([_checked(i, text) for i, text in enumerate(texts)])
+
+    def stream(self, texts: Iterable[str]) -> Iterator[Correction]:
+        """Corrections of any number of texts, in their order and in bounded memory, while the texts still come."""
+        if isinstance(texts, str):
+            raise TypeError(f"stream takes an iterable of texts, got one str: {texts[:40]!r}; put it into a list")
+        works = (_work(_checked(i, text)) for i, text in enumerate(texts))
+        return (_correction(done) for done in self.runner.run(works))
+
+    def files(
+        self, paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], options: FileOptions | None = None
+    ) -> Iterator[FileReport]:
+        """Corrects files one after the other, and tells about each when it is done; a bad one stops no other.
+
+        Without `options` nothing is written: reports say what would change.
+        """
+        from .files import FileOptions, correct_files
+
+        listed = [paths] if isinstance(paths, (str, os.PathLike)) else paths
+        return correct_files(self.runner, listed, options or FileOptions())
+
+    def _corrections(self, texts: list[str]) -> list[Correction]:
+        corrections = list(self.stream(texts))
+        if kept := Counter(refusal.reason for each in corrections for refusal in each.refused):
+            counts = ", ".join(f"{count} {reason}" for reason, count in sorted(kept.items()))
+            logger.warning("parts of %d texts stay as they are: %s", len(texts), counts)
+        return corrections
+
+
+def _checked(index: int, text: object) -> str:
+    if not isinstance(text, str):
+        raise TypeError(f"texts[{index}] must be a str; got {type(text).__name__}: {text!r}")
+    return text
+
+
+def _work(text: str) -> Work[None]:
+    segments, refused = segments_of(text)
+    return Work(None, Part(text, segments, refused))
+
+
+def _correction(done: Done[None]) -> Correction:
+    assert done.part is not None
+    source = done.part.text
+    return Correction(
+        source=source,
+        text=apply(source, done.edits),
+        edits=tuple(done.edits),
+        refused=done.refusals,
+        dropped=tuple(refusal for piece in done.pieces for refusal in piece.checked.dropped),
+        results=tuple(piece.result for piece in done.pieces if piece.result is not None),
+    )

@@ -1,0 +1,176 @@
+"""Editing under an instruction: a whole text or program goes in, its new version comes out, copied where it can be."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING
+
+from copyspec import Result
+
+from ..documents import FormatError, Refusal
+from ..edits.render import unified_diff
+from ..models import engine_of, fill, is_bundled, wants_chat
+from .correctors import INSTRUCTION, output_limit
+from .wrappers import unwrapped
+
+if TYPE_CHECKING:
+    from copyspec.engine.keywords import GenerateOptions
+
+    from ..models import ModelLike
+
+_LINE_END = re.compile(r"\r\n|\n|\r")
+_MARK = "\ufeff"
+_KNOWN = [part.strip().casefold() for part in INSTRUCTION.split("{text}")]
+
+FOLLOWS = "Qwen/Qwen2.5-1.5B-Instruct"
+"""A small model of the hub that follows instructions, as an error's example."""
+
+
+@dataclass(frozen=True, slots=True)
+class EditOptions:
+    """How a model is asked for a new version."""
+
+    system: str | None = None  # a system message, for models with a chat template
+    max_new_tokens: int | None = None  # None: by the length of the text
+    max_edit_ratio: float | None = None  # changed lines per line; above, the text stays. None: no limit
+    strip_wrappers: bool = True  # chat models put talk and fences around a text
+    drafts: bool = True  # False decodes plainly; the output is the same
+    draft_models: tuple[str, ...] = ()  # smaller models that draft too, as `draft_model` of `generate`
+
+    def __post_init__(self) -> None:
+        if self.max_edit_ratio is not None and not self.max_edit_ratio >= 0:
+            raise ValueError(f"max_edit_ratio={self.max_edit_ratio!r} must be a share of the lines, at least 0")
+        if self.max_new_tokens is not None and self.max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens={self.max_new_tokens!r} must be at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """A text and its new version."""
+
+    source: str
+    text: str  # the source where the edit was refused
+    refusal: Refusal | None = None
+    result: Result | None = None  # the model's own; None where the text did not fit, or was empty
+
+    @property
+    def changed(self) -> bool:
+        return self.text != self.source
+
+    def diff(self, path: str = "text") -> Iterator[str]:
+        """The lines of a unified diff, ends included."""
+        return unified_diff([(self.source, self.text)], path)
+
+
+class EditPipeline:
+    """Rewrites whole texts and programs under an instruction.
+
+    The text is what the output is expected to follow. The output is taken as it is but for three things: wrappers of
+    chat models come off, lines end as those of the source do, and the white space around the text stays. An output
+    that did not come to an end is never used.
+    """
+
+    def __init__(self, model: ModelLike = None, options: EditOptions | None = None) -> None:
+        self.engine = engine_of(model)
+        self.options = options = options or EditOptions()
+        self.chat = not self.engine.model.config.is_encoder_decoder and wants_chat(self.engine)
+        if options.system is not None and not self.engine.tokenizer.chat_template:
+            raise ValueError(f"system={options.system!r} needs a chat template, and {self.engine.name!r} has none")
+
+    def __call__(self, text: str, instruction: str) -> Edited:
+        """`instruction` says what to do; with `{text}` it says where the text belongs, else the text follows it.
+
+        Raises ValueError for an instruction without words, and for one that the bundled model was not trained on.
+        """
+        self.check(instruction)
+        body = text.removeprefix(_MARK).strip()
+        if not body:
+            return Edited(text, text)
+        if any("\ud800" <= char <= "\udfff" for char in body):
+            return Edited(text, text, Refusal("encoding", "the text holds bytes that are no text: convert it to UTF-8"))
+        shown = _LINE_END.sub("\n", body)
+        result = self._ask(prompt_of(instruction, shown), shown)
+        if result is None:
+            return Edited(text, text, Refusal("length", "the text does not fit into the model's context: give parts"))
+        return self._edited(text, body, shown, result)
+
+    def check(self, instruction: str) -> None:
+        """Raises ValueError for an instruction that the model cannot follow."""
+        if not instruction.strip():
+            raise ValueError("the instruction is empty: say what to change")
+        asked = prompt_of(instruction, "{text}").split("{text}")
+        if is_bundled(self.engine) and [" ".join(part.split()).casefold() for part in asked] != _KNOWN:
+            raise ValueError(
+                f"the bundled model does not know the instruction {instruction!r}: it knows {INSTRUCTION!r} alone. "
+                f"Name a model that takes instructions, for example model={FOLLOWS!r}"
+            )
+
+    def _ask(self, prompt: str, shown: str) -> Result | None:
+        from copyspec import Input
+
+        limit = self.options.max_new_tokens
+        if limit is None:
+            limit = output_limit(len(self.engine.codec.encode(shown).ids), self.chat)
+        options: GenerateOptions = {"chat": True if self.chat else "auto"}
+        if self.options.system is not None:
+            options["system"] = self.options.system
+        if self.options.draft_models:
+            options["draft_model"] = self.options.draft_models
+        if not self.options.drafts:
+            options["drafter"] = "none"
+        asked = Input(prompt, edit_source=shown, max_new_tokens=limit)
+        ((_, result),) = self.engine.generate_each([asked], skip_too_long=True, **options)
+        return result
+
+    def _edited(self, text: str, body: str, shown: str, result: Result) -> Edited:
+        if result.finish_reason != "stop":
+            said = f"no end within {len(result.token_ids)} tokens: the context or a limit is too short"
+            return Edited(text, text, Refusal("cut", said), result)
+        output = unwrapped(result.text, shown) if self.options.strip_wrappers else result.text
+        output = _LINE_END.sub("\n", output).strip()
+        if not output:
+            return Edited(text, text, Refusal("empty", "the model wrote nothing"), result)
+        if refusal := self._too_much(shown, output):
+            return Edited(text, text, refusal, result)
+        start = text.index(body)
+        ended = output.replace("\n", _line_end(body))
+        return Edited(text, text[:start] + ended + text[start + len(body) :], result=result)
+
+    def _too_much(self, shown: str, output: str) -> Refusal | None:
+        if self.options.max_edit_ratio is None:
+            return None
+        before, after = shown.split("\n"), output.split("\n")
+        blocks = SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks()
+        changed = max(len(before), len(after)) - sum(block.size for block in blocks)
+        if changed <= self.options.max_edit_ratio * len(before):
+            return None
+        ratio = self.options.max_edit_ratio
+        return Refusal("ratio", f"{changed} of {len(before)} lines changed; max_edit_ratio is {ratio}")
+
+
+def prompt_of(instruction: str, text: str) -> str:
+    """What the model is told."""
+    return fill(instruction, text=text) if "{text}" in instruction else f"{instruction}\n\n{text}"
+
+
+def decoded(data: bytes) -> str:
+    """A file's text, line ends included, byte order mark too. Raises FormatError where it is not UTF-8."""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise FormatError("the file is UTF-16: convert it to UTF-8")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise FormatError(f"not UTF-8 (byte {error.start}): convert it first") from error
+    if "\0" in text:
+        raise FormatError("holds NUL characters: no text")
+    return text
+
+
+def _line_end(body: str) -> str:
+    """The commonest line end of a text."""
+    found = _LINE_END.findall(body)
+    return max(("\n", "\r\n", "\r"), key=found.count) if found else "\n"

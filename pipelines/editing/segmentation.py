@@ -1,0 +1,185 @@
+"""Segments that fit: a text that is too long for a model is split between sentences, clauses, words, never in one."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from operator import itemgetter
+
+from ..documents import Refusal, Segment, shown
+from .sentences import sentences
+
+Spans = list[tuple[int, int]]
+Splitter = Callable[[str], Spans]
+"""Where the sentences of a text stand: ascending, not overlapping, all but white space covered."""
+
+NAMES = ("builtin", "pysbd", "none")
+
+_CLAUSE_END = re.compile(r"[,;:–—][\"'”’)\]]*(?=\s)|\)(?=\s)|[、，；：]")
+_WORD_END = re.compile(r"(?<=\S)(?=\s)")
+_SLACK = 16  # a piece may be short of the limit by one part in so many: searching on would cost more lengths
+_DETAIL = 40  # characters of a text that a refusal quotes
+
+
+def splitter(name: str, *, language: str = "en") -> Splitter:
+    """The sentence splitter called `name`. `language` is for pysbd; `none` takes a paragraph as one sentence."""
+    if name == "builtin":
+        return sentences
+    if name == "none":
+        return _whole
+    if name == "pysbd":
+        return _pysbd(language)
+    raise ValueError(f"unknown segmenter {name!r}: name one of {NAMES}, or give a function from a text to spans")
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A segment in pieces that fit."""
+
+    segments: Sequence[Segment]
+    refused: Sequence[Refusal] = ()  # one for each stretch without a place to split; it stays as it was
+
+
+def fit(
+    text: str,
+    segment: Segment,
+    *,
+    length: Callable[[str], int],
+    limit: int,
+    split: Splitter = sentences,
+    pack: bool = True,
+) -> Fitted:
+    """`segment` of `text` in pieces whose shown text is at most `limit` long by `length` (tokens of a prompt, say).
+
+    `pack`: as many sentences to a piece as fit; without, each sentence is a piece. Sentences that do not fit are
+    split at clauses, and clauses between words. What is protected or hidden is never cut.
+    """
+    if limit < 1:
+        raise ValueError(f"limit={limit!r} must be at least 1")
+    if pack and length(shown(text, segment)) <= limit:
+        return Fitted((segment,))
+    fitting = _Fitting(text, segment, length, limit)
+    units = fitting.spans(segment.start, segment.end, split)
+    if pack:
+        fitting.pack(units, 0)
+    else:
+        for unit in units:
+            fitting.pack([unit], 0)
+    return Fitted(fitting.pieces, fitting.refused)
+
+
+class _Fitting:
+    def __init__(self, text: str, segment: Segment, length: Callable[[str], int], limit: int) -> None:
+        self.text, self.segment, self.length, self.limit = text, segment, length, limit
+        self.pieces: list[Segment] = []
+        self.refused: list[Refusal] = []
+        self.solid = sorted([*segment.protected, *segment.hidden])
+
+    def pack(self, units: Spans, level: int) -> None:
+        """Appends pieces of as many units as fit, from left to right; units that do not fit go a level down."""
+        at, stride = 0, 1
+        while at < len(units):
+            count = self._most(units, at, stride)
+            if count:
+                self.pieces.append(self._piece(units[at][0], units[at + count - 1][1]))
+                at, stride = at + count, count
+                continue
+            start, end = units[at]
+            if level < len(_FINER):
+                self.pack(self.spans(start, end, _FINER[level]), level + 1)
+            else:
+                quoted = self.text[start : min(end, start + _DETAIL)]
+                self.refused.append(
+                    Refusal("length", f"{quoted!r} is longer than {self.limit} without a place to split")
+                )
+            at += 1
+
+    def spans(self, start: int, end: int, split: Splitter) -> Spans:
+        """The spans of a stretch by `split`, joined where a border would cut something solid."""
+        pieces, at = [], start
+        for hidden_start, hidden_end in self.segment.hidden:
+            if hidden_end > start and hidden_start < end:
+                pieces += [self.text[at:hidden_start], " " * (min(hidden_end, end) - hidden_start)]
+                at = hidden_end
+        found: Spans = []
+        solid = iter(self.solid)
+        block = next(solid, None)
+        for unit_start, unit_end in split("".join([*pieces, self.text[at:end]])):
+            unit_start, unit_end = unit_start + start, unit_end + start
+            while block and block[1] <= unit_start:
+                block = next(solid, None)
+            if found and block and block[0] < unit_start and found[-1][1] > block[0]:
+                found[-1] = (found[-1][0], unit_end)
+            else:
+                found.append((unit_start, unit_end))
+        return found
+
+    def _most(self, units: Spans, at: int, stride: int) -> int:
+        """About how many units from `at` on fit into one piece. Asks for few lengths: doubles, then halves."""
+        fits, fails = 0, len(units) - at + 1
+        probe = min(stride, fails - 1)
+        while fails - fits > max(1, fits // _SLACK):
+            if self._fits(units[at][0], units[at + probe - 1][1]):
+                fits = probe
+                probe = min(2 * probe, (fits + fails) // 2 if fails <= len(units) - at else fails - 1)
+            else:
+                fails = probe
+                probe = (fits + fails) // 2
+            probe = max(probe, fits + 1)
+        return fits
+
+    def _fits(self, start: int, end: int) -> bool:
+        return self.length(shown(self.text, self._piece(start, end))) <= self.limit
+
+    def _piece(self, start: int, end: int) -> Segment:
+        inside = partial(_inside, start=start, end=end)
+        return replace(
+            self.segment,
+            start=start,
+            end=end,
+            protected=inside(self.segment.protected),
+            hidden=inside(self.segment.hidden),
+        )
+
+
+def _inside(spans: Sequence[tuple[int, int]], *, start: int, end: int) -> tuple[tuple[int, int], ...]:
+    """The spans that lie in a stretch; `spans` ascend."""
+    first = bisect_left(spans, start, key=itemgetter(0))
+    return tuple(spans[first : bisect_right(spans, end, key=itemgetter(1))])
+
+
+def _whole(text: str) -> Spans:
+    stripped = text.strip()
+    start = len(text) - len(text.lstrip())
+    return [(start, start + len(stripped))] if stripped else []
+
+
+def _by(pattern: re.Pattern[str], text: str) -> Spans:
+    found, start = [], 0
+    for end in [*(match.end() for match in pattern.finditer(text)), len(text)]:
+        found += [(start + a, start + b) for a, b in _whole(text[start:end])]
+        start = end
+    return found
+
+
+_FINER: tuple[Splitter, ...] = (partial(_by, _CLAUSE_END), partial(_by, _WORD_END))
+
+
+def _pysbd(language: str) -> Splitter:
+    try:
+        import pysbd
+    except ImportError:
+        raise ImportError("the segmenter 'pysbd' needs its package: pip install 'copyspec[pysbd]'") from None
+    segmenter = pysbd.Segmenter(language=language, clean=False, char_span=True)
+
+    def split(text: str) -> Spans:
+        return [
+            (span.start + a, span.start + b)
+            for span in segmenter.segment(text)
+            for a, b in _whole(text[span.start : span.end])
+        ]
+
+    return split

@@ -1,0 +1,1 @@
+"""Edits: found between two texts, shown, remembered."""

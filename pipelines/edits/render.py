@@ -1,0 +1,210 @@
+"""What changed, for people and programs: unified diff, inline diff for a terminal, edits as rows."""
+
+from __future__ import annotations
+
+import io
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import SequenceMatcher
+
+from ..documents import Edit, Part
+
+Pair = tuple[str, str]
+
+_CONTROLS = {
+    **{code: 0x2400 + code for code in range(32) if code not in (9, 10)},
+    0x7F: 0x2421,
+    **dict.fromkeys(range(0x80, 0xA0), 0xFFFD),
+    **dict.fromkeys(range(0xD800, 0xE000), 0xFFFD),
+}
+"""A file may hold escape sequences; a terminal must not obey them."""
+
+
+def visible(text: str) -> str:
+    """`text` with control characters as signs, but for tabs and line feeds: safe to show in a terminal."""
+    return text.translate(_CONTROLS)
+
+
+def unified_diff(pairs: Iterable[Pair], path: str, *, context: int = 3) -> Iterator[str]:
+    """The lines of a unified diff, ends included, that `patch` applies; nothing where nothing changed.
+
+    `pairs` are the parts of a file in order, as they were and as they are, in bounded memory: their text joined is
+    the file. Bad bytes come through as the surrogates that they are.
+    """
+    hunk = _Hunk(context)
+    is_first = True
+    for before, after in _by_lines(pairs):
+        for line in hunk.feed(before, after):
+            if is_first:
+                yield from (f"--- a/{path}\n", f"+++ b/{path}\n")
+                is_first = False
+            yield line
+    closing = list(hunk.close())
+    if closing and is_first:
+        yield from (f"--- a/{path}\n", f"+++ b/{path}\n")
+    yield from closing
+
+
+class _Hunk:
+    """Gathers the lines of one hunk, until enough unchanged ones follow."""
+
+    def __init__(self, context: int) -> None:
+        self.context = context
+        self.before: deque[str] = deque(maxlen=context)  # unchanged lines, not yet in a hunk
+        self.lines: list[str] = []
+        self.trailing = 0  # unchanged lines at the end of the hunk
+        self.old = self.new = 0  # lines of the files so far
+        self.start = (0, 0)
+
+    def feed(self, before: Sequence[str], after: Sequence[str]) -> Iterator[str]:
+        if before == after:
+            yield from self._same(before)
+            return
+        for tag, i, i_end, j, j_end in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+            if tag == "equal":
+                yield from self._same(before[i:i_end])
+            else:
+                self._changed(before[i:i_end], after[j:j_end])
+
+    def close(self) -> Iterator[str]:
+        if not self.lines:
+            return
+        if (extra := self.trailing - self.context) > 0:
+            self.before = deque((line[1:] for line in self.lines[-extra:]), maxlen=self.context)
+            del self.lines[-extra:]
+        old = sum(line[0] != "+" for line in self.lines)
+        new = sum(line[0] != "-" for line in self.lines)
+        yield f"@@ -{_range(self.start[0], old)} +{_range(self.start[1], new)} @@\n"
+        for line in self.lines:
+            yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+        self.lines, self.trailing = [], 0
+
+    def _same(self, lines: Sequence[str]) -> Iterator[str]:
+        for line in lines:
+            self.old += 1
+            self.new += 1
+            if not self.lines:
+                self.before.append(line)
+                continue
+            self.lines.append(" " + line)
+            self.trailing += 1
+            if self.trailing > 2 * self.context:
+                yield from self.close()
+
+    def _changed(self, removed: Sequence[str], added: Sequence[str]) -> None:
+        if not self.lines:
+            self.start = (self.old - len(self.before), self.new - len(self.before))
+            self.lines = [" " + line for line in self.before]
+            self.before.clear()
+        self.lines += ["-" + line for line in removed] + ["+" + line for line in added]
+        self.old += len(removed)
+        self.new += len(added)
+        self.trailing = 0
+
+
+def _range(start: int, count: int) -> str:
+    first = start + 1 if count else start
+    return str(first) if count == 1 else f"{first},{count}"
+
+
+def _by_lines(pairs: Iterable[Pair]) -> Iterator[tuple[list[str], list[str]]]:
+    """Pairs as lines, joined to the next ones where one does not end with a line feed."""
+    befores: list[str] = []
+    afters: list[str] = []
+    for before, after in pairs:
+        befores.append(before)
+        afters.append(after)
+        if before.endswith("\n") and after.endswith("\n"):
+            yield _lines("".join(befores)), _lines("".join(afters))
+            befores, afters = [], []
+    yield _lines("".join(befores)), _lines("".join(afters))
+
+
+def _lines(text: str) -> list[str]:
+    """Lines as `patch` knows them: only a line feed ends one."""
+    pieces = text.split("\n")
+    return [piece + "\n" for piece in pieces[:-1]] + ([pieces[-1]] if pieces[-1] else [])
+
+
+def inline_diff(text: str, edits: Sequence[Edit], *, width: int = 80, color: bool = True) -> str:
+    """`text` with what was deleted and inserted in place, wrapped to `width` columns, for a terminal.
+
+    Without `color` as wdiff writes it: `[-deleted-]{+inserted+}`. Control characters are shown as signs.
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    shown = Text()
+    at = 0
+    for edit in edits:
+        shown.append(visible(text[at : edit.start]))
+        removed, added = visible(text[edit.start : edit.end]), visible(edit.replacement)
+        if removed:
+            shown.append(removed if color else f"[-{removed}-]", style="red strike")
+        if added:
+            shown.append(added if color else f"{{+{added}+}}", style="green underline")
+        at = edit.end
+    shown.append(visible(text[at:]))
+    out = io.StringIO()
+    console = Console(
+        file=out, width=max(1, width), force_terminal=color, no_color=not color, legacy_windows=False, highlight=False
+    )
+    console.print(shown, end="", soft_wrap=False)
+    return out.getvalue()
+
+
+class EditRows:
+    """Edits as rows for JSON lines, counted along a file: feed it every part, in order."""
+
+    def __init__(self, path: str, *, encoding: str = "utf-8") -> None:
+        self.path, self.encoding = path, encoding
+        self.part = self.char = self.byte = 0
+        self.line, self.column = 1, 1
+
+    def rows(self, part: Part, edits: Sequence[Edit]) -> Iterator[dict[str, str | int]]:
+        """A row per edit: path, part, start, end, orig, corr, line, col, and byte_start and byte_end.
+
+        `start`, `end` are characters, `line` and `col` count from 1. In formats of plain text they are places in the
+        file; where texts stand inside something else (JSON lines, CSV, M2, docx), places in the part's text, `part`
+        (from 0) says in which, and there are no bytes.
+        """
+        at, line, column, byte = 0, 1, 1, 0
+        offset = 0
+        if part.is_verbatim:
+            offset, line, column, byte = self.char, self.line, self.column, self.byte
+        for edit in edits:
+            passed = part.text[at : edit.start]
+            line, column = _moved(passed, line, column)
+            byte += self._size(passed)
+            orig = part.text[edit.start : edit.end]
+            row: dict[str, str | int] = {
+                "path": self.path,
+                "part": self.part,
+                "start": offset + edit.start,
+                "end": offset + edit.end,
+                "orig": orig,
+                "corr": edit.replacement,
+                "line": line,
+                "col": column,
+            }
+            if part.is_verbatim:
+                row |= {"byte_start": byte, "byte_end": byte + self._size(orig)}
+            yield row
+            at = edit.start
+        rest = part.text[at:]
+        line, column = _moved(rest, line, column)
+        if part.is_verbatim:
+            self.char, self.byte = self.char + len(part.text), byte + self._size(rest)
+            self.line, self.column = line, column
+        self.part += 1
+
+    def _size(self, text: str) -> int:
+        return len(text) if text.isascii() else len(text.encode(self.encoding, "surrogateescape"))
+
+
+def _moved(text: str, line: int, column: int) -> tuple[int, int]:
+    """Line and column after `text`. Lines end with LF, CR or both."""
+    ends = text.count("\n") + text.count("\r") - text.count("\r\n")
+    if not ends:
+        return line, column + len(text)
+    return line + ends, len(text) - max(text.rfind("\n"), text.rfind("\r"))

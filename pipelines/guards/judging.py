@@ -1,0 +1,183 @@
+"""Whether a change is one that a corrector makes: known words, words that belong together, and a clear preference."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+
+from copyspec.engine.results import Change
+
+from ..documents import Edit, Refusal, Segment, shown
+from ..edits.diff import apply
+from .sentencehood import begins_item, lacks_end
+from .stretches import around
+from .vocabulary import spelt
+from .wording import Kind, Wording, is_grammar
+
+CLEARLY: Mapping[Kind, float] = {
+    "spelling": 0.0,
+    "capital": 1.0,
+    "mark": 1.0,
+    "doubled": 2.0,
+    "form": 3.0,
+    "grammar": 5.0,
+    "slip": 5.0,
+}
+"""Nats by which a model must prefer a change to the source's own words, by what the change does: how often the same
+change is made in texts that are right decides. Chosen with the bundled model (docs/files.md)."""
+
+UNUSUAL = 4.0  # nats: a capital inside a sentence, a name in a new spelling
+_SET_OFF = frozenset('<>*_"“”«»`')  # what sticks to words that are meant as they are: foreign ones, names of things
+MEANT = 2.0  # times the margin, for another form of a word that the writer uses often
+_MARKS = re.compile(r"[.!?…]+")
+_RUNS = re.compile(r"[^\w\s'’]+")
+_MOVING = frozenset(",.!?;:")
+_UNENDED = re.compile(r"[\w,;–—-][^\w\n.!?:…]*\n?[^\w\n.!?:…]*\Z")
+_OPENS_SENTENCE = re.compile(r"(?:\A|[.!?…:][\"'”’)\]]*\s)[\"'“‘(\[*_]*\Z")
+
+
+class Judge:
+    """Judges the changes of one segment. A change is a list of edits that stand or fall together."""
+
+    def __init__(
+        self,
+        text: str,
+        segment: Segment,
+        *,
+        is_word: Callable[[str], bool],
+        may_write: Callable[[str], bool] | None,
+        is_often: Callable[[str], bool],
+        allow_swaps: bool,
+        changes: Sequence[Change] | None,
+        caution: float,
+    ) -> None:
+        """`is_word`: whether a word is none that is misspelt; `may_write`: whether a change may bring it, None: any."""
+        self._text, self._segment, self._is_word, self._may_write = text, segment, is_word, may_write
+        self._allow_swaps, self._caution, self._is_often = allow_swaps, caution, is_often
+        self._preferred = _Preferred(text, segment, changes) if changes and caution else None
+
+    def refusal(self, edits: Sequence[Edit]) -> Refusal | None:
+        text, segment = self._text, self._segment
+        start, end = around(text, segment, edits[0].start, edits[-1].end)
+        was = text[start:end]
+        becomes = apply(was, [Edit(edit.start - start, edit.end - start, edit.replacement) for edit in edits])
+        beside = (
+            *spelt(text[max(segment.start, start - 60) : start])[-1:],
+            *spelt(text[end : min(segment.end, end + 60)])[:1],
+        )
+        wording = Wording.of(was, becomes, beside)
+        return (
+            self._wrong_end(was, becomes, end)
+            or (None if self._allow_swaps else _wrong_mark(wording))
+            or self._wrong_capital(wording, start)
+            or (wording.unknown(self._may_write) if self._may_write else None)
+            or (None if self._allow_swaps else wording.swap(self._is_word))
+            or self._doubtful(wording, start, end)
+        )
+
+    def _wrong_end(self, was: str, becomes: str, end: int) -> Refusal | None:
+        """Ends of sentences stay where they are, but for one that a sentence lacks."""
+        had, has = _MARKS.findall(was), _MARKS.findall(becomes)
+        if len(had) == len(has) and not any(len(a) > 1 and a != b for a, b in zip(had, has, strict=True)):
+            return None
+        piece = self._text[self._segment.start : self._segment.end]
+        goes_on = self._text[self._segment.end : self._segment.end + 2].strip()[:1].islower()
+        if end < self._segment.end or goes_on or len(has) < len(had) or any(len(mark) > 1 for mark in had):
+            return Refusal("marks", f"{was!r} would become {becomes!r}, inside a text")
+        if lacks_end(piece, self._text[: self._segment.start]):
+            return None
+        return Refusal("fragment", f"{becomes!r} would end what is no sentence")
+
+    def _wrong_capital(self, wording: Wording, start: int) -> Refusal | None:
+        """Items of lists, headings and cells begin as the writer wrote them, and so do words that are none of the
+        language."""
+        was, becomes = wording.was, wording.becomes
+        begins = start == self._segment.start and was[:1].islower() and becomes[:1].isupper()
+        if begins and (self._segment.is_label or begins_item(self._text[:start])):
+            return Refusal("fragment", f"{was!r} begins what is no sentence, and would become {becomes!r}")
+        if self._allow_swaps or was == becomes or was.casefold() != becomes.casefold():
+            return None
+        for word in spelt(was):
+            if word not in becomes and not (self._is_word(word) or self._is_word(word.capitalize())):
+                return Refusal("names", f"{word!r} is in no list of words, and would become {becomes!r}")
+        return None
+
+    def _doubtful(self, wording: Wording, start: int, end: int) -> Refusal | None:
+        if self._preferred is None or (margin := self._preferred.margin(start, end)) is None:
+            return None
+        least = self._caution * self._least(wording, start)
+        if margin >= least:
+            return None
+        return Refusal(
+            "margin",
+            f"{wording.was!r} would become {wording.becomes!r}, preferred by {margin:.1f} nats; asked are {least:.1f}",
+        )
+
+    def _goes_on_from(self) -> bool:
+        """Whether the segment is a piece of a sentence that began before it."""
+        return bool(_UNENDED.search(self._text[max(0, self._segment.start - 20) : self._segment.start]))
+
+    def _least(self, wording: Wording, start: int) -> float:
+        kind = wording.kind(self._is_word)
+        is_start = start == self._segment.start and not self._goes_on_from()
+        opens = is_start or bool(_OPENS_SENTENCE.search(self._text[max(0, start - 20) : start]))
+        if kind == "capital":
+            words = spelt(wording.was)
+            begins = opens and wording.becomes[:1].isupper() and self._is_word(words[0])
+            usual = begins or any(word.startswith(("i'", "i’")) or word == "i" for word in words)
+        else:
+            usual = opens or kind != "spelling" or not any(word[0].isupper() for word in wording.gone)
+        least = CLEARLY[kind]
+        if kind == "spelling" and not _SET_OFF.isdisjoint(wording.was):
+            least = UNUSUAL
+        if kind in ("form", "slip") and any(map(self._is_often, wording.gone)):
+            least *= MEANT
+        elif kind == "capital" and any(self._is_often(word) and not is_grammar(word) for word in spelt(wording.was)):
+            least = UNUSUAL  # the name of a program, say, in small letters everywhere
+        return least if usual else max(least, UNUSUAL)
+
+
+def _wrong_mark(wording: Wording) -> Refusal | None:
+    """Commas, full stops and their like come and go; brackets, quotes, signs and runs of marks stay."""
+    had, has = (Counter(_RUNS.findall(side)) for side in (wording.was, wording.becomes))
+    letters = [list(filter(str.isalnum, side)) for side in (wording.was, wording.becomes)]
+    for mark in [*(had - has), *(has - had)]:
+        is_hyphen = mark == "-" and (letters[0] == letters[1] or wording.joins)  # "man -kind", "well known"
+        if mark not in _MOVING and not is_hyphen:
+            return Refusal("marks", f"{wording.was!r} would become {wording.becomes!r}")
+    if wording.gone and not wording.new and has - had:
+        return Refusal("marks", f"{' '.join(wording.gone)!r} would become a mark in {wording.becomes!r}")
+    return None
+
+
+class _Preferred:
+    """By how much the model preferred what it wrote, by characters of the text."""
+
+    def __init__(self, text: str, segment: Segment, changes: Sequence[Change]) -> None:
+        """`changes`: characters of the segment as it was shown. Places are compared by the characters before them
+        that are no white space: there alone a text and what is shown of it differ, but for what is hidden."""
+        self._ink = [0, *accumulate(_is_ink(text, segment))]
+        self._start = segment.start
+        told = [0, *accumulate(not char.isspace() for char in shown(text, segment))]
+        last = len(told) - 1
+        self._changes = [
+            (told[min(change.start, last)], told[min(change.end, last)], change.margin) for change in changes
+        ]
+
+    def margin(self, start: int, end: int) -> float | None:
+        """The least margin of the changes in a stretch of the text, or of the one before it; None: there is none."""
+        first, last = self._ink[start - self._start], self._ink[end - self._start]
+        inside = [margin for begin, until, margin in self._changes if begin <= last and until >= first]
+        if inside:
+            return min(inside)
+        before = [margin for begin, _, margin in self._changes if begin <= first]
+        return before[-1] if before else None
+
+
+def _is_ink(text: str, segment: Segment) -> list[bool]:
+    ink = [not char.isspace() for char in text[segment.start : segment.end]]
+    for start, end in segment.hidden:
+        ink[start - segment.start : end - segment.start] = [False] * (end - start)
+    return ink

@@ -1,0 +1,145 @@
+"""Stretches of a text that an edit may not touch: numbers, links, code, tags, names, and what a format protects."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
+
+from ..documents import Edit, Refusal, Segment
+from ..edits.diff import apply
+
+# What may stand inside a match does not stand before one: from every letter of a long word on, a search for the `@` or
+# the bracket behind it would take the square of its length. For the same reason what is between brackets has an end.
+_LINKS = (
+    r"(?:(?:https?|ftp|file)://|www\.|mailto:)[^\s<>\"]*[^\s<>\".,;:!?)'\]]"
+    r"|(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
+)
+_FILES = (
+    r"py|js|ts|json|ya?ml|toml|md|txt|csv|html?|css|sh|cpp|java|rs|exe|zip|pdf|docx?|xlsx?|png|jpe?g|com|org|net|io"
+)
+_TAGS = (
+    r"<\|[^<>|\n]{0,80}\|>|</?\w[^<>\n]*>|<!--|-->|<[!?%][^<>\n]{0,80}>|<<[^<>\n]{1,40}>>"  # of models, HTML, templates
+    r"|\[/?[A-Z_]{2,20}\d{0,4}\]|\[\[[^\[\]\n]{1,80}\]\]|&(?:#\d{1,6}|#x[0-9A-Fa-f]{1,6}|[A-Za-z]\w{1,30});"
+    r"|\$?\{\{?[^{}\n]{0,80}\}?\}|\{[%#][^{}\n]{0,80}[%#]\}|%\(?\w*\)?[sdif]\b|%[-+#0 ]?\d*(?:\.\d+)?[sdifxXeg]\b"
+    r"|%\d+\$[sd]|\$\w+|%[A-Z_]{2,40}%|:[a-z][a-z0-9_+-]{1,40}:|(?<!\w)[@#][\w/-]+|@\w+"
+)
+PATTERNS: Mapping[str, re.Pattern[str]] = {
+    "links": re.compile(_LINKS, re.IGNORECASE),
+    "numbers": re.compile(r"\d+(?:[.,:/]\d+)*%?|\b[IVXLCDM]{2,}\b|(?<=\()[ivxlcdm]+(?=\))"),
+    "code": re.compile(
+        rf"`[^`\n]+`|{_TAGS}"
+        r"|\b\w+_\w+\b|\b[a-z]{2,}[A-Z]\w*|(?<![\w.])[\w.]+\(\)|\b\w+::\w+"  # names in programs
+        rf"|(?<!\w)--[a-z][\w-]+|(?<!\S)-[A-Za-z](?=\s|\Z)|(?<![\w-])[\w-]+\.(?:{_FILES})\b"
+        r"|(?<!\w)~?/[\w./-]+|\b[A-Za-z]:\\\S+|\\[A-Za-z]+\*?|\\[^\w\s]|\$[^$\n]{1,80}\$"  # paths, TeX
+        r"|(?<!\w)\w{0,60}[\^=|\\]+\w*"  # signs of formulas and programs, with what sticks to them
+        r"|\b\w{40,}"  # keys and other data: no word is as long
+    ),
+}
+"""By the option that lets them change (`allow_links`)."""
+
+_CAPITALS = re.compile(r"\b[A-Z]{2}[A-Z0-9]*s?\b")
+_NAME = re.compile(r"(?<=[a-z,;] )[A-Z]\w+")
+_MIXED = re.compile(r"\b[^\W\d_]*[a-z][A-Z]\w*")
+_CAPITALISED = re.compile(r"\b[A-Z]\w+")
+
+
+class Stretches:
+    """The guarded stretches of one segment."""
+
+    def __init__(
+        self, text: str, segment: Segment, patterns: Mapping[str, re.Pattern[str]], *, with_names: bool
+    ) -> None:
+        """`patterns`: what stays, by the reason that is told."""
+        self.text, self.segment, self.patterns = text, segment, patterns
+        piece = text[segment.start : segment.end]
+        self.places = {
+            reason: [(found.start() + segment.start, found.end() + segment.start) for found in pattern.finditer(piece)]
+            for reason, pattern in self.patterns.items()
+        }
+        self.names = _names(piece, segment.start) if with_names else []
+
+    def refusal(self, edit: Edit) -> Refusal | None:
+        """Why an edit may not be made."""
+        was = self.text[edit.start : edit.end]
+        for start, end in _from(self.segment.protected, edit.start):
+            if start > edit.end:
+                break
+            if (edit.start < end and edit.end > start) or start < edit.start == edit.end < end:
+                return Refusal("protected", f"{self.text[start:end]!r} may not change")
+        new = next((char for char in edit.replacement if char in self.segment.forbidden and char not in was), None)
+        if new:
+            return Refusal("markup", f"{edit.replacement!r} brings {new!r}")
+        if self.segment.is_label and self._takes_on_capital(edit):
+            return Refusal("markup", f"{was!r} begins a heading or a cell, and would become {edit.replacement!r}")
+        for reason, pattern in self.patterns.items():
+            before, after = self._windows(edit, self.places[reason])
+            if _found(pattern, before) != _found(pattern, after):
+                return Refusal(reason.partition("[")[0], f"{was!r} would become {edit.replacement!r}")
+        for start, end in self.names:
+            name = self.text[start:end]
+            if edit.start < end and edit.end > start and name.casefold() not in edit.replacement.casefold():
+                return Refusal("names", f"{name!r} would become {edit.replacement!r}")
+        return None
+
+    def _takes_on_capital(self, edit: Edit) -> bool:
+        """Whether a label would begin with a capital that it did not have, behind markup or with a word before it."""
+        first = next((at for at in range(self.segment.start, self.segment.end) if self._is_prose(at)), edit.start)
+        letter = next(filter(str.isalpha, edit.replacement), "")
+        return edit.start <= first and letter.isupper() and not self.text[first : first + 1].isupper()
+
+    def _is_prose(self, at: int) -> bool:
+        spans = self.segment.protected
+        number = bisect_right(spans, at, key=itemgetter(0)) - 1
+        return self.text[at].isalpha() and not (number >= 0 and at < spans[number][1])
+
+    def refusal_of_all(self, edits: Sequence[Edit]) -> Refusal | None:
+        """Why edits that may be made one by one may not be made together."""
+        start, end = self.segment.start, self.segment.end
+        before = self.text[start:end]
+        after = apply(before, [Edit(edit.start - start, edit.end - start, edit.replacement) for edit in edits])
+        for reason, pattern in self.patterns.items():
+            if _found(pattern, before) != _found(pattern, after):
+                return Refusal(reason.partition("[")[0], "the edits of the segment would change some together")
+        return None
+
+    def _windows(self, edit: Edit, places: Sequence[tuple[int, int]]) -> tuple[str, str]:
+        """The words and guarded stretches that an edit touches, before and after it."""
+        start, end = around(self.text, self.segment, edit.start, edit.end)
+        for place_start, place_end in _from(places, start):
+            if place_start >= end:
+                break
+            if place_end > start:
+                start, end = min(start, place_start), max(end, place_end)
+        before = self.text[start:end]
+        return before, apply(before, [Edit(edit.start - start, edit.end - start, edit.replacement)])
+
+
+def _from(spans: Sequence[tuple[int, int]], at: int) -> Iterator[tuple[int, int]]:
+    """Those of ascending `spans` that end behind `at`: looking at all of them for each edit takes their square."""
+    return (spans[number] for number in range(bisect_right(spans, at, key=itemgetter(1)), len(spans)))
+
+
+def around(text: str, segment: Segment, start: int, end: int) -> tuple[int, int]:
+    """The stretch with what sticks to it, up to white space."""
+    while start > segment.start and not text[start - 1].isspace():
+        start -= 1
+    while end < segment.end and not text[end].isspace():
+        end += 1
+    return start, end
+
+
+def _found(pattern: re.Pattern[str], text: str) -> list[str]:
+    return [found[0] for found in pattern.finditer(text)]
+
+
+def _names(piece: str, offset: int) -> list[tuple[int, int]]:
+    """Capitals that tell something; in a heading or a shouted text they tell nothing."""
+    letters = [word for word in piece.split() if word[:1].isalpha()]
+    patterns = [_MIXED]
+    if sum(word.isupper() and len(word) > 1 for word in letters) * 2 <= len(letters):
+        patterns.append(_CAPITALS)
+    if len(_CAPITALISED.findall(piece)) * 2 <= len(letters):
+        patterns.append(_NAME)
+    return [(found.start() + offset, found.end() + offset) for pattern in patterns for found in pattern.finditer(piece)]

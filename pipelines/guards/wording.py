@@ -1,0 +1,169 @@
+"""What a change does to the words of a text: which it brings, which it takes away, and whether they belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ..documents import Refusal
+from .function_words import FUNCTION_WORDS, NEGATIONS, are_forms, are_of_a_kind
+from .likeness import are_akin, is_near, is_spelling
+from .vocabulary import spelt
+
+Knows = Callable[[str], bool]
+
+Kind = Literal["spelling", "capital", "mark", "doubled", "form", "grammar", "slip"]
+"""What a change does: writes a word that is none rightly; capitals only; marks and spaces only; takes off the second
+of two equal words; another form of a word; words of grammar; another word that differs by a letter."""
+
+# Words that a writer may well put twice in a row.
+_TWICE = frozenset(
+    "had that it so very is no well there long many much far more ha he him her you do what who".split()  # noqa: SIM905
+)
+_CASES = frozenset("i me he him she her we us they them who whom".split())  # noqa: SIM905
+_NUMBERS = frozenset(
+    """
+    zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
+    eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred thousand million billion first
+    second third half dozen
+    """.split()  # noqa: SIM905
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """One change: the words and marks that it touches, before and after, and the words beside it."""
+
+    was: str
+    becomes: str
+    gone: Sequence[str]  # words that do not stand on the other side, as they are written
+    new: Sequence[str]
+    beside: Sequence[str]  # the word before and the word behind
+
+    @classmethod
+    def of(cls, was: str, becomes: str, beside: Sequence[str] = ()) -> Wording:
+        gone, new = list(spelt(was)), []
+        small = [word.casefold() for word in gone]
+        for word in spelt(becomes):
+            if word.casefold() in small:
+                at = small.index(word.casefold())
+                del small[at], gone[at]
+            else:
+                new.append(word)
+        return cls(was, becomes, gone, new, beside)
+
+    @property
+    def joins(self) -> bool:
+        """Whether words become one, or one becomes several, of the same letters."""
+        return any(_is_run(word, self.gone) for word in self.new) or any(_is_run(word, self.new) for word in self.gone)
+
+    def unknown(self, knows: Knows) -> Refusal | None:
+        """A word that is none, where the text did not have it."""
+        for word in self.new:
+            if not knows(word) and not _is_run(word, self.gone):
+                return Refusal("words", f"{word!r} stands in no list of words, and not in the document")
+        return None
+
+    def swap(self, knows: Knows) -> Refusal | None:
+        """Why the words that come are no form, no spelling and no slip of those that go."""
+        if _letters(self.was) == _letters(self.becomes):
+            return None
+        denied = [any(map(_is_negation, spelt(side))) for side in (self.was, self.becomes)]
+        if denied[0] != denied[1]:
+            return Refusal("swap", f"{self.was!r} would become {self.becomes!r}, and deny or affirm something")
+        for word in self.new:
+            if not self._has_origin(word, knows):
+                return Refusal("swap", f"{word!r} is no form or spelling of anything in {self.was!r}")
+        for word in self.gone:
+            if not self._has_heir(word, knows):
+                return Refusal("swap", f"{word!r} would be gone from {self.was!r}")
+        return None
+
+    def kind(self, knows: Knows) -> Kind:
+        """What it does, where `swap` has nothing against it."""
+        had, has = _letters(self.was), _letters(self.becomes)
+        if had == has:
+            cut = [word for word in self.gone if knows(word)]  # "hereof" is no "here of"
+            return "slip" if self.new and cut and len(cut) == len(self.gone) else "mark"
+        if had.casefold() == has.casefold():
+            return "capital"
+        if any(not knows(word) for word in self.gone) and self.new:
+            return "spelling"
+        if self._is_doubled():
+            return "doubled"
+        if all(map(is_grammar, (*self.gone, *self.new))):
+            is_form = self.gone and self.new and all(map(self._has_form, self.gone))
+            return "form" if is_form and _CASES.isdisjoint(word.casefold() for word in self.gone) else "grammar"
+        return "form" if all(is_grammar(word) or self._has_form(word) for word in self.gone) else "slip"
+
+    def _has_origin(self, word: str, knows: Knows) -> bool:
+        if any(_may_become(gone, word, knows) for gone in self.gone) or _is_run(word, self.gone):
+            return True
+        if _is_number(word):
+            return any(map(_is_number, self.gone)) or not word.isalpha()  # which numbers may change, others guard
+        if not is_grammar(word):
+            return False
+        grammar = [gone for gone in self.gone if is_grammar(gone)]
+        if len(self.gone) != 1 or len(self.new) != 1:
+            return True  # words of grammar come and go: "listen music", "discuss about"
+        return bool(grammar) and are_of_a_kind(word.casefold(), grammar[0].casefold())
+
+    def _has_heir(self, word: str, knows: Knows) -> bool:
+        if any(_may_become(word, new, knows) for new in self.new) or _is_run(word, self.new):
+            return True
+        if any(word in _run(self.gone, new) for new in self.new):
+            return True
+        return is_grammar(word) or _is_number(word) or self._is_doubled()
+
+    def _has_form(self, word: str) -> bool:
+        return any(are_akin(word, new) or word in _run(self.gone, new) for new in self.new) or _is_run(word, self.new)
+
+    def _is_doubled(self) -> bool:
+        if self.new or len(self.gone) != 1 or self.gone[0].casefold() in _TWICE:
+            return False
+        stays = [word.casefold() for word in (*spelt(self.becomes), *self.beside)]
+        return self.gone[0].casefold() in stays
+
+
+def _may_become(gone: str, new: str, knows: Knows) -> bool:
+    if are_akin(gone, new):
+        return True
+    if is_grammar(gone) and is_grammar(new):
+        return are_forms(gone.casefold(), new.casefold()) or are_of_a_kind(gone.casefold(), new.casefold())
+    return is_near(gone, new) if knows(gone) else is_spelling(gone, new)
+
+
+def is_grammar(word: str) -> bool:
+    small = word.casefold().replace("’", "'")
+    return small in FUNCTION_WORDS or small in NEGATIONS or small.endswith("n't") or not any(map(str.isalpha, word))
+
+
+def _is_negation(word: str) -> bool:
+    small = word.casefold().replace("’", "'")
+    return small in NEGATIONS or small.endswith("n't")
+
+
+def _is_number(word: str) -> bool:
+    return word.casefold() in _NUMBERS or any(map(str.isdigit, word))
+
+
+def _is_run(word: str, others: Sequence[str]) -> bool:
+    return bool(_run(others, word))
+
+
+def _run(words: Sequence[str], joined: str) -> Sequence[str]:
+    """Words that stand side by side and make `joined` together; none where there are none."""
+    for start in range(len(words)):
+        text = ""
+        for end in range(start, len(words)):
+            text += _letters(words[end]).casefold()
+            if len(text) >= len(_letters(joined)):
+                if text == _letters(joined).casefold():
+                    return words[start : end + 1]
+                break
+    return ()
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalnum, text))

@@ -1,0 +1,1 @@
+"""Answers from retrieved documents: quoting, iterative retrieval, kNN-LM."""

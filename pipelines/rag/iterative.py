@@ -1,0 +1,263 @@
+"""Retrieval every few tokens: the best document in front of the prompt, exchanged while the output grows.
+
+The plain form (`speculation=None`) is iterative RaLM (Ram et al. 2023, arXiv:2302.00083): it waits for every
+retrieval. The speculative form (RaLMSpec, Zhang et al. 2024, arXiv:2401.14021) guesses the documents from a cache and
+verifies them later, in batches and beside the writing. Both write the same tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from copyspec.checks import shown
+from copyspec.decoding.requests import StepOutput
+from copyspec.engine.call_options import CallOptions, check_options
+from copyspec.engine.streaming import chunks
+from copyspec.options import DraftOptions
+from copyspec.retrievers import Hit, Retriever, Scheduler, Search, SpeculationStats, SpeculativeRetriever
+
+from ..models import engine_of, wants_chat
+from .citing import Citation, citations
+from .options import ON, LayoutOptions, Speculation, check_call, check_layout
+from .rounds import Rounds, plainly
+from .shown_documents import Documents
+from .strides import NO_DOCUMENT, Strides
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from copyspec import Chunk, Result
+    from copyspec.engine.jobs import Job
+    from copyspec.engine.keywords import GenerateOptions
+
+    from ..models import ModelLike
+
+CONTEXTS = 4
+"""Documents whose caches stay: retrieval goes to and fro between few. A cache of 300 tokens is small beside a model."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownDocument:
+    """Which document stood in front while output tokens start..end were written."""
+
+    start: int
+    end: int
+    hit: Hit
+
+
+@dataclass(frozen=True, slots=True)
+class RAGAnswer:
+    """One output."""
+
+    result: Result
+    """As of `generate`, for the prompt without a document; spans are in `citations`."""
+    documents: tuple[ShownDocument, ...]
+    citations: tuple[Citation, ...]
+    """What stands word for word in the documents: characters of the text, id of the document, its characters."""
+    speculation: SpeculationStats
+    seconds: float
+
+    @property
+    def text(self) -> str:
+        """The output's text."""
+        return self.result.text
+
+
+class IterativeRAG:
+    """Answers with the best document for the last tokens in front of the prompt, looked up every `stride` tokens.
+
+    `retriever`: any; a SpeculativeRetriever shares its cache with this pipeline and is left open by `close`.
+    `speculation=None`: the plain form. Answers may be asked for from several threads at once.
+    """
+
+    def __init__(
+        self,
+        retriever: Retriever,
+        *,
+        model: ModelLike = None,
+        speculation: Speculation | None = ON,
+        **layout: Unpack[LayoutOptions],
+    ) -> None:
+        """Raises ValueError for numbers below one, and for an instruction without a place for document or prompt."""
+        self.layout = check_layout(layout)
+        self.engine = engine_of(model)
+        self.speculation = speculation
+        self._owns = not isinstance(retriever, SpeculativeRetriever)
+        made = speculation or ON
+        self.retriever = (
+            retriever
+            if isinstance(retriever, SpeculativeRetriever)
+            else SpeculativeRetriever(retriever, prefetch=made.prefetch, capacity=made.capacity)
+        )
+        self._documents = Documents(self.engine, self.layout.document_tokens)
+        self._scheduler = Scheduler(overlaps=made.overlap, stride=made.stride)
+
+    def __call__(self, prompt: str, **options: Unpack[GenerateOptions]) -> RAGAnswer:
+        """The whole answer. `options`: as for `generate`, for one output by the model's own tokens."""
+        stream = self.stream(prompt, **options)
+        for _ in stream:
+            pass
+        assert stream.answer is not None
+        return stream.answer
+
+    def stream(self, prompt: str, **options: Unpack[GenerateOptions]) -> RAGStream:
+        """The answer in pieces, as they are verified. Closing the stream ends it and frees the model's caches."""
+        if not isinstance(prompt, str):
+            raise TypeError(f"prompt must be a str, got {shown(prompt)}")
+        checked = check_options({"chat": wants_chat(self.engine), **options})
+        check_call(checked)
+        task = self._task(prompt, checked)
+        return RAGStream(self, task, task.job())
+
+    def close(self) -> None:
+        """Ends the worker thread, unless the retriever was given with a cache of its own."""
+        if self._owns:
+            self.retriever.close()
+
+    def __enter__(self) -> IterativeRAG:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def positions(self, task: Strides) -> tuple[Iterator[int], Rounds[str, Hit] | None]:
+        """What writes the output, position by position, and what counts its speculation."""
+        if self.speculation is None:
+            return plainly(task, self._search), None
+        rounds = Rounds(task, self._submit, self._scheduler, search=self._search_here)
+        return rounds.run(), rounds
+
+    def _task(self, prompt: str, options: CallOptions) -> Strides:
+        copies, speculation = options.drafts, self.speculation
+        if speculation is not None and speculation.reuse and not copies:
+            options = replace(options, draft=DraftOptions())
+        task = Strides(self.engine, prompt, options, self.layout, self._documents, self.retriever.guess)
+        task.copies = copies
+        if speculation is not None:
+            task.reuses_text = speculation.reuse
+            task.contexts = CONTEXTS if speculation.reuse else 1
+            task.sources = lambda: self._sources(speculation.sources)
+        return task
+
+    def _sources(self, count: int) -> list[Hit]:
+        """The documents found or guessed last."""
+        texts = self.retriever.texts
+        return [Hit(each, 0.0, texts[each]) for each in self.retriever.cached[-count:][::-1]] if count else []
+
+    def _submit(self, queries: Sequence[str]) -> _BestHits:
+        return _BestHits(self.retriever.submit(queries))
+
+    def _search_here(self, queries: Sequence[str]) -> _Found:
+        started = perf_counter()
+        found = self.retriever.search_here(queries)
+        return _Found([_best(hits) for hits in found], perf_counter() - started)
+
+    def _search(self, queries: Sequence[str]) -> _Found:
+        """In the caller's thread, for as many hits as the speculative form asks for: HNSW may find another best one
+        when asked for more."""
+        return _Found([_best(hits) for hits in self.retriever.base.search_batch(queries, self.retriever.prefetch)])
+
+
+class RAGStream:
+    """Chunks of one answer as they are verified; `answer` when all have come."""
+
+    def __init__(self, pipeline: IterativeRAG, task: Strides, job: Job) -> None:
+        self.answer: RAGAnswer | None = None
+        self._pipeline, self._task, self._job = pipeline, task, job
+        self._chunks = chunks([job], self._steps())
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return self
+
+    def __next__(self) -> Chunk:
+        return next(self._chunks)
+
+    def close(self) -> None:
+        """Ends the answer where it stands."""
+        closing = getattr(self._chunks, "close", None)
+        if closing is not None:
+            closing()
+
+    def _steps(self) -> Generator[list[StepOutput], None, None]:
+        task, job, started = self._task, self._job, perf_counter()
+        positions, rounds = self._pipeline.positions(task)
+        given = 0
+        try:
+            for position in positions:
+                tokens, given = task.tokens[given:position], position
+                if job.stop_strings is not None:
+                    for token in tokens:
+                        job.stop_strings.push(token)
+                finish = task.finish if position == task.position else None
+                if finish is not None:
+                    task.close()
+                    yield [StepOutput(0, tokens, [None] * len(tokens), finish, task.stats)]
+                    self._finish(rounds.stats if rounds else SpeculationStats(), perf_counter() - started)
+                    return
+                if tokens:
+                    yield [StepOutput(0, tokens, [None] * len(tokens))]
+        finally:
+            task.close()
+
+    def _finish(self, stats: SpeculationStats, seconds: float) -> None:
+        result = self._job.result
+        assert result is not None
+        documents = _merged(self._task)
+        texts = {each.hit.id: each.hit.text for each in documents}
+        self.answer = RAGAnswer(result, documents, citations(result.text, texts), stats, seconds)
+        self._pipeline.retriever.count(replace(stats, searches=0, queries=0, search_seconds=0.0))
+
+
+class _BestHits:
+    """The best hit of each query of a search."""
+
+    def __init__(self, search: Search[list[list[Hit]]]) -> None:
+        self._search = search
+
+    def done(self) -> bool:
+        return self._search.done()
+
+    def result(self) -> list[Hit]:
+        return [_best(hits) for hits in self._search.result()]
+
+    @property
+    def seconds(self) -> float:
+        return self._search.seconds
+
+    def cancel(self) -> None:
+        self._search.cancel()
+
+
+class _Found:
+    """A search that is over."""
+
+    def __init__(self, hits: list[Hit], seconds: float = 0.0) -> None:
+        self._hits, self.seconds = hits, seconds
+
+    def done(self) -> bool:
+        return True
+
+    def result(self) -> list[Hit]:
+        return self._hits
+
+    def cancel(self) -> None:
+        pass
+
+
+def _best(hits: Sequence[Hit]) -> Hit:
+    return hits[0] if hits else NO_DOCUMENT
+
+
+def _merged(task: Strides) -> tuple[ShownDocument, ...]:
+    """The documents with the stretches that they were shown for, neighbours of one document as one."""
+    merged: list[ShownDocument] = []
+    ends = [position for position, _ in task.shown[1:]] + [task.position]
+    for (start, hit), end in zip(task.shown, ends, strict=True):
+        if merged and merged[-1].hit.id == hit.id:
+            merged[-1] = replace(merged[-1], end=end)
+        elif start < end:
+            merged.append(ShownDocument(start, end, hit))
+    return tuple(merged)

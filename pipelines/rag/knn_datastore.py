@@ -1,0 +1,87 @@
+"""The datastore of kNN-LM: hidden states of a model on texts, and the token that followed each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from copyspec.retrievers import ExactIndex, VectorIndex
+
+from ..models import engine_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from copyspec import Engine
+
+    from ..models import ModelLike
+
+MAX_TOKENS = 1024
+"""Of one pass while a datastore is built; longer texts are read in pieces of this length."""
+
+
+class KNNDatastore:
+    """Entries in the order of their texts: consecutive entries are consecutive tokens.
+
+    `keys`: an index over hidden states (squared distances), `values`: the token after each. [n]
+    """
+
+    def __init__(self, keys: VectorIndex, values: NDArray[np.int64]) -> None:
+        """Raises ValueError where there are not as many keys as values, or the index measures no distances."""
+        if len(keys) != len(values) or not len(values):
+            raise ValueError(f"a datastore needs as many keys as values, at least one: {len(keys)} and {len(values)}")
+        if keys.metric != "l2":
+            raise ValueError(f"the keys' index must have metric='l2', got {keys.metric!r}")
+        self.keys, self.values = keys, values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @classmethod
+    def build(cls, texts: Sequence[str], *, model: ModelLike = None, index: VectorIndex | None = None) -> KNNDatastore:
+        """One entry for each token of the texts but the first of each piece. `index`: an empty one for l2 distances;
+        None searches exactly, by NumPy."""
+        if isinstance(texts, str):
+            raise TypeError(f"texts must be a list of strings, got one string: write [{texts[:20]!r}...]")
+        engine = engine_of(model)
+        keys: list[NDArray[np.float32]] = []
+        values: list[int] = []
+        for text in texts:
+            ids = engine.codec.encode(text).ids
+            for start in range(0, len(ids), MAX_TOKENS):
+                piece = ids[start : start + MAX_TOKENS]
+                if len(piece) > 1:
+                    keys.append(_states(engine, piece[:-1]))
+                    values += piece[1:]
+        if not values:
+            raise ValueError(f"none of the {len(texts)} texts has two tokens")
+        made = index if index is not None else ExactIndex(keys[0].shape[1], metric="l2")
+        for each in keys:
+            made.add(each)
+        return cls(made, np.array(values, dtype=np.int64))
+
+
+@contextmanager
+def captured_states(engine: Engine) -> Iterator[list[torch.Tensor]]:
+    """Inside, each pass of the model leaves what its head reads: hidden states, [1, n, d]."""
+    head = engine.model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    states: list[torch.Tensor] = []
+    handle = head.register_forward_pre_hook(lambda _, inputs: states.append(inputs[0].detach()))
+    try:
+        yield states
+    finally:
+        handle.remove()
+
+
+def _states(engine: Engine, ids: list[int]) -> NDArray[np.float32]:
+    """The hidden state at each token. [len(ids), d]"""
+    import torch
+
+    with engine.turn, torch.inference_mode(), captured_states(engine) as states:
+        engine.model(input_ids=torch.tensor([ids], device=engine.model.device), use_cache=False)
+    found: NDArray[np.float32] = states[-1][0].float().cpu().numpy()
+    return found

@@ -1,0 +1,283 @@
+"""kNN-LM: every token is picked by the model and by what followed similar contexts in a datastore.
+
+P = weight * P_knn + (1 - weight) * P_lm (Khandelwal et al. 2020, arXiv:1911.00172, equation 3). The speculative form
+looks into a cache of entries first, and verifies several tokens in one search (RaLMSpec, Zhang et al. 2024,
+arXiv:2401.14021, section 5.3): the cache takes in the entries that follow those found, and a guess is right where it
+leads to the same token, whichever neighbours it had.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from copyspec.forks import at_rest
+from copyspec.retrievers import Scheduler, Search, SpeculationStats, Worker
+
+from ..models import engine_of
+from .knn_datastore import KNNDatastore, captured_states
+from .rounds import Rounds, plainly
+
+if TYPE_CHECKING:
+    from copyspec import Engine
+
+    from ..models import ModelLike
+
+CONSECUTIVE = 10
+"""Entries behind each found one that enter the cache: the paper's n."""
+
+CAPACITY = 4096
+"""Entries in the cache; the oldest leave first."""
+
+
+@dataclass(frozen=True, slots=True)
+class KNNOptions:
+    """How neighbours count. All of it is part of what is written."""
+
+    neighbours: int = 8
+    weight: float = 0.25  # of the neighbours' distribution
+    temperature: float = 10.0  # of squared distances: neighbours weigh exp(-distance / temperature)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.neighbours, int) or self.neighbours < 1:
+            raise ValueError(f"neighbours must be a whole number from 1, got {self.neighbours!r}")
+        if not 0.0 <= self.weight <= 1.0:
+            raise ValueError(f"weight must be from 0 to 1, got {self.weight!r}")
+        if not self.temperature > 0.0:
+            raise ValueError(f"temperature must be above 0, got {self.temperature!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class KNNAnswer:
+    """One output."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: Literal["stop", "length"]
+    speculation: SpeculationStats
+    seconds: float
+
+
+class KNNLM:
+    """A decoder-only model that looks every token up. Greedy; `speculates=False` waits for every search.
+
+    `scheduler`: plans the rounds; by default one that learns what pays. Thread-safe.
+    """
+
+    def __init__(
+        self,
+        datastore: KNNDatastore,
+        *,
+        model: ModelLike = None,
+        options: KNNOptions | None = None,
+        speculates: bool = True,
+        scheduler: Scheduler | None = None,
+    ) -> None:
+        """Raises ValueError for encoder-decoder models."""
+        self.engine = engine_of(model)
+        if self.engine.model.config.is_encoder_decoder:
+            raise ValueError(f"{type(self.engine.model).__name__} is an encoder-decoder; kNN-LM needs a decoder only")
+        self.datastore, self.options, self.speculates = datastore, options or KNNOptions(), speculates
+        self._scheduler = scheduler or Scheduler()
+        self._cache = _Entries(datastore)
+        self._worker = Worker()
+
+    def __call__(self, prompt: str, *, max_new_tokens: int = 128) -> KNNAnswer:
+        """The output for `prompt`, up to the end of sequence or `max_new_tokens`. Raises ValueError for a prompt
+        without tokens or without room for the output in the model's context."""
+        if max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens must be at least 1, got {max_new_tokens!r}")
+        ids = self.engine.codec.encode(prompt, wrap=True).ids
+        if not ids:
+            raise ValueError(f"the prompt has no tokens: {prompt!r}; the model needs at least one")
+        started = perf_counter()
+        text = _Text(self, ids, max_new_tokens)
+        stats = SpeculationStats()
+        if self.speculates:
+            rounds = Rounds(text, self._submit, self._scheduler, guesses_first=True)
+            for _ in rounds.run():
+                pass
+            stats = rounds.stats
+        else:
+            for _ in plainly(text, self._search):
+                pass
+        ended = text.tokens[-1] in text.ends
+        written = self.engine.codec.decode(text.tokens[:-1] if ended else text.tokens)
+        reason: Literal["stop", "length"] = "stop" if ended else "length"
+        return KNNAnswer(written, tuple(text.tokens), reason, stats, perf_counter() - started)
+
+    def close(self) -> None:
+        """Ends the worker thread."""
+        self._worker.close()
+
+    def __enter__(self) -> KNNLM:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def guess(self, moment: Moment) -> int | None:
+        """The token by the cached entries; None while there are none."""
+        found = self._cache.nearest(moment.state, self.options.neighbours)
+        return None if found is None else self._token(moment, *found)
+
+    def _submit(self, moments: Sequence[Moment]) -> Search[list[int]]:
+        return self._worker.submit(lambda: self._find(moments))
+
+    def _search(self, moments: Sequence[Moment]) -> _Found:
+        return _Found(self._find(moments))
+
+    def _find(self, moments: Sequence[Moment]) -> list[int]:
+        """The token of each moment, from one search of the datastore."""
+        found = self.datastore.keys.search(np.stack([moment.state for moment in moments]), self.options.neighbours)
+        if self.speculates:
+            self._cache.add(np.concatenate([ids for ids, _ in found]))
+        return [self._token(moment, ids, scores) for moment, (ids, scores) in zip(moments, found, strict=True)]
+
+    def _token(self, moment: Moment, ids: NDArray[np.int64], scores: NDArray[np.float64]) -> int:
+        """The most likely token; of equal ones the lowest number."""
+        weights = np.exp((scores - scores.max()) / self.options.temperature)
+        mixed = (1.0 - self.options.weight) * moment.probabilities
+        # One after the other: several neighbours may have one token.
+        np.add.at(mixed, self.datastore.values[ids], self.options.weight * weights / weights.sum())
+        return int(mixed.argmax())
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Where the next token is picked."""
+
+    state: NDArray[np.float32]  # [d], what the model's head reads
+    probabilities: NDArray[np.float64]  # [V], the model's own
+
+
+class _Found:
+    """A search that is over."""
+
+    seconds = 0.0
+
+    def __init__(self, tokens: list[int]) -> None:
+        self._tokens = tokens
+
+    def done(self) -> bool:
+        return True
+
+    def result(self) -> list[int]:
+        return self._tokens
+
+    def cancel(self) -> None:
+        pass
+
+
+class _Text:
+    """One output, token by token; see `rounds.Task`. An answer is the next token."""
+
+    def __init__(self, pipeline: KNNLM, prompt: list[int], limit: int) -> None:
+        from transformers import DynamicCache
+
+        self._pipeline, self._engine, self._start = pipeline, pipeline.engine, len(prompt)
+        room = self._engine.model.config.get_text_config().max_position_embeddings - len(prompt) + 1
+        if room < 1:
+            raise ValueError(f"a prompt of {len(prompt)} tokens leaves no room in the model's context")
+        self._limit = min(limit, room)
+        self._cache = DynamicCache()
+        self.tokens: list[int] = []
+        self.ends = _ends(self._engine)
+        self._moment = self._read(prompt)
+
+    @property
+    def position(self) -> int:
+        return len(self.tokens)
+
+    def query(self) -> Moment:
+        return self._moment
+
+    def guess(self, query: Moment) -> int | None:
+        return self._pipeline.guess(query)
+
+    def same(self, guess: int, truth: int) -> bool:
+        return guess == truth
+
+    def reads(self, answer: int) -> bool:
+        return False
+
+    def take(self, answer: int) -> None:
+        self.tokens.append(answer)
+
+    def advance(self, abandon: Callable[[], bool]) -> bool:
+        if self.tokens[-1] in self.ends or len(self.tokens) >= self._limit:
+            return True
+        self._moment = self._read(self.tokens[-1:])
+        return False
+
+    def back(self, position: int) -> None:
+        del self.tokens[position:]
+        surplus = self._cache.get_seq_length() - (self._start + position)
+        if surplus:
+            self._cache.crop(-surplus)
+
+    def _read(self, tokens: Sequence[int]) -> Moment:
+        import torch
+
+        engine = self._engine
+        with engine.turn, torch.inference_mode(), captured_states(engine) as states:
+            ids = torch.tensor([list(tokens)], device=engine.model.device)
+            logits = engine.model(input_ids=ids, past_key_values=self._cache, use_cache=True).logits
+        probabilities = logits[0, -1].double().softmax(-1).cpu().numpy()
+        return Moment(states[-1][0, -1].float().cpu().numpy(), probabilities)
+
+
+class _Entries:
+    """Cached entries in one matrix, the oldest leaving first."""
+
+    def __init__(self, datastore: KNNDatastore) -> None:
+        self._datastore = datastore
+        self._keys = np.empty((CAPACITY, datastore.keys.dimension), np.float32)
+        self._squares = np.empty(CAPACITY, np.float32)  # of the keys' lengths
+        self._ids = np.full(CAPACITY, -1, np.int64)
+        self._held: set[int] = set()
+        self._next = 0
+        self._lock = at_rest(threading.Lock())
+
+    def add(self, found: NDArray[np.int64]) -> None:
+        """The entries found, and the CONSECUTIVE ones behind each."""
+        near = np.unique(found[:, None] + np.arange(CONSECUTIVE + 1))
+        with self._lock:
+            new = [int(each) for each in near if each < len(self._datastore) and int(each) not in self._held]
+            if not new:
+                return
+            new = new[-CAPACITY:]
+            slots = (self._next + np.arange(len(new))) % CAPACITY
+            self._held -= set(self._ids[slots].tolist())
+            self._held |= set(new)
+            self._ids[slots] = new
+            vectors = self._datastore.keys.vectors(new)
+            self._keys[slots], self._squares[slots] = vectors, np.einsum("nd,nd->n", vectors, vectors)
+            self._next = int(slots[-1] + 1) % CAPACITY
+
+    def nearest(self, state: NDArray[np.float32], k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]] | None:
+        """Ids and scores of the `k` nearest, as of a search of the datastore; None while there are none."""
+        with self._lock:
+            count = len(self._held)
+            if not count:
+                return None
+            # Distances less |state|^2, which orders them as well, without a copy of the matrix.
+            distances = self._squares[:count] - 2.0 * (self._keys[:count] @ state)
+            best = np.argpartition(distances, min(k, count) - 1)[:k]
+            ids, difference = self._ids[best], self._keys[best] - state
+        return ids, -np.einsum("nd,nd->n", difference, difference).astype(np.float64)
+
+
+def _ends(engine: Engine) -> frozenset[int]:
+    """The model's ends of sequence."""
+    config = engine.model.generation_config
+    given = config.eos_token_id if config is not None else None
+    if given is None:
+        return frozenset()
+    return frozenset([given] if isinstance(given, int) else given)

@@ -1,0 +1,74 @@
+"""What iterative RAG may be told: what the model reads, and how retrievals are guessed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypedDict
+
+from copyspec.engine.call_options import CallOptions
+from copyspec.engine.keywords import reject_unknown
+from copyspec.verification.registry import decides_apart
+
+from ..models import check_template
+from .strides import Layout
+
+INSTRUCTION = "{document}\n\n{prompt}"
+"""The document in front of the prompt, as in the paper."""
+
+
+class LayoutOptions(TypedDict, total=False):
+    """What the model reads, and when it is exchanged. All of it is part of what is written."""
+
+    stride: int
+    """Output tokens between two retrievals; default 4."""
+    query_tokens: int
+    """Last tokens of prompt and output that are searched for; default 32."""
+    document_tokens: int
+    """Of a document, the first ones, that the model is shown; default 256."""
+    instruction: str
+    """Where {document} and {prompt} stand; default INSTRUCTION."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """How retrievals are guessed. None of it changes the output."""
+
+    prefetch: int = 20  # hits of each search that enter the cache
+    capacity: int = 1024  # texts in the cache
+    overlap: bool = True  # go on while a worker thread verifies
+    stride: int | None = None  # guesses of a round; None: chosen by measured costs (OS3), and none where none pay
+    reuse: bool = True  # draft what was taken back, and keep the caches of the last documents
+    sources: int = 8  # cached documents that drafts are copied from
+
+
+ON = Speculation()
+
+
+def check_layout(given: LayoutOptions) -> Layout:
+    """The layout with its defaults; raises TypeError or ValueError that names the option and its value."""
+    reject_unknown(given, LayoutOptions.__annotations__)
+    layout = Layout(
+        check_template(given.get("instruction", INSTRUCTION), "document", "prompt"),
+        given.get("stride", 4),
+        given.get("query_tokens", 32),
+        given.get("document_tokens", 256),
+    )
+    for name in ("stride", "query_tokens", "document_tokens"):
+        value = getattr(layout, name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"{name} must be a whole number from 1, got {value!r}")
+    return layout
+
+
+def check_call(options: CallOptions) -> None:
+    """Raises ValueError for options that only other calls have."""
+    if options.n > 1:
+        raise ValueError(f"n={options.n} is not offered here; ask once per seed")
+    if options.edit_source is not None:
+        raise ValueError("edit_source is not offered here: drafts come from the documents")
+    rule = options.verification.make(options.sampling)
+    if decides_apart(rule, options.sampling):
+        raise ValueError(
+            f"rule={options.verification.rule!r} lets drafts decide what is written, and drafts depend on guesses; "
+            "leave rule out: outputs then equal the plain form's"
+        )

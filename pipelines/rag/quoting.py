@@ -1,0 +1,187 @@
+"""Answers quoted from passages: a search chooses the passage, the model quotes from it, the quote is located."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from copyspec import Result
+from copyspec.retrievers import BM25Retriever, Hit, Retriever, words
+
+from ..editing.sentences import sentences
+from ..guards.likeness import are_akin
+from ..models import check_template, engine_of, fill, wants_chat
+from .citing import Citation, citations
+from .iterative import IterativeRAG
+
+if TYPE_CHECKING:
+    from ..models import ModelLike
+
+logger = logging.getLogger(__name__)
+
+INSTRUCTION = "Quote the sentence that answers: {question}\n{passage}"
+"""What the bundled model was trained on."""
+
+
+FUNCTION_WORDS = frozenset(
+    """
+    a about all am an and any are as at be been before but by can could did do does for from had has have he her his
+    how i if in into is it its me my no not of on or our she should so some such than that the their them then there
+    these they this those to was we were what when where which who whom whose why will with would you your
+    """.split()  # noqa: SIM905
+)
+"""Words that any text holds whatever it is about; sharing them is no sign of an answer. They count in scores."""
+
+MOST_LOOKED_AT = 50
+"""Hits among which one with a word of the question is looked for: by scores that are never below zero the first has
+one if any has."""
+
+
+def quote_prompt(question: str, passage: str, instruction: str = INSTRUCTION) -> str:
+    """The prompt that asks for a quote. Raises ValueError where the instruction lacks one of the two fields."""
+    return fill(check_template(instruction, "question", "passage"), question=question, passage=passage)
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """An answer, and where it stands."""
+
+    text: str
+    passage: int  # index among the passages given: the one that the model was shown, or shown first
+    start: int | None  # characters of that passage; None where the answer is no verbatim quote
+    end: int | None
+    result: Result
+    is_found: bool = True
+    """False: nothing was found, and `text` is empty: no passage holds one of the question's `content_words`, or what
+    the model quoted stands where none of them is near. What the model wrote is `result.text`."""
+
+    citations: tuple[Citation, ...] = ()
+    """What of the text stands word for word in the passages that the model was shown."""
+
+    @property
+    def is_verbatim(self) -> bool:
+        return self.start is not None
+
+
+def answer(
+    question: str,
+    passages: Sequence[str] | Retriever,
+    *,
+    model: ModelLike = None,
+    instruction: str = INSTRUCTION,
+    max_new_tokens: int | None = None,
+    stride: int | None = None,
+) -> Quote:
+    """Quotes the answer to `question` from the passage that shares most words with it, or that a retriever finds.
+
+    The quote is looked up in the passage: `start` and `end` are a fact about the text, not the model's claim. One
+    without a word of the question in its sentences or beside them is no answer, and nothing is given in its place.
+    `stride`: search again after so many tokens, for what was written last (`IterativeRAG`); None searches once.
+    Raises TypeError for one string in place of passages, ValueError where none of them holds a word.
+    """
+    check_template(instruction, "question", "passage")
+    if isinstance(passages, Sequence):
+        passages = _by_words(passages)
+    best, is_found = best_passage(question, passages)
+    if not is_found:
+        logger.warning("no passage shares a word with the question %r: passage %d is taken", question, best.id)
+    engine = engine_of(model)
+    if stride is None:
+        shown = {best.id: best.text}
+
+        def ask(passage: str) -> Result:
+            return engine.generate(
+                quote_prompt(question, passage, instruction),
+                references=[passage],
+                chat=wants_chat(engine),
+                max_new_tokens=max_new_tokens,
+            )
+
+        result = ask(best.text)
+        if is_found and _is_beside(question, result, shown):
+            result = ask(_narrowed(question, best.text))
+    else:
+        layout = fill(instruction, question="{prompt}", passage="{document}")
+        with IterativeRAG(passages, model=engine, instruction=layout, stride=stride) as pipeline:
+            answered = pipeline(question, max_new_tokens=max_new_tokens)
+        result, best = answered.result, answered.documents[0].hit
+        shown = {each.hit.id: each.hit.text for each in answered.documents}
+    if not is_found or _is_beside(question, result, shown):
+        logger.warning("nothing found: no word of the question %r stands near what was quoted", question)
+        return Quote("", best.id, None, None, result, is_found=False)
+    text = result.text.strip()
+    start = best.text.find(text) if text else -1
+    return Quote(
+        text=text,
+        passage=best.id,
+        start=start if start >= 0 else None,
+        end=start + len(text) if start >= 0 else None,
+        result=result,
+        citations=_near_ones(question, text, shown),
+    )
+
+
+def _is_beside(question: str, result: Result, shown: Mapping[int, str]) -> bool:
+    """Whether all that was quoted stands beside the question."""
+    text = result.text.strip()
+    return bool(citations(text, shown)) and not _near_ones(question, text, shown)
+
+
+def _near_ones(question: str, text: str, shown: Mapping[int, str]) -> tuple[Citation, ...]:
+    found = citations(text, shown)
+    return tuple(
+        each for each in found if is_near(question, shown[each.document], each.document_start, each.document_end)
+    )
+
+
+def _narrowed(question: str, passage: str) -> str:
+    """The sentence that holds most of the question's words: small models find it in a passage less often than words
+    do."""
+    spans = sentences(passage) or [(0, len(passage))]
+    asked = set(content_words(question))
+    start, end = max(spans, key=lambda span: len(asked.intersection(words(passage[span[0] : span[1]]))))
+    return passage[start:end]
+
+
+def is_near(question: str, text: str, start: int, end: int) -> bool:
+    """Whether one of the question's `content_words`, in some form, stands in the sentences that text[start:end] is
+    of, or in one beside them."""
+    spans = sentences(text)
+    inside = [index for index, span in enumerate(spans) if span[0] < end and span[1] > start]
+    first, last = (max(0, inside[0] - 1), min(len(spans), inside[-1] + 2)) if inside else (0, len(spans))
+    around = set(words(" ".join(text[begin:until] for begin, until in spans[first:last])))
+    asked = [word for word in content_words(question) if len(word) > 1 or not word.isascii()] or content_words(question)
+    return any(word in around or any(are_akin(word, other) for other in around) for word in asked)
+
+
+def best_passage(question: str, passages: Sequence[str] | Retriever) -> tuple[Hit, bool]:
+    """The passage that answers the question best, and whether anything speaks for it.
+
+    By words nothing does where it holds none of the question's `content_words`; a retriever by vectors is taken at
+    its word. Raises ValueError for a retriever without texts.
+    """
+    retriever = _by_words(passages) if isinstance(passages, Sequence) else passages
+    by_words = isinstance(retriever, BM25Retriever)
+    hits = retriever.search(question, k=min(MOST_LOOKED_AT, max(1, len(retriever))) if by_words else 1)
+    if not hits:
+        raise ValueError(f"the retriever found nothing for the question {question!r}: it holds no texts")
+    if not by_words:
+        return hits[0], True
+    asked = set(content_words(question))
+    # Scores alone do not tell: words that say nothing have some, and by rank-bm25's formula others have none.
+    best = next((hit for hit in hits if not asked.isdisjoint(words(hit.text))), None)
+    return best or hits[0], best is not None
+
+
+def content_words(question: str) -> list[str]:
+    """The words that say what is asked for, once each: all but the commonest English ones, unless there are no
+    others."""
+    asked = list(dict.fromkeys(words(question)))
+    return [word for word in asked if word not in FUNCTION_WORDS] or asked
+
+
+def _by_words(passages: Sequence[str]) -> BM25Retriever:
+    # By rank-bm25's formula all words of two passages count nothing or less.
+    return BM25Retriever(passages, idf="lucene")

@@ -1,0 +1,76 @@
+"""Documents of iterative retrieval as the model is shown them, and as drafts copy them."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from copyspec.forks import at_rest
+from copyspec.retrievers import Hit
+from copyspec.text.prompts import encodable
+
+if TYPE_CHECKING:
+    from copyspec import Engine
+    from copyspec.text.codec import Lead
+
+Made = TypeVar("Made")
+
+
+class Documents:
+    """Documents as the model is shown them, cut to a number of tokens, and as they are copied from. Remembers those
+    it was asked for last. Thread-safe."""
+
+    KEPT = 1024
+
+    def __init__(self, engine: Engine, most_tokens: int) -> None:
+        self._codec = engine.codec
+        self._most_tokens = most_tokens
+        self._shown: _Remembered[str] = _Remembered(self.KEPT)
+        self._copied: _Remembered[list[int]] = _Remembered(self.KEPT)
+        self.lead: Lead = " "
+        """What stands between the last prompt and its output: wrong, it costs the first word of a copy."""
+
+    def shown(self, hit: Hit) -> str:
+        """The hit's text, its first `most_tokens` tokens."""
+        return self._shown.get((hit.id, hit.text), lambda: self._cut(encodable(hit.text, f"document {hit.id}")))
+
+    def copied(self, hit: Hit) -> list[int]:
+        """The tokens that the hit's text has in an output, the first `most_tokens` of them."""
+        lead = self.lead
+
+        def made() -> list[int]:
+            text = encodable(hit.text, f"document {hit.id}")
+            return self._codec.encode_copy(text, lead).ids[: self._most_tokens]
+
+        return self._copied.get((hit.id, hit.text, lead), made)
+
+    def _cut(self, text: str) -> str:
+        encoded = self._codec.encode(text)
+        if len(encoded.ids) <= self._most_tokens:
+            return text
+        if encoded.offsets is None:
+            return self._codec.decode(encoded.ids[: self._most_tokens])
+        return text[: encoded.offsets()[self._most_tokens - 1][1]]
+
+
+class _Remembered(Generic[Made]):
+    """What was made of the last keys. Thread-safe."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._made: OrderedDict[object, Made] = OrderedDict()
+        self._lock = at_rest(threading.Lock())
+
+    def get(self, key: object, make: Callable[[], Made]) -> Made:
+        with self._lock:
+            if key in self._made:
+                self._made.move_to_end(key)
+                return self._made[key]
+        made = make()
+        with self._lock:
+            self._made[key] = made
+            if len(self._made) > self._most:
+                self._made.popitem(last=False)
+        return made

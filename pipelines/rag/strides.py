@@ -1,0 +1,167 @@
+"""Iterative retrieval-augmented generation, stride by stride: the task that rounds of speculation are made of."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from copyspec.decoding.requests import Finish, Request, RowStats
+from copyspec.retrievers import Hit
+
+from ..models import fill
+from .shown_documents import Documents
+
+if TYPE_CHECKING:
+    from copyspec import Engine
+    from copyspec.decoding.resumable import Resumable
+    from copyspec.engine.call_options import CallOptions
+    from copyspec.engine.jobs import Job
+
+NO_DOCUMENT = Hit(-1, 0.0, "")
+"""Stands for the document of a query for which nothing was found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How documents, prompt and output stand together. All of it is part of what is written."""
+
+    instruction: str  # with {document} and {prompt}
+    stride: int  # output tokens between two retrievals
+    query_tokens: int  # last tokens of prompt and output that are searched for
+    document_tokens: int  # of a document that the model is shown
+
+
+class Strides:
+    """One output. Each stride is written with one document in front of the prompt; see `rounds.Task`.
+
+    What a stride holds depends on the document and the tokens before it, nothing else. Outputs of the last few
+    documents stay open (`contexts`), with their caches: the model reads a document once while it stays, and again
+    only where it comes back after `contexts` others. None of the attributes that may be set changes the output.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        prompt: str,
+        options: CallOptions,
+        layout: Layout,
+        documents: Documents,
+        guess: Callable[[str], Hit | None],
+    ) -> None:
+        """`documents`: of this engine and layout; outputs share them. `guess` answers queries without the knowledge
+        base."""
+        self._engine, self._prompt, self._options, self._layout, self._guess = engine, prompt, options, layout, guess
+        self._ids = engine.codec.encode(prompt).ids
+        self._documents = documents
+        self.contexts = 1
+        self.copies = True  # draft by copying from the prompt, its document and `sources`
+        self.reuses_text = False  # draft what was taken back
+        self.sources: Callable[[], Sequence[Hit]] = tuple
+        self.tokens: list[int] = []
+        self.finish: Finish | None = None
+        self.shown: list[tuple[int, Hit]] = []  # position and document of each stride
+        self._hit = NO_DOCUMENT
+        self._earlier: list[int] = []  # an output that may be right
+        self._open: OrderedDict[int, Resumable] = OrderedDict()
+        self._closed_stats = RowStats()
+
+    @property
+    def position(self) -> int:
+        """Output tokens so far."""
+        return len(self.tokens)
+
+    @property
+    def stats(self) -> RowStats:
+        """Counters of all the model's calls."""
+        total = self._closed_stats
+        for context in self._open.values():
+            total += context.stats
+        return replace(total, output_tokens=len(self.tokens))
+
+    def query(self) -> str:
+        """The last tokens of prompt and output, as text."""
+        wanted = self._layout.query_tokens
+        return self._engine.codec.decode([*self._ids, *self.tokens[-wanted:]][-wanted:])
+
+    def guess(self, query: str) -> Hit | None:
+        """Without the knowledge base."""
+        return self._guess(query)
+
+    def same(self, guess: Hit, truth: Hit) -> bool:
+        """Whether both are one document."""
+        return guess.id == truth.id
+
+    def reads(self, answer: Hit) -> bool:
+        """Whether the model has to read the document."""
+        return answer.id not in self._open
+
+    def take(self, answer: Hit) -> None:
+        """The next stride has this document in front."""
+        self._hit = answer
+        self.shown.append((self.position, answer))
+
+    def advance(self, abandon: Callable[[], bool]) -> bool:
+        """Writes the next stride; True where the output ends with it."""
+        context = self._context()
+        context.go_to(self.tokens, self._expected())
+        end = len(self.tokens) + self._layout.stride
+        while len(context.output) < end and context.finish is None and not abandon():
+            context.step()
+        self.tokens = list(context.output[:end])
+        self.finish = context.finish if len(context.output) <= end else None
+        if self.reuses_text and len(context.output) > end:
+            self._earlier = list(context.output)
+        return self.finish is not None
+
+    def back(self, position: int) -> None:
+        """Takes back what came after `position`."""
+        if self.reuses_text and self._earlier[: len(self.tokens)] != self.tokens:
+            self._earlier = self.tokens
+        self.tokens = self.tokens[:position]
+        self.finish = None
+        while self.shown and self.shown[-1][0] >= position:
+            self.shown.pop()
+
+    def close(self) -> None:
+        """Frees the model's caches."""
+        while self._open:
+            self._leave(self._open.popitem()[1])
+
+    def job(self) -> Job:
+        """What makes a result of the output: the prompt as it is, without a document."""
+        jobs, _ = self._engine.jobs(self._prompt, None, self._options)
+        return jobs[0]
+
+    def _context(self) -> Resumable:
+        """The output behind the document, as far as it is known."""
+        context = self._open.get(self._hit.id)
+        if context is None:
+            while len(self._open) >= self.contexts:
+                self._leave(self._open.popitem(last=False)[1])
+            hit = self._hit
+            context = self._open[hit.id] = self._engine.resumable(lambda: self._request(hit), self._options)
+        self._open.move_to_end(self._hit.id)
+        return context
+
+    def _leave(self, context: Resumable) -> None:
+        self._closed_stats += context.stats
+        context.close()
+
+    def _request(self, hit: Hit) -> Request:
+        documents = self._documents
+        prompt = fill(self._layout.instruction, document=documents.shown(hit), prompt=self._prompt)
+        others = [documents.copied(other) for other in self.sources() if other.id != hit.id] if self.copies else []
+        jobs, _ = self._engine.jobs(prompt, None, self._options, earlier=others)
+        request = jobs[0].request
+        if not self.copies:
+            return replace(request, drafter=None)
+        starts_text = bool(self._engine.model.config.is_encoder_decoder)
+        documents.lead = self._engine.codec.lead(request.prompt, starts_text=starts_text)
+        return request
+
+    def _expected(self) -> list[int]:
+        """What was written here under another document."""
+        count = len(self.tokens)
+        return self._earlier[count:] if self._earlier[:count] == self.tokens else []

@@ -1,0 +1,1 @@
+"""Speculative retrieval (RaLMSpec): a cache answers first, the retriever verifies."""

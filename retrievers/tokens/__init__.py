@@ -1,0 +1,1 @@
+"""Datastores of token ids: a suffix array in segments."""

@@ -1,0 +1,282 @@
+"""The datastore: a corpus of tokens on disk in which the end of a context is found in microseconds (REST).
+
+REST (He et al. 2024, arXiv 2311.08252) drafts what followed the longest match of the context in a large corpus.
+Here the index stays on disk and is read where a search looks; one descent finds the longest match and every shorter one
+lies around it; no match and no continuation crosses the border between two documents.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import files
+from ..base import Folder
+from ..passages import Passage, read_places, write_passages
+from ..saving import Saving, saving
+from .continuations import (
+    Continuation,
+    Match,
+    backwards,
+    continuations_of,
+    descents_of,
+    match_of,
+)
+from .segment import FILES, NEEDED, Segment, write_segment
+from .suffix_array import BORDER, Tokens, sorts_bytes
+
+KIND = "tokens"
+
+SEGMENT_TOKENS, SEGMENT_TOKENS_NUMPY = 1 << 27, 1 << 25
+"""Of one segment at most, unless a document is longer: sorting that many takes 3 GB, by NumPy without the extra
+copyspec[fast] too. Fewer segments are searched faster."""
+
+TokenIds = Sequence[int] | NDArray[np.integer]
+"""The tokens of one document."""
+
+_Beside = Callable[[Saving, int], None]
+
+
+class Datastore:
+    """A corpus of token sequences under a folder, searched by several threads and forked processes, appended to by one.
+
+    The folder's manifest holds the fingerprint of the tokenizer (`tokenizer_fingerprint`); `verify` reads all files
+    once and compares their checksums, without it only their sizes are checked.
+    """
+
+    def __init__(self, folder: Folder, *, fingerprint: str | None = None, verify: bool = True) -> None:
+        """Opens what `create` made. Raises files.IndexFileError for damage or another tokenizer."""
+        self.folder = Path(folder)
+        with files.opened(folder, KIND) as index:
+            self._open(index, fingerprint, verify)
+
+    @classmethod
+    def read(cls, index: files.Opened) -> Datastore:
+        """The datastore of an index whose files are open; they are not read."""
+        store = cls.__new__(cls)
+        store.folder = index.folder
+        store._open(index, None, verify=False)
+        return store
+
+    def _open(self, index: files.Opened, fingerprint: str | None, verify: bool) -> None:
+        manifest = index.manifest
+        if fingerprint is not None:
+            files.check_fingerprint(self.folder, manifest, fingerprint, "tokenizer")
+        facts = files.check_facts(self.folder, manifest, {"byteorder": (str,)})
+        if facts["byteorder"] != sys.byteorder:
+            raise files.IndexFileError(
+                f"the datastore in {str(self.folder)!r} was made on a machine of other byte order"
+            )
+        self.fingerprint = manifest.fingerprint
+        numbers = sorted({int(key.partition(".")[0]) for key in manifest.files if key[0].isdigit()})
+        needed = [f"{number}.{name}" for number in numbers for name in NEEDED]
+        known = [f"{number}.{name}" for number in numbers for name in FILES]
+        files.check_keys(self.folder, manifest, needed, (*known, *files.EXTRAS))
+        if verify:
+            for key in manifest.files:
+                index.check(key)
+        self._opened_segments: list[Segment] | None = _opened(index, numbers)
+        self._manifest = manifest
+
+    @classmethod
+    def create(cls, folder: Folder, documents: Iterable[TokenIds] = (), *, fingerprint: str = "") -> Datastore:
+        """A new datastore of these documents' tokens. Raises FileExistsError where the folder holds an index,
+        BlockingIOError while another process writes there."""
+        with saving(folder) as index:
+            return cls.created(index, documents, fingerprint)
+
+    @classmethod
+    def created(
+        cls,
+        index: Saving,
+        documents: Iterable[TokenIds],
+        fingerprint: str,
+        beside: _Beside | None = None,
+    ) -> Datastore:
+        """`create` in a folder whose lock is held. `beside`: see `appended`."""
+        if index.is_there():
+            raise FileExistsError(f"{str(index.folder)!r} holds an index already: open it and append, or remove it")
+        store = cls.__new__(cls)
+        store.folder, store.fingerprint = index.folder, fingerprint
+        store._opened_segments = []
+        store._manifest = files.Manifest(KIND, fingerprint)
+        store.appended(index, documents, beside=beside)
+        return store
+
+    def __enter__(self) -> Datastore:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the files once searches that go on in other threads have ended; later ones raise ValueError."""
+        self._opened_segments = None
+
+    @property
+    def _segments(self) -> list[Segment]:
+        segments = self._opened_segments
+        if segments is None:
+            raise ValueError(
+                f"the datastore in {str(self.folder)!r} is closed; open it again: Datastore({str(self.folder)!r})"
+            )
+        return segments
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all documents."""
+        return sum(segment.num_tokens for segment in self._segments)
+
+    @property
+    def num_documents(self) -> int:
+        """Documents, empty ones included."""
+        return sum(segment.num_documents for segment in self._segments)
+
+    def document(self, number: int) -> list[int]:
+        """The tokens of a document. Raises IndexError for one that is not there."""
+        for segment in self._segments:
+            index = number - segment.first_document
+            if 0 <= index < segment.num_documents:
+                with _damage_named(self.folder):
+                    return segment.document_tokens(index)
+        raise IndexError(f"document {number!r} is not in this datastore: it holds {self.num_documents}, from 0")
+
+    def append(self, documents: Iterable[TokenIds], *, segment_tokens: int | None = None) -> range:
+        """Adds documents of token ids and returns their numbers.
+
+        They are sorted by themselves, together with segments that are not larger than they are: appending often
+        costs the logarithm of the size, not the size. The folder changes when all is written. `segment_tokens`
+        bounds the memory, at 23 bytes each (100 without copyspec[fast]); None: about 3 GB at most.
+        """
+        with saving(self.folder) as index:
+            places = self._refresh()
+            return self.appended(index, documents, segment_tokens, beside=None if places is None else _unnamed(places))
+
+    def appended(
+        self,
+        index: Saving,
+        documents: Iterable[TokenIds],
+        segment_tokens: int | None = None,
+        *,
+        beside: _Beside | None = None,
+    ) -> range:
+        """`append` to what is in force in the folder, whose lock is held. `beside` writes what else belongs to the
+        index, once all documents have been taken: it is told how many there are."""
+        limit = segment_tokens or (SEGMENT_TOKENS if sorts_bytes() else SEGMENT_TOKENS_NUMPY)
+        first, segments = self.num_documents, self._segments
+        kept, written, count = len(segments), 0, first
+        for tokens in _batches(documents, limit):
+            count += int(np.count_nonzero(tokens == BORDER)) - 1
+            while not written and kept and segments[kept - 1].num_tokens <= len(tokens):
+                before = segments[kept - 1].all_tokens()
+                if len(before) + len(tokens) > limit:
+                    break
+                kept -= 1
+                tokens = np.concatenate([before[:-1], tokens])
+            write_segment(index, kept + written, tokens)
+            written += 1
+        for number, segment in enumerate(segments[:kept]):
+            index.files.update({f"{number}.{name}": entry for name, entry in segment.entries.items()})
+        if beside is not None:
+            beside(index, count)
+        elif not written and index.is_there():
+            return range(first, first)
+        index.commit(KIND, self.fingerprint, {"byteorder": sys.byteorder})
+        with files.opened(self.folder, KIND) as made:
+            self._open(made, None, verify=False)
+        return range(first, self.num_documents)
+
+    def _refresh(self) -> list[tuple[str, int]] | None:
+        """Takes in what others have appended since; nobody does while the lock is held. Gives the names of the
+        documents, where a corpus has some."""
+        _ = self._segments  # a closed one stays closed
+        with files.opened(self.folder, KIND) as index:
+            if index.manifest != self._manifest:
+                self._open(index, self.fingerprint, verify=False)
+            return read_places(index, self.num_documents) if "passages.names" in index.manifest.files else None
+
+    def search(self, context: Sequence[int]) -> Match:
+        """The longest match of the context's end, at most MAX_MATCH tokens, and how often it occurs."""
+        query, segments = backwards(context), self._segments
+        with _damage_named(self.folder):
+            return match_of(descents_of(query, segments))
+
+    def continuations(self, context: Sequence[int], length: int = 16, count: int = 32) -> list[Continuation]:
+        """What followed the context's end in the corpus: at most `count` places, `length` tokens from each.
+
+        Places behind the longest match come first; where they are fewer than `count`, those behind shorter
+        matches follow. Of more places than are wanted some are taken at even distances. Deterministic.
+        """
+        return self.find(context, length, count)[1]
+
+    def find(self, context: Sequence[int], length: int = 16, count: int = 32) -> tuple[Match, list[Continuation]]:
+        """`search` and `continuations` in one."""
+        if length < 1 or count < 1:
+            raise ValueError(f"length and count must be at least 1, got {length!r} and {count!r}")
+        query, segments = backwards(context), self._segments
+        with _damage_named(self.folder):
+            return continuations_of(descents_of(query, segments), length, count)
+
+
+def _unnamed(places: list[tuple[str, int]]) -> _Beside:
+    """Places of the documents of a corpus that gets more of them without a name."""
+
+    def write(index: Saving, count: int) -> None:
+        named = [Passage(name, start, "") for name, start in places]
+        write_passages(index, named + [Passage("", 0, "")] * (count - len(named)))
+
+    return write
+
+
+def _opened(index: files.Opened, numbers: Sequence[int]) -> list[Segment]:
+    segments, documents = list[Segment](), 0
+    for number in numbers:
+        segments.append(Segment(index, number, documents))
+        documents += segments[-1].num_documents
+    return segments
+
+
+@contextmanager
+def _damage_named(folder: Path) -> Iterator[None]:
+    """Numbers that contradict each other are not all found when a datastore is opened, as most stay on disk: a search
+    that meets them ends with this error."""
+    try:
+        yield
+    except (IndexError, ValueError, TypeError, OverflowError, ZeroDivisionError) as error:
+        raise files.IndexFileError(
+            f"the datastore in {str(folder)!r} is not what copyspec writes ({error}): build it again"
+        ) from error
+
+
+def _batches(documents: Iterable[TokenIds], limit: int) -> Iterator[Tokens]:
+    """The documents' tokens with their borders, in arrays of at most `limit` unless a document is longer."""
+    if isinstance(documents, str):
+        raise TypeError(f"documents must be sequences of token ids, got a string: {documents[:20]!r}")
+    border = np.uint32(BORDER).tobytes()
+    buffer = bytearray(border)
+    for number, document in enumerate(documents):
+        content = _checked(number, document).tobytes()
+        if len(buffer) > 4 and (len(buffer) + len(content)) // 4 >= limit:
+            yield np.frombuffer(buffer, np.uint32)
+            buffer = bytearray(border)
+        buffer += content
+        buffer += border
+    if len(buffer) > 4:
+        yield np.frombuffer(buffer, np.uint32)
+
+
+def _checked(number: int, document: TokenIds) -> Tokens:
+    array = np.asarray(document)
+    if array.size == 0:
+        return np.empty(0, np.uint32)
+    if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
+        raise TypeError(f"documents[{number}] must be a sequence of token ids, got {document!r:.60}")
+    wrong = array[(array < 0) | (array >= BORDER)]
+    if len(wrong):
+        raise ValueError(f"documents[{number}] holds {int(wrong[0])}; token ids are 0 to {BORDER - 1}")
+    return array.astype(np.uint32, copy=False)

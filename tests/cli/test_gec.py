@@ -1,0 +1,378 @@
+"""`copyspec gec` and `copyspec edit`: what is written where, what stays, exit codes, interruptions."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from copyspec.pipelines import FunctionCorrector
+from copyspec.pipelines.editing.journal import SUFFIX
+from tests.helpers.commands import run_binary
+from tests.pipelines.test_formats import TEXTS
+
+WORDS = {"goed": "went", "teh": "the", "recieve": "receive"}
+ROOT = Path(__file__).parent.parent.parent
+CORPUS = ROOT.parent / "shared" / "data" / "gec" / "jfleg_dev.jsonl.gz"
+
+
+def fix(text: str) -> str:
+    return " ".join(WORDS.get(word, word) for word in text.split(" "))
+
+
+@pytest.fixture(autouse=True)
+def stub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Known words are corrected; no model is loaded."""
+    monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: FunctionCorrector(fix, name="known words"))
+
+
+FIXTURES = {
+    **{f"{name}.txt": data for name, data in TEXTS.items()},
+    "page.md": (
+        b'---\ntitle: A  page\n---\n# Title #\n\nText with `code`,  two spaces and [a link](http://x.y/?a=b "t").\r\n'
+        b"> quoted\n> lines\n\n1. one\n   - two\n\n| a | b |\n|---|:-:|\n| c `|` d | e |\n\n```python\nteh = 1\n```\n"
+        b"<div>teh</div>\n\n$$teh$$ and \\(x\\)\n\n[ref]: http://teh.example\n"
+    ),
+    "records.jsonl": b'{"id": 1, "text": "He go.",  "x": [1, 2.50]}\r\n\n{"text": "caf\\u00e9\\n\\nTwo", "id": 2}',
+}
+
+
+@pytest.mark.parametrize("name", FIXTURES)
+def test_a_model_that_returns_its_input_changes_no_byte(
+    name: str, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: FunctionCorrector(lambda text: text))
+    file = tmp_path / name.replace(" ", "_").replace(",", "")
+    file.write_bytes(FIXTURES[name])
+    code, out, _ = run_binary(capfdbinary, "gec", file)
+    assert (code, out) == (0, FIXTURES[name])
+    before = file.stat().st_mtime_ns
+    assert run_binary(capfdbinary, "gec", "-i", file)[:2] == (0, b"")
+    assert file.read_bytes() == FIXTURES[name] and file.stat().st_mtime_ns == before
+    assert run_binary(capfdbinary, "gec", file, "-o", tmp_path / "out")[:2] == (0, b"")
+    assert (tmp_path / "out").read_bytes() == FIXTURES[name]
+    assert run_binary(capfdbinary, "gec", "--check", file)[:2] == (0, b"")
+    assert run_binary(capfdbinary, "gec", "--diff", file)[:2] == (0, b"")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([file.name, "out"])
+
+
+TABLE = b'id,text\r\n1,"He goed twice, so"\r\n2,He  stays\r\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "options", "expected"),
+    [
+        ("a.txt", b"He goed  home.\r\n\r\nteh end\xff\n", [], b"He went  home.\r\n\r\nteh end\xff\n"),
+        ("a.txt", b"He goed\n\nteh cat\n", ["--line-mode"], b"He went\n\nthe cat\n"),
+        ("a.md", b"He goed to `teh` end.\n\n    teh\n", [], b"He went to `teh` end.\n\n    teh\n"),
+        ("a.csv", TABLE, ["--column", "text"], TABLE.replace(b"goed", b"went")),
+        ("a.jsonl", b'{"b": "teh x", "t": 1}\n', ["--field", "b", "--untracked"], b'{"b": "the x", "t": 1}\n'),
+        ("a.src", b"teh end .\nok\n", ["--format", "parallel"], b"the end .\nok\n"),
+    ],
+)
+def test_only_mistakes_change(
+    name: str,
+    data: bytes,
+    options: list[str],
+    expected: bytes,
+    tmp_path: Path,
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    file = tmp_path / name
+    file.write_bytes(data)
+    code, out, err = run_binary(capfdbinary, "gec", file, *options)
+    assert (code, out) == (0, expected)
+    assert err.startswith("1 file: 1 changed")
+    assert run_binary(capfdbinary, "gec", file, *options, "-q")[2] == ""
+
+
+@pytest.mark.parametrize("options", [["--line-mode"], ["--format", "parallel"]])
+def test_every_line_of_a_corpus_stays(
+    options: list[str], tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of JFLEG dev, blank lines between, and a corrector whose context half of the lines exceed."""
+    if not CORPUS.exists():
+        pytest.skip(f"{CORPUS.name} is not there")
+    with gzip.open(CORPUS, "rt", encoding="utf-8") as rows:
+        lines = [json.loads(row)["source"].rstrip("\n") for row in rows]
+    assert len(lines) == 754
+    lines = [line for number, each in enumerate(lines) for line in ([each, ""] if number % 100 == 0 else [each])]
+    lines.append("x" * 200)
+    corrector = FunctionCorrector(lambda text: " ".join("was" if word == "is" else word for word in text.split(" ")))
+    corrector.limit = 80
+    monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: corrector)
+    (tmp_path / "dev.txt").write_text("\n".join(lines) + "\n", encoding="utf-8", newline="")
+    code, out, err = run_binary(capfdbinary, "gec", tmp_path / "dev.txt", *options)
+    found = out.decode().split("\n")
+    assert code == 0 and len(found) == len(lines) + 1 and "left as they were: 1 length" in err
+    assert found[:-1] == [" ".join("was" if word == "is" else word for word in line.split(" ")) for line in lines]
+
+
+def test_stdin_goes_to_stdout(capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"He goed\r\n\xff")))
+    assert run_binary(capfdbinary, "gec", "-")[:2] == (0, b"He goed\r\n\xff")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"He goed home\r\n")))
+    assert run_binary(capfdbinary, "gec", "-")[:2] == (0, b"He went home\r\n")
+
+
+def test_in_place_keeps_permissions_backup_and_links(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    file, link = tmp_path / "a.txt", tmp_path / "link.txt"
+    file.write_bytes(b"He goed home\n")
+    file.chmod(0o640)
+    link.symlink_to(file.name)
+    code, out, err = run_binary(capfdbinary, "gec", "-i", "--backup", link)
+    assert (code, out) == (0, b"") and "1 changed" in err
+    assert link.is_symlink() and file.read_bytes() == b"He went home\n"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    assert (tmp_path / "a.txt.bak").read_bytes() == b"He goed home\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "a.txt.bak", "link.txt"]
+
+
+def test_check_and_diff_are_exit_codes(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    wrong, right = tmp_path / "wrong.txt", tmp_path / "right.txt"
+    wrong.write_bytes(b"He goed home\r\nok\r\n")
+    right.write_bytes(b"fine\n")
+    code, out, err = run_binary(capfdbinary, "gec", "--check", wrong, right)
+    assert (code, out) == (1, b"") and f"would change {wrong}: 1 edits" in err and "right.txt" not in err
+    assert run_binary(capfdbinary, "gec", "--check", right)[0] == 0
+    code, out, _ = run_binary(capfdbinary, "gec", "--diff", wrong, right)
+    assert code == 1 and b"-He goed home\r\n+He went home\r\n ok\r\n" in out and out.count(b"--- a/") == 1
+    assert wrong.read_bytes() == b"He goed home\r\nok\r\n"
+    patched = subprocess.run(["patch", "-p0", str(wrong)], input=out, capture_output=True) if _has_patch() else None
+    assert patched is None or wrong.read_bytes() == b"He went home\r\nok\r\n"
+
+
+def _has_patch() -> bool:
+    return any(os.access(Path(folder) / "patch", os.X_OK) for folder in os.environ["PATH"].split(os.pathsep) if folder)
+
+
+def test_bad_files_are_named_and_the_others_done(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    good, wide, table, last = (tmp_path / name for name in ("good.txt", "wide.txt", "table.csv", "last.txt"))
+    good.write_bytes(b"He goed home\n")
+    wide.write_bytes("He goed".encode("utf-16"))
+    table.write_bytes(b"a,b\n1,2\n")
+    last.write_bytes(b"teh end\n")
+    missing, unknown = tmp_path / "missing.txt", tmp_path / "a.xyz"
+    unknown.write_bytes(b"x")
+    code, out, err = run_binary(
+        capfdbinary, "gec", "-i", good, missing, wide, table, unknown, tmp_path / "no*match.txt", last
+    )
+    assert (code, out) == (3, b"")
+    assert good.read_bytes() == b"He went home\n" and last.read_bytes() == b"the end\n"
+    for path, said in (
+        (missing, "No such file"),
+        (wide, "UTF-16"),
+        (table, "name the column"),
+        (unknown, "no format for '.xyz'"),
+        (tmp_path / "no*match.txt", "No such file"),
+    ):
+        (line,) = [line for line in err.splitlines() if str(path) in line]
+        assert line.startswith("copyspec: ") and said in line
+    assert "7 files: 2 changed" in err and "5 failed" in err
+    assert not list(tmp_path.glob(f"*{SUFFIX}")) and not list(tmp_path.glob(".*"))
+
+
+def test_folders_patterns_and_excludes(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.txt", "b/c.md", "b/d.py", ".git/e.txt", "node_modules/f.md", "b/skip/g.txt", "h.csv"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"teh end\n")
+    (tmp_path / "b" / "round").symlink_to(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    changed = run_binary(capfdbinary, "gec", "--check", ".", "--exclude", "skip")[2]
+    assert [line.split()[2] for line in changed.splitlines() if line.startswith("would")] == ["./a.txt:", "./b/c.md:"]
+    changed = run_binary(capfdbinary, "gec", "--check", "**/*.txt", "a.txt", "--exclude", "b/skip/*")[2]
+    assert [line.split()[2] for line in changed.splitlines() if line.startswith("would")] == ["a.txt:"]
+    (tmp_path / "empty").mkdir()
+    assert run_binary(capfdbinary, "gec", "empty") == (0, b"", "copyspec: no files to correct\n")
+
+
+def test_edits_page_m2_and_stats(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("Né.\n\nHe goed to teh sea.\n", encoding="utf-8")
+    code, out, err = run_binary(
+        capfdbinary, "gec", file, "--edits", "-", "--html", tmp_path / "a.html", "--stats", "json"
+    )
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert code == 0 and [(row["orig"], row["corr"], row["line"], row["col"]) for row in rows] == [
+        ("goed", "went", 3, 4),
+        ("teh", "the", 3, 12),
+    ]
+    data = file.read_bytes()
+    assert all(data[row["byte_start"] : row["byte_end"]].decode() == row["orig"] for row in rows)
+    page = (tmp_path / "a.html").read_text(encoding="utf-8")
+    assert "goed" in page and page.endswith("</html>\n") and "2 changes" in page
+    stats = json.loads(err)
+    assert (stats["segments"], stats["changed"], stats["edits"], stats["files_changed"]) == (2, 1, 2, 1)
+    for name in (
+        "tokens_per_second",
+        "calls",
+        "estimated_speedup",
+        "mean_acceptance_length",
+        "calls_saved",
+        "skipped",
+        "dropped_edits",
+    ):
+        assert name in stats
+    code, out, err = run_binary(capfdbinary, "gec", file, "--m2", "-", "--stats", "text")
+    assert out.decode().splitlines()[3:6] == [
+        "S He goed to teh sea.",
+        "A 1 2|||UNK|||went|||REQUIRED|||-NONE-|||0",
+        "A 3 4|||UNK|||the|||REQUIRED|||-NONE-|||0",
+    ]
+    assert "passes of the model" in err
+
+
+def test_guards_are_options(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "a.txt"
+    file.write_bytes(b"He has 7 cats at home\n")
+    corrector = FunctionCorrector(lambda text: text.replace("7", "8"))
+    monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: corrector)
+    _, out, err = run_binary(capfdbinary, "gec", file)
+    assert out == b"He has 7 cats at home\n" and "left as they were: 1 numbers" in err
+    assert run_binary(capfdbinary, "gec", file, "--allow-numbers")[1] == b"He has 8 cats at home\n"
+    assert (
+        run_binary(capfdbinary, "gec", file, "--allow-numbers", "--protect", "[0-9]")[1] == b"He has 7 cats at home\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["gec"], "paths"),
+        (["gec", "a", "-i", "-o", "b"], "--in-place and --output 'b'"),
+        (["gec", "a", "--check", "--diff"], "--diff and --check both"),
+        (["gec", "a", "--check", "-i"], "--check writes nothing"),
+        (["gec", "a", "--resume"], "--resume goes on with an output; give --in-place or --output"),
+        (["gec", "a", "--backup"], "--backup keeps what is replaced; give --in-place too"),
+        (
+            ["gec", "a", "-i", "--backup", ".bak"],
+            "--backup takes no suffix, and there is no file '.bak': give --backup-s",
+        ),
+        (["gec", "a", "-i", "--backup-suffix", "/b"], "--backup-suffix '/b' must be a suffix"),
+        (["gec", "a", "--instruction", "Fix it"], "the instruction 'Fix it' has no {text}"),
+        (["gec", "a", "--batch-size", "0"], "--batch-size 0 must be at least 1"),
+        (["gec", "a", "--segment-tokens", "0"], "--segment-tokens 0 must be at least 1"),
+        (["gec", "a", "--max-new-tokens", "0"], "--max-new-tokens 0 must be at least 1"),
+        (["gec", "a", "--encoding", "utf-9"], "unknown encoding 'utf-9'"),
+        (["edit", "a", "--instruction", "x", "--max-edit-ratio", "-1"], "--max-edit-ratio -1.0 must be a share"),
+        (["edit", "a", "--instruction", "x", "--check", "-i"], "--diff and --check each say what comes out"),
+        (["edit", "a", "--instruction", "x", "--max-new-tokens", "0"], "--max-new-tokens 0 must be at least 1"),
+        (["gec", "a", "b", "-o", "c"], "--output 'c' is for one file, got 2"),
+        (["gec", "-", "-i"], "--in-place cannot write to standard input"),
+        (["gec", "-", "a"], "- is stdin and stands alone"),
+        (["gec", "a", "--format", "word"], "--format 'word': name one of txt"),
+        (["gec", "a", "--stats", "xml"], "--stats 'xml': text or json"),
+        (["gec", "a", "--max-edit-ratio", "-1"], "--max-edit-ratio -1.0"),
+        (["gec", "a", "--protect", "("], "'(' is no regular expression"),
+        (["gec", "a", "--segmenter", "spacy"], "unknown segmenter 'spacy'"),
+        (["gec", "a", "--edits", "-", "--html", "-"], "can have stdout"),
+        (["gec", "a", "--instructon", "x"], "--instruction"),
+        (["gec", "a", "-o", "/no/such/b"], "--output '/no/such/b': there is no folder '/no/such'; make it first"),
+        (["gec", "a", "--html", "/no/such/b"], "--html '/no/such/b': there is no folder '/no/such'"),
+        (["edit", "a", "--instruction", "x", "-o", "/no/such/b"], "--output '/no/such/b': there is no folder"),
+        (["edit", "a"], "--instruction"),
+        (["edit", "a", "--instruction", " "], "--instruction is empty"),
+        (["edit", "a", "b", "--instruction", "x", "-o", "c"], "--output is for one file"),
+        (["edit", "-", "--instruction", "x", "-i"], "- is stdin"),
+    ],
+)
+def test_wrong_usage_is_told_before_anything_is_loaded(
+    arguments: list[str], said: str, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    code, out, err = run_binary(capfdbinary, *arguments)
+    assert (code, out) == (2, b"") and said in err and err.count("\n") == 1
+
+
+def test_a_model_that_cannot_be_loaded_is_wrong_usage(
+    capfdbinary: pytest.CaptureFixture[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from copyspec.cli.correcting import corrector_of
+
+    monkeypatch.setattr("copyspec.cli.gec.corrector_of", corrector_of)
+    (tmp_path / "a.txt").write_bytes(b"teh\n")
+    code, out, err = run_binary(capfdbinary, "gec", tmp_path / "a.txt", "-m", "/no/such")
+    assert (code, out) == (2, b"") and "there is no such folder" in err
+
+
+def test_an_interruption_leaves_files_and_says_how_to_go_on(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "a.txt"
+    file.write_bytes(b"He goed home\n\nteh end\n\nteh sea\n")
+    seen: list[str] = []
+
+    def interrupted(text: str) -> str:
+        seen.append(text)
+        if len(seen) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return fix(text)
+
+    monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: FunctionCorrector(interrupted, name="words"))
+    code, out, err = run_binary(capfdbinary, "gec", "-i", file)
+    assert (code, out) == (130, b"") and "the same command with --resume goes on" in err
+    assert file.read_bytes() == b"He goed home\n\nteh end\n\nteh sea\n"
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["a.txt", f"a.txt{SUFFIX}"]
+    assert run_binary(capfdbinary, "gec", "-i", "--resume", file)[0] == 0
+    assert file.read_bytes() == b"He went home\n\nthe end\n\nthe sea\n"
+    assert sorted(seen[2:]) == sorted({"He goed home", "teh end", "teh sea"} - {seen[0]})
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_a_journal_of_another_run_is_refused(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "a.txt"
+    file.write_bytes(b"He goed home\n")
+
+    def interrupt(text: str) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: FunctionCorrector(interrupt, name="words"))
+    assert run_binary(capfdbinary, "gec", "-i", file)[0] == 130
+    monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: FunctionCorrector(fix, name="words"))
+    for options, what in ((["--max-edit-ratio", "0.9"], "guards"), (["--line-mode"], "format_options")):
+        code, _, err = run_binary(capfdbinary, "gec", "-i", "--resume", file, *options)
+        assert code == 3 and f"belongs to another run: {what} was" in err and "begin anew with --no-resume" in err
+    file.write_bytes(b"He goed away\n")
+    code, _, err = run_binary(capfdbinary, "gec", "-i", "--resume", file)
+    assert code == 3 and "belongs to another run: input was" in err
+    assert file.read_bytes() == b"He goed away\n"
+    assert run_binary(capfdbinary, "gec", "-i", "--no-resume", file)[0] == 0 and file.read_bytes() == b"He went away\n"
+
+
+def test_what_an_interrupted_run_left_is_refused_and_the_other_files_done(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    files = [tmp_path / name for name in ("a.txt", "b.txt")]
+    for file in files:
+        file.write_bytes(b"He goed home\n")
+    left = tmp_path / f"a.txt{SUFFIX}"
+    left.write_bytes(b'{"copyspec-journal":1,"input":"x"}\n{"key":"00","text":"y"}\n')
+    before = left.read_bytes()
+    code, _, err = run_binary(capfdbinary, "gec", "-i", *files)
+    assert code == 3 and f"{str(left)!r} is what an interrupted run left: --resume goes on with it, --no-resume" in err
+    assert left.read_bytes() == before
+    assert [file.read_bytes() for file in files] == [b"He goed home\n", b"He went home\n"]
+    assert run_binary(capfdbinary, "gec", "-i", "--no-resume", *files)[0] == 0
+    assert files[0].read_bytes() == b"He went home\n" and not left.exists()
+
+
+def test_help_loads_no_torch() -> None:
+    code = "import sys; from copyspec.cli import main; main([*sys.argv[1:]]); print('torch' in sys.modules)"
+    for command in ("gec", "edit"):
+        done = subprocess.run(
+            [sys.executable, "-c", code, command, "--help"], capture_output=True, text=True, timeout=120, cwd=ROOT
+        )
+        assert done.returncode == 0 and done.stdout.endswith("False\n"), done.stderr

@@ -1,0 +1,202 @@
+"""The command line: results on stdout and nothing else, one line per error, exit codes."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import copyspec
+from copyspec.cli import main
+from tests.helpers.commands import run
+from tests.helpers.texts import CORPUS, engine
+
+LENGTH = ["--max-new-tokens", "16"]
+
+
+pytestmark = pytest.mark.usefixtures("named_model")
+
+
+def expected(prompt: str = "the cat", **options: object) -> str:
+    return engine().generate(prompt, max_new_tokens=16, **options).text  # type: ignore[call-overload, no-any-return]
+
+
+def test_the_prompt_comes_from_argument_file_or_stdin(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "prompt.txt"
+    file.write_bytes(b"the cat\r\n")
+    assert run(capsys, "generate", "the cat", *LENGTH) == (0, expected() + "\n", "")
+    assert run(capsys, "generate", "--file", str(file), *LENGTH) == (0, expected("the cat\r\n") + "\n", "")
+    for arguments in (["-"], ["--file", "-"]):
+        monkeypatch.setattr(sys, "stdin", io.StringIO("the cat"))
+        assert run(capsys, "generate", *arguments, *LENGTH) == (0, expected() + "\n", "")
+
+
+def test_references_and_edited_text_from_arguments_and_files(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "reference.txt"
+    file.write_text(expected(), encoding="utf-8", newline="")
+    options = ["-r", "a", "--reference", "b", "-R", str(file), "--edit-file", str(file)]
+    code, out, err = run(capsys, "generate", "the cat", *options, "--json", "--stats", *LENGTH)
+    result = json.loads(out)
+    assert code == 0 and result["text"] == expected()
+    assert {span["place"]["source"] for span in result["spans"]} & {"edit_source", "references[2]"}
+    assert result["stats"]["num_accepted_tokens"] > 0
+    assert "passes of the model" in err and "from edit" in err
+    assert run(capsys, "generate", "the cat", "--edit", "the", *LENGTH)[1] == expected() + "\n"
+
+
+def test_options_reach_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    sampled = ["--temperature", "0.9", "--top-k", "30", "--top-p", "0.95", "--min-p", "0.01", "--seed", "4"]
+    out = run(capsys, "generate", "the cat", *sampled, *LENGTH)[1]
+    assert out == expected(temperature=0.9, top_k=30, top_p=0.95, min_p=0.01, seed=4) + "\n"
+    stop = expected()[4:6]
+    assert run(capsys, "generate", "the cat", "--stop", stop, *LENGTH)[1] == expected(stop=stop) + "\n"
+    for options, same in ((["--system", "Hi."], {"system": "Hi."}), (["--chat"], {"chat": True})):
+        answer = expected(**same).removeprefix(" ")  # some models begin every answer with one
+        assert run(capsys, "generate", "the cat", *options, *LENGTH)[1] == answer + "\n"
+    for same in (["--max-draft-nodes", "0"], ["--stream"], ["--no-stream"], ["--dtype", "float32", "--device", "cpu"]):
+        assert run(capsys, "generate", "the cat", *same, *LENGTH)[1] == expected() + "\n"
+    penalised = run(capsys, "generate", "the cat", "--repetition-penalty", "1.5", *LENGTH)[1]
+    assert penalised == expected(repetition_penalty=1.5) + "\n"
+
+
+def test_compare_prints_both_and_whether_they_are_equal(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "generate", "the cat", "--compare", *LENGTH)
+    assert code == 0 and out.startswith(expected()) and "outputs equal" in out
+    assert "tokens per pass of the model" in out
+    code, out, _ = run(capsys, "generate", "the cat", "--compare", "--json", *LENGTH)
+    comparison = json.loads(out)
+    assert code == 0 and comparison["equal"] and comparison["difference"] is None
+    assert comparison["plain"]["text"] == comparison["copied"]["text"] == expected()
+
+
+def test_compare_fails_where_outputs_differ(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dataclasses import replace
+
+    comparison = copyspec.compare("the cat", model=engine(), max_new_tokens=8)
+    assert isinstance(comparison, copyspec.Comparison)
+    difference = copyspec.Difference(3, 4, 5, "a", "b", None, None)
+    monkeypatch.setattr("copyspec.api.compare", lambda *_, **__: replace(comparison, difference=difference))
+    code, out, err = run(capsys, "generate", "the cat", "--compare", "--stats")
+    assert code == 1 and "passes of the model" in err
+    assert out.startswith("plain:  ") and "\ncopied: " in out
+    assert "outputs differ at token 3: plain 4 'a', copied 5 'b'" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["generate"], 2, "no prompt; give it as an argument, with --file PATH, or - for stdin"),
+        (["generate", "a", "--file", "b"], 2, "a prompt and --file are given; give one"),
+        (["generate", "--file", "/no/such"], 2, "--file /no/such: no such file or directory"),
+        (["generate", "a", "-R", "/no/such"], 2, "--reference-file /no/such: no such file or directory"),
+        (["generate", "a", "--edit", "b", "--edit-file", "c"], 2, "--edit and --edit-file both name the edited text"),
+        (["generate", "a", "--json", "--stream"], 2, "--json prints one object at the end; leave --stream out"),
+        (
+            ["generate", "a", "--temperature", "-1"],
+            2,
+            "temperature must be a number at least 1e-06 and at most 1e+06 (or 0: greedy), got -1.0",
+        ),
+        (["generate", "a", "--temprature", "1"], 2, "--temperature"),
+        (["generate", "a", "--dtype", "float9"], 2, "dtype must be one of auto, float32"),
+        (["generate", ""], 2, "prompt is an empty string"),
+        (["generate", "a" * 400], 2, "but the model's context is 256; shorten it"),
+        (["genrate"], 2, "Did you mean 'generate'? See copyspec --help"),
+        (["generate", "a", "-v"], 2, "-v goes before the command: copyspec -v generate ..."),
+        (["doctor", "--verbose"], 2, "--verbose goes before the command: copyspec --verbose doctor ..."),
+        (["generate", "a", "-m", "/no/such"], 2, "model '/no/such' is a path, but there is no such folder"),
+    ],
+)
+def test_errors_are_one_line(arguments: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found, out, err = run(capsys, *arguments)
+    assert (found, out) == (code, "")
+    assert said in err and err.startswith("copyspec: ") and err.count("\n") == 1
+
+
+def test_a_file_that_is_no_text_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "bytes"
+    file.write_bytes(b"ab\xff")
+    code, _, err = run(capsys, "generate", "--file", str(file))
+    assert code == 2 and f"--file {file}: not UTF-8 (byte 2); convert it first" in err
+
+
+def test_stdin_is_utf8_with_its_line_ends(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("é\r\n".encode()), encoding="ascii"))
+    assert run(capsys, "generate", "-", *LENGTH) == (0, expected("é\r\n") + "\n", "")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"ab\xff")))
+    code, _, err = run(capsys, "generate", "-")
+    assert code == 2 and "stdin: not UTF-8 (byte 2); convert it first" in err
+
+
+def test_verbose_errors_have_tracebacks(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(copyspec.LoadError):
+        main(["-v", "generate", "a", "-m", "/no/such"])
+
+
+def test_doctor_shows_what_is_there_and_tests_it(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    code, out, err = run(capsys, "doctor")
+    assert (code, err) == (0, "")
+    for word in (
+        "copyspec",
+        "Python",
+        "torch",
+        "transformers",
+        "faiss",
+        "drafting",
+        "devices",
+        "default model",
+        "model cache",
+    ):
+        assert f"{word} " in out
+    assert str(folder) in out and "self-test       passed: " in out and "outputs equal" in out
+
+
+def test_version_and_help_fit_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = {**os.environ, "COLUMNS": "80", "TERM": "dumb"}
+    for arguments, word in ((["--version"], copyspec.__version__), (["--help"], "doctor"), ([], "generate")):
+        done = subprocess.run(
+            [sys.executable, "-m", "copyspec", *arguments], capture_output=True, text=True, env=environment, timeout=120
+        )
+        assert done.returncode == 0 and word in done.stdout and done.stderr == ""
+    done = subprocess.run(
+        [sys.executable, "-m", "copyspec", "generate", "--help"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=120,
+    )
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    for option in ("--reference-file", "--edit-file", "--max-new-tokens", "--stream", "--compare", "--system"):
+        assert option in done.stdout
+
+
+def test_an_interrupted_run_says_so() -> None:
+    code = (
+        "import sys, time; import copyspec.cli.generate as g;"
+        "g.read_prompt = lambda *a: (print('ready', flush=True), time.sleep(60));"
+        "from copyspec.cli import main; sys.exit(main(['generate', 'a']))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err == "copyspec: interrupted\n"
+
+
+def test_reading_a_prompt_with_text_of_a_corpus(capsys: pytest.CaptureFixture[str]) -> None:
+    for text in CORPUS:
+        assert run(capsys, "generate", text, *LENGTH)[1] == expected(text) + "\n"

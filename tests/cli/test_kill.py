@@ -1,0 +1,158 @@
+"""`kill -9` at ten random moments, then `--resume`: the command with the bundled model, in processes of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from copyspec.pipelines.editing.journal import SUFFIX
+
+ROOT = Path(__file__).parent.parent.parent
+KILLS, SENTENCES, ROWS = 10, 48, 4
+
+SERVER = """
+import json, os, sys
+import torch, transformers.models.auto, transformers.models.llama  # once, not in every process
+import copyspec.pipelines
+import copyspec.cli.gec as command
+from copyspec.cli import main
+
+make = command.corrector_of
+
+def noting(log, *asked):
+    corrector = make(*asked)
+    correct = corrector.correct
+
+    def noted(texts):
+        with open(log, "a") as file:
+            def each():
+                for text in texts:
+                    if text is not None:
+                        file.write(json.dumps(text) + chr(10))
+                        file.flush()
+                    yield text
+            yield from correct(each())
+
+    corrector.correct = noted
+    return corrector
+
+for line in sys.stdin:
+    log, arguments = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        code = 99
+        try:
+            command.corrector_of = lambda *asked: noting(log, *asked)
+            code = main(arguments)
+        finally:
+            os._exit(code)
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+class Commands:
+    """Runs of the command, each a process forked from one that has imported everything."""
+
+    def __init__(self, to: IO[bytes], back: IO[bytes]) -> None:
+        self._to, self._back = to, back
+
+    def start(self, log: Path, *arguments: object) -> int:
+        """The id of the process."""
+        self._to.write(json.dumps([str(log), list(map(str, arguments))]).encode() + b"\n")
+        self._to.flush()
+        return int(self._back.readline())
+
+    def wait(self) -> int:
+        """The exit code, negative for a signal."""
+        return int(self._back.readline())
+
+
+@pytest.fixture(scope="module")
+def commands() -> Iterator[Commands]:
+    if not hasattr(os, "fork"):
+        pytest.skip("no fork")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COPYSPEC_MODEL": ""}
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER], cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as server:
+        assert server.stdin is not None and server.stdout is not None
+        yield Commands(server.stdin, server.stdout)
+
+
+def sentences(rng: random.Random) -> list[str]:
+    people, places = ["My uncle", "The children", "She", "Our teacher"], ["the harbour", "school", "the old mill"]
+    deeds = ["have seen a boats", "were tired", "want to lern how it work", "has painted the door"]
+    return [
+        f"{rng.choice(people)} {rng.choice(deeds)} near {rng.choice(places)} on day {number}."
+        for number in range(SENTENCES)
+    ]
+
+
+def journalled(path: Path) -> list[str]:
+    """Keys of the outcomes whose lines are whole."""
+    lines = path.read_bytes().splitlines(keepends=True)[1:] if path.exists() else []
+    return [json.loads(line)["key"] for line in lines if line.endswith(b"\n")]
+
+
+def asked(log: Path) -> list[str]:
+    return [json.loads(line) for line in log.read_text().splitlines() if line.endswith('"')] if log.exists() else []
+
+
+def test_ten_kills_lose_nothing_and_nothing_is_decoded_twice(tmp_path: Path, commands: Commands) -> None:
+    from copyspec.pipelines.editing.journal import _key
+
+    seed = int(os.environ.get("COPYSPEC_KILL_SEED", random.SystemRandom().randrange(10**6)))
+    print(f"COPYSPEC_KILL_SEED={seed}")
+    rng = random.Random(seed)
+    data = "\r\n\r\n".join(sentences(rng)).encode() + b"\n\nbad \xff bytes\n"
+    whole, killed = tmp_path / "whole.txt", tmp_path / "killed.txt"
+    for file in (whole, killed):
+        file.write_bytes(data)
+    # Float32: in half precision near-ties may depend on the other texts of a batch.
+    options = ["gec", "-i", "-q", "--dtype", "float32", "--batch-size", ROWS]
+    commands.start(tmp_path / "log", *options, whole)
+    assert commands.wait() == 0
+    journal = tmp_path / f"killed.txt{SUFFIX}"
+    known: list[str] = []
+    lost = 0
+    for number in range(KILLS):
+        log = tmp_path / f"log{number}"
+        process = commands.start(log, *options, "--resume", killed)
+        room = SENTENCES - len(known) - 4 * ROWS
+        if number:  # the first one is killed wherever it is, while it loads perhaps
+            wait_for(journal, len(known) + rng.randint(0, max(0, min(7, room))))
+        time.sleep(rng.random() * (0.05 if number else 1))
+        os.kill(process, signal.SIGKILL)
+        assert commands.wait() == -signal.SIGKILL, f"it was done before it was killed; seed {seed}"
+        assert killed.read_bytes() == data
+        again = {_key(text).hex() for text in asked(log)} & set(known)
+        assert not again, f"decoded although the journal had it; seed {seed}"
+        before, known = known, journalled(journal)
+        assert known[: len(before)] == before and len(set(known)) == len(known)
+        in_flight = len(asked(log)) - (len(known) - len(before))
+        assert in_flight <= ROWS, f"seed {seed}"
+        lost += in_flight
+    commands.start(tmp_path / "last", *options, "--resume", killed)
+    assert commands.wait() == 0
+    assert killed.read_bytes() == whole.read_bytes() != data
+    total = sum(len(asked(log)) for log in tmp_path.glob("log?")) + len(asked(tmp_path / "last"))
+    assert total == len(asked(tmp_path / "log")) + lost, f"seed {seed}"
+    assert not journal.exists() and not list(tmp_path.glob(".*"))
+
+
+def wait_for(journal: Path, count: int) -> None:
+    """Until the journal is there and holds so many outcomes."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end and not (journal.exists() and journal.read_bytes().count(b"\n") > count):
+        time.sleep(0.005)

@@ -1,0 +1,120 @@
+"""`copyspec rag`: an answer from an index, and for each quoted part the document and the characters it stands in."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from copyspec.cli import main
+from copyspec.models.loading import BUNDLED
+from copyspec.pipelines import answer
+from copyspec.retrievers import DenseRetriever
+
+needs_default_model = pytest.mark.skipif(
+    not (BUNDLED / "config.json").exists(), reason="the bundled model is not in this checkout"
+)
+
+HARBOUR = """The harbour office opens at seven every morning. On Mondays it stays closed.
+
+The lighthouse on the pier was built in 1871 from grey granite. Its lamp can be seen from far away.
+"""
+MEADOW = "Bees visit the meadow in June. The grass is cut in July, when the seeds have fallen.\n"
+QUESTION = "When was the lighthouse on the pier built?"
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpora")
+    (folder / "harbour.md").write_text(HARBOUR, encoding="utf-8")
+    (folder / "meadow.md").write_text(MEADOW, encoding="utf-8")
+    paths = [str(folder / "harbour.md"), str(folder / "meadow.md")]
+    assert main(["index", "add", "town", *paths, "--max-chars", "120", "--dir", str(folder)]) == 0
+    return folder
+
+
+@needs_default_model
+@pytest.mark.parametrize("stride", ["0", "4"])
+def test_quoted_parts_stand_where_it_says(corpora: Path, stride: str, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    command = ["rag", QUESTION, "--index", "town", "--dir", str(corpora), "--stride", stride, "--max-new-tokens", "40"]
+    assert main([*command, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["sources"]
+    for source in shown["sources"]:
+        document = Path(source["document"]).read_text(encoding="utf-8")
+        quote = document[source["document_start"] : source["document_end"]]
+        assert quote == source["quote"] == shown["text"][source["start"] : source["end"]]
+    assert shown["sources"][0]["document"].endswith("harbour.md")
+    assert main(command) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == shown["text"]
+    assert f"harbour.md, characters {shown['sources'][0]['document_start']} to" in lines[1]
+
+
+@needs_default_model
+def test_an_index_is_named_by_its_folder_too(corpora: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rag", QUESTION, "--index", str(corpora / "town"), "--max-new-tokens", "5"]) == 0
+    assert capsys.readouterr().out.strip()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--index", "nowhere"], "neither a folder nor a corpus in .* holds 'town'"),
+        (["--index", "town", "--stride", "-1"], "--stride must be at least 0, got -1"),
+        ([], "--index"),
+    ],
+)
+def test_wrong_usage_is_one_line(
+    corpora: Path, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import re
+
+    capsys.readouterr()
+    assert main(["rag", QUESTION, *options, "--dir", str(corpora)]) == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_an_empty_question_is_refused(corpora: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main(["rag", " ", "--index", "town", "--dir", str(corpora)]) == 2
+    assert "the question ' ' is empty; write what is asked" in capsys.readouterr().err
+
+
+@needs_default_model
+def test_of_two_files_the_one_that_answers_is_quoted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.txt").write_text(MEADOW, encoding="utf-8")
+    (tmp_path / "b.txt").write_text("The lighthouse on the pier was built in 1871 from grey granite.", encoding="utf-8")
+    paths = [str(tmp_path / "a.txt"), str(tmp_path / "b.txt")]
+    assert main(["index", "add", "two", *paths, "--dir", str(tmp_path)]) == 0
+    for question, file in ((QUESTION, "b.txt"), ("When do bees visit the meadow?", "a.txt")):
+        capsys.readouterr()
+        command = ["rag", question, "--index", "two", "--dir", str(tmp_path), "--max-new-tokens", "40", "--json"]
+        assert main(command) == 0
+        assert {source["document"] for source in json.loads(capsys.readouterr().out)["sources"]} == {
+            str(tmp_path / file)
+        }
+
+
+def test_a_question_that_nothing_speaks_for_has_no_answer(corpora: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    command = ["rag", "What is the zebra's name?", "--index", "town", "--dir", str(corpora)]
+    assert main(command) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and err == "no answer found: none of the 3 passages holds 'zebra', 's', 'name'\n"
+    assert main([*command, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["text"] == ""
+
+
+@needs_default_model
+def test_answers_come_from_any_retriever(caplog: pytest.LogCaptureFixture) -> None:
+    texts = [MEADOW.strip(), "The lighthouse on the pier was built in 1871 from grey granite."]
+    retriever = DenseRetriever(texts, lambda batch: [[text.count("light"), text.count("grass")] for text in batch])
+    with caplog.at_level(logging.WARNING):
+        quote = answer(QUESTION, retriever, max_new_tokens=40)
+    assert quote.passage == 1 and quote.is_found and "no passage shares" not in caplog.text
+    for each in quote.citations:
+        assert quote.text[each.start : each.end] == texts[each.document][each.document_start : each.document_end]

@@ -1,0 +1,78 @@
+"""Where outputs leave their edit source, and by what margin: the same with drafts and without, alone and in batches."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+import torch
+
+import copyspec
+from copyspec.decoding.departures import MOST, Departure, Departures
+from tests.helpers.texts import byte_level, llama
+
+EOS = 9
+
+
+def followed(source: list[int], output: list[int], scores: torch.Tensor) -> tuple[Departure, ...]:
+    watch = Departures(source, frozenset({EOS}))
+    for token in output:
+        watch.push(token, lambda: scores)
+    return watch.found()
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        ([1, 2, 3, 4, 5, EOS], []),
+        ([1, 2, 8, 4, 5, EOS], [(2, 3, 5.0)]),  # 3 became 8
+        ([1, 2, 4, 5, EOS], [(2, 4, 1.0)]),  # 3 is gone: known when 5 follows 4
+        ([1, 2, 8, 3, 4, 5, EOS], [(2, 2, 5.0)]),  # 8 came in
+        ([1, 2, 3, 4, 5, 8, EOS], [(5, 5, -1.0)]),  # 8 at the end, where the source would have ended
+        ([1, 2, 3, EOS], [(3, 5, 5.0)]),  # the rest is gone
+        ([8, 2, 3, 4, 7, EOS], [(0, 1, 7.0), (4, 5, 2.0)]),
+    ],
+)
+def test_departures(output: list[int], expected: list[tuple[int, int, float]]) -> None:
+    scores = torch.arange(10.0)
+    scores[EOS] = 9.0
+    assert [(each.start, each.end, each.margin) for each in followed([1, 2, 3, 4, 5], output, scores)] == expected
+
+
+def test_margins_are_bounded() -> None:
+    scores = torch.full((10,), float("-inf"))
+    scores[8] = 0.0
+    (found,) = followed([1, 2], [8, 2, EOS], scores)
+    assert found.margin == MOST
+
+
+def test_any_output_is_followed_to_its_end() -> None:
+    rng = random.Random(0)
+    for _ in range(200):
+        source = [rng.randrange(6) for _ in range(rng.randrange(1, 30))]
+        output = [rng.randrange(6) if rng.random() < 0.2 else token for token in source if rng.random() > 0.1] + [EOS]
+        found = followed(source, output, torch.arange(10.0))
+        assert bool(found) == (output[:-1] != source)
+        assert all(0 <= each.start <= each.end <= len(source) for each in found)
+        assert all(a.end <= b.start for a, b in pairwise(found))
+
+
+def test_the_same_with_drafts_in_batches_and_plainly() -> None:
+    tokenizer = byte_level()
+    engine = copyspec.Engine(llama(len(tokenizer)).float(), tokenizer)
+    texts = ["we was late and he go home", "a cat", "the end of it all, is it not?"]
+    runs = [
+        engine.generate(texts, edit_source=texts, max_new_tokens=24, **options)
+        for options in ({}, {"drafter": "none"}, {"batch_size": 1})
+    ]
+    for results in zip(*runs, strict=True):
+        first, *others = results
+        assert first.changes
+        for other in others:
+            assert other.token_ids == first.token_ids
+            assert [(each.start, each.end) for each in other.changes] == [(e.start, e.end) for e in first.changes]
+            for a, b in zip(first.changes, other.changes, strict=True):
+                assert a.margin == pytest.approx(b.margin, abs=1e-3)
+    sampled = engine.generate(texts[0], edit_source=texts[0], max_new_tokens=8, temperature=1.0)
+    assert sampled.changes == () and engine.generate(texts[0], max_new_tokens=8).changes == ()

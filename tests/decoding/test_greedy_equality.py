@@ -1,0 +1,135 @@
+"""Greedy output equals `model.generate` token for token, float32, over architectures and random cases."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from transformers import PreTrainedModel
+
+from copyspec.decoding.requests import Request
+from copyspec.drafters import create
+from copyspec.options import SamplingOptions
+from copyspec.sources import Source
+from copyspec.targets import wrap
+from copyspec.targets.cache import BLOCK
+from tests.helpers.decoded import decoded
+from tests.helpers.fakes import ScriptedDrafter
+from tests.helpers.models import CAUSAL, SEQ2SEQ, VOCAB_SIZE, tiny
+
+CASES_PER_ARCHITECTURE = 20
+LONG_PROMPT, LONG_OUTPUT = 200, 150
+ARCHITECTURES = [name for name in [*CAUSAL, *SEQ2SEQ] if name not in ("blenderbot", "pegasus", "marian", "mt5")]
+
+_models: dict[str, PreTrainedModel] = {}
+
+
+def model_of(name: str) -> PreTrainedModel:
+    if name not in _models:
+        _models[name] = tiny(name)
+    return _models[name]
+
+
+def generated(model: PreTrainedModel, prompt: Sequence[int], length: int, eos: list[int]) -> list[int]:
+    """New tokens of transformers' own greedy search."""
+    ids = torch.tensor([list(prompt)])
+    output = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=False,
+        max_new_tokens=length,
+        eos_token_id=eos or None,
+        pad_token_id=0,
+    )[0]
+    start = 1 if model.config.is_encoder_decoder else len(prompt)
+    tokens: list[int] = output[start:].tolist()
+    return tokens
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> dict[str, Any]:
+    return {
+        "seed": draw(st.integers(0, 10_000)),
+        "rows": draw(st.sampled_from([1, 1, 2, 3, 8])),
+        "batch_size": draw(st.integers(1, 8)),
+        "max_nodes": draw(st.sampled_from([1, 3, 8, 24])),
+        "drafter": draw(st.sampled_from(["copy", "scripted"])),
+        "accuracy": draw(st.sampled_from([0.3, 0.8, 1.0])),
+        "length": draw(st.integers(1, 16)),
+        "phrase": draw(st.integers(1, 8)),
+        "repeats": draw(st.integers(1, 3)),
+        "end": draw(st.booleans()),
+        "adaptive": draw(st.booleans()),
+    }
+
+
+def make_request(model: PreTrainedModel, case: dict[str, Any], row: int) -> tuple[Request, list[int]]:
+    """A request and its expected output: a prompt that repeats itself, references that hold parts of the truth."""
+    rng = random.Random(case["seed"] + 1000 * row)
+    phrase = [rng.randrange(3, VOCAB_SIZE) for _ in range(max(1, case["phrase"] - row))]
+    prompt = phrase * case["repeats"]
+    length = max(1, case["length"] - row)
+    truth = generated(model, prompt, length, [])
+    eos = [truth[rng.randrange(len(truth))]] if case["end"] else []
+    expected = truth
+    if eos:
+        expected = truth[: truth.index(eos[0]) + 1]
+        assert row or generated(model, prompt, length, eos) == expected
+    script = truth + [rng.randrange(VOCAB_SIZE) for _ in range(6)]
+    wrong = [token if rng.random() < case["accuracy"] else rng.randrange(VOCAB_SIZE) for token in script]
+    sources = [Source(wrong, rng.choice(["edit", "reference"])), Source(phrase, "reference"), Source(prompt, "prompt")]
+    request = Request(prompt, length, SamplingOptions(), eos_token_ids=frozenset(eos), sources=sources)
+    if case["drafter"] == "copy":
+        continues = not model.config.is_encoder_decoder
+        request.drafter = partial(create, sources, request.eos_token_ids, continues_prompt=continues)
+    else:
+        request.drafter = partial(ScriptedDrafter, script, VOCAB_SIZE, case["accuracy"], seed=case["seed"])
+    return request, expected
+
+
+def check(name: str, case: dict[str, Any]) -> list[list[int]]:
+    """Decodes the case's rows and compares them; returns the outputs."""
+    model = model_of(name)
+    pairs = [make_request(model, case, row) for row in range(case["rows"])]
+    requests = [request for request, _ in pairs]
+    options = {name: case[name] for name in ("batch_size", "adaptive")}
+    outputs = [tokens for tokens, _ in decoded(wrap(model), requests, case["max_nodes"], **options)]
+    assert outputs == [expected for _, expected in pairs]
+    return outputs
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@hypothesis_settings(max_examples=CASES_PER_ARCHITECTURE)
+@given(case=cases())
+def test_against_generate(name: str, case: dict[str, Any]) -> None:
+    check(name, case)
+
+
+@pytest.mark.parametrize("drafter", ["copy", "scripted"])
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2", "t5", "bart"])
+def test_long_rows_against_generate(name: str, rows: int, drafter: str) -> None:
+    """Far past the cache's first buffer and past the drafters' bounds on match lengths, in rows that drift apart."""
+    case = {
+        "seed": 7 * rows,
+        "rows": rows,
+        "batch_size": rows,
+        "max_nodes": 24,
+        "drafter": drafter,
+        "accuracy": 0.9,
+        "length": LONG_OUTPUT,
+        "phrase": LONG_PROMPT // 2,
+        "repeats": 2,
+        "end": False,
+        "adaptive": False,
+    }
+    outputs = check(name, case)
+    assert [len(output) for output in outputs] == [LONG_OUTPUT - row for row in range(rows)]
+    assert len(outputs[0]) > 2 * BLOCK

@@ -1,0 +1,372 @@
+"""Decoding against a slow reference: one token at a time, everything recomputed, no drafts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from transformers import LogitsProcessor, NoRepeatNGramLogitsProcessor
+
+from copyspec.budget import Budget
+from copyspec.decoding.loop import DecodeSettings, _going, decode
+from copyspec.decoding.requests import Finish, Request, RowStats
+from copyspec.options import DraftOptions, SamplingOptions
+from copyspec.sources import Source
+from copyspec.tree import ROOT, DraftTree
+from tests.helpers.fakes import FakeTarget, ScriptedDrafter
+
+VOCAB = 12
+
+
+class StopAtSum:
+    """Stops where the output's sum reaches a bound: depends on every token, in order."""
+
+    def __init__(self, bound: int) -> None:
+        self.bound, self.sum = bound, 0
+
+    def push(self, token: int) -> str | None:
+        self.sum += token
+        return f"sum {self.sum}" if self.sum >= self.bound else None
+
+
+class CountingProcessor(LogitsProcessor):
+    """Bans the last token, and notes the prefixes it was called with: each once, in order, as in plain decoding."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[int]] = []
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self.seen.append(input_ids[0].tolist())
+        scores = scores.clone()
+        scores[0, input_ids[0, -1]] = -torch.inf
+        return scores
+
+
+class Outcome:
+    def __init__(self, tokens: list[int], finish: Finish | None, stats: RowStats | None, origins: list[Any]) -> None:
+        self.tokens, self.finish, self.stats, self.origins = tokens, finish, stats, origins
+
+
+def run(target: FakeTarget, requests: Sequence[Request], **options: Any) -> list[Outcome]:
+    draft = DraftOptions(max_nodes=options.pop("max_nodes", 6), adaptive=options.pop("adaptive", False))
+    outcomes = [Outcome([], None, None, []) for _ in requests]
+    for step in decode(target, requests, DecodeSettings(draft=draft, **options)):
+        for output in step:
+            outcome = outcomes[output.row]
+            assert outcome.finish is None, "a finished row must not go on"
+            assert len(output.tokens) == len(output.origins) > 0
+            outcome.tokens += output.tokens
+            outcome.origins += output.origins
+            outcome.finish, outcome.stats = output.finish, output.stats
+    assert all(session.closed for session in target.sessions)
+    return outcomes
+
+
+def plain(target: FakeTarget, request: Request) -> Outcome:
+    """The same request without a drafter, alone in its batch."""
+    return run(target, [Request(**{**fields(request), "drafter": None})])[0]
+
+
+def fields(request: Request) -> dict[str, Any]:
+    return {name: getattr(request, name) for name in request.__dataclass_fields__}
+
+
+def greedy_reference(target: FakeTarget, prompt: Sequence[int], length: int, eos: frozenset[int]) -> list[int]:
+    output: list[int] = []
+    while len(output) < length:
+        output.append(int(target.logits([*prompt, *output]).argmax()))
+        if output[-1] in eos:
+            break
+    return output
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> dict[str, Any]:
+    return {
+        "seed": draw(st.integers(0, 10_000)),
+        "rows": draw(st.integers(1, 8)),
+        "batch_size": draw(st.integers(1, 8)),
+        "max_nodes": draw(st.integers(0, 9)),
+        "accuracy": draw(st.sampled_from([0.0, 0.5, 0.9, 1.0])),
+        "eos": draw(st.frozensets(st.integers(0, VOCAB - 1), max_size=2)),
+        "supports_trees": draw(st.booleans()),
+        "adaptive": draw(st.booleans()),
+    }
+
+
+def make_requests(target: FakeTarget, case: dict[str, Any], build: Callable[[random.Random], dict[str, Any]]) -> Any:
+    """Requests with drafters that know the plain output, and the plain outcomes."""
+    rng = random.Random(case["seed"])
+    requests, expected = [], []
+    for row in range(case["rows"]):
+        prompt = [rng.randrange(VOCAB) for _ in range(rng.randint(1, 6))]
+        length = rng.randint(1, 24)
+        choices = build(rng)
+        stops = choices.pop("stops", lambda: ())
+        request = Request(prompt=prompt, max_new_tokens=length, eos_token_ids=case["eos"], stops=stops(), **choices)
+        outcome = plain(target, request)
+        expected.append(outcome)
+        request.stops = stops()
+        # The script goes on past the end, so that the end falls inside a run that would be accepted.
+        script = outcome.tokens + [rng.randrange(VOCAB) for _ in range(8)]
+        with_script(request, script, case["accuracy"], seed=case["seed"] + row)
+        requests.append(request)
+    return requests, expected
+
+
+def with_script(request: Request, script: list[int], accuracy: float = 1.0, seed: int = 0, vocab: int = VOCAB) -> None:
+    request.drafter = lambda: ScriptedDrafter(script, vocab, accuracy, seed)
+    request.sources = [Source(script, "reference")]
+
+
+def assert_equal(outcomes: list[Outcome], expected: list[Outcome]) -> None:
+    assert [o.tokens for o in outcomes] == [o.tokens for o in expected]
+    assert [o.finish for o in outcomes] == [o.finish for o in expected]
+
+
+@hypothesis_settings(max_examples=120, deadline=None)
+@given(cases())
+def test_greedy_against_reference(case: dict[str, Any]) -> None:
+    target = FakeTarget(VOCAB, supports_trees=case["supports_trees"])
+    requests, expected = make_requests(target, case, lambda rng: {"sampling": SamplingOptions()})
+    for request, outcome in zip(requests, expected, strict=True):
+        reference = greedy_reference(target, request.prompt, request.max_new_tokens, case["eos"])
+        assert outcome.tokens == reference
+    options = {name: case[name] for name in ("batch_size", "max_nodes", "adaptive")}
+    assert_equal(run(target, requests, **options), expected)
+
+
+def random_sampling(rng: random.Random) -> dict[str, Any]:
+    sampling = SamplingOptions(
+        temperature=rng.choice([0.0, 0.3, 0.7, 1.0, 1.5]),
+        top_k=rng.choice([0, 0, 3]),
+        top_p=rng.choice([1.0, 0.9, 0.5]),
+        min_p=rng.choice([0.0, 0.1]),
+        repetition_penalty=rng.choice([1.0, 1.0, 1.3]),
+        logit_bias=rng.choice([{}, {2: -3.0, 5: 2.5}]),
+        seed=rng.randrange(1000),
+        sample=rng.randrange(3),
+    )
+    processors = rng.choice([(), (), (NoRepeatNGramLogitsProcessor(2),), (CountingProcessor(),)])
+    bound = rng.randint(5, 120)
+    return {"sampling": sampling, "processors": processors, "stops": lambda: (StopAtSum(bound),)}
+
+
+@hypothesis_settings(max_examples=120, deadline=None)
+@given(cases())
+def test_sampling_and_processors_equal_plain(case: dict[str, Any]) -> None:
+    target = FakeTarget(VOCAB, supports_trees=case["supports_trees"])
+    requests, expected = make_requests(target, case, random_sampling)
+    options = {name: case[name] for name in ("batch_size", "max_nodes", "adaptive")}
+    assert_equal(run(target, requests, **options), expected)
+
+
+def test_processors_see_each_prefix_once_and_nothing_beyond_the_end() -> None:
+    target = FakeTarget(VOCAB)
+    alone, drafted = CountingProcessor(), CountingProcessor()
+    request = Request([1, 2], 10, SamplingOptions(), processors=[alone])
+    script = [*run(target, [request])[0].tokens, 3, 3, 3]
+    request.processors = [drafted]
+    with_script(request, script)
+    (outcome,) = run(target, [request])
+    assert outcome.tokens == script[:10] and outcome.stats is not None and outcome.stats.calls < 10
+    assert drafted.seen == alone.seen
+    assert len(alone.seen) == 10
+
+
+@pytest.mark.parametrize("end", range(1, 13))
+@pytest.mark.parametrize("how", ["eos", "stop", "length"])
+def test_every_stop_at_every_position_of_an_accepted_run(end: int, how: str) -> None:
+    target = FakeTarget(vocab_size=20_000, order=3)
+    script = greedy_reference(target, [7], 20, frozenset())
+    assert len(set(script)) == len(script), "positions must be told apart by their token"
+
+    class StopAt:
+        def push(self, token: int) -> str | None:
+            return "here" if token == script[end - 1] else None
+
+    request = Request(
+        [7],
+        max_new_tokens=end if how == "length" else 20,
+        sampling=SamplingOptions(),
+        eos_token_ids=frozenset({script[end - 1]} if how == "eos" else ()),
+        stops=[StopAt()] if how == "stop" else [],
+    )
+    with_script(request, script, seed=end, vocab=20_000)
+    (outcome,) = run(target, [request], max_nodes=32)
+    assert outcome.tokens == script[:end]
+    expected = {"eos": Finish("stop", script[end - 1]), "stop": Finish("stop", "here"), "length": Finish("length")}
+    assert outcome.finish == expected[how]
+
+
+def test_the_context_is_never_exceeded() -> None:
+    target = FakeTarget(VOCAB, max_length=10)
+    script = greedy_reference(target, [1, 2, 3], 30, frozenset())
+    request = Request([1, 2, 3], 30, SamplingOptions())
+    with_script(request, script)
+    (outcome,) = run(target, [request], max_nodes=32)
+    assert outcome.tokens == script[:8]  # the eighth needs no position
+    assert outcome.finish == Finish("length")
+    with pytest.raises(ValueError, match="11 tokens does not fit into the model's context of 10"):
+        run(target, [Request([1] * 11, 5, SamplingOptions())])
+    with pytest.raises(ValueError, match="empty prompt"):
+        run(target, [Request([], 5, SamplingOptions())])
+
+
+def test_accepted_tokens_save_calls_and_are_counted() -> None:
+    target = FakeTarget(VOCAB)
+    script = greedy_reference(target, [5], 40, frozenset())
+
+    class Perfect(ScriptedDrafter):
+        def propose(self, budget: Any) -> Any:
+            from copyspec.tree import DraftTree, Origin
+
+            at = len(self.output)
+            tokens = self.script[at : at + budget.max_nodes]
+            origins = [Origin(0, at + i) for i in range(len(tokens))]
+            return DraftTree(tokens, list(range(-1, len(tokens) - 1)), [0.9] * len(tokens), origins)
+
+    request = Request(
+        [5], 40, SamplingOptions(), sources=[Source(script, "edit")], drafter=lambda: Perfect(script, VOCAB, 1)
+    )
+    (outcome,) = run(target, [request], max_nodes=7)
+    stats = outcome.stats
+    assert stats is not None
+    assert outcome.tokens == script
+    assert stats.calls == stats.drafts == 5
+    assert stats.output_tokens == 40 and stats.accepted_tokens == 35
+    assert stats.accepted_per_position == [5] * 7
+    assert stats.accepted_by_source == {"edit": 35} == stats.drafted_by_source
+    # The target's own token continues the copy: it has its origin too.
+    assert [origin.offset for origin in outcome.origins] == list(range(40))
+
+
+def test_closing_the_iterator_frees_the_caches() -> None:
+    target = FakeTarget(VOCAB)
+    steps = decode(target, [Request([1], 50, SamplingOptions())])
+    next(steps)
+    steps.close()
+    assert target.sessions[0].closed
+
+
+@hypothesis_settings(max_examples=40, deadline=None)
+@given(case=cases(), gaps=st.lists(st.booleans(), max_size=30))
+def test_requests_may_come_late(case: dict[str, Any], gaps: list[bool]) -> None:
+    target = FakeTarget(VOCAB, supports_trees=case["supports_trees"])
+    requests, expected = make_requests(target, case, lambda rng: {"sampling": SamplingOptions()})
+    waiting = list(requests)
+
+    def coming() -> Iterator[Request | None]:
+        for nothing_now in [*gaps, *[False] * len(requests)]:
+            if nothing_now:
+                yield None
+            elif waiting:
+                yield waiting.pop(0)
+
+    running: set[int] = set()
+    tokens: list[list[int]] = [[] for _ in requests]
+    settings = DecodeSettings(draft=DraftOptions(max_nodes=case["max_nodes"]), batch_size=case["batch_size"])
+    for step in decode(target, coming(), settings):
+        for output in step:
+            tokens[output.row] += output.tokens
+            running.add(output.row)
+            if output.finish is not None:
+                running.discard(output.row)
+        assert len(running) <= case["batch_size"]
+    assert not waiting
+    assert tokens == [outcome.tokens for outcome in expected]
+    assert all(session.closed for session in target.sessions)
+
+
+def test_rows_are_taken_as_others_finish() -> None:
+    target = FakeTarget(VOCAB)
+    lengths = [3, 30, 4, 5, 6, 7, 8]
+    taken = []
+
+    def coming() -> Iterator[Request]:
+        for length in lengths:
+            taken.append(length)
+            yield Request([1, 2], length, SamplingOptions())
+
+    steps = finished = 0
+    for step in decode(target, coming(), DecodeSettings(batch_size=2)):
+        steps += 1
+        finished += sum(output.finish is not None for output in step)
+        assert len(taken) <= finished + 2  # no request is taken before there is room for it
+    # The long row runs beside all the others, which take their first step by themselves.
+    assert steps <= sum(lengths) - 30 + len(lengths)
+
+
+def test_a_failing_processor_frees_the_caches() -> None:
+    class Failing(LogitsProcessor):
+        def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            raise RuntimeError("processor failed")
+
+    target = FakeTarget(VOCAB)
+    with pytest.raises(RuntimeError, match="processor failed"):
+        run(target, [Request([1], 50, SamplingOptions(), processors=[Failing()])])
+    assert target.sessions[0].closed
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        (DraftTree([1, 2], [ROOT, 1], [0.5, 0.5], [None, None]), "node 1 has parent 1; a parent is -1 or a node"),
+        (DraftTree([1, 1], [ROOT, ROOT], [0.5, 0.5], [None, None]), "node 1 repeats token 1 among the children"),
+        (DraftTree([1], [ROOT], [0.5]), r"differ in length: \[0, 1\]"),
+        (
+            DraftTree([1, 12], [ROOT, 0], [0.5, 0.5], [None, None]),
+            "12 is no token id of the model: those go from 0 to 11",
+        ),
+        (DraftTree([-1], [ROOT], [0.5], [None]), "-1 is no token id of the model"),
+    ],
+)
+def test_a_wrong_draft_tree_is_named(tree: DraftTree, message: str) -> None:
+    class Wrong(ScriptedDrafter):
+        def propose(self, budget: Budget) -> DraftTree:
+            return tree if self.output else DraftTree([1], [ROOT], [0.5], [None])
+
+    target = FakeTarget()
+    request = Request([1], 8, SamplingOptions(), drafter=lambda: Wrong([], 12, 1.0))
+    with pytest.raises(ValueError, match=f"Wrong proposed a wrong draft tree: .*{message}"):
+        list(decode(target, [request]))
+    assert all(session.closed for session in target.sessions)
+
+
+def test_drafting_pauses_where_nothing_is_accepted() -> None:
+    target = FakeTarget(VOCAB)
+    wrong = [(token + 1) % VOCAB for token in greedy_reference(target, [5], 400, frozenset())]
+    request = Request([5], 400, SamplingOptions())
+    with_script(request, wrong)
+    (outcome,) = run(target, [request], max_nodes=8, adaptive=True)
+    assert outcome.stats is not None and outcome.stats.calls == 400
+    assert outcome.stats.drafts < 60
+
+
+def test_margins_show_the_token_and_its_runner_up() -> None:
+    target = FakeTarget(VOCAB)
+    for sampling in (SamplingOptions(), SamplingOptions(repetition_penalty=1.2)):
+        request = Request([5, 6], 6, sampling)
+        margins, tokens = [], []
+        for step in decode(target, [request], DecodeSettings(keep_margins=True)):
+            margins += step[0].margins
+            tokens += step[0].tokens
+        assert [margin.token for margin in margins] == tokens
+        assert all(margin.score > margin.runner_up_score for margin in margins)
+    logits = target.logits([5, 6])
+    request = Request([5, 6], 1, SamplingOptions())
+    (step,) = decode(target, [request], DecodeSettings(keep_margins=True))
+    assert step[0].margins[0].score == logits.max()
+
+
+@given(st.lists(st.booleans(), max_size=12))
+def test_few_rows_move_where_others_leave(goes_on: list[bool]) -> None:
+    going = _going(goes_on)
+    assert sorted(going) == [index for index, goes in enumerate(goes_on) if goes]
+    assert sum(place != row for place, row in enumerate(going)) == sum(not goes for goes in goes_on[: len(going)])

@@ -1,0 +1,187 @@
+"""The controller in simulated time: what wrong drafts may cost at most, and that right ones are found again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.speed.prompts import Case
+from benchmarks.speed.simulation import DEVICES, AlwaysWrong, Device, Outcome, simulate
+from copyspec.budget import Budget, CostModel
+from copyspec.decoding.pacing import LOOKS, PROBE_NODES, SHARE, Pacer, fit
+from copyspec.decoding.requests import RowStats
+from copyspec.drafters.base import Drafter
+from copyspec.engine.results import Stats
+from copyspec.options import DraftOptions
+from copyspec.sources import Source
+from copyspec.tree import EMPTY, DraftTree
+
+
+def case(tokens: int = 100, seed: int = 0) -> Case:
+    """A text of its own tokens: nothing in it can be copied."""
+    rng = random.Random(seed)
+    prompt = [rng.randrange(1, 1000) for _ in range(60)]
+    return Case(prompt, (Source(prompt, "prompt"),), [*rng.sample(range(1000, 2000), tokens - 1), 0])
+
+
+def run(cases: Sequence[Case], device: Device, make: object, nodes: int = 32, batch_size: int = 1) -> Outcome:
+    """All cases with one cost model, as an engine has it."""
+    costs, whole = CostModel(), Outcome([], 0.0)
+    for start in range(0, len(cases), batch_size):
+        part = cases[start : start + batch_size]
+        one = simulate(part, device, DraftOptions(nodes), costs, make, batch_size=batch_size)  # type: ignore[arg-type]
+        whole.seconds += one.seconds
+        whole.stats += one.stats
+    return whole
+
+
+def wrong(width: int, case: Case, eos: frozenset[int]) -> Drafter:
+    return AlwaysWrong(case, width=width)
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize(("nodes", "width"), [(1, 1), (4, 1), (32, 1), (32, 4), (64, 16)])
+@pytest.mark.parametrize("name", list(DEVICES))
+def test_a_drafter_that_is_always_wrong_costs_little(name: str, nodes: int, width: int, batch_size: int) -> None:
+    cases = [case(seed=seed) for seed in range(4)]
+    plain = run(cases, DEVICES[name], None, nodes=0, batch_size=batch_size)
+    drafted = run(cases, DEVICES[name], partial(wrong, width), nodes, batch_size)
+    assert plain.seconds / drafted.seconds >= 0.965
+
+
+def test_wrong_drafts_become_few_and_small() -> None:
+    """Counts in simulated time are the same in every run: after a few tries a pass in sixteen or so is a probe."""
+    (stats,) = run([case(400)], DEVICES["cpu-bfloat16"], partial(wrong, 1)).stats
+    assert stats.accepted_tokens == 0 and stats.calls == 400
+    assert stats.drafted_tokens < 120 and stats.drafts < 40
+    assert stats.decisions["paused"] > 340 and 3 <= stats.decisions["probed"] < 30
+    assert stats.trust < 0.5 and -4.0 < stats.earned_calls < 0.0
+    assert sum(stats.decisions.values()) == 399, "the last token is the target's own"
+
+
+def test_a_drafter_that_becomes_right_is_believed_again() -> None:
+    class Late(AlwaysWrong):
+        """Wrong for 150 tokens, then right."""
+
+        def __init__(self, case: Case, eos: frozenset[int]) -> None:
+            super().__init__(case)
+            self.output, self.at = list(case.recorded or ()), 0
+
+        def propose(self, budget: Budget) -> DraftTree:
+            if self.at < 150:
+                return super().propose(budget)
+            tokens = self.output[self.at : self.at + budget.max_nodes]
+            scores = [0.95 ** (depth + 1) for depth in range(len(tokens))]
+            return DraftTree(tokens, range(-1, len(tokens) - 1), scores, [None] * len(tokens))
+
+        def accept(self, tokens: Sequence[int]) -> None:
+            self.at += len(tokens)
+
+    for name in ("cpu-bfloat16", "gpu"):
+        (stats,) = run([case(400)], DEVICES[name], Late).stats
+        assert stats.calls < 150 + 32 + 2 + 40, "at most the longest pause, and back at full length within a few calls"
+        assert stats.trust > 0.8 and stats.earned_calls > 150
+
+
+def test_uncopyable_text_is_as_fast_as_plain_decoding() -> None:
+    from copyspec.drafters import create
+
+    cases = [case(seed=seed) for seed in range(3)]
+    for device in DEVICES.values():
+        for noise in (0.0, 0.2):
+            noisy = replace(device, noise=noise)
+            plain = run(cases, noisy, None, nodes=0)
+            copied = run(cases, noisy, lambda case, eos: create(case.sources, eos))
+            ratio = plain.seconds / copied.seconds
+            assert ratio >= (0.975 if noise == 0.0 else 0.94)  # two runs of noisy passes differ by themselves
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8), st.floats(0, 3), st.floats(0, 0.2)), max_size=200),
+    st.floats(0.0, 4.0),
+)
+def test_the_loss_is_bounded_whatever_comes(calls: list[tuple[int, int, float, float]], start: float) -> None:
+    """At any moment at most `start` and SHARE per call are lost, beyond one look and one draft within the allowance."""
+    pacer = Pacer(start)
+    for count, (drafted, accepted, cost, look) in enumerate(calls, start=1):
+        if not pacer.wants_draft():
+            continue
+        scores = [0.9 ** (depth + 1) for depth in range(drafted)]
+        tree = DraftTree(range(drafted), range(-1, drafted - 1), scores, [None] * drafted)
+        paid = min(cost, pacer.allowance)
+        pacer.observe(tree, tree, range(min(accepted, drafted)), paid if drafted else 0.0, look)
+        assert pacer.earned >= -(start + SHARE * count) - look - 1e-9
+
+
+def test_the_widest_tree_is_paid_by_all_rows() -> None:
+    """A draft of one row holds up seven others: worth it alone, not for eight."""
+    tree = DraftTree([5, 6], [-1, 0], [0.5, 0.3], [None, None])
+    costs = Budget(2, [1.0, 1.1, 1.15])
+    alone, _ = fit([Pacer()], [tree], costs)
+    assert len(alone[0]) == 2
+    together, _ = fit([Pacer() for _ in range(8)], [tree, *[EMPTY] * 7], costs)
+    assert together == [EMPTY] * 8
+    everybody, _ = fit([Pacer() for _ in range(8)], [tree] * 8, costs)
+    assert [len(each) for each in everybody] == [2] * 8
+    assert fit([None] * 2, [tree, EMPTY], Budget(2)) == ([tree, EMPTY], 2), "without costs nothing is cut"
+
+
+def test_a_tree_is_cut_to_its_likeliest_nodes_and_what_is_left_allows() -> None:
+    tree = DraftTree([5, 6, 7, 8], [-1, 0, -1, 2], [0.6, 0.1, 0.3, 0.25], [None] * 4)
+    (cut,), allowed = fit([Pacer(0.25)], [tree], Budget(4, [1.0, 1.1, 1.2, 1.3, 1.4]))
+    assert (list(cut.tokens), list(cut.parents), allowed) == ([5, 7], [-1, -1], 2)
+    assert fit([Pacer(0.05)], [tree], Budget(4, [1.0, 1.1, 1.2, 1.3, 1.4])) == ([EMPTY], 0)
+
+
+def test_claims_are_weighed_by_the_record() -> None:
+    pacer, tree = Pacer(), DraftTree([5, 6], [-1, 0], [0.9, 0.81], [None, None])
+    assert pacer.believed(tree) == pytest.approx([0.9, 0.81])
+    for _ in range(20):
+        pacer.observe(tree, tree, [], 0.1, 0.0)
+    assert pacer.trust < 0.2
+    assert pacer.is_probe and pacer.believed(tree) == pytest.approx([0.9, 0.81]), "a probe is made as if believed"
+    (probe,), _ = fit([pacer], [DraftTree(range(8), range(-1, 7), [0.9] * 8, [None] * 8)], Budget(8, [1.0] * 9))
+    assert len(probe) <= PROBE_NODES
+    pacer.observe(tree, tree, [0, 1], 0.0, 0.0)
+    worth = pacer.believed(tree)
+    assert worth[0] == pytest.approx(0.9 * pacer.trust) and worth[1] == pytest.approx(0.81 * pacer.trust**2)
+
+
+def test_looks_are_rationed_by_what_they_cost() -> None:
+    def looks(cost: float) -> int:
+        pacer, count = Pacer(), 0
+        for _ in range(300):
+            if pacer.wants_draft():
+                count += 1
+                pacer.observe(EMPTY, EMPTY, [], 0.0, cost)
+        return count
+
+    assert looks(0.5 * LOOKS) == 300
+    assert looks(4 * LOOKS) == 75
+
+
+def test_decisions_are_in_the_stats() -> None:
+    (row,) = run([case(200)], DEVICES["cpu-float32"], partial(wrong, 1)).stats
+    told = Stats.of_row(row).to_dict()
+    assert set(told["decisions"]) <= {"drafted", "probed", "nothing", "unprofitable", "paused"}  # type: ignore[call-overload]
+    costs = told["pass_costs"]
+    assert isinstance(costs, dict) and costs[0] == 1.0
+    assert costs[1] == pytest.approx(1.1, rel=0.1), "as the device has it"
+    assert told["pass_seconds"] == pytest.approx(0.17, rel=0.1)
+    assert told["trust"] < 0.5 and told["saved_passes"] < 0 and told["mean_allowed_nodes"] > 0  # type: ignore[operator]
+
+
+def test_stats_of_two_rows_add_up_to_what_was_last_measured() -> None:
+    costs = {0: 1.0, 4: 2.0}
+    first = RowStats(decisions={"drafted": 2}, call_costs=costs, call_seconds=1.0, trust=0.5, earned_calls=2.0)
+    second = RowStats(decisions={"drafted": 1, "paused": 3}, call_costs={0: 1.0}, call_seconds=3.0, earned_calls=-1.0)
+    both = first + second
+    assert (both.decisions, both.earned_calls) == ({"drafted": 3, "paused": 3}, 1.0)
+    assert (both.call_costs, both.call_seconds, both.trust) == ({0: 1.0}, 3.0, 1.0)
+    assert (first + RowStats()).call_costs == first.call_costs

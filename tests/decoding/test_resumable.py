@@ -1,0 +1,150 @@
+"""Resumable outputs: whatever was decoded, taken back or drafted before, the tokens are those of decoding afresh."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from copyspec import drafters
+from copyspec.budget import Budget, CostModel
+from copyspec.decoding.requests import Request, RowStats
+from copyspec.decoding.resumable import Resumable
+from copyspec.drafters.following import FollowingDrafter
+from copyspec.engine.turns import Turn
+from copyspec.options import DraftOptions, SamplingOptions
+from copyspec.sources import Source
+from copyspec.verification.noise import gumbel
+from tests.helpers.fakes import DEVICE, FakeTarget
+
+VOCABULARY = 12
+EOS = 3
+LIMIT = 24
+
+
+def afresh(target: FakeTarget, prompt: list[int], output: list[int], sampling: SamplingOptions) -> list[int]:
+    """The whole output behind `output`, one token after the other. Noise is keyed by the output's positions."""
+    tokens = list(output)
+    while len(tokens) < LIMIT and (not tokens or tokens[-1] != EOS or len(tokens) <= len(output)):
+        scores = target.logits([*prompt, *tokens])
+        if not sampling.is_greedy:
+            scores = scores / sampling.temperature + gumbel(sampling.seed, 0, [len(tokens)], VOCABULARY, DEVICE)[0]
+        tokens.append(int(scores.argmax()))
+    return tokens
+
+
+def resumable(target: FakeTarget, prompt: list[int], sampling: SamplingOptions) -> Resumable:
+    sources = [Source([5, 6, 7, 8, 5, 6], "reference"), Source(prompt, "prompt")]
+
+    def request() -> Request:
+        return Request(prompt, LIMIT, sampling, frozenset([EOS]), sources, lambda: drafters.create(sources, [EOS]))
+
+    return Resumable(target, request, DraftOptions(adaptive=False), CostModel(), Turn(list))
+
+
+@given(
+    prompt=st.lists(st.integers(4, VOCABULARY - 1), min_size=1, max_size=5),
+    moves=st.lists(
+        st.tuples(
+            st.integers(0, LIMIT - 1),  # how much of the last output is kept
+            st.lists(st.integers(4, VOCABULARY - 1), max_size=3),  # and what comes behind it
+            st.integers(1, 9),  # tokens that are decoded then
+            st.booleans(),  # whether what was there is expected again
+        ),
+        max_size=6,
+    ),
+    temperature=st.sampled_from([0.0, 1.0]),
+    trees=st.booleans(),
+)
+def test_tokens_are_those_of_decoding_afresh(
+    prompt: list[int], moves: list[tuple[int, list[int], int, bool]], temperature: float, trees: bool
+) -> None:
+    target = FakeTarget(VOCABULARY, supports_trees=trees)
+    sampling = SamplingOptions(temperature=temperature, seed=7)
+    text = resumable(target, prompt, sampling)
+    last: list[int] = []
+    for kept, added, count, expects in [(0, [], 4, False), *moves]:
+        start = [token for token in [*last[:kept], *added] if token != EOS][: LIMIT - 1]
+        text.go_to(start, last[len(start) :] if expects else ())
+        whole = afresh(target, prompt, start, sampling)
+        while len(text.output) < len(start) + count and text.finish is None:
+            text.step()
+        known = list(text.output)
+        assert known == whole[: len(known)]
+        assert (text.finish is not None) == (len(known) == len(whole))
+        assert len(known) >= min(len(whole), len(start) + count)
+        last = known
+    assert len(target.sessions) == 1
+    assert text.stats.calls == target.sessions[0].calls
+    text.close()
+    assert target.sessions[0].closed
+
+
+def test_what_stays_is_not_computed_again() -> None:
+    target = FakeTarget(VOCABULARY)
+    text = resumable(target, [5, 6, 7], SamplingOptions())
+    text.go_to([])
+    while text.finish is None and len(text.output) < 10:
+        text.step()
+    calls, known = text.stats.calls, list(text.output)
+    assert len(known) > 3
+    text.go_to(known[:2])
+    assert list(text.output) == known and text.stats.calls == calls
+    text.go_to([*known[:2], 9])
+    assert target.sessions[0].lengths == [3 + 2]
+    text.go_to(known[:2])  # what was given behind it is not what follows
+    assert list(text.output) == known[:2]
+
+
+def test_an_expected_text_is_verified_in_one_call() -> None:
+    target = FakeTarget(VOCABULARY)
+    whole = afresh(target, [5, 6, 7], [], SamplingOptions())
+    text = resumable(target, [5, 6, 7], SamplingOptions())
+    text.go_to([], whole)
+    text.step()
+    assert list(text.output) == whole and text.finish is not None
+    assert text.stats.accepted_by_source["guess"] == len(whole) - 1
+
+
+def test_stepping_needs_an_output_that_goes_on() -> None:
+    text = resumable(FakeTarget(VOCABULARY), [5], SamplingOptions())
+    with pytest.raises(RuntimeError, match="go_to"):
+        text.step()
+    text.go_to([5] * LIMIT)
+    assert text.finish is not None and text.finish.reason == "length"
+    with pytest.raises(RuntimeError, match="go_to"):
+        text.step()
+
+
+def test_the_follower_drafts_until_it_was_wrong() -> None:
+    drafter = FollowingDrafter()
+    drafter.expect([1, 2, 3, 4])
+    assert list(drafter.propose(Budget(2)).tokens) == [1, 2]
+    drafter.accept([1])
+    assert list(drafter.propose(Budget(8)).tokens) == [2, 3, 4]
+    assert len(drafter.propose(Budget(8, costs=[1.0, *[5.0] * 8]))) == 0
+    drafter.accept([2, 9])
+    assert len(drafter.propose(Budget(8))) == 0
+
+
+def test_counters_add_up() -> None:
+    first = RowStats(calls=2, accepted_per_position=[1], drafted_by_source={"prompt": 3}, draft_seconds=0.5)
+    second = RowStats(calls=1, accepted_per_position=[2, 2], drafted_by_source={"edit": 1, "prompt": 1})
+    assert first + second == RowStats(
+        calls=3, accepted_per_position=[3, 2], drafted_by_source={"prompt": 4, "edit": 1}, draft_seconds=0.5
+    )
+
+
+def test_noise_of_any_position_can_come_next() -> None:
+    from copyspec.tree import EMPTY
+    from copyspec.verification.picking import Picker
+
+    sampling = SamplingOptions(temperature=1.0, seed=3)
+    logits = torch.zeros(1, VOCABULARY)
+    plain, shifted = (Picker(sampling, [], start, 5, DEVICE) for start in ([1, 2], [1, 2, 3, 4]))
+    shifted.key_noise_from(2)
+    for token in (4, 5):
+        assert torch.equal(plain.scores(logits, EMPTY), shifted.scores(logits, EMPTY))
+        plain.append(token)
+        shifted.append(token)

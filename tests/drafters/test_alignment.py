@@ -1,0 +1,123 @@
+"""Alignment and suffix matches against slow references."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from copyspec.drafters.copying.alignment import NEAR, SOON, Alignment
+from copyspec.drafters.copying.context import BORDER, Corpus
+from copyspec.drafters.copying.suffix import LONGEST, RECENT, matches
+from copyspec.sources import Source
+
+tokens_of_four = st.lists(st.integers(0, 3), max_size=40)
+
+
+def edit_costs(source: Sequence[int], output: Sequence[int], costs: Sequence[int] | None = None) -> list[int]:
+    """D[j] of every prefix source[:j], by the textbook table; `costs`: its first row."""
+    costs = list(range(len(source) + 1)) if costs is None else list(costs)
+    for token in output:
+        row = [costs[0] + 1]
+        for j in range(1, len(costs)):
+            row.append(min(costs[j] + 1, costs[j - 1] + (source[j - 1] != token), row[-1] + 1))
+        costs = row
+    return costs
+
+
+@settings(max_examples=200, deadline=None)
+@given(source=tokens_of_four, output=tokens_of_four)
+def test_alignment_against_the_table(source: list[int], output: list[int]) -> None:
+    alignment = Alignment(source)
+    alignment.extend(output)
+    expected = edit_costs(source, output)
+    assert (alignment.start, (alignment.costs + expected[0]).tolist()) == (0, expected)
+    assert alignment.least() == min(expected)
+    assert alignment.best() == expected.index(min(expected))
+    assert alignment.near() == {
+        j: cost - min(expected) for j, cost in enumerate(expected) if cost <= min(expected) + NEAR
+    }
+
+
+@settings(max_examples=50, deadline=None)
+@given(edits=st.lists(st.tuples(st.integers(0, 299), st.sampled_from("sid")), max_size=8))
+def test_a_band_holds_the_best_position(edits: list[tuple[int, str]]) -> None:
+    source = [index * 7 % 31 for index in range(300)]
+    output = list(source)
+    for position, kind in sorted(edits, reverse=True):
+        output[position : position + (kind != "i")] = [] if kind == "d" else [99]
+    alignment = Alignment(source, band=16)
+    for count, token in enumerate(output, start=1):
+        alignment.extend([token])
+        assert len(alignment) <= 4 * 16 + 1
+        if count % 37 == 0 or count == len(output):
+            expected = edit_costs(source, output[:count])
+            assert alignment.least() == min(expected)
+            assert alignment.best() == expected.index(min(expected))
+
+
+def test_a_band_starts_anew_where_the_output_stands() -> None:
+    source = list(range(1000))
+    alignment = Alignment(source, band=16)
+    alignment.stand(600)
+    assert alignment.holds(600) and alignment.holds(584) and not alignment.holds(583) and not alignment.holds(617)
+    alignment.extend(source[600:650])
+    assert alignment.best() == 650
+    alignment.stand(650)
+    assert alignment.best() == 650
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    source=tokens_of_four,
+    before=tokens_of_four,
+    after=st.lists(st.integers(0, 3), max_size=SOON + 4),
+    place=st.integers(0, 40),
+)
+def test_what_is_near_a_place_where_the_output_stood(
+    source: list[int], before: list[int], after: list[int], place: int
+) -> None:
+    place = min(place, len(source))
+    alignment = Alignment(source)
+    alignment.extend(before)
+    alignment.stand(place)
+    alignment.extend(after)
+    costs = edit_costs(source, after, [abs(position - place) for position in range(len(source) + 1)])
+    assert alignment.near() == {j: cost - min(costs) for j, cost in enumerate(costs) if cost <= min(costs) + NEAR}
+
+
+def slow_matches(text: list[int]) -> dict[int, int]:
+    """Match length at every place of `text`, by comparing backwards."""
+    found = {}
+    for place in range(1, len(text)):
+        length = 0
+        while length < min(place, LONGEST) and text[place - 1 - length] == text[-1 - length] != BORDER:
+            length += 1
+        if length:
+            found[place] = length
+    return found
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    reference=st.lists(st.integers(0, 2), max_size=25),
+    prompt=st.lists(st.integers(0, 2), max_size=25),
+    output=st.lists(st.integers(0, 2), max_size=25),
+)
+def test_matches_against_comparing_backwards(reference: list[int], prompt: list[int], output: list[int]) -> None:
+    # A prompt that quotes the reference is indexed but once: keep such cases for their own test.
+    corpus = Corpus([Source(reference[:7], "reference"), Source(prompt, "prompt")], None)
+    corpus.extend(output)
+    assert dict(matches(corpus)) == slow_matches(corpus.tokens)
+
+
+def test_many_places_keep_the_longest_and_latest() -> None:
+    text = [0, 1, 2, 0, 1, 3] * 200
+    corpus = Corpus([Source([*text, 5, 2, 0, 1], "prompt")], None)
+    found, expected = dict(matches(corpus)), slow_matches(corpus.tokens)
+    assert all(expected[place] == length for place, length in found.items())
+    for length in set(expected.values()):
+        places = sorted(place for place, other in expected.items() if other == length)
+        kept = sorted(place for place, other in found.items() if other == length)
+        assert kept == places[-len(kept) :] and len(kept) >= min(len(places), RECENT)

@@ -1,0 +1,94 @@
+"""The datastore's words beside copies: what they say, how likely it is, and that a store that is wrong is outvoted."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.replay.run import Tally, replay
+from copyspec.budget import Budget
+from copyspec.drafters import create
+from copyspec.drafters.base import Drafter
+from copyspec.drafters.predictors.datastore_words import DatastorePredictor
+from copyspec.retrievers import Datastore
+from copyspec.sources import Source
+
+STORED = [[1, 2, 3, 4, 5, 6], [1, 2, 3, 7, 8], [9, 2, 3, 4, 6]]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Datastore:
+    return Datastore.create(tmp_path_factory.mktemp("store"), STORED)
+
+
+def test_words_are_what_followed_and_deeper_words_follow_theirs(store: Datastore) -> None:
+    predictor = DatastorePredictor(store, [1, 2, 3])
+    words = dict(predictor.words(()) or ())
+    assert set(words) == {4, 7} and words[4] > words[7] and sum(words.values()) < 1
+    assert {token for token, _ in predictor.words((4,)) or ()} == {5, 6}
+    assert [token for token, _ in predictor.words((7,)) or ()] == [8]
+    assert predictor.words((5,)) is None and predictor.words((7, 8)) is None
+    predictor.follow([4])
+    assert {token for token, _ in predictor.words(()) or ()} == {5, 6}
+    predictor.follow([100])
+    assert predictor.words(()) is None
+    assert DatastorePredictor(store, []).words(()) is None
+
+
+@given(context=st.lists(st.integers(0, 9), max_size=6), path=st.lists(st.integers(0, 9), max_size=3))
+def test_probabilities_are_at_most_one(store: Datastore, context: list[int], path: list[int]) -> None:
+    words = DatastorePredictor(store, context).words(tuple(path)) or []
+    assert sum(probability for _, probability in words) <= 1 and [p for _, p in words] == sorted(
+        [p for _, p in words], reverse=True
+    )
+
+
+def calls(drafter: Drafter, output: list[int]) -> int:
+    tally = Tally()
+    replay(drafter, output, Budget(16), tally)
+    return tally.calls
+
+
+def test_a_store_helps_where_it_is_right_and_costs_nothing_where_it_is_wrong(tmp_path: Path) -> None:
+    rng = random.Random(0)
+    known = [rng.randrange(200) for _ in range(400)]
+    prompt, output = [rng.randrange(200) for _ in range(300)], known[100:300]
+    quoted = prompt[50:250]
+    right = Datastore.create(tmp_path / "right", [known])
+    # A store that knows the prompt's tokens in another order: it says something after each, and never the right one.
+    pairs = [[token, (token + 1) % 200] * 3 for token in range(200)]
+    wrong = Datastore.create(tmp_path / "wrong", pairs)
+
+    def both(store: Datastore) -> Drafter:
+        sources = [Source(prompt, "prompt")]
+        return create(sources, frozenset({999}), predictors=[lambda: DatastorePredictor(store, prompt)])
+
+    def copies() -> Drafter:
+        return create([Source(prompt, "prompt")], frozenset({999}))
+
+    assert calls(both(right), output) < 0.2 * calls(copies(), output)
+    assert calls(both(wrong), quoted) <= calls(copies(), quoted) + 2
+
+
+def test_a_store_of_unrelated_text_costs_an_edited_text_next_to_nothing(tmp_path: Path) -> None:
+    """A changed token now and then, and a store that says something of every token."""
+    rng = random.Random(1)
+    text = [rng.randrange(150) for _ in range(600)]
+    output = [rng.randrange(150) if rng.random() < 0.06 else token for token in text]
+    unrelated = Datastore.create(tmp_path / "store", [[rng.randrange(150) for _ in range(5000)] for _ in range(4)])
+    sources, eos = [Source(text, "edit")], frozenset({999})
+    alone = calls(create(sources, eos), output)
+    both = calls(create(sources, eos, predictors=[lambda: DatastorePredictor(unrelated, [])]), output)
+    assert alone < 0.25 * len(output) and both <= 1.02 * alone
+
+
+def test_behind_a_draft_few_places_say_less_than_many(tmp_path: Path) -> None:
+    store = Datastore.create(tmp_path / "store", [[1, 2, 3, 4], [1, 2, 5, 6], [1, 2, 5, 6]])
+    predictor = DatastorePredictor(store, [1, 2])
+    ((_, one),), ((_, two),) = predictor.words((3,)) or (), predictor.words((5,)) or ()
+    ((_, directly),) = DatastorePredictor(store, [1, 2, 3]).words(()) or ()
+    assert one < two < directly

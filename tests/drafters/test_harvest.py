@@ -1,0 +1,90 @@
+"""Harvest: the target's runners-up are drafted later, and nothing is read back for drafters that do not ask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from copyspec.decoding.requests import Request, RowStats
+from copyspec.decoding.row import Row
+from copyspec.drafters import create
+from copyspec.drafters.base import Drafter
+from copyspec.drafters.blend import BlendDrafter, PredictorDrafter
+from copyspec.drafters.predictors.harvest import Harvester, PoolPredictor
+from copyspec.options import SamplingOptions
+from copyspec.sources import Source
+from copyspec.targets import wrap
+from copyspec.tree import ROOT, DraftTree
+from tests.helpers.decoded import decoded
+from tests.helpers.models import VOCAB_SIZE, random_ids, tiny
+
+
+def run(model: PreTrainedModel, requests: Sequence[Request]) -> list[tuple[list[int], RowStats]]:
+    return decoded(wrap(model), requests, 8, batch_size=2)
+
+
+def drafting(request: Request, shape: str) -> Callable[[], Drafter]:
+    if shape == "pool":
+        return lambda: PredictorDrafter([PoolPredictor(request.prompt)])
+    return lambda: BlendDrafter(request.sources, [PoolPredictor(request.prompt)], eos=None)
+
+
+def test_pool_says_what_was_likely_after_the_same_token() -> None:
+    pool = PoolPredictor([4, 5])
+    assert pool.words(()) is None and not pool.read(DraftTree())
+    tree = DraftTree([6, 7], [ROOT, 0], [0.5] * 2, [None] * 2)
+    pool.harvest(tree, [[(9, 0.5), (6, 0.4)], [(8, 0.9)], [(5, 0.7), (1, 0.2)]])
+    pool.follow([9])
+    assert pool.words(()) is None
+    pool.follow([6])
+    assert [token for token, _ in pool.words(()) or ()] == [8]
+    assert [token for token, _ in pool.words((2, 7)) or ()] == [5, 1]
+    assert [token for token, _ in pool.words((7, 5)) or ()] == [9, 6]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("shape", ["pool", "blend"])
+def test_output_equals_plain_decoding(shape: str, temperature: float) -> None:
+    model = tiny("llama")
+    prompts = [random_ids(length, seed=length) for length in (1, 5, 9)]
+    requests = [
+        Request(
+            prompt, 40, SamplingOptions(temperature, seed=3, sample=row), frozenset({5}), [Source(prompt, "prompt")]
+        )
+        for row, prompt in enumerate(prompts)
+    ]
+    expected = [tokens for tokens, _ in run(model, requests)]
+    for request in requests:
+        request.drafter = drafting(request, shape)
+    drafted = run(model, requests)
+    assert [tokens for tokens, _ in drafted] == expected
+    assert sum(stats.drafted_by_source.get("pool", 0) for _, stats in drafted) > 0
+
+
+def test_a_target_that_looks_at_one_token_is_always_known_the_second_time() -> None:
+    """Without attention the next token depends on the last one alone: the pool is then always right."""
+    model = tiny("llama")
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight.zero_()
+    request = Request([7], 60, SamplingOptions())
+    ((expected, _),) = run(model, [request])
+    request.drafter = drafting(request, "pool")
+    ((tokens, stats),) = run(model, [request])
+    assert tokens == expected
+    assert stats.accepted_by_source == {"pool": stats.accepted_tokens}
+    assert stats.calls <= len(set(tokens)) + 60 // 2
+
+
+def test_nothing_is_read_back_for_drafters_that_do_not_ask() -> None:
+    target = wrap(tiny("llama"))
+    source = [Source([7, 8], "prompt")]
+    silent = BlendDrafter(source, [], eos=None)
+    assert isinstance(silent, Harvester) and silent.alternatives == 0
+    for drafter in (create(source, []), silent):
+        row = Row(0, Request([7, 8], 4, SamplingOptions(), drafter=lambda made=drafter: made), target)  # type: ignore[misc]
+        logits = torch.full((1, VOCAB_SIZE), float("nan"), device="meta")
+        row.harvest(DraftTree(), logits)  # a read of a meta tensor would raise

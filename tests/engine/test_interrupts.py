@@ -1,0 +1,80 @@
+"""Interrupts: Ctrl-C at any moment leaves the locks free, the model as it came, and the next output right."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+
+# The interrupts come at random moments of the main thread, between any two instructions; another one decodes meanwhile.
+SCRIPT = """
+import random, signal, sys, threading, time
+sys.path.insert(0, "tests")
+import torch
+torch.set_num_threads(2)
+from tests.helpers.tiny import tiny_model, tiny_tokenizer
+import copyspec
+from copyspec.engine import threads
+from copyspec.engine.language import Language
+
+Language.ngrams = None
+threads.allowed = lambda: 2
+model = tiny_model()
+engine = copyspec.Engine(model, tiny_tokenizer())
+OPTIONS = {"max_new_tokens": 10, "ignore_eos": True}
+CALLS = [{}, {"draft_model": "layers:1"}, {"threads": 1, "drafter": "none"}]
+expected = engine.generate("a b a b", **OPTIONS).token_ids
+attributes = {name: sorted(vars(module)) for name, module in model.named_modules()}
+config = model.config.to_dict()
+wrong, done, made = [], threading.Event(), [0]
+
+def decode():
+    while not done.is_set():
+        if engine.generate("a b a b", **OPTIONS).token_ids != expected:
+            wrong.append(1)
+        made[0] += 1
+
+other = threading.Thread(target=decode)
+other.start()
+random.seed(int(sys.argv[1]))
+interrupts = 0
+end = time.process_time() + float(sys.argv[2])
+while time.process_time() < end:
+    try:
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0005, 0.06))
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        while True:
+            engine.generate("a b a b", **CALLS[interrupts % 3], **OPTIONS)
+            for chunk in engine.stream("a b a b", **OPTIONS):
+                pass
+    except KeyboardInterrupt:
+        interrupts += 1
+    if torch.get_num_threads() != 2:
+        wrong.append(torch.get_num_threads())
+        torch.set_num_threads(2)
+before = made[0]
+limit = time.monotonic() + 60
+while made[0] < before + 2 and time.monotonic() < limit:
+    time.sleep(0.01)
+assert made[0] >= before + 2, "the other thread waits for a lock that nobody has"
+done.set()
+other.join(60)
+for options in CALLS:
+    assert engine.generate("a b a b", **options, **OPTIONS).token_ids == expected
+assert {name: sorted(vars(module)) for name, module in model.named_modules()} == attributes
+assert model.config.to_dict() == config and not wrong, wrong
+print("interrupts", interrupts)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no interval timer")
+def test_interrupts_at_any_moment() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", SCRIPT, "0", "4"], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+    name, _, count = done.stdout.strip().rpartition(" ")
+    assert name == "interrupts" and int(count) >= 5, done.stderr

@@ -1,0 +1,170 @@
+"""Exact enumeration for rules of verification: every outcome of the randomness once, with its probability."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+import torch
+
+from copyspec.tree import ROOT, DraftTree, Sampled
+from copyspec.verification.classic.candidates import Chance
+from copyspec.verification.classic.rules import Rule
+from copyspec.verification.classic.sampled import draw
+from copyspec.verification.walk import walk
+
+T = TypeVar("T")
+VOCAB = 5
+EXACT = 1e-6  # total variation that float32 may leave
+
+# A toy in which every mistake of `test_verification_traps` shows: the target's P and the drafter's Q.
+P = torch.tensor([7.0, 8.0, 7.0, 3.0, 1.0]) / 26
+Q = torch.tensor([5.0, 2.0, 4.0, 2.0, 11.0]) / 24
+
+
+class Branching:
+    """A Chance that follows scripted choices, then the first possible one, and notes the others."""
+
+    def __init__(self, script: Sequence[int]) -> None:
+        self._script = script
+        self._taken: list[int] = []
+        self.others: list[list[int]] = []
+        self.weight = 1.0
+
+    def accepts(self, probability: float) -> bool:
+        assert 0.0 <= probability <= 1.0
+        return self._choose([1.0 - probability, probability]) == 1
+
+    def token(self, probabilities: torch.Tensor) -> int:
+        exact = probabilities.double()
+        return self._choose((exact / exact.sum()).tolist())
+
+    def _choose(self, weights: Sequence[float]) -> int:
+        step = len(self._taken)
+        if step < len(self._script):
+            choice = self._script[step]
+        else:
+            choice, *others = [index for index, weight in enumerate(weights) if weight > 0.0]
+            self.others += [[*self._taken, other] for other in others]
+        self._taken.append(choice)
+        self.weight *= weights[choice]
+        return choice
+
+
+def outcomes(run: Callable[[Chance], T]) -> Iterator[tuple[float, T]]:
+    """Every outcome of `run` with its probability."""
+    scripts: list[list[int]] = [[]]
+    while scripts:
+        chance = Branching(scripts.pop())
+        outcome = run(chance)
+        scripts += chance.others
+        yield chance.weight, outcome
+
+
+def emitted(run: Callable[[Chance], int]) -> torch.Tensor:
+    """The distribution of the token that `run` answers. [VOCAB], float64"""
+    total = torch.zeros(VOCAB, dtype=torch.float64)
+    for weight, token in outcomes(run):
+        total[token] += weight
+    return total
+
+
+def variation(left: torch.Tensor, right: torch.Tensor) -> float:
+    """Total variation."""
+    return float((left.double() - right.double()).abs().sum() / 2)
+
+
+class TableNodes:
+    """A target whose P is a row of a table: the last token's, or the last row at the root."""
+
+    def __init__(self, table: torch.Tensor, tree: DraftTree, chance: Chance, *, greedy: bool = False) -> None:
+        self._table, self._tree, self._chance, self.greedy = table, tree, chance, greedy
+
+    def probabilities(self, node: int) -> torch.Tensor:
+        return self._table[-1 if node == ROOT else self._tree.tokens[node]]
+
+    def own_token(self, node: int) -> int:
+        p = self.probabilities(node)
+        return int(p.argmax()) if self.greedy else self._chance.token(p)
+
+    def chance(self, node: int) -> Chance:
+        return self._chance
+
+
+class RuleWalk:
+    """A rule on a table's nodes as `walk` wants it."""
+
+    def __init__(self, rule: Rule, tree: DraftTree, nodes: TableNodes) -> None:
+        self.token = rule.begin(tree, nodes)
+
+    def margin(self, node: int) -> None: ...
+
+    def scores(self, node: int) -> None: ...
+
+
+def walked(rule: Rule, tree: DraftTree, nodes: TableNodes, limit: int) -> tuple[int, ...]:
+    """The tokens that one step emits, at most `limit`."""
+    tokens: list[int] = []
+
+    def emit(token: int, node: int) -> bool:
+        tokens.append(token)
+        return len(tokens) == limit
+
+    walk(tree, RuleWalk(rule, tree, nodes), emit)  # type: ignore[arg-type]
+    return tuple(tokens)
+
+
+def tree_of(children: Mapping[tuple[int, ...], Sequence[int]], drawn: Mapping[tuple[int, ...], Sampled]) -> DraftTree:
+    """A tree by paths: `children` are certain, those of `drawn` are drawn; equal siblings become one node."""
+    tokens: list[int] = []
+    parents: list[int] = []
+    places: dict[tuple[int, ...], int] = {(): ROOT}
+    for path in sorted({*children, *drawn}, key=len):
+        if path not in places:
+            continue
+        here = [*children.get(path, ()), *(drawn[path].tokens if path in drawn else ())]
+        for token in dict.fromkeys(here):
+            places[(*path, token)] = len(tokens)
+            tokens.append(token)
+            parents.append(places[path])
+    sampled = {places[path]: draws for path, draws in drawn.items() if path in places}
+    return DraftTree(tokens, parents, [0.5] * len(tokens), [None] * len(tokens), sampled)
+
+
+def drafted(
+    table: torch.Tensor,
+    chance: Chance,
+    counts: tuple[int, int],
+    *,
+    replacement: bool = True,
+    copied: Mapping[tuple[int, ...], Sequence[int]] | None = None,
+) -> DraftTree:
+    """A tree of depth two drawn from a drafter's table, like the target's, beside copied children."""
+    copied = copied or {}
+    drawn: dict[tuple[int, ...], Sampled] = {}
+    if counts[0]:
+        drawn[()] = draw(table[-1], counts[0], chance, replacement=replacement)
+    children = [*copied.get((), ()), *(drawn[()].tokens if counts[0] else ())]
+    if counts[1]:
+        for token in dict.fromkeys(children):
+            drawn[(token,)] = draw(table[token], counts[1], chance, replacement=replacement)
+    return tree_of(copied, drawn)
+
+
+def joint(rule: Rule, target: torch.Tensor, draft: Callable[[Chance], DraftTree]) -> torch.Tensor:
+    """The distribution of the first two tokens, over all drafts and decisions. [VOCAB, VOCAB]
+
+    Where a step emits one token the second follows the target: later steps emit by the same rule.
+    """
+
+    def run(chance: Chance) -> tuple[int, ...]:
+        tree = draft(chance)
+        return walked(rule, tree, TableNodes(target, tree, chance), 2)
+
+    total = torch.zeros(VOCAB, VOCAB, dtype=torch.float64)
+    for weight, tokens in outcomes(run):
+        if len(tokens) == 2:
+            total[tokens] += weight
+        else:
+            total[tokens[0]] += weight * target[tokens[0]].double()
+    return total

@@ -1,0 +1,138 @@
+"""CopySpecLLM: continuations in batches, encoder-decoder models too; cited answers: where words were copied from."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+pytest.importorskip("langchain_core")
+
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+
+from copyspec import Engine
+from copyspec.pipelines.langchain import ChatCopySpec, CitedAnswer, CopySpecLLM, with_citations
+from tests.helpers.models import tiny
+from tests.helpers.texts import bart, byte_level, counted, llama, sentencepiece_like
+from tests.helpers.tiny import tiny_model, tiny_tokenizer
+
+pytestmark = pytest.mark.usefixtures("steady_drafts")
+
+PROMPTS = [f"The {word} sat on the mat" for word in ("cat", "dog", "star", "sea", "sky", "school", "day", "grammar")]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return Engine(llama(len(byte_level())), byte_level(), name="tiny")
+
+
+@pytest.fixture
+def llm(engine: Engine) -> CopySpecLLM:
+    return CopySpecLLM(model=engine, max_tokens=16)
+
+
+def test_batches_are_decoded_together(engine: Engine, llm: CopySpecLLM) -> None:
+    with counted(engine) as alone:
+        wanted = [engine.generate(prompt, drafter="none", max_new_tokens=16).text for prompt in PROMPTS]
+        serial = alone()
+    with counted(engine) as shared:
+        assert llm.batch(PROMPTS) == wanted
+        assert shared() < serial / 2
+    assert asyncio.run(llm.abatch(PROMPTS)) == wanted  # type: ignore[arg-type]
+    assert llm.invoke(PROMPTS[0]) == wanted[0] == asyncio.run(llm.ainvoke(PROMPTS[0]))  # type: ignore[arg-type]
+    assert "".join(llm.stream(PROMPTS[0])) == wanted[0]
+
+
+def test_streams_of_asyncio(llm: CopySpecLLM) -> None:
+    async def main() -> None:
+        assert "".join([piece async for piece in llm.astream(PROMPTS[0])]) == await llm.ainvoke(PROMPTS[0])
+
+    asyncio.run(main())
+
+
+def test_counters_and_reasons_come_with_generations(llm: CopySpecLLM) -> None:
+    result = llm.generate(PROMPTS[:2], stop=["zzz"])
+    info = result.generations[1][0].generation_info
+    assert info is not None and info["finish_reason"] in ("stop", "length") and info["model_name"] == "tiny"
+    assert result.llm_output is not None
+    usages = [generations[0].generation_info["usage_metadata"] for generations in result.generations]  # type: ignore[index]
+    assert result.llm_output["token_usage"]["output_tokens"] == sum(each["output_tokens"] for each in usages)
+    several = llm.generate(PROMPTS[:2], n=2, temperature=1.0, seed=1)
+    assert [len(generations) for generations in several.generations] == [2, 2]
+
+
+def test_tokens_stop_options_and_names(engine: Engine, llm: CopySpecLLM) -> None:
+    text = llm.invoke(PROMPTS[0])
+    assert llm.invoke(PROMPTS[0], stop=[text[3:6]]) == text[: text.index(text[3:6])]
+    assert llm.get_num_tokens("The cat") == len(engine.codec.encode("The cat").ids)
+    assert llm._get_ls_params()["ls_provider"] == "copyspec" and llm._llm_type == "copyspec"
+    with pytest.raises(TypeError, match="unknown option 'bogus'"):
+        llm.invoke(PROMPTS[0], bogus=1)
+    chat = CopySpecLLM(model=engine, max_tokens=16, model_kwargs={"chat": True}).invoke(PROMPTS[0])
+    assert chat == engine.generate(PROMPTS[0], chat=True, max_new_tokens=16).text
+
+
+@pytest.mark.parametrize("kind", ["bart", "t5"])
+def test_encoder_decoder_models_answer_too(kind: str) -> None:
+    tokenizer = sentencepiece_like()
+    model = bart(len(tokenizer)) if kind == "bart" else tiny("t5", vocab_size=len(tokenizer))
+    engine = Engine(model, tokenizer, name=kind)
+    chain = PromptTemplate.from_template("{text}") | CopySpecLLM(model=engine, max_tokens=12)
+    wanted = engine.generate("The cat sat", drafter="none", max_new_tokens=12).text
+    assert chain.invoke({"text": "The cat sat"}) == wanted == "".join(chain.stream({"text": "The cat sat"}))
+
+
+class Quoting:
+    """A chain whose model writes a sentence of its document: random weights, but a bias for these tokens in order."""
+
+    def __init__(self, quote: str, document: Document) -> None:
+        from tests.langchain.test_tools import Script
+
+        engine = Engine(tiny_model(), tiny_tokenizer(), name="tiny")
+        llm = ChatCopySpec(model=engine, max_tokens=100, model_kwargs={"logits_processor": Script(lambda _: quote)})
+        prompt = ChatPromptTemplate.from_template("{question}")
+        find = RunnableLambda(lambda question: {"docs": [document], "question": question})
+        self.llm = llm.bind(references=[document])
+        self.message = find | prompt | self.llm
+        self.text = self.message | StrOutputParser() | RunnableLambda(str.strip)
+
+
+DOCUMENT = Document(
+    "The library is open from nine to six. On Sundays it is closed.", id="d1", metadata={"source": "a.md"}
+)
+
+
+def test_answers_name_the_documents_that_were_copied_from() -> None:
+    quoting = Quoting(" On Sundays it is closed, dear.", DOCUMENT)
+    cited = with_citations(quoting.text)
+    for answer in (cited.invoke("When?"), asyncio.run(cited.ainvoke("When?")), cited.batch(["When?"])[0]):  # type: ignore[arg-type]
+        assert isinstance(answer, CitedAnswer)
+        assert str(answer) == answer.text == "On Sundays it is closed, dear."
+        (citation,) = answer.citations
+        assert answer.text[citation.start : citation.end] == citation.text
+        assert citation.text == "On Sundays it is closed"
+        assert citation.document is DOCUMENT and answer.documents == (DOCUMENT,)
+        assert DOCUMENT.page_content[citation.document_start : citation.document_end] == citation.text
+
+
+def test_spans_in_messages_name_documents_without_their_text() -> None:
+    message = Quoting("On Sundays it is closed.", DOCUMENT).message.invoke("When?")
+    assert isinstance(message, AIMessage)
+    spans = [span for span in message.response_metadata["copyspec"]["spans"] if span["document_id"] == "d1"]
+    assert spans and spans[0]["kind"] == "reference"
+    assert "closed" in DOCUMENT.page_content[spans[0]["document_start"] : spans[0]["document_end"]]
+    assert "closed" not in str(message.response_metadata)
+
+
+def test_answers_without_copies_have_no_citations() -> None:
+    quoting = Quoting("No idea.", DOCUMENT)
+    assert with_citations(quoting.message).invoke("When?").citations == ()
+    with pytest.raises(TypeError, match="Expected a Runnable"):
+        with_citations("no chain")  # type: ignore[arg-type]
+    assert with_citations(RunnablePassthrough()).invoke("text") == CitedAnswer("text", ())
+    short = with_citations(Quoting("On Sundays", DOCUMENT).message, min_characters=50).invoke("When?")
+    assert short.citations == () and short.documents == ()

@@ -1,0 +1,184 @@
+"""Tools: shown through the chat template, called by a scripted model, read from what it wrote."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+
+pytest.importorskip("langchain_core")
+
+import torch
+from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
+from langchain_core.tools import tool
+from pydantic import BaseModel
+from transformers import LogitsProcessor
+
+from copyspec import Engine
+from copyspec.pipelines.langchain import ChatCopySpec
+from copyspec.pipelines.langchain.tools import forced_beginning, may_begin_call, parse
+from tests.helpers.tiny import tiny_model, tiny_tokenizer
+
+pytestmark = pytest.mark.usefixtures("steady_drafts")
+
+TEMPLATE = (
+    "{% if tools %}{% for t in tools %}{{ t.function.name }}: {{ t.function.description }}\n{% endfor %}"
+    "Answer with <tool_call>.\n{% endif %}"
+    "{% for m in messages %}<|{{ 'assistant' if m.role == 'assistant' else 'user' }}|>{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+CALL = '<tool_call>\n{"name": "multiply", "arguments": {"a": 6, "b": 7}}\n</tool_call>'
+
+
+@tool
+def multiply(a: int, b: int) -> int:
+    """Multiplies."""
+    return a * b
+
+
+@tool
+def shout(text: str) -> str:
+    """Shouts."""
+    return text.upper()
+
+
+class Joke(BaseModel):
+    """A joke."""
+
+    setup: str
+    punchline: str
+
+
+class Script(LogitsProcessor):
+    """Makes the model write what `write` answers to its prompt."""
+
+    def __init__(self, write: Callable[[str], str]) -> None:
+        self.write = write
+        self.tokenizer = tiny_tokenizer()
+        self.start = 0
+        self.tokens: list[int] = []
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        if not self.tokens:
+            self.start = input_ids.shape[1]
+            text = self.write(self.tokenizer.decode(input_ids[0]))
+            self.tokens = [*self.tokenizer(text)["input_ids"], self.tokenizer.eos_token_id]
+        forced = torch.full_like(scores, -1e9)
+        forced[:, self.tokens[min(input_ids.shape[1] - self.start, len(self.tokens) - 1)]] = 0.0
+        return forced  # type: ignore[return-value]
+
+
+@cache
+def engine() -> Engine:
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = TEMPLATE
+    return Engine(tiny_model(), tokenizer, name="tiny")
+
+
+@pytest.fixture
+def llm() -> ChatCopySpec:
+    return ChatCopySpec(model=engine(), max_tokens=200)
+
+
+def says(text: str) -> Script:
+    return Script(lambda prompt: text)
+
+
+def test_tools_reach_the_prompt_and_calls_come_back(llm: ChatCopySpec) -> None:
+    prompts: list[str] = []
+
+    def write(prompt: str) -> str:
+        prompts.append(prompt)
+        return "Let me see. " + CALL
+
+    answer = llm.bind_tools([multiply, shout]).invoke("6 times 7?", logits_processor=Script(write))
+    assert prompts[0].startswith("multiply: Multiplies.\nshout: Shouts.")
+    assert answer.content == "Let me see."
+    assert [(call["name"], call["args"]) for call in answer.tool_calls] == [("multiply", {"a": 6, "b": 7})]
+    assert answer.tool_calls[0]["id"]
+
+
+def test_streams_hold_calls_back_and_show_text(llm: ChatCopySpec) -> None:
+    bound = llm.bind_tools([multiply])
+    chunks = list(bound.stream("6 times 7?", logits_processor=says("Let me see. " + CALL)))
+    joined = sum(chunks[1:], chunks[0])
+    assert isinstance(joined, AIMessageChunk)
+    assert joined.content.rstrip() == "Let me see."  # type: ignore[union-attr]
+    assert [(call["name"], call["args"]) for call in joined.tool_calls] == [("multiply", {"a": 6, "b": 7})]
+    assert not [chunk for chunk in chunks if "tool_call" in str(chunk.content)]
+    plain = list(bound.stream("hi", logits_processor=says("No tool is needed for this.")))
+    assert len(plain) > 2 and "".join(str(chunk.content) for chunk in plain) == "No tool is needed for this."
+
+
+@pytest.mark.parametrize("choice", ["any", "required", True, "multiply", {"function": {"name": "multiply"}}])
+def test_a_choice_forces_a_call(llm: ChatCopySpec, choice: object) -> None:
+    bound = llm.bind_tools([multiply], tool_choice=choice)  # type: ignore[arg-type]
+    script = says('{"a": 2, "b": 3}}</tool_call>')
+    assert bound.invoke("hi", logits_processor=script).tool_calls[0]["args"] == {"a": 2, "b": 3}
+    streamed = list(bound.stream("hi", logits_processor=says('{"a": 2, "b": 3}}</tool_call>')))
+    assert sum(streamed[1:], streamed[0]).tool_calls[0]["name"] == "multiply"  # type: ignore[attr-defined]
+
+
+def test_choices_that_cannot_be_meant_are_named(llm: ChatCopySpec) -> None:
+    with pytest.raises(ValueError, match="tool_choice='divide' is none of the tools: multiply"):
+        llm.bind_tools([multiply], tool_choice="divide").invoke("hi")
+    unseen = llm.bind_tools([multiply], tool_choice="none").invoke("hi", logits_processor=says(CALL))
+    assert unseen.tool_calls == [] and CALL in str(unseen.content)
+    plain = tiny_tokenizer()
+    without = ChatCopySpec(model=Engine(tiny_model(), plain, name="plain"), max_tokens=4)
+    with pytest.raises(ValueError, match="the chat template of 'plain' has no place for tools"):
+        without.bind_tools([multiply]).invoke("hi")
+
+
+def test_structured_output(llm: ChatCopySpec) -> None:
+    script = '{"setup": "Why?", "punchline": "Because."}}</tool_call>'
+    joke = llm.with_structured_output(Joke).invoke("a joke", logits_processor=says(script))
+    assert joke == Joke(setup="Why?", punchline="Because.")
+    raw = llm.with_structured_output(Joke, include_raw=True).invoke("a joke", logits_processor=says("nonsense"))
+    assert isinstance(raw, dict) and raw["parsed"] is None and raw["raw"].invalid_tool_calls
+
+
+def test_an_agent_calls_its_tool_and_answers() -> None:
+    agents = pytest.importorskip("langchain.agents")
+
+    def write(prompt: str) -> str:
+        return "It is 42." if "42" in prompt else CALL
+
+    class Scripted(ChatCopySpec):
+        def call_options(self, stop: object, given: object) -> dict[str, object]:
+            return {**super().call_options(stop, given), "logits_processor": Script(write)}  # type: ignore[arg-type]
+
+    agent = agents.create_agent(Scripted(model=engine(), max_tokens=200), [multiply])
+    for answer in (
+        agent.invoke({"messages": [HumanMessage("6 times 7?")]}),
+        asyncio.run(agent.ainvoke({"messages": [HumanMessage("6 times 7?")]})),
+    ):
+        assert [message.type for message in answer["messages"]] == ["human", "ai", "tool", "ai"]
+        assert answer["messages"][-1].content == "It is 42."
+    streamed = [chunk for chunk, _ in agent.stream({"messages": [HumanMessage("6 times 7?")]}, stream_mode="messages")]
+    assert "".join(str(chunk.content) for chunk in streamed if isinstance(chunk, AIMessageChunk)) == "It is 42."
+
+
+def test_what_counts_as_a_call() -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    assert parse("plain", tools).text == "plain"
+    two = parse('<tool_call>{"name": "f", "arguments": {}}</tool_call> and <tool_call>{"name": "g"}', tools)
+    assert [call["name"] for call in two.calls] == ["f", "g"] and two.text == "and"
+    assert parse('{"name": "f", "parameters": {"x": 1}}', tools).calls[0]["args"] == {"x": 1}
+    assert parse('[{"name": "f", "arguments": "{\\"x\\": 1}"}]', tools).calls[0]["args"] == {"x": 1}
+    assert parse('{"name": "other", "parameters": {}}', tools).calls == (), "not one of the tools: an answer in JSON"
+    assert parse('{"answer": 1}', tools).text == '{"answer": 1}'
+    broken = parse("<tool_call>{not json</tool_call>", tools)
+    assert broken.calls == () and broken.invalid[0]["args"] == "{not json"
+    assert may_begin_call("") and may_begin_call(" <tool") and may_begin_call('{"a"') and not may_begin_call("The")
+    assert forced_beginning("any", [*tools, {"function": {"name": "g"}}], "<tool_call>") == '<tool_call>\n{"name": "'
+    assert forced_beginning("f", tools, '"parameters": dictionary') == '{"name": "f", "parameters": '
+    with pytest.raises(ValueError, match="needs tools"):
+        forced_beginning("any", [], "")
+
+
+def test_the_type_of_an_answer_is_a_message(llm: ChatCopySpec) -> None:
+    assert isinstance(llm.bind_tools([]).invoke("hi", max_tokens=3), AIMessage)

@@ -1,0 +1,408 @@
+"""Models: loaded once, the least recently used one leaving; threads, tasks and streams that go away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import gc
+import logging
+import threading
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import copyspec
+from copyspec.api import _STATE
+from copyspec.engine import registry
+from copyspec.models import loading
+from tests.helpers.texts import CORPUS, byte_level, engine, llama
+
+pytestmark = pytest.mark.usefixtures("steady_drafts")
+
+
+@pytest.fixture(autouse=True)
+def nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each test begins with no model loaded, configured or named."""
+    monkeypatch.setattr(_STATE, "registry", registry.Registry())
+    monkeypatch.setattr(_STATE, "configured", None)
+    monkeypatch.setattr(_STATE, "named_default", False)
+    monkeypatch.delenv("COPYSPEC_MODEL", raising=False)
+    yield
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Three saved models."""
+    found = []
+    for seed in range(3):
+        folder = tmp_path_factory.mktemp(f"model{seed}")
+        llama(len(byte_level()), seed).save_pretrained(folder)
+        byte_level().save_pretrained(folder)
+        found.append(folder)
+    return found
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Models that were loaded from folders, in order."""
+    seen: list[object] = []
+    load = registry.load_engine
+
+    def counted(choice: loading.ModelChoice) -> copyspec.Engine:
+        seen.append(choice.model)
+        return load(choice)
+
+    monkeypatch.setattr(registry, "load_engine", counted)
+    return seen
+
+
+def test_a_second_call_does_not_load_again(folders: list[Path], loads: list[object]) -> None:
+    first = copyspec.generate("the", model=folders[0], max_new_tokens=4)
+    assert copyspec.generate("the", model=str(folders[0]), max_new_tokens=4).token_ids == first.token_ids
+    assert copyspec.load(folders[0]).generate("the", max_new_tokens=4).token_ids == first.token_ids
+    assert loads == [str(folders[0])]
+    copyspec.load(folders[0], dtype="bfloat16")
+    assert len(loads) == 2
+
+
+def test_two_ways_to_write_a_path_load_one_model(
+    folders: list[Path], loads: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folders[0].parent)
+    link = tmp_path / "link"
+    link.symlink_to(folders[0])
+    short = f"./{folders[0].name}"
+    assert len({copyspec.load(path) for path in (short, folders[0], f"{folders[0]}/", link)}) == 1
+    assert loads == [short]
+    copyspec.unload(folders[0])
+    copyspec.load(link, tokenizer=short)
+    copyspec.load(short, tokenizer=str(link))
+    assert len(loads) == 2
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(copyspec.LoadError, match="there is no such folder"):
+        copyspec.load(short)  # what the same words named elsewhere
+
+
+def test_the_model_in_the_package_has_a_name(
+    folders: list[Path], loads: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "BUNDLED", folders[2])
+    copyspec.configure(model=folders[0])
+    bundled = copyspec.load("default")
+    assert bundled is copyspec.load(folders[2]) and bundled.name == str(folders[2])
+    assert copyspec.generate("the", model="default", max_new_tokens=2).text
+    assert loads == [str(folders[2])]
+    with pytest.raises(ValueError, match="draft_model is the model itself"):
+        bundled.generate("the", draft_model=bundled)
+    assert copyspec.generate("the", draft_model="default", max_new_tokens=2).text
+    copyspec.unload("default")
+    monkeypatch.setattr(loading, "BUNDLED", folders[2] / "nothing")
+    with pytest.raises(copyspec.LoadError, match="model='default' is the one in the package, and this build has no"):
+        copyspec.load("default")
+
+
+def test_the_least_recently_used_model_leaves(folders: list[Path], loads: list[object]) -> None:
+    one, two, three = map(str, folders)
+    for name in (one, two, one, three, one, two):
+        copyspec.load(name)
+    assert loads == [one, two, three, two]
+    copyspec.configure(max_loaded=3)
+    for name in (one, two, three, one):
+        copyspec.load(name)
+    assert loads == [one, two, three, two, three]
+
+
+def test_unload_frees_the_model(folders: list[Path], loads: list[object]) -> None:
+    loaded = copyspec.load(folders[0])
+    model = weakref.ref(loaded.model)
+    copyspec.unload(str(folders[0]))
+    gc.collect()
+    assert model() is None
+    with pytest.raises(RuntimeError, match=r"was unloaded; load the model again with copyspec\.load"):
+        loaded.generate("the")
+    copyspec.load(folders[0])
+    assert len(loads) == 2
+    copyspec.unload()
+    copyspec.load(folders[0])
+    assert len(loads) == 3
+
+
+def test_unload_takes_paths_and_names_what_is_loaded(folders: list[Path], loads: list[object]) -> None:
+    copyspec.load(folders[0])
+    with pytest.raises(ValueError, match=f"no such model is loaded: str: 'x'; loaded: '{folders[0]}'"):
+        copyspec.unload("x")
+    copyspec.unload(folders[0])
+    with pytest.raises(ValueError, match="loaded: none"):
+        copyspec.unload(folders[0])
+    copyspec.unload()
+
+
+def test_a_loaded_model_answers_while_another_loads(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    copyspec.load(folders[0])
+    load, loading_now, go_on = registry.load_engine, threading.Event(), threading.Event()
+    count: list[object] = []
+
+    def slow(choice: loading.ModelChoice) -> copyspec.Engine:
+        count.append(choice.model)
+        loading_now.set()
+        go_on.wait(10)
+        return load(choice)
+
+    monkeypatch.setattr(registry, "load_engine", slow)
+    threads = [threading.Thread(target=copyspec.load, args=(folders[1],)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    assert loading_now.wait(10)
+    done = threading.Thread(target=copyspec.load, args=(folders[0],))
+    done.start()
+    done.join(10)
+    assert not done.is_alive()
+    go_on.set()
+    for thread in threads:
+        thread.join(30)
+    assert count == [str(folders[1])]
+
+
+def test_devices_that_are_not_there_are_named(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(copyspec.LoadError, match=r"device='cuda:99' is not there; .+ have cpu"):
+        copyspec.load(folders[0], device="cuda:99")
+    with pytest.raises(ValueError, match=r"device must be 'cpu', .+; got 'cudda'"):
+        copyspec.load(folders[0], device="cudda")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(copyspec.LoadError, match="pip install accelerate"):
+        copyspec.load(folders[0], device="auto")
+
+
+@pytest.mark.parametrize(("wanted", "fits"), [("bfloat16", True), ("float16", False), (torch.bfloat16, True)])
+def test_the_dtype_of_a_given_model_is_compared_whole(wanted: Any, fits: bool) -> None:
+    model = copy.deepcopy(llama(len(byte_level()))).to(torch.bfloat16)
+    with contextlib.nullcontext() if fits else pytest.raises(ValueError, match=r"the model's is torch\.bfloat16"):
+        copyspec.load(model, tokenizer=byte_level(), dtype=wanted)
+
+
+def test_devices_are_compared_whole() -> None:
+    same = loading._same_device
+    assert same("cuda", torch.device("cuda:1")) and same("cuda:1", torch.device("cuda:1"))
+    assert not same("cuda:1", torch.device("cuda:10")) and not same("cpu", torch.device("cuda:0"))
+
+
+def test_options_beside_a_configured_model_are_checked(folders: list[Path]) -> None:
+    copyspec.configure(model=folders[0])
+    with pytest.raises(ValueError, match="dtype must be one of"):
+        copyspec.generate("the", dtype="float8")
+    with pytest.raises(ValueError, match="on_unsupported must be"):
+        copyspec.generate("the", on_unsupported="no")  # type: ignore[call-overload]
+    assert copyspec.load(dtype="bfloat16").model.dtype == torch.bfloat16
+
+
+def test_models_by_object_are_wrapped_once_and_left_as_they_came(loads: list[object]) -> None:
+    model = llama(len(byte_level()))
+    before = {name: value for name, value in vars(model).items()}
+    for _ in range(2):
+        result = copyspec.generate("the cat", CORPUS, model=model, tokenizer=byte_level(), max_new_tokens=12)
+        assert result.token_ids == engine().generate("the cat", max_new_tokens=12).token_ids
+    assert len(loads) == 1 and vars(model) == before
+    copyspec.unload(model)
+    assert copyspec.load(model, tokenizer=byte_level()).model is model
+    assert len(loads) == 2
+
+
+def test_configured_named_and_default_models(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, loads: list[object]
+) -> None:
+    monkeypatch.setattr(loading, "BUNDLED", folders[2])
+    monkeypatch.setattr("copyspec.api.BUNDLED", folders[2])
+    with caplog.at_level(logging.WARNING, logger="copyspec"):
+        copyspec.generate("the", max_new_tokens=2)
+        copyspec.generate("the", max_new_tokens=2)
+    assert loads == [str(folders[2])]
+    (line,) = [record.getMessage() for record in caplog.records]
+    for way in ("default model", "model=...", "copyspec.configure(model=...)", "COPYSPEC_MODEL"):
+        assert way in line
+    monkeypatch.setenv("COPYSPEC_MODEL", str(folders[1]))
+    copyspec.generate("the", max_new_tokens=2)
+    assert loads[-1] == str(folders[1])
+    copyspec.configure(model=folders[0], dtype="float32")
+    copyspec.generate("the", max_new_tokens=2)
+    assert loads[-1] == str(folders[0])
+    copyspec.generate("the", model=folders[1], max_new_tokens=2)
+    copyspec.configure(model=engine())
+    assert copyspec.generate("the", max_new_tokens=2).token_ids == engine().generate("the", max_new_tokens=2).token_ids
+    copyspec.configure()
+    assert copyspec.load().name == str(folders[1])
+
+
+def test_loading_writes_nothing(folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(path.name for path in folders[0].iterdir())
+    copyspec.generate("the", CORPUS, model=folders[0], max_new_tokens=4)
+    assert list(tmp_path.iterdir()) == []
+    assert sorted(path.name for path in folders[0].iterdir()) == before
+
+
+def test_many_threads_share_one_engine() -> None:
+    tiny = engine()
+    prompts = [f"{text} {i}" for i, text in enumerate(CORPUS * 3)]
+    expected = [tiny.generate(prompt, max_new_tokens=12).token_ids for prompt in prompts]
+    found: dict[int, Any] = {}
+
+    def work(i: int) -> None:
+        found[i] = tiny.generate(prompts[i], CORPUS, max_new_tokens=12).token_ids
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(prompts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert [found[i] for i in range(len(prompts))] == expected
+
+
+def test_an_abandoned_stream_blocks_nobody_and_a_closed_one_frees_its_cache() -> None:
+    tiny = engine()
+    opened: list[Any] = []
+    open_session = tiny._target.open
+
+    class Watched:
+        def __getattr__(self, name: str) -> object:
+            return getattr(target, name)
+
+        def open(self, prompts: Any) -> Any:
+            opened.append(open_session(prompts))
+            return opened[-1]
+
+    target = tiny._target
+    tiny._target = Watched()  # type: ignore[assignment]
+    try:
+        stream = tiny.stream("the cat", ignore_eos=True, max_new_tokens=60, drafter="none")
+        next(stream)
+        expected = engine(0).generate("the dog", max_new_tokens=8).token_ids
+        assert tiny.generate("the dog", max_new_tokens=8).token_ids == expected
+        closed: list[bool] = []
+        session = opened[0]
+        close = session.close
+        session.close = lambda: (closed.append(True), close())
+        stream.close()  # type: ignore[attr-defined]
+        assert closed
+        assert list(stream) == []
+    finally:
+        tiny._target = target
+
+
+def test_interleaved_streams_do_not_disturb_each_other() -> None:
+    tiny = engine()
+    expected = [tiny.generate(text, max_new_tokens=20, ignore_eos=True).text for text in CORPUS]
+    streams = [tiny.stream(text, CORPUS, max_new_tokens=20, ignore_eos=True) for text in CORPUS]
+    texts = [""] * len(streams)
+    going = dict(enumerate(streams))
+    while going:
+        for i, stream in list(going.items()):
+            chunk = next(stream, None)
+            if chunk is None:
+                del going[i]
+            else:
+                texts[i] += chunk.text
+    assert texts == expected
+
+
+def test_agenerate_gives_what_generate_gives() -> None:
+    tiny = engine()
+
+    async def run() -> None:
+        one = await copyspec.agenerate("the cat", CORPUS, model=tiny, max_new_tokens=12)
+        assert one.token_ids == tiny.generate("the cat", max_new_tokens=12).token_ids
+        several = await asyncio.gather(*(copyspec.agenerate(t, model=tiny, max_new_tokens=12) for t in CORPUS))
+        assert [r.token_ids for r in several] == [r.token_ids for r in tiny.generate(CORPUS, max_new_tokens=12)]
+        with copyspec.references("a"):
+            assert (await copyspec.agenerate("the", model=tiny, max_new_tokens=2)).text
+        chunks = [c async for c in await copyspec.agenerate("the cat", model=tiny, stream=True, max_new_tokens=12)]
+        assert "".join(chunk.text for chunk in chunks) == one.text
+        with pytest.raises(TypeError, match="did you mean 'temperature'"):
+            await copyspec.agenerate("the cat", model=tiny, temprature=1)  # type: ignore[call-overload]
+        with pytest.raises(ValueError, match="empty string"):
+            await copyspec.agenerate("", model=tiny, stream=True)
+
+    asyncio.run(run())
+
+
+def test_a_cancelled_task_stops_decoding_within_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = engine()
+    steps: list[int] = []
+    started, go_on = threading.Event(), threading.Event()
+    run_steps = copyspec.Engine.steps
+
+    def slow(self: copyspec.Engine, *args: Any, **options: Any) -> Any:
+        for outputs in run_steps(self, *args, **options):
+            steps.append(1)
+            started.set()
+            go_on.wait(10)
+            yield outputs
+
+    monkeypatch.setattr(copyspec.Engine, "steps", slow)
+
+    async def run() -> None:
+        options: dict[str, Any] = {"model": tiny, "drafter": "none", "ignore_eos": True, "max_new_tokens": 200}
+        task = asyncio.create_task(copyspec.agenerate("the cat", **options))
+        await asyncio.to_thread(started.wait, 10)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        go_on.set()
+
+    asyncio.run(run())  # waits for the worker thread
+    assert len(steps) == 1
+
+
+def test_a_cancelled_stream_is_closed() -> None:
+    tiny = engine()
+
+    async def run() -> int:
+        count = 0
+        options: dict[str, Any] = {"model": tiny, "drafter": "none", "ignore_eos": True, "max_new_tokens": 200}
+        stream = await copyspec.agenerate("the cat", stream=True, **options)
+        async for _ in stream:
+            count += 1
+            if count == 3:
+                break
+        await stream.aclose()  # type: ignore[attr-defined]
+        return count
+
+    assert asyncio.run(run()) == 3
+
+
+def test_a_stream_cancelled_twice_ends_with_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = engine()
+    go_on, started, ended = threading.Event(), threading.Event(), threading.Event()
+    run_steps = copyspec.Engine.steps
+
+    def slow(self: copyspec.Engine, *args: Any, **options: Any) -> Any:
+        try:
+            for outputs in run_steps(self, *args, **options):
+                started.set()
+                go_on.wait(10)
+                yield outputs
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(copyspec.Engine, "steps", slow)
+
+    async def read() -> None:
+        async for _ in await copyspec.agenerate("the cat", model=tiny, stream=True, max_new_tokens=50):
+            pass
+
+    async def run() -> None:
+        task = asyncio.create_task(read())
+        await asyncio.to_thread(started.wait, 10)
+        for _ in range(2):
+            task.cancel()
+            await asyncio.sleep(0.02)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    assert ended.is_set()

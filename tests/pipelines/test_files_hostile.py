@@ -1,0 +1,277 @@
+"""Files that others write at the same time, disks that are full, names that are long: no file is lost."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks.hostile.files import fuzz
+from copyspec.pipelines import AtomicFile, FileOptions, FileReport, FormatOptions, FunctionCorrector, GECPipeline
+from copyspec.pipelines.editing.journal import SUFFIX, Journal
+from copyspec.pipelines.editing.paths import Skipped, expand, suffixes_of
+from copyspec.pipelines.editing.standing import RESULT, ChangedFileError, Standing, beside, exchanged
+
+OLD, NEW, MINE = b"one\n\ntwo\n", b"ONE\n\nTWO\n", b"what I saved\n"
+
+
+def correct(path: Path, while_it_runs: Callable[[], object] = lambda: None, **options: object) -> FileReport:
+    """The report of a run in which something else happens after the first text."""
+    calls = iter([while_it_runs])
+
+    def upper(text: str) -> str:
+        next(calls, lambda: None)()
+        return text.upper()
+
+    pipeline = GECPipeline(FunctionCorrector(upper, name="upper"))
+    told = {"in_place": "output" not in options, **options}
+    (report,) = pipeline.files(path, FileOptions(**told))  # type: ignore[arg-type]
+    return report
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.iterdir())
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "a.txt"
+    path.write_bytes(OLD)
+    return path
+
+
+# -- saved meanwhile ----------------------------------------------------------------------------------------------
+
+
+def saved_by_rename(file: Path) -> None:
+    other = file.with_name("other")
+    other.write_bytes(MINE)
+    other.replace(file)
+
+
+def saved_with_the_same_size_and_time(file: Path) -> None:
+    before = file.stat()
+    file.write_bytes(OLD.replace(b"one", b"uno"))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("backup", [None, ".bak"])
+@pytest.mark.parametrize(
+    "save", [lambda file: file.write_bytes(MINE), saved_by_rename, saved_with_the_same_size_and_time]
+)
+def test_a_file_that_was_saved_meanwhile_stays(save: Callable[[Path], object], backup: str | None, file: Path) -> None:
+    saved = []
+
+    def meanwhile() -> None:
+        save(file)
+        saved.append(file.read_bytes())
+
+    report = correct(file, meanwhile, backup=backup)
+    kept = file.with_name(file.name + RESULT)
+    assert (
+        isinstance(report.error, ChangedFileError) and str(kept) in str(report.error) and str(file) in str(report.error)
+    )
+    assert [file.read_bytes()] == saved and kept.read_bytes() == NEW
+    assert names(file.parent) == ["a.txt", kept.name], "no journal, nothing half done"
+    report = correct(file, lambda: file.write_bytes(b"again\n"))
+    assert f"{kept}-2" in str(report.error) and kept.read_bytes() == NEW, "no result is overwritten"
+
+
+def test_a_file_that_was_deleted_or_became_something_else_meanwhile_is_told(file: Path) -> None:
+    report = correct(file, file.unlink)
+    assert isinstance(report.error, ChangedFileError) and names(file.parent) == [f"a.txt{RESULT}"]
+    for make in (file.mkdir, lambda: file.symlink_to("elsewhere"), lambda: os.mkfifo(file)):
+        file.write_bytes(OLD)
+
+        def become(make: Callable[[], object] = make) -> None:
+            file.unlink()
+            make()
+
+        assert isinstance(correct(file, become).error, ChangedFileError)
+        assert not file.is_file()
+        file.rmdir() if file.is_dir() else file.unlink()
+
+
+def test_a_file_saved_again_without_a_change_is_replaced(file: Path) -> None:
+    assert correct(file, lambda: file.write_bytes(OLD)).error is None
+    assert file.read_bytes() == NEW and names(file.parent) == ["a.txt"]
+
+
+@pytest.mark.parametrize("was_there", [True, False])
+def test_an_output_that_was_written_meanwhile_stays(was_there: bool, file: Path) -> None:
+    out = file.with_name("out.txt")
+    if was_there:
+        out.write_bytes(b"before")
+    report = correct(file, lambda: out.write_bytes(MINE), output=out)
+    assert isinstance(report.error, ChangedFileError) and out.read_bytes() == MINE
+    assert out.with_name(out.name + RESULT).read_bytes() == NEW
+
+
+def test_a_file_saved_in_the_moment_of_the_switch_comes_back(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = file.with_name("other")
+    other.write_bytes(b"x")
+    if not exchanged(file, other):
+        pytest.skip("this system cannot exchange two files")
+    exchanged(file, other)
+    other.unlink()
+    first = iter([True])
+
+    def late(left: Path, right: Path) -> bool:
+        if next(first, False):
+            saved_by_rename(file)
+        return exchanged(left, right)
+
+    monkeypatch.setattr("copyspec.pipelines.editing.output.exchanged", late)
+    assert isinstance(correct(file).error, ChangedFileError)
+    assert file.read_bytes() == MINE and file.with_name(file.name + RESULT).read_bytes() == NEW
+
+
+def test_where_files_cannot_be_exchanged_they_are_replaced(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("copyspec.pipelines.editing.output.exchanged", lambda left, right: False)
+    assert correct(file, backup=".bak").error is None
+    assert file.read_bytes() == NEW and file.with_name("a.txt.bak").read_bytes() == OLD
+    assert names(file.parent) == ["a.txt", "a.txt.bak"]
+
+
+# -- what is kept, and what is refused ----------------------------------------------------------------------------
+
+
+def test_hard_links_and_read_only_files_are_refused_before_any_work(file: Path) -> None:
+    os.link(file, file.with_name("b.txt"))
+    asked: list[int] = []
+    report = correct(file, lambda: asked.append(1))
+    assert "2 hard links" in str(report.error) and not asked and names(file.parent) == ["a.txt", "b.txt"]
+    file.with_name("b.txt").unlink()
+    file.chmod(0o444)
+    if not os.access(file, os.W_OK):  # root may write everything
+        assert "read-only" in str(correct(file).error)
+
+
+def test_permissions_and_extended_attributes_stay(file: Path) -> None:
+    file.chmod(0o640)
+    try:
+        os.setxattr(file, "user.note", b"mine")
+    except (OSError, AttributeError):
+        pytest.skip("no extended attributes here")
+    assert correct(file).error is None and file.read_bytes() == NEW
+    assert file.stat().st_mode & 0o777 == 0o640 and os.getxattr(file, "user.note") == b"mine"
+
+
+def test_attributes_that_cannot_be_kept_are_a_reason_to_refuse(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr(os, "listxattr", lambda path: ["user.note", "security.x"], raising=False)
+    monkeypatch.setattr(os, "getxattr", lambda path, name: b"", raising=False)
+    monkeypatch.setattr(os, "setxattr", refuse, raising=False)
+    assert "user.note" in str(correct(file).error) and file.read_bytes() == OLD
+    assert names(file.parent) == ["a.txt", f"a.txt{SUFFIX}"], "what the model wrote is not lost"
+
+
+def test_long_names_have_room_for_what_stands_beside(tmp_path: Path) -> None:
+    for name in ("x" * 251 + ".txt", "é" * 124 + ".txt"):
+        path = tmp_path / name
+        path.write_bytes(OLD)
+        assert correct(path).error is None and path.read_bytes() == NEW and names(tmp_path) == [name]
+        path.unlink()
+    assert beside(Path("y" * 250 + "a.txt"), SUFFIX) != beside(Path("y" * 250 + "b.txt"), SUFFIX)
+    report = correct(make(tmp_path / ("z" * 250 + ".txt")), backup=".backup")
+    assert isinstance(report.error, OSError) and names(tmp_path)[0].endswith(".txt")
+
+
+def make(path: Path) -> Path:
+    path.write_bytes(OLD)
+    return path
+
+
+# -- a full disk --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["write", "journal", "fsync"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_full_disk_fails_one_file_and_the_others_are_done(
+    place: str, code: int, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = make(file.with_name("b.txt"))
+    is_full = [True]
+
+    def full(real: Callable[..., object]) -> Callable[..., object]:
+        def call(self: object, *arguments: object) -> object:
+            path = getattr(self, "path", None)
+            if is_full[0] and (path is None or "a.txt" in str(path)):
+                is_full[0] = path is not None
+                raise OSError(code, os.strerror(code))
+            return real(self, *arguments)
+
+        return call
+
+    where, what = {"write": (AtomicFile, "write"), "journal": (Journal, "_append"), "fsync": (os, "fsync")}[place]
+    with monkeypatch.context() as patch:
+        patch.setattr(where, what, full(getattr(where, what)))
+        pipeline = GECPipeline(FunctionCorrector(str.upper, name="upper"))
+        first, other = pipeline.files([file, second], FileOptions(in_place=True))
+    assert isinstance(first.error, OSError) and first.error.errno == code and file.read_bytes() == OLD
+    assert other.error is None and second.read_bytes() == NEW
+    assert not [name for name in names(file.parent) if name.endswith(".tmp")]
+    assert correct(file, resume=True).error is None and file.read_bytes() == NEW
+    assert names(file.parent) == ["a.txt", "b.txt"]
+
+
+def test_a_limit_of_the_system_on_files_is_such_an_error(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    big, small = tmp_path / "a.txt", make(tmp_path / "b.txt")
+    big.write_bytes(b"one two three\n\n" * 800)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8000, limits[1]))
+    try:
+        first, second = GECPipeline(FunctionCorrector(str.upper)).files([big, small], FileOptions(in_place=True))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert isinstance(first.error, OSError) and second.error is None and small.read_bytes() == NEW
+    assert big.read_bytes().startswith(b"one") and not [name for name in names(tmp_path) if name.endswith(".tmp")]
+
+
+# -- folders and formats ------------------------------------------------------------------------------------------
+
+
+def test_a_folder_tells_what_it_does_not_give(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.srt", ".hidden", "c.html", "build/x.txt", ".git/x.txt", "d/e.md", "d/f.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(OLD)
+    (tmp_path / "link.txt").symlink_to("a.txt")
+    skipped = Skipped()
+    found = expand([str(tmp_path)], suffixes=suffixes_of(None), exclude=["f.txt"], skipped=skipped)
+    assert [Path(path).name for path in found] == ["a.txt", "e.md"]
+    assert skipped.line() == (
+        "2 of other formats (.srt, .html), 2 hidden, 1 links, 1 folders that nobody writes by hand, 1 excluded"
+    )
+    assert dict(skipped.found)[str(tmp_path / "b.srt")] == "format" and not Skipped().line()
+
+
+@pytest.mark.parametrize(
+    ("name", "what"), [("a.srt", "time codes"), ("a.html", "tags"), ("a.tex", "commands"), ("a.docx", "packed")]
+)
+def test_files_of_another_format_are_text_only_by_force(name: str, what: str, tmp_path: Path) -> None:
+    path = make(tmp_path / name)
+    report = correct(path, format="txt")
+    assert what in str(report.error) and "force_format=True" in str(report.error) and path.read_bytes() == OLD
+    assert correct(path, format="txt", format_options=FormatOptions(force_format=True)).error is None
+    assert path.read_bytes() == NEW
+
+
+def test_random_hostile_files_and_models() -> None:
+    found = fuzz(90, 5)
+    assert not found.wrong, found.examples
+    assert found.edits > 200 and sum(found.files.values()) == 90
+
+
+def test_a_standing_file_is_known_by_its_place_size_and_time(file: Path) -> None:
+    standing = Standing.of(file)
+    assert standing.is_file and standing == Standing.of(file)
+    file.write_bytes(MINE)
+    assert (
+        Standing.of(file) != standing and Standing.of(file / "x") == Standing.of(file.with_name("none")) == Standing()
+    )

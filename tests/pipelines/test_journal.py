@@ -1,0 +1,335 @@
+"""Crash safety: journals, outputs that are whole or not there, runs that are killed and go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from copyspec.engine.results import Change
+from copyspec.pipelines import AtomicFile, FileOptions, FunctionCorrector, GECPipeline, JournalError, Outcome, Refusal
+from copyspec.pipelines.editing.journal import SUFFIX, Journal
+from copyspec.pipelines.editing.output import remove_leftovers, target_of
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def journal(path: Path, *, resume: bool | None = True, **identity: object) -> Journal:
+    return Journal(path, {"model": "a", **identity}, resume=resume)
+
+
+OUTCOMES = {
+    "He go.": Outcome("He goes."),
+    "long": Outcome(None, Refusal("length", "too long")),
+    "{x}": Outcome("x", lost="{}"),
+    "She like": Outcome("She likes", changes=[Change(3, 8, 2.5)]),
+    "ünï\u2028 \U0001f600": Outcome("\n\r\u2028"),
+}
+
+
+def test_outcomes_come_back(tmp_path: Path) -> None:
+    with journal(tmp_path / "j", resume=False) as first:
+        for text, outcome in OUTCOMES.items():
+            first.add(text, outcome)
+            assert first.get(text) is None, "it holds what former runs left; this run remembers its own"
+    for _ in range(2):
+        with journal(tmp_path / "j") as again:
+            assert len(again) == len(OUTCOMES)
+            assert {text: again.get(text) for text in OUTCOMES} == OUTCOMES
+            assert again.get("something else") is None
+    with journal(tmp_path / "j", resume=False) as anew:
+        assert len(anew) == 0 and anew.get("He go.") is None
+    with journal(tmp_path / "none") as absent:
+        assert len(absent) == 0
+
+
+def test_what_an_interrupted_run_left_is_not_lost_unasked(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    with journal(path, resume=None) as first:
+        first.add("He go.", Outcome("He goes."))
+    data = path.read_bytes()
+    for identity in ({}, {"input": "another file"}):
+        with pytest.raises(JournalError, match=r"left: resume=True goes on with it, resume=False begins anew"):
+            journal(path, resume=None, **identity)
+    path.write_bytes(data[:-1])  # its one outcome was cut: nothing that a run could use
+    with journal(path, resume=None) as empty:
+        assert len(empty) == 0
+    for resume in (None, False, True):
+        path.write_bytes(b"a letter\nto a friend\n")
+        with pytest.raises(JournalError, match="is no journal, and a journal must stand there: move it away"):
+            journal(path, resume=resume)
+        assert path.read_bytes() == b"a letter\nto a friend\n"
+
+
+def test_a_journal_that_was_cut_anywhere_keeps_its_whole_lines(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    with journal(path, resume=False) as first:
+        for text, outcome in OUTCOMES.items():
+            first.add(text, outcome)
+    data = path.read_bytes()
+    for length in [*range(0, len(data), 7), len(data) - 1, len(data)]:
+        path.write_bytes(data[:length])
+        with journal(path) as cut:
+            assert len(cut) == max(0, data[:length].count(b"\n") - 1)
+            for text in list(OUTCOMES)[: len(cut)]:
+                assert cut.get(text) == OUTCOMES[text]
+            cut.add("new", Outcome("NEW"))
+        with journal(path) as repaired:
+            assert repaired.get("new") == Outcome("NEW")
+
+
+def test_texts_with_the_same_head_of_a_key_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = {text: bytes(8) + number.to_bytes(8, "big") for number, text in enumerate("abc")}
+    monkeypatch.setattr("copyspec.pipelines.editing.journal._key", keys.__getitem__)
+    with journal(tmp_path / "j", resume=False) as first:
+        for text in "ab":
+            first.add(text, Outcome(text.upper()))
+    with journal(tmp_path / "j") as again:
+        assert [again.get(text) for text in "abc"] == [Outcome("A"), Outcome("B"), None]
+
+
+def test_journals_of_other_runs_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    journal(path, resume=False, input="x").close()
+    with pytest.raises(JournalError, match=r"another run: input was 'x' and is now 'y'; run it as before"):
+        journal(path, input="y")
+    with pytest.raises(JournalError, match="another run: model was 'a' and is now 'b'"):
+        Journal(path, {"model": "b", "input": "x"}, resume=True)
+    path.write_text('{"copyspec-journal":99}\n')
+    with pytest.raises(JournalError, match="another version"):
+        journal(path)
+    for text in ("a letter to a friend", "a letter\nto a friend\n", "[1]\n"):
+        path.write_text(text)
+        with pytest.raises(JournalError, match="is no journal"):
+            journal(path)
+        assert path.read_text() == text
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    pytest.importorskip("fcntl")
+    with journal(tmp_path / "j", resume=False), pytest.raises(BlockingIOError, match="another process is working"):
+        journal(tmp_path / "j")
+    journal(tmp_path / "j").close()
+
+
+def test_a_finished_file_is_known_by_its_output(tmp_path: Path) -> None:
+    with journal(tmp_path / "j", resume=False, input="old") as first:
+        first.finish("new")
+    with journal(tmp_path / "j", input="old") as before:
+        assert not before.is_done
+    with journal(tmp_path / "j", input="new") as after:
+        assert after.is_done
+
+
+# -- outputs ------------------------------------------------------------------------------------------------------
+
+
+def test_an_output_is_whole_or_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    with pytest.raises(KeyError), AtomicFile(path) as file:
+        file.write(b"half")
+        raise KeyError
+    assert list(tmp_path.iterdir()) == []
+    path.write_bytes(b"old")
+    with AtomicFile(path, backup="~") as file:
+        file.write(b"new")
+        assert path.read_bytes() == b"old"
+    assert (path.read_bytes(), (tmp_path / "out~").read_bytes()) == (b"new", b"old")
+    for suffix in ("", "/x"):
+        with pytest.raises(ValueError, match="must be a suffix"):
+            AtomicFile(path, backup=suffix)
+    with pytest.raises(OSError, match="no regular file"):
+        AtomicFile(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        AtomicFile(tmp_path / "no" / "such")
+
+
+def test_links_are_followed_and_circles_refused(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(OSError):
+        target_of(tmp_path / "a")
+    (tmp_path / "real").write_bytes(b"x")
+    (tmp_path / "link").symlink_to("real")
+    assert target_of(tmp_path / "link") == (tmp_path / "real").resolve()
+
+
+def test_leftovers_of_killed_runs_go(tmp_path: Path) -> None:
+    path = tmp_path / "a[b]*.txt"
+    kept = tmp_path / ".ab.txt.copyspec-1.tmp"
+    kept.touch()
+    AtomicFile(path).file.close()
+    assert len(list(tmp_path.iterdir())) == 2
+    remove_leftovers(path)
+    assert list(tmp_path.iterdir()) == [kept]
+
+
+def test_files_that_fail_to_be_written_keep_their_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "a.txt"
+    file.write_bytes(b"one\n\ntwo\n")
+    pipeline = GECPipeline(FunctionCorrector(str.upper, name="upper"))
+
+    def full(self: AtomicFile) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AtomicFile, "commit", full)
+        (report,) = pipeline.files(file, FileOptions(in_place=True))
+    assert isinstance(report.error, OSError) and file.read_bytes() == b"one\n\ntwo\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", f"a.txt{SUFFIX}"]
+    (report,) = pipeline.files(file, FileOptions(in_place=True, resume=True))
+    assert report.error is None and report.summary.resumed == 2 and file.read_bytes() == b"ONE\n\nTWO\n"
+
+
+# -- kill -9 ------------------------------------------------------------------------------------------------------
+
+SERVER = """
+import json, os, signal, sys
+from copyspec.cli import main
+import copyspec.cli.gec as command
+from copyspec.pipelines import FunctionCorrector
+
+def run(log, moment, arguments):
+    count = 0
+
+    def correct(text):
+        nonlocal count
+        with open(log, "a") as file:
+            file.write(text.replace(chr(10), " ") + chr(10))
+        count += 1
+        if count == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return text.replace("goed", "went")
+
+    def kill_at(name, number):
+        real = getattr(os, name)
+        calls = []
+
+        def wrapped(*args, **options):
+            calls.append(name)
+            if len(calls) == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*args, **options)
+
+        setattr(os, name, wrapped)
+
+    if isinstance(moment, list):
+        kill_at(*moment)
+    command.corrector_of = lambda *_: FunctionCorrector(correct, name="words")
+    return main(arguments)
+
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        code = 99
+        try:
+            code = run(*json.loads(line))
+        finally:
+            os._exit(code)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+Moment = int | tuple[str, int]
+"""A process dies when it corrects text number so many, or before a system call; 0: it lives."""
+Run = Callable[..., int]
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Run]:
+    """Runs the command in a process of its own, forked from one that has imported everything."""
+    if not hasattr(os, "fork"):
+        pytest.skip("no fork")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", SERVER]
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        assert server.stdin is not None and server.stdout is not None
+        to, back = server.stdin, server.stdout
+
+        def ask(log: Path, moment: Moment, *arguments: object) -> int:
+            to.write(json.dumps([str(log), moment, list(map(str, arguments))]).encode() + b"\n")
+            to.flush()
+            return int(back.readline())
+
+        yield ask
+
+
+def texts(rng: random.Random, count: int, name: str = "") -> bytes:
+    pieces = [f"Number {i} {name} goed" + " on" * rng.randint(0, 5) for i in range(count)]
+    return "\r\n\r\n".join(pieces).encode()
+
+
+MOMENTS: list[Moment] = [1, 2, 17, 40, 41, 79, ("replace", 1), ("replace", 2), ("fsync", 1), ("fsync", 2), ("fsync", 5)]
+
+
+@pytest.mark.parametrize("moment", MOMENTS, ids=str)
+def test_a_killed_run_goes_on_and_gives_the_same_bytes(moment: Moment, tmp_path: Path, run: Run) -> None:
+    first, second, log = tmp_path / "first.txt", tmp_path / "second.txt", tmp_path / "log"
+    rng = random.Random(str(moment))
+    before = {path: texts(rng, 40, path.name) for path in (first, second)}
+    for path, data in before.items():
+        path.write_bytes(data)
+    assert run(log, moment, "gec", "-i", "-q", "--backup", first, second) == -9
+    for path, data in before.items():
+        assert path.read_bytes() in (data, data.replace(b"goed", b"went"))
+    assert isinstance(moment, tuple) or len(log.read_text().splitlines()) == moment
+    assert run(log, 0, "gec", "-i", "-q", "--backup", "--resume", first, second) == 0
+    for path, data in before.items():
+        assert path.read_bytes() == data.replace(b"goed", b"went")
+        assert path.with_name(path.name + ".bak").read_bytes() == data
+    asked = log.read_text().splitlines()
+    assert len(asked) - len(set(asked)) <= 1, "only what was in flight is asked again"
+    left = ["first.txt", "first.txt.bak", "log", "second.txt", "second.txt.bak"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == left
+
+
+def test_resuming_twice_and_into_an_output(tmp_path: Path, run: Run) -> None:
+    file, out, log = tmp_path / "a.txt", tmp_path / "out.txt", tmp_path / "log"
+    data = texts(random.Random(0), 30)
+    file.write_bytes(data)
+    assert run(log, 5, "gec", "-q", file, "-o", out) == -9
+    assert not out.exists() and len((tmp_path / f"out.txt{SUFFIX}").read_text().splitlines()) == 5
+    assert run(log, 7, "gec", "-q", file, "-o", out, "--resume") == -9
+    assert run(log, 0, "gec", "-q", file, "-o", out, "--resume") == 0
+    assert out.read_bytes() == data.replace(b"goed", b"went") and file.read_bytes() == data
+    asked = log.read_text().splitlines()
+    assert len(asked) == 32 and len(set(asked)) == 30
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "log", "out.txt"]
+
+
+MEMORY = """
+import resource, sys
+from copyspec.pipelines import FileOptions, FunctionCorrector, GECPipeline
+pipeline = GECPipeline(FunctionCorrector(lambda text: text, name="identity"))
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+list(pipeline.files([sys.argv[1]], FileOptions(output=sys.argv[2])))
+small = peak()
+list(pipeline.files([sys.argv[3]], FileOptions(output=sys.argv[2])))
+print(peak() - small)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="units of ru_maxrss")
+def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    small, large = tmp_path / "small.txt", tmp_path / "large.txt"
+    paragraph = b"He goed home and nobody have seen him since. " * 20 + b"Number %07d.\n\n"
+    small.write_bytes(b"".join(paragraph % number for number in range(4000)))
+    large.write_bytes(b"".join(paragraph % number for number in range(14_000)))
+    command = [sys.executable, "-c", MEMORY, str(small), str(tmp_path / "out"), str(large)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 30_000, f"{done.stdout} KiB more for 9 MB more"
+    assert (tmp_path / "out").read_bytes() == large.read_bytes()
+
+
+def test_records_are_lines_of_json(tmp_path: Path) -> None:
+    with journal(tmp_path / "j", resume=False) as first:
+        first.add("a\nb", Outcome("c\nd"))
+    header, record = map(json.loads, (tmp_path / "j").read_text().splitlines())
+    assert header == {"copyspec-journal": 1, "model": "a"} and record["text"] == "c\nd"

@@ -1,0 +1,237 @@
+"""What a correction may do to words: known ones, forms and spellings, clearly preferred, in English."""
+
+from __future__ import annotations
+
+import gzip
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from copyspec.engine.results import Change
+from copyspec.pipelines.documents import Segment
+from copyspec.pipelines.edits.diff import apply
+from copyspec.pipelines.guards.characters import strange
+from copyspec.pipelines.guards.facts import Facts
+from copyspec.pipelines.guards.guards import Checked, Context, GuardOptions, check
+from copyspec.pipelines.guards.language import looks_english
+from copyspec.pipelines.guards.likeness import are_akin, distance, is_spelling
+from copyspec.pipelines.guards.sentencehood import lacks_end
+from copyspec.pipelines.guards.vocabulary import english, is_english, rare
+from training.word_list import rare_words, word_list
+
+
+def checked(source: str, output: str, changes: list[Change] | None = None, **options: object) -> Checked:
+    given_options = GuardOptions(**options)  # type: ignore[arg-type]
+    facts = Facts(given_options.words)
+    context = Context(facts, facts.read(source), changes)
+    return check(source, Segment(0, len(source)), output, options=given_options, context=context)
+
+
+def reasons(found: Checked) -> set[str]:
+    return {each.reason for each in (*found.dropped, *([found.refusal] if found.refusal else []))}
+
+
+@pytest.mark.parametrize(
+    ("source", "output", "reason"),
+    [
+        ("Drafted output tokens are kept.", "Dallouted output tokens are kept.", "words"),
+        ("Sampling at a seed is exact.", "Nampling at a seed is exact.", "words"),
+        ("He apologised for the delay.", "He appologised for the delay.", "words"),
+        ("The pale light was masked by fog.", "The pale light was made by fog.", "swap"),
+        ("They rode till dusk.", "They rode till down.", "swap"),
+        ("She dropped an easy fly ball.", "She dropped an easy ball.", "swap"),
+        ("I shan't be going to the play.", "I shall be going to the play.", "swap"),
+        ("People also do not do it.", "People also do it.", "swap"),
+        ("On May 2, he recorded a song.", "On May 2, the recorded a song.", "swap"),
+        ("If I were you, I would go.", "If I were me, I would go.", "swap"),
+        ("It is owned by United Paramount Theatres now.", "It is owned by United Paramount. Theatres now.", "marks"),
+        ("It works, he said, but the noise ...", "It works, he said, but the noise ..", "marks"),
+        ("See the (old) town of Bath.", "See the (old town of Bath.", "marks"),
+        ("Say what it does: `x` is left.", 'Say what it does: `x`" is left.', "marks"),
+        ("Continue without saving it", "Continue without saving it.", "fragment"),
+        ("Breaking changes in this release", "Breaking changes in this release.", "fragment"),
+        ("numpyx is used by all of them.", "Numpyx is used by all of them.", "names"),
+        ("他去学校。", "他去学校 interaction", "language"),
+        ("Ein kleiner Hund schläft unter dem Tisch.", "A kleiner Hund schläft under dem Tisch.", "language"),
+        ("She are at home today.", "She is at home\ufffd today.", "characters"),
+        ("She are at home today.", "She is at home today \N{CHECK MARK}.", "characters"),
+        ("She are at home today.", "She is at \u202ehome today.", "characters"),
+        ("She are at home today.", "She is at дом today.", "characters"),
+    ],
+)
+def test_damage_is_left_out(source: str, output: str, reason: str) -> None:
+    found = checked(source, output)
+    assert reason in reasons(found)
+    assert apply(source, found.edits) in (source, source.replace("are", "is"))
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "<|endoftext|>", "<|im_start|>", "[INST]", "[/INST]", "<s>", "</b>", "{{name}}", "{% if x %}", "%s", "%(n)s",
+        "${x}", "$HOME", ":emoji:", "@user", "#tag", r"\textbf", r"\alpha", "&nbsp;", "&#39;", "<<SYS>>", "[UNK]",
+        "<0x0A>", "x_y", "camelCase", "f(x)=2^n", "[[link]]", "%PATH%", "%1$s", "<!--", "a|b",
+    ],
+)  # fmt: skip
+def test_tags_of_any_form_stay(tag: str) -> None:
+    source = f"She go to {tag} every day."
+    for broken in (tag[:2] + " " + tag[2:], tag[1:], tag[:-1], "", tag.upper() + "S", "the"):
+        found = checked(source, f"She goes to {broken} every day.")
+        assert apply(source, found.edits) in (source, f"She goes to {tag} every day."), broken
+
+
+@pytest.mark.parametrize(
+    ("source", "output"),
+    [
+        ("We was late becuase of the trafic.", "We were late because of the traffic."),
+        ("He goed home with his childrens.", "He went home with his children."),
+        ("I could of done it better.", "I could have done it better."),
+        ("She suggested about a apple.", "She suggested an apple."),
+        ("Alot of people thinks so.", "A lot of people think so."),
+        ("Please send me the the report.", "Please send me the report."),
+        ("i will call you tommorow", "I will call you tomorrow."),
+        ("The informations is definately on they're site.", "The information is definitely on their site."),
+        ("It depends of the wether, isnt it ?", "It depends on the weather, isn't it ?"),
+        ("My sister speak english well.", "My sister speaks English well."),
+    ],
+)
+def test_corrections_pass(source: str, output: str) -> None:
+    found = checked(source, output)
+    assert apply(source, found.edits) == output, found
+
+
+def test_an_edit_needs_a_margin() -> None:
+    source, output = "She like the new house.", "She likes the new house."
+    place = source.index(" like")
+    for margin, caution, expected in ((0.5, 1, source), (9, 1, output), (0.5, 0, output), (9, 9, source)):
+        found = checked(source, output, [Change(place, place + 5, margin)], caution=caution)
+        assert apply(source, found.edits) == expected
+        assert reasons(found) == (set() if expected == output else {"margin"})
+    assert checked(source, output, None).edits, "nobody knows a margin"
+    with pytest.raises(ValueError, match="caution=-1"):
+        GuardOptions(caution=-1)
+
+
+def test_margins_find_their_edit_behind_hidden_text_and_line_breaks() -> None:
+    text = "> He see a cat.\n>   She like the\n> new house."
+    hidden = ((16, 18), (33, 35))
+    segment = Segment(2, len(text), hidden=hidden)
+    facts = Facts()
+    part = facts.read(text)
+    shown = "He see a cat. She like the new house."
+    for low, expected in (("see", "He see a cat.\n>   She likes"), ("like", "He sees a cat.\n>   She like ")):
+        changes = [
+            Change(shown.index(word), shown.index(word) + 3, 0.1 if word == low else 9.0) for word in ("see", "like")
+        ]
+        output = "He sees a cat. She likes the new house."
+        found = check(text, segment, output, context=Context(facts, part, changes))
+        assert expected in apply(text, found.edits), low
+
+
+def test_words_of_the_document_and_of_the_user_are_words() -> None:
+    source, output = "We deploys Kubernets and Frobnix.", "We deploy Kubernetes and Frobnix."
+    facts = Facts()
+    first = facts.read("Kubernetes is here.")
+    second = facts.read("Frobnixes are there.")
+    assert facts.knows("kubernetes", first) and not facts.knows("Frobnixes", first)
+    assert (
+        facts.knows("Frobnixes'", second)
+        and not facts.is_word("Frobnixes")
+        and Facts(["Frobnixes"]).is_word("frobnixes")
+    )
+    assert "words" in reasons(checked("He see frobnix ones.", "He sees frobnixed ones."))
+    assert checked("He see frobnix ones.", "He sees frobnixed ones.", words=("frobnixed",)).edits[1:]
+    assert checked("He see frobnix ones.", "He sees frobnixed ones.", allow_new_words=True).edits[1:]
+    assert apply(source, checked(source, output, words=("Kubernetes",), allow_names=True).edits) == output
+    with pytest.raises(TypeError, match="words='ab' must be a sequence of words"):
+        GuardOptions(words="ab")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Je ne sais pas encore si nous viendrons demain.", False),
+        ("El perro duerme debajo de la mesa.", False),
+        ("Nie wiem, gdzie jest dworzec.", False),
+        ("他去学校。", False),
+        ("Собака спит.", False),
+        ("image you salf you are wark in factory just to do one thing", True),
+        ("Agnieszka Kowalczyk moved from Gdynia to Reykjavik in May.", True),
+        ("recieve", None),
+        ("", None),
+    ],
+)
+def test_languages(text: str, expected: bool | None) -> None:
+    assert looks_english(text) is expected
+
+
+def test_a_short_text_is_of_its_documents_language() -> None:
+    facts = Facts()
+    for text in ("Ein kleiner Hund schläft.", "Die Katze sitzt auf dem Dach.", "Hans"):
+        part = facts.read(text)
+    context = Context(facts, part)
+    assert reasons(check("Hans", Segment(0, 4), "Hands", context=context)) == {"language"}
+    german = "Ein kleiner Hund schlaft unter dem Tisch."
+    right = german.replace("schlaft", "schläft")
+    assert apply(german, checked(german, right, any_language=True).edits) == right
+
+
+def test_likeness() -> None:
+    assert distance("abcd", "badc") == 2 and distance("", "ab") == 2 and distance("abc", "abc") == 0
+    for word, other in (
+        ("go", "went"),
+        ("study", "studies"),
+        ("have", "has"),
+        ("big", "bigger"),
+        ("decide", "decision"),
+    ):
+        assert are_akin(word, other) and are_akin(other, word)
+    for word, other in (("cat", "dog"), ("causal", "casual"), ("used", "we"), ("string", "strong")):
+        assert not are_akin(word, other)
+    assert is_spelling("definately", "definitely") and not is_spelling("exams", "example")
+
+
+def test_what_lacks_a_full_stop() -> None:
+    assert lacks_end("He goes there every day", "") and lacks_end("He says it is “good”", "Before.\n\n")
+    for piece in (
+        "Getting started with it",
+        "What it is for the",
+        "He is at https://x.org",
+        "It is x = 2",
+        "He is here.",
+    ):
+        assert not lacks_end(piece, "")
+    assert not lacks_end("it is what he wants", "Text:\n\n- ") and not lacks_end("- it is what\n- he wants", "")
+
+
+@given(st.text(max_size=30), st.text(max_size=30))
+def test_nothing_strange_comes_in(new: str, beside: str) -> None:
+    assert strange(beside, beside) is None
+    char = strange(new, beside)
+    assert char is None or (char in new and char not in beside)
+    assert char is not None or not ({"\ufffd", "\u202e", "\u200b"} & set(new)) - set(beside)
+
+
+def test_the_lists_are_small_and_quick() -> None:
+    english.cache_clear()
+    start = time.process_time()
+    words = english()
+    assert time.process_time() - start < 1.0  # 15 ms where nothing else runs
+    assert 70_000 < len(words) < 90_000 and not words & rare()
+    for word in ("colour", "color", "don't", "won't", "dog's", "dogs'", "o'clock", "3rd", "London", "LONDON"):
+        assert is_english(word), word
+    for word in ("alot", "nampling", "b", "qx", "the's" * 3):
+        assert not is_english(word), word
+
+
+def test_lists_are_made_from_files(tmp_path: Path) -> None:
+    (tmp_path / "list").write_text("dog\ndog's\nLondon\nx\nUS\n", encoding="utf-8")
+    (tmp_path / "rare").write_text("dog\naardwolf\nqi\n", encoding="utf-8")
+    with gzip.open(tmp_path / "text.gz", "wt") as file:
+        file.write("microtubules Kafka " * 10 + "once")
+    words = word_list([tmp_path / "list"], [tmp_path / "text.gz"])
+    assert words == ["London", "US", "dog", "microtubules"]
+    assert rare_words([tmp_path / "rare"], words) == ["aardwolf"]

@@ -1,0 +1,241 @@
+"""Markdown: prose is found, markup never changes."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from copyspec.pipelines.documents import Part, shown
+from copyspec.pipelines.edits.diff import merge
+from copyspec.pipelines.formats import format_of
+from copyspec.pipelines.guards.guards import GuardOptions, check
+
+DOCUMENT = """\
+\ufeff---
+title: Teh notes
+tags: [teh, recieve]
+---
+
+# Teh notes about `teh` tools ##
+
+Teh first paragraf is hard wrapped and it recieve
+a [teh link](https://ex.org/teh?recieve=1 "Teh title"), some **teh bold** text,\\
+an image ![teh image](teh.png) and `teh code` at teh end.  
+Math like $teh_x$ stays; so do <span class="teh">teh</span>, &teh; and :teh:.
+
+> Teh quoted paragraf
+> goes on here and recieve more.
+>
+> ```sh
+> echo teh
+> ```
+
+- teh first item
+  goes on with teh line
+  1. teh nested item
+
+         teh_code = 1
+
+  teh second paragraf of it
+- [ ] teh task
+
+| Teh head | Second |
+|:---------|-------:|
+| teh cell with `teh \\| code` | recieve \\| it |
+| 1 | teh |
+
+```python
+teh = "recieve"  # teh
+```
+
+    teh indented code
+
+<div class="teh">
+teh html
+</div>
+
+<!-- teh
+comment -->
+
+$$
+teh + recieve
+$$
+
+[teh]: https://ex.org/teh "teh"
+[^teh]: Teh footnote.
+
+Setext teh
+==========
+
+See <https://ex.org/teh> or https://ex.org/recieve, [teh][ref], [teh][] and [^teh]; foo_teh_bar stays.
+* * *
+Teh last line"""
+
+FIXES = {"teh": "the", "Teh": "The", "paragraf": "paragraph", "recieve": "receive"}
+EXPECTED = {
+    "# Teh notes about `teh` tools ##": "# The notes about `teh` tools ##",
+    "Teh first paragraf is hard wrapped and it recieve": "The first paragraph is hard wrapped and it receive",
+    'a [teh link](https://ex.org/teh?recieve=1 "Teh title"), some **teh bold** text,\\':
+        'a [the link](https://ex.org/teh?recieve=1 "Teh title"), some **the bold** text,\\',
+    "an image ![teh image](teh.png) and `teh code` at teh end.  ":
+        "an image ![the image](teh.png) and `teh code` at the end.  ",
+    'Math like $teh_x$ stays; so do <span class="teh">teh</span>, &teh; and :teh:.':
+        'Math like $teh_x$ stays; so do <span class="teh">the</span>, &teh; and :teh:.',
+    "> Teh quoted paragraf": "> The quoted paragraph",
+    "> goes on here and recieve more.": "> goes on here and receive more.",
+    "- teh first item": "- the first item",
+    "  goes on with teh line": "  goes on with the line",
+    "  1. teh nested item": "  1. the nested item",
+    "  teh second paragraf of it": "  the second paragraph of it",
+    "- [ ] teh task": "- [ ] the task",
+    "| Teh head | Second |": "| The head | Second |",
+    "| teh cell with `teh \\| code` | recieve \\| it |": "| the cell with `teh \\| code` | receive \\| it |",
+    "| 1 | teh |": "| 1 | the |",
+    "[^teh]: Teh footnote.": "[^teh]: The footnote.",
+    "Setext teh": "Setext the",
+    "See <https://ex.org/teh> or https://ex.org/recieve, [teh][ref], [teh][] and [^teh]; foo_teh_bar stays.":
+        "See <https://ex.org/teh> or https://ex.org/recieve, [the][ref], [teh][] and [^teh]; foo_teh_bar stays.",
+    "Teh last line": "The last line",
+}  # fmt: skip
+
+
+def corrected(data: bytes, fixes: dict[str, str]) -> bytes:
+    """Corrected by a model that knows some words, and knows nothing of Markdown."""
+    form = format_of("x.md")
+    written = b""
+    for part in form.read(io.BytesIO(data)):
+        edits = []
+        for segment in part.segments:
+            output = re.sub(r"[^\W_]+", lambda word: fixes.get(word[0], word[0]), shown(part.text, segment))
+            edits.append(check(part.text, segment, output, options=GuardOptions(any_language=True)).edits)
+        written += form.write(part, merge(*edits))
+    return written
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_only_the_known_words_change(end: str) -> None:
+    lines = DOCUMENT.split("\n")
+    expected = [EXPECTED.get(line, line) for line in lines]
+    assert sum(a != b for a, b in zip(lines, expected, strict=True)) == len(EXPECTED)
+    written = corrected(end.join(lines).encode(), FIXES).decode()
+    assert written.split(end) == expected
+
+
+def test_without_edits_it_is_the_file() -> None:
+    assert corrected(DOCUMENT.encode(), {}) == DOCUMENT.encode()
+
+
+def parts(text: str) -> list[Part]:
+    return list(format_of("x.md").read(io.BytesIO(text.encode())))
+
+
+def prose(text: str) -> list[str]:
+    return [shown(part.text, segment) for part in parts(text) for segment in part.segments]
+
+
+@pytest.mark.parametrize(
+    ("text", "segments"),
+    [
+        ("---\nA rule, then text\n", ["A rule, then text"]),
+        ("---\ntitle: never closed\n\ntext", []),
+        ("---\n\nText\n\n---\nmore\n", ["Text", "more"]),
+        ("+++\ntitle = 'x'\n+++\nText\n", ["Text"]),
+        ("```\nnot closed\n\ntext", []),
+        ("~~~ py\n```\nx\n~~~\nText", ["Text"]),
+        ("````\n```\nx\n````\nText", ["Text"]),
+        ("``` not `a fence\nText", ["``` not `a fence Text"]),
+        ("> ```\n> code\nText", ["Text"]),
+        ("- ```\n  code\n  ```\n- x y", ["x y"]),
+        ("Text\n    goes on\n", ["Text goes on"]),
+        ("\tcode\n", []),
+        ("- a b\n\n  c d\n\n      code\n\ne f\n\n    code\n", ["a b", "c d", "e f"]),
+        ("- - a b\n  - c d\n", ["a b", "c d"]),
+        ("> > a\n> > b\n> c\n", ["a b", "c"]),
+        ("> - a\n>   b\n> - c\n", ["a b", "c"]),
+        ("Text has\n1. An item\n", ["Text has", "An item"]),
+        ("The year was\n1986. A good year\n", ["The year was 1986. A good year"]),
+        ("-not an item\n#not a heading\n", ["-not an item #not a heading"]),
+        ("## Heading {#id .x}\n#\n### a #b\n", ["Heading", "a #b"]),
+        ("a | b\n--|--\nc | d\ntext\n\nafter | that\n", ["a", "b", "c", "d", "text", "after | that"]),
+        ("Intro\na | b\n--|--\n", ["Intro", "a", "b"]),
+        ("| not | a table |\n\nx\n", ["| not | a table |", "x"]),
+        ("<b>Text</b> goes on\n", ["<b>Text</b> goes on"]),
+        ("<custom-tag a='b'>\nhtml\n\nText\n", ["Text"]),
+        ("Text\n<br>\nmore\n", ["Text <br> more"]),
+        ("<script>\nx\n\ny\n</script>\nText\n", ["Text"]),
+        ("<!-- a -->\nText\n", ["Text"]),
+        ("$$x$$\n\n$$y$$ is good\n\n$$\na\n\nb$$\nText\n", ["$$y$$ is good", "Text"]),
+        ("\\begin{align}\nx\n\\end{align}\nText\n", ["Text"]),
+        ("::: note\nText\n:::\n", ["Text"]),
+        ("[a]: http://x\n*[HTML]: text\n[^1]: A note\nthat goes on\n", ["A note that goes on"]),
+        ("It costs $5 and $10.\n", ["It costs $5 and $10."]),
+        ("___\n***\n- - -\n", []),
+        ("1) a\n   b\n10) c\n", ["a b", "c"]),
+        ("* [x] done it\n", ["done it"]),
+        ("Text\n***\nmore\n", ["Text", "more"]),
+    ],
+)  # fmt: skip
+def test_blocks(text: str, segments: list[str]) -> None:
+    assert "".join(part.text for part in parts(text)) == text
+    assert prose(text) == segments
+
+
+def test_a_correction_brings_no_markup() -> None:
+    (part,) = parts("He go home now and here\n")
+    found = check(part.text, part.segments[0], "He *goes* home now, and `here`")
+    assert [(edit.start, edit.replacement) for edit in found.edits] == [(14, ",")]
+    assert {refusal.reason for refusal in found.dropped} == {"markup"}
+
+
+def test_headings_and_cells_take_on_no_full_stop() -> None:
+    fixes = {"teh": "the", "notes": "notes."}
+    assert corrected(b"# teh notes\n\nhe reads teh notes\n\n| teh notes |\n|--|\n", fixes) == (
+        b"# the notes\n\nhe reads the notes.\n\n| the notes |\n|--|\n"
+    )
+
+
+def test_headings_and_cells_begin_as_they_did() -> None:
+    fixes = {"teh": "the", "notes": "Notes", "go": "Go"}
+    assert corrected(b"# notes teh\n\nnotes teh\n\n| notes | go teh |\n|--|--|\n", fixes) == (
+        b"# notes the\n\nNotes the\n\n| notes | go the |\n|--|--|\n"
+    )
+
+
+def test_bad_bytes_leave_the_rest() -> None:
+    data = b"Caf\xe9 teh\n\n| caf\xe9 teh | teh |\n|--|--|\n\nteh\n"
+    assert corrected(data, FIXES) == b"Caf\xe9 teh\n\n| caf\xe9 teh | the |\n|--|--|\n\nthe\n"
+
+
+pieces = st.sampled_from(
+    "> |>|- |  |    |\t|1. |# |```\n|~~~|$$|| |--|<div>|<!--|-->|</div>|---\n|===\n|teh |a b|*|_|`|[a](b)|[|]|(|)|\\|"
+    "\r\n|\n|\n|\n|[x]: y|[^1]: |<b|$|:::|{% x %}|é\u0301|\ufeff".replace("|| |", "|BAR|").split("|")
+).map(lambda piece: piece.replace("BAR", "|"))
+
+
+@given(st.lists(pieces, max_size=30).map("".join))
+def test_any_markdown_is_read_and_written(text: str) -> None:
+    found = parts(text)
+    assert "".join(part.text for part in found) == text
+    for part in found:
+        at = 0
+        for segment in part.segments:
+            assert at <= segment.start < segment.end <= len(part.text)
+            for spans in (segment.protected, segment.hidden):
+                inside = segment.start
+                for start, end in spans:
+                    assert inside <= start < end <= segment.end
+                    inside = end
+            at = segment.end
+    assert corrected(text.encode(), {}) == text.encode()
+
+
+@pytest.mark.parametrize(
+    "unit", ["a `", "*", "[a](", "<a ", "$a", "[", "\\", "_a_ ", "> ", "- ", "| a ", "(", "![", "<!--", "{% "]
+)
+def test_long_lines_take_linear_time(unit: str) -> None:
+    text = "x " + unit * (60_000 // len(unit))
+    assert "".join(part.text for part in parts(text)) == text

@@ -1,0 +1,216 @@
+"""JSON lines, CSV, TSV and M2: records come back as they were, corrections where they belong."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from copyspec.pipelines.documents import Format, FormatError, Refusal, shown
+from copyspec.pipelines.edits.diff import merge, segment_edits
+from copyspec.pipelines.formats import FormatOptions, format_of
+from copyspec.pipelines.formats.m2 import NOOP, annotated, applied
+
+FIXES = {"teh": "the", "go": "goes", "catt": "cat,"}
+
+
+def fixed(text: str) -> str:
+    return " ".join(FIXES.get(word, word) for word in text.split())
+
+
+def run(form: Format, data: bytes, *, changes: bool = True) -> tuple[bytes, list[Refusal]]:
+    written, refused = [], []
+    for part in form.read(io.BytesIO(data)):
+        refused += part.refused
+        edits = []
+        for segment in part.segments:
+            text = shown(part.text, segment)
+            edits.append(segment_edits(part.text, segment, fixed(text) if changes else " ".join(text.split())))
+        written.append(form.write(part, merge(*edits)))
+    return b"".join(written), refused
+
+
+JSONL = {
+    "plain": b'{"text": "He go.", "id": 1}\n{"text": "Fine", "id": 2}\n',
+    "odd spacing": b'\t{ "id" :1 ,"text":"He go" }  \r\n\r\n{"text":"x y"}',
+    "escapes": b'{"text": "caf\\u00e9 \\"teh\\" \\ud83d\\ude00 \\/", "n": 1e5}\n',
+    "raw unicode": '{"text": "café teh “x”", "ключ": null}\n'.encode(),
+    "duplicate keys": b'{"text": "a go", "text": "teh b", "corrected": 1}\n',
+    "broken lines": b'{"text": "He go"}\n{"text": oops}\n[1, 2]\n"text"\n{"text": 5}\n{}\n{"text": "a"} {}\n{"t',
+    "lone surrogate": b'{"text": "a \\ud800 b"}\n',
+    "bad bytes": b'{"text": "He go"}\n{"text": "caf\xe9", "x": 1}\n',
+    "byte order mark": b'\xef\xbb\xbf{"text": "He go"}\n',
+    "several paragraphs": b'{"text": "He go.\\n\\nteh end\\r\\n"}\n',
+    "nested": b'{"a": {"text": "teh"}, "text": "He is", "b": [{}, "}"]}\n',
+    "empty": b"",
+    "blank": b"\n \n",
+    "line separator": '{"text": "a\u2028b\u0085c"}\n'.encode(),
+}
+
+
+@pytest.mark.parametrize("name", JSONL)
+def test_json_lines_without_edits_are_the_file(name: str) -> None:
+    assert run(format_of("x.jsonl"), JSONL[name], changes=False)[0] == JSONL[name]
+
+
+def test_json_lines_get_two_more_fields() -> None:
+    data = '{"text": "He go  to teh “catt” é", "id": 1}\n{ "id":2,"text":"fine" }\r\n{"x": 0, "text": "teh"}\n'.encode()
+    written, refused = run(format_of("x.jsonl"), data)
+    first, second, third = written.split(b"\n")[:3]
+    assert first.startswith('{"text": "He go  to teh “catt” é", "id": 1, "corrected": "He goes  to the'.encode())
+    record = json.loads(first)
+    assert list(record) == ["text", "id", "corrected", "edits"]
+    assert record["edits"][:2] == [
+        {"start": 3, "end": 5, "orig": "go", "corr": "goes"},
+        {"start": 10, "end": 13, "orig": "teh", "corr": "the"},
+    ]
+    assert second == b'{ "id":2,"text":"fine" }\r'
+    assert json.loads(third)["corrected"] == "the" and not refused
+
+
+def test_json_lines_may_be_complete_or_changed_in_place() -> None:
+    data = b'{"text": "teh \\u00e9", "id": 1}\n{"id": 2, "text": "fine"}\n{"text": "", "corrected": "old"}\n'
+    complete = run(format_of("x.jsonl", options=FormatOptions(every_record=True)), data)[0].splitlines()
+    assert json.loads(complete[1]) == {"id": 2, "text": "fine", "corrected": "fine", "edits": []}
+    assert complete[2] == b'{"text": "", "corrected": "", "edits": []}'
+    assert run(format_of("x.jsonl", options=FormatOptions(in_place=True)), data)[0] == data.replace(b"teh", b"the")
+
+
+def test_json_lines_use_the_last_of_two_equal_keys() -> None:
+    written, _ = run(format_of("x.jsonl"), JSONL["duplicate keys"])
+    assert written.startswith(b'{"text": "a go", "text": "teh b", "corrected": "the b", "edits": [')
+
+
+def test_json_lines_count_what_they_cannot_read() -> None:
+    _, refused = run(format_of("x.jsonl"), JSONL["broken lines"])
+    assert [refusal.reason for refusal in refused] == ["json", "json", "json", "field", "field", "json", "json"]
+    _, refused = run(format_of("x.jsonl"), JSONL["lone surrogate"] + JSONL["bad bytes"])
+    assert [refusal.reason for refusal in refused] == ["encoding", "encoding"]
+    with pytest.raises(FormatError, match=r"no text in field 'body'; it has 'text', 'id': name the field"):
+        run(format_of("x.jsonl", options=FormatOptions(field="body")), JSONL["plain"])
+    with pytest.raises(FormatError, match="no JSON object"):
+        run(format_of("x.jsonl"), b"He go\n")
+
+
+@given(
+    st.lists(
+        st.dictionaries(st.text(max_size=5), st.text(max_size=9) | st.lists(st.integers()), max_size=4), max_size=6
+    )
+)
+def test_json_lines_of_any_content(records: list[dict[str, object]]) -> None:
+    lines = [json.dumps({**record, "text": "teh \ud800"[: 3 + i % 3]}) for i, record in enumerate(records)]
+    data = "\n".join(lines).encode()
+    written, _ = run(format_of("x.jsonl"), data)
+    for i, line in enumerate(written.decode().split("\n") if records else []):
+        record = json.loads(line)
+        assert {**record, **json.loads(lines[i])} == record
+        assert ("corrected" in record) >= (i % 3 < 2)
+
+
+CSV = {
+    "plain": b"id,text\n1,He go\n2,fine\n",
+    "quoted": b'id,text,x\r\n1,"He go, ""teh"" end","a"\r\n"2","two\r\nlines",b\r\n',
+    "semicolons": b"id;text\n1;He go, teh\n",
+    "short rows": b"id,text\n1\n\n2,\n,,\n",
+    "stray quotes": b'id,text\n1,a 5" pipe\n2,"not closed\n3,fine\n',
+    "quote inside": b'id,text\n1,"a"b\n2,c\n',
+    "byte order mark": b'\xef\xbb\xbf"text",id\n"He go",1\n',
+    "bad bytes": b"id,text\n1,caf\xe9\n2,ok\n",
+    "carriage returns": b"id,text\r1,He go\r2,x\r",
+    "no final newline": b'text\n"a"',
+    "empty": b"",
+}
+
+
+@pytest.mark.parametrize("name", CSV)
+def test_csv_without_edits_is_the_file(name: str) -> None:
+    assert run(format_of("x.csv", options=FormatOptions(column="text")), CSV[name], changes=False)[0] == CSV[name]
+
+
+def test_csv_edits_one_column() -> None:
+    form = format_of("x.csv", options=FormatOptions(column="text"))
+    written = run(form, b'id,text,x\r\n1,"He go ""teh end""",teh\r\n2,one catt,"x"\r\n3,teh,\n')[0]
+    assert written == b'id,text,x\r\n1,"He goes ""teh end""",teh\r\n2,"one cat,","x"\r\n3,the,\n'
+    assert run(form, CSV["semicolons"])[0] == b"id;text\n1;He go, the\n"
+    assert run(form, b'id,text\n1,"a teh\n\nb teh"\n2,teh')[0] == b'id,text\n1,"a the\n\nb the"\n2,the'
+    assert run(form, CSV["stray quotes"] + b"4,teh\n")[0] == CSV["stray quotes"] + b"4,the\n"
+
+
+def test_csv_columns_by_number_and_their_errors() -> None:
+    assert run(format_of("x.csv", options=FormatOptions(column=2)), b"teh,teh\nteh,teh\n")[0] == b"teh,the\nteh,the\n"
+    assert run(format_of("x.csv", options=FormatOptions(column="1")), b"teh,teh\n")[0] == b"the,teh\n"
+    with pytest.raises(FormatError, match="no column 'body': the first row has 'id', 'text'"):
+        run(format_of("x.csv", options=FormatOptions(column="body")), CSV["plain"])
+    with pytest.raises(FormatError, match=r"name the column.*'id', 'text'"):
+        run(format_of("x.csv"), CSV["plain"])
+    with pytest.raises(FormatError, match="from 1"):
+        run(format_of("x.csv", options=FormatOptions(column=0)), CSV["plain"])
+
+
+def test_tsv_quotes_are_characters_where_they_are_not_closed() -> None:
+    form = format_of("x.tsv", options=FormatOptions(column="text"))
+    assert (
+        run(form, b'id\ttext\n1\ta, "teh" b\n2\t"teh\n3\tteh\t\n')[0] == b'id\ttext\n1\ta, "teh" b\n2\t"teh\n3\tthe\t\n'
+    )
+
+
+cells = st.text(st.sampled_from('ab ",\n;é'), max_size=6)
+
+
+@given(st.lists(st.tuples(cells, cells), min_size=1, max_size=5), st.sampled_from(["\n", "\r\n"]))
+def test_csv_against_the_standard_library(rows: list[tuple[str, str]], end: str) -> None:
+    out = io.StringIO()
+    csv.writer(out, lineterminator=end).writerows([("id", "text"), *rows])
+    form = format_of("x.csv", options=FormatOptions(column="text"))
+    data = out.getvalue().encode()
+    parts = list(form.read(io.BytesIO(data)))
+    assert b"".join(form.write(part, ()) for part in parts) == data
+    assert [part.text for part in parts[1:]] == [row[1] for row in rows]
+
+
+M2 = (
+    b"S He go to teh school .\nA 1 2|||R:VERB|||went|||REQUIRED|||-NONE-|||0\n\n"
+    b"S This are fine .\n\nS All is well .\nA -1 -1|||noop|||-NONE-|||REQUIRED|||-NONE-|||0\n"
+)
+
+
+def test_m2_writes_the_edits_of_the_hypothesis() -> None:
+    written, refused = run(format_of("x.m2"), M2)
+    assert not refused
+    assert written == (
+        b"S He go to teh school .\nA 1 2|||UNK|||goes|||REQUIRED|||-NONE-|||0\nA 3 4|||UNK|||the|||"
+        b"REQUIRED|||-NONE-|||0\n\nS This are fine .\n\n"
+        b"S All is well .\nA -1 -1|||noop|||-NONE-|||REQUIRED|||-NONE-|||0\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"S a b\n", b"\xef\xbb\xbfS a b\r\n" + NOOP.encode() + b"\r\n\r\nS c\n\n\n", b"junk\n\n"]
+)
+def test_m2_without_edits_is_the_file(data: bytes) -> None:
+    assert run(format_of("x.m2"), data, changes=False)[0] == data
+
+
+def test_m2_drops_others_annotations() -> None:
+    written, _ = run(format_of("x.m2"), M2, changes=False)
+    assert written == M2.replace(b"A 1 2|||R:VERB|||went|||REQUIRED|||-NONE-|||0", NOOP.encode())
+
+
+tokens = st.lists(st.sampled_from(["a", "b", "c", ",", "."]), max_size=8).map(" ".join)
+
+
+@given(tokens, tokens)
+def test_m2_annotations_give_the_hypothesis_exactly(source: str, hypothesis: str) -> None:
+    lines = annotated(source, hypothesis)
+    assert applied(source, lines) == hypothesis
+    assert (lines == [NOOP]) == (source == hypothesis)
+    assert applied(source, lines, annotator=1) == source
+
+
+def test_m2_lines_that_are_none() -> None:
+    with pytest.raises(FormatError, match="no annotation: 'A x'"):
+        applied("a", ["A x"])

@@ -1,0 +1,164 @@
+"""Diffs that patch applies, rows that point at the right bytes, a redline that is plain HTML."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from copyspec.pipelines.documents import Edit, Part
+from copyspec.pipelines.edits.diff import apply
+from copyspec.pipelines.edits.redline import Redline, html
+from copyspec.pipelines.edits.render import EditRows, inline_diff, unified_diff, visible
+
+pair_lists = st.lists(
+    st.tuples(st.sampled_from(["a\n", "b\n", "c\nd\n", "\n", "e"]), st.sampled_from(["", "x\n", "y", None])),
+    max_size=30,
+).map(lambda pairs: [(before, before if after is None else after) for before, after in pairs])
+
+
+@given(pair_lists, st.integers(0, 3))
+def test_unified_diff_against_difflib(pairs: list[tuple[str, str]], context: int) -> None:
+    before, after = "".join(a for a, _ in pairs), "".join(b for _, b in pairs)
+    found = list(unified_diff(pairs, "f", context=context))
+    assert bool(found) == (before != after)
+    assert _patched(before, found) == after
+
+
+def _patched(before: str, diff: list[str]) -> str:
+    """What a patch program does, with its checks."""
+    old = before.split("\n")
+    old = [line + "\n" for line in old[:-1]] + ([old[-1]] if old[-1] else [])
+    out: list[str] = []
+    at = 0
+    lines = "".join(diff[2:]).replace("\n\\ No newline at end of file\n", "\0").replace("\0", "\0\n").split("\n")[:-1]
+    for line in lines:
+        text = line[1:-1] if line.endswith("\0") else line[1:] + "\n"
+        if line.startswith("@@"):
+            first, _, count = line.split()[1][1:].partition(",")
+            start = int(first) - (0 if count == "0" else 1)
+            out += old[at:start]
+            at = start
+        elif line[0] == "+":
+            out.append(text)
+        else:
+            assert old[at] == text, (old, at, text, diff)
+            out += [text] if line[0] == " " else []
+            at += 1
+    return "".join(out + old[at:])
+
+
+@pytest.mark.skipif(shutil.which("patch") is None, reason="needs patch")
+def test_patch_applies_it(tmp_path: Path) -> None:
+    before = [f"line {i}\n" for i in range(40)] + ["end"]
+    after = [line.replace("line", "row") if i % 9 == 4 else line for i, line in enumerate(before)]
+    after[-1] = "the end"
+    (tmp_path / "f").write_text("".join(before))
+    diff = "".join(unified_diff(zip(before, after, strict=True), "f"))
+    subprocess.run(["patch", "-p1"], input=diff.encode(), cwd=tmp_path, check=True, capture_output=True)
+    assert (tmp_path / "f").read_text() == "".join(after)
+
+
+def test_unified_diff_reads_as_usual() -> None:
+    pairs = [(f"{i}\n", f"{i}\n" if i != 5 else "five\n") for i in range(10)]
+    assert "".join(unified_diff(pairs, "a.txt")) == (
+        "--- a/a.txt\n+++ b/a.txt\n@@ -3,7 +3,7 @@\n 2\n 3\n 4\n-5\n+five\n 6\n 7\n 8\n"
+    )
+    assert list(unified_diff([("a\r\n", "a\r\n")], "x")) == []
+
+
+def test_inline_diff_of_any_width() -> None:
+    text, edits = "He go to teh school.", [Edit(3, 5, "goes"), Edit(9, 12, "the"), Edit(19, 19, " today")]
+    plain = inline_diff(text, edits, color=False)
+    assert plain == "He [-go-]{+goes+} to [-teh-]{+the+} school{+ today+}."
+    colored = inline_diff(text, edits)
+    assert "\x1b[" in colored and "31mgo\x1b" in colored and "32mgoes\x1b" in colored
+    for width in (1, 7, 20):
+        assert all(len(line) <= width for line in inline_diff(text, edits, width=width, color=False).split("\n"))
+
+
+def test_escape_sequences_are_shown() -> None:
+    assert "\x1b[2J" not in inline_diff("a\x1b[2J b", [Edit(0, 1, "c\x1b]0;x\x07")])
+    assert visible("\x1b\t\n\r\x7f\x9b\udce9") == "␛\t\n␍␡��"
+
+
+def test_rows_point_into_the_file() -> None:
+    parts = [
+        (Part("\ufeffHé go.\r\n\r\n"), [Edit(4, 6, "goes")]),
+        (Part("Caf\udce9\n"), []),
+        (Part("a\rteh 😀 go\n"), [Edit(2, 5, "the"), Edit(8, 10, "goes")]),
+        (Part("inside teh", carried=1), [Edit(7, 10, "the")]),
+        (Part("b go"), [Edit(2, 4, "goes")]),
+    ]
+    rows = EditRows("x.txt")
+    found = [row for part, edits in parts for row in rows.rows(part, edits)]
+    file = "".join(part.text for part, _ in parts if part.is_verbatim)
+    raw = file.encode("utf-8", "surrogateescape")
+    for row in found:
+        start, end = row["start"], row["end"]
+        assert isinstance(start, int) and isinstance(end, int)
+        if "byte_start" in row:
+            assert file[start:end] == row["orig"]
+            assert raw[row["byte_start"] : row["byte_end"]].decode() == row["orig"]  # type: ignore[misc]
+    assert [(row["part"], row["line"], row["col"]) for row in found] == [
+        (0, 1, 5),
+        (2, 5, 1),
+        (2, 5, 7),
+        (3, 1, 8),
+        (4, 6, 3),
+    ]
+    assert found[3]["start"] == 7 and "byte_start" not in found[3]
+    assert list(found[0]) == ["path", "part", "start", "end", "orig", "corr", "line", "col", "byte_start", "byte_end"]
+
+
+class _Texts(HTMLParser):
+    """The text of a page's main element before and after the changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.before = self.after = ""
+        self.tags: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        if tag not in ("meta",):
+            self.open.append("said" if ("class", "said") in attrs else tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        if "main" in self.open and "said" not in self.open:
+            self.before += "" if "ins" in self.open else data
+            self.after += "" if "del" in self.open else data
+
+
+@given(st.lists(st.text("ab <&>\"'\n", min_size=1, max_size=8), min_size=2, max_size=6), st.booleans())
+def test_redline_holds_both_texts(pieces: list[str], show_copied: bool) -> None:
+    text = "".join(pieces)
+    edits, at = [], 0
+    for i, piece in enumerate(pieces):
+        if i % 2:
+            edits.append(Edit(at, at + len(piece), piece.upper() if i % 3 else ""))
+        at += len(piece)
+    page = _Texts()
+    page.feed("".join(html([Redline(text, edits, [(0, len(text))])], title="<x>", show_copied=show_copied)))
+    assert (page.before, page.after) == (text, apply(text, edits))
+    assert "script" not in page.tags and "link" not in page.tags and "img" not in page.tags
+    assert page.open == []
+
+
+def test_redline_is_one_page() -> None:
+    parts = [Redline("He go home.\n", [Edit(3, 5, "goes")], [(0, 3), (6, 11)]), Redline("ok \udce9\x1b\n")]
+    page = "".join(html(parts, title="a & b.txt", show_copied=True))
+    page.encode()  # holds no surrogates
+    assert "<title>a &amp; b.txt</title>" in page and "prefers-color-scheme: dark" in page
+    assert '<span class="copied">He </span><del id="e1">' in page and "1 change." in page
+    assert "http://" not in page and "https://" not in page
+    assert 'class="copied"' not in "".join(html(parts, title="x"))

@@ -1,0 +1,327 @@
+"""Rounds of speculation: whatever is guessed, however long searches take, the text is that of waiting for each."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from time import sleep
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from copyspec.pipelines.rag import flights, rounds
+from copyspec.pipelines.rag.rounds import Rounds, plainly
+from copyspec.retrievers import Scheduler
+
+STRIDE, LIMIT, END = 3, 30, 0
+Query = tuple[int, ...]
+
+
+def truth(query: Query) -> int:
+    return hash(query) % 4
+
+
+class Text:
+    """Each token follows from the answer and the tokens before it. Guesses are right with `accuracy`."""
+
+    def __init__(self, seed: int, accuracy: float, fails: frozenset[int] = frozenset(), ending: int = 40) -> None:
+        self.tokens: list[int] = []
+        self.random, self.accuracy, self.ending = random.Random(seed), accuracy, ending
+        self.fails = fails
+        self.answer = -1
+        self.positions: set[int] = {0}
+
+    @property
+    def position(self) -> int:
+        return len(self.tokens)
+
+    def query(self) -> Query:
+        self.positions.add(self.position)
+        return tuple(self.tokens[-5:])
+
+    def guess(self, query: Query) -> int | None:
+        if self.random.random() < self.accuracy:
+            return truth(query)
+        return self.random.choice([None, 0, 1, 2, 3])
+
+    def same(self, guess: int, truth: int) -> bool:
+        return guess == truth
+
+    def reads(self, answer: int) -> bool:
+        return answer != self.answer
+
+    def take(self, answer: int) -> None:
+        assert answer is not None
+        self.answer = answer
+
+    def advance(self, abandon: Callable[[], bool]) -> bool:
+        for _ in range(STRIDE):
+            if abandon():
+                return False
+            token = hash((self.answer, *self.tokens[-4:])) % self.ending
+            if token in self.fails:
+                raise OverflowError(f"token {token}")
+            self.tokens.append(token)
+            if token == END or len(self.tokens) == LIMIT:
+                return True
+        return False
+
+    def back(self, position: int) -> None:
+        assert position in self.positions and position <= self.position
+        del self.tokens[position:]
+
+
+class Searches:
+    """Searches that are done after they were asked for `patience` times, or when they are waited for."""
+
+    def __init__(self, patience: Callable[[], int], failing: frozenset[int] = frozenset()) -> None:
+        self.patience, self.failing, self.count = patience, failing, 0
+        self.running: list[LateSearch] = []
+
+    def submit(self, queries: Sequence[Query]) -> LateSearch:
+        assert queries
+        self.running.append(LateSearch(queries, self.patience(), self.count in self.failing))
+        self.count += 1
+        return self.running[-1]
+
+
+class LateSearch:
+    def __init__(self, queries: Sequence[Query], patience: int, fails: bool) -> None:
+        self.queries, self.patience, self.fails = queries, patience, fails
+        self.cancelled = self.seen = False
+        self.seconds = 0.01
+
+    def done(self) -> bool:
+        self.patience -= 1
+        return self.patience < 0
+
+    def result(self) -> list[int]:
+        self.patience, self.seen = 0, True
+        if self.fails:
+            raise ConnectionError("away")
+        return [truth(query) for query in self.queries]
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+def plain_text(fails: frozenset[int] = frozenset(), ending: int = 40) -> tuple[list[int], bool]:
+    """The text, and whether it ends with an error."""
+    text = Text(0, 1.0, fails, ending)
+    try:
+        list(plainly(text, Searches(lambda: 0).submit))
+    except OverflowError:
+        return text.tokens, True
+    return text.tokens, False
+
+
+@given(
+    seed=st.integers(0, 1000),
+    accuracy=st.floats(0.0, 1.0),
+    overlaps=st.booleans(),
+    stride=st.none() | st.integers(1, 8),
+    fails=st.frozensets(st.integers(1, 39), max_size=2),
+    ending=st.integers(5, 200),
+)
+def test_the_text_is_that_of_waiting_for_each_answer(
+    seed: int, accuracy: float, overlaps: bool, stride: int | None, fails: frozenset[int], ending: int
+) -> None:
+    expected, raises = plain_text(fails, ending)
+    text = Text(seed, accuracy, fails, ending)
+    searches = Searches(lambda: text.random.randint(0, 9))
+    run = Rounds(text, searches.submit, Scheduler(overlaps=overlaps, stride=stride))
+    verified = 0
+    try:
+        for position in run.run():
+            assert position >= verified
+            verified = position
+            assert text.tokens[:verified] == expected[:verified]
+    except OverflowError:
+        assert raises
+    else:
+        assert not raises and text.tokens == expected and verified == len(expected)
+    stats = run.stats
+    assert stats.right <= stats.guesses and stats.kept >= stats.rounds
+    assert stats.queries >= stats.searches
+    if accuracy == 1.0:
+        assert stats.wasted == 0 and stats.hit_rate in (0.0, 1.0)
+
+
+@given(
+    seed=st.integers(0, 1000), failing=st.integers(0, 6), overlaps=st.booleans(), stride=st.none() | st.integers(1, 5)
+)
+def test_an_exception_of_a_search_arrives(seed: int, failing: int, overlaps: bool, stride: int | None) -> None:
+    text = Text(seed, 0.5, ending=200)
+    searches = Searches(lambda: text.random.randint(0, 9), frozenset([failing]))
+    run = Rounds(text, searches.submit, Scheduler(overlaps=overlaps, stride=stride))
+    try:
+        list(run.run())
+    except ConnectionError:
+        assert searches.count == failing + 1
+    else:
+        assert searches.count <= failing
+
+
+def test_nothing_is_searched_after_closing_and_interrupts_cancel() -> None:
+    text = Text(0, 1.0, ending=10**9)
+    searches = Searches(lambda: 10**9)
+    run = Rounds(text, searches.submit, Scheduler(stride=2)).run()
+    next(run)
+    run.close()
+    assert searches.count == 2
+
+    def interrupted(abandon: Callable[[], bool]) -> bool:
+        if searches.count > 3:
+            raise KeyboardInterrupt
+        return Text.advance(text, abandon)
+
+    text.advance = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        list(Rounds(text, searches.submit, Scheduler(stride=2)).run())
+    assert searches.running[-1].cancelled and not searches.running[-1].seen
+
+
+def test_steps_are_made_while_a_search_runs() -> None:
+    text = Text(0, 1.0, ending=10**9)
+    sent: list[int] = []
+    waited: list[int] = []
+
+    class Watched(LateSearch):
+        def result(self) -> list[int]:
+            waited.append(text.position)
+            return super().result()
+
+    def submit(queries: Sequence[Query]) -> LateSearch:
+        sent.append(text.position)
+        return Watched(queries, 10**9, False)
+
+    assert list(Rounds(text, submit, Scheduler(stride=2)).run())[-1] == LIMIT
+    assert sent == [0, 6, 12, 18, 24, 30]
+    assert sorted(set(waited)) == [0, 12, 18, 24, 30]
+
+
+@pytest.mark.parametrize("overlaps", [True, False])
+def test_a_wrong_guess_is_counted_and_taken_back(overlaps: bool) -> None:
+    text = Text(0, 0.0, ending=10**9)
+    text.guess = lambda query: (truth(query) + 1) % 4  # type: ignore[method-assign]
+    run = Rounds(text, Searches(lambda: 0).submit, Scheduler(overlaps=overlaps, stride=4))
+    list(run.run())
+    assert text.tokens == plain_text(ending=10**9)[0]
+    assert run.stats.right == 0 and run.stats.hit_rate == 0.0
+    assert run.stats.kept_per_round == 1.0 and run.stats.wasted > 0
+
+
+def test_a_search_in_the_callers_own_thread_hides_nothing() -> None:
+    searches = Searches(lambda: 0)
+
+    def search(queries: Sequence[Query]) -> LateSearch:
+        sleep(LateSearch([], 0, False).seconds)
+        return searches.submit(queries)
+
+    run = Rounds(Text(0, 0.9), searches.submit, Scheduler(overlaps=False, stride=4), search=search)
+    list(run.run())
+    assert run.stats.rounds > 0 and run.stats.search_seconds > 0
+    assert run.stats.hidden_seconds == pytest.approx(0.0, abs=1e-9)
+
+
+class Clock:
+    """Seconds that pass only when something is done."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+CALL, READING, STEPS = 0.003, 0.03, 12  # seconds of a token and of a new document; steps of a text
+
+
+class TimedText:
+    """A text whose tokens and documents take time. Documents change from step to step with `changes`."""
+
+    def __init__(self, clock: Clock, seed: int, accuracy: float, changes: float, kept: int) -> None:
+        self.clock, self.random, self.accuracy, self.kept = clock, random.Random(seed), accuracy, kept
+        self.truths = [0]
+        documents = random.Random(seed)
+        for _ in range(STEPS):
+            changed = documents.random() < changes
+            self.truths.append(documents.randrange(12) if changed else self.truths[-1])
+        self.position, self.document, self.open = 0, 0, [-1]
+
+    def query(self) -> int:
+        return self.position
+
+    def guess(self, query: int) -> int:
+        self.clock.now += CALL / 10
+        right = self.random.random() < self.accuracy
+        return self.truths[query // 4] if right else 100 + self.random.randrange(8)
+
+    def same(self, guess: int, truth: int) -> bool:
+        return guess == truth
+
+    def reads(self, answer: int) -> bool:
+        return answer not in self.open
+
+    def take(self, answer: int) -> None:
+        self.document = answer
+
+    def advance(self, abandon: Callable[[], bool]) -> bool:
+        if self.document in self.open:
+            self.open.remove(self.document)
+        else:
+            self.clock.now += READING
+        self.open = [*self.open, self.document][-self.kept :]
+        for _ in range(4):
+            if abandon():
+                return False
+            self.clock.now += CALL
+            self.position += 1
+        return self.position >= 4 * STEPS
+
+    def back(self, position: int) -> None:
+        self.position = position
+
+
+class TimedSearch:
+    def __init__(self, text: TimedText, queries: Sequence[int], seconds: float) -> None:
+        self.text, self.queries, self.seconds = text, queries, seconds
+        self.end = text.clock.now + seconds
+
+    def done(self) -> bool:
+        return self.text.clock.now >= self.end
+
+    def result(self) -> list[int]:
+        self.text.clock.now = max(self.text.clock.now, self.end)
+        return [self.text.truths[query // 4] for query in self.queries]
+
+    def cancel(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("cost", [0.12, 0.25, 0.7, 1.45, 20.0])
+@pytest.mark.parametrize(("accuracy", "changes"), [(1.0, 0.0), (0.9, 0.2), (0.5, 0.6), (0.0, 0.6)])
+def test_speculation_costs_no_time_however_dear_searches_and_however_good_guesses_are(
+    cost: float, accuracy: float, changes: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without any help by caches of the model: both forms keep one document open."""
+    search, clock = cost * 4 * CALL, Clock()
+    for module in (rounds, flights):
+        monkeypatch.setattr(module, "perf_counter", clock)
+
+    def seconds(scheduler: Scheduler | None) -> float:
+        started = clock.now
+        for seed in range(12):
+            text = TimedText(clock, seed, accuracy, changes, kept=1)
+
+            def submit(queries: Sequence[int], text: TimedText = text) -> TimedSearch:
+                return TimedSearch(text, queries, search * (1 + len(queries)) / 2)
+
+            list(plainly(text, submit) if scheduler is None else Rounds(text, submit, scheduler).run())
+        return clock.now - started
+
+    plain = seconds(None)
+    assert plain > 0.97 * seconds(Scheduler())
+    if accuracy == 1.0 and cost >= 0.7:
+        assert plain > 1.4 * seconds(Scheduler())

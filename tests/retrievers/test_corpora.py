@@ -1,0 +1,246 @@
+"""Corpora by name: documents read, passages cut with their places, added to, listed, removed; the command for it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from copyspec.retrievers import (
+    BM25Retriever,
+    Corpora,
+    Datastore,
+    DenseRetriever,
+    Document,
+    IndexFileError,
+    load_passages,
+    load_retriever,
+    read_documents,
+    split_passages,
+    tokenizer_fingerprint,
+)
+from tests.helpers.commands import run
+from tests.helpers.texts import byte_level, llama
+
+TEXT = "A kettle boils.\n\nA heron waits. It eats fish.\n\n\nThe sea is near, and the sky is wide."
+
+
+def encode(texts: list[str]) -> NDArray[np.float32]:
+    return np.array([[len(text), 1.0] for text in texts], np.float32)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    folder = tmp_path / "texts"
+    (folder / "b").mkdir(parents=True)
+    (folder / "b" / "one.md").write_text(TEXT, encoding="utf-8")
+    (folder / "a.jsonl").write_text('{"text": "two kettles", "x": "y"}\n\n{"text": "three", "x": "z"}\n')
+    (folder / "left.out").write_bytes(b"\xff")
+    return folder
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text('ab .\n!"', max_size=80), st.integers(1, 30))
+def test_passages_are_pieces_of_the_text_and_lose_nothing_but_space(text: str, limit: int) -> None:
+    passages = split_passages(Document("d", text), max_chars=limit)
+    end = 0
+    for passage in passages:
+        assert 0 < len(passage.text) <= limit and passage.text == passage.text.strip()
+        assert text[passage.start : passage.start + len(passage.text)] == passage.text
+        assert passage.start >= end and not text[end : passage.start].strip()
+        end = passage.start + len(passage.text)
+    assert not text[end:].strip()
+
+
+def test_passages_end_at_the_coarsest_border_that_fits() -> None:
+    def cut(limit: int) -> list[str]:
+        return [passage.text for passage in split_passages(Document("d", TEXT), max_chars=limit)]
+
+    assert cut(1000) == [TEXT]
+    assert cut(50) == [TEXT[:45], TEXT[48:]]
+    assert cut(30) == ["A kettle boils.", "A heron waits. It eats fish.", "The sea is near, and the sky", "is wide."]
+    assert cut(15) == [
+        "A kettle boils.",
+        "A heron waits.",
+        "It eats fish.",
+        "The sea is",
+        "near, and the",
+        "sky is wide.",
+    ]
+    assert cut(4)[:4] == ["A", "kett", "le", "boil"]
+    with pytest.raises(ValueError, match="max_chars must be at least 1, got 0"):
+        cut(0)
+
+
+def test_documents_come_from_files_and_folders(corpus: Path) -> None:
+    found = list(read_documents([corpus, corpus / "b" / "one.md"]))
+    names = [f"{corpus / 'a.jsonl'}:1", f"{corpus / 'a.jsonl'}:3", *[str(corpus / "b" / "one.md")] * 2]
+    assert [document.name for document in found] == names
+    assert [document.text for document in found] == ["two kettles", "three", TEXT, TEXT]
+    assert [document.text for document in read_documents([corpus / "a.jsonl"], field="x")] == ["y", "z"]
+
+
+def test_what_cannot_be_read_is_named(corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"text": 3}\n')
+    (tmp_path / "worse.jsonl").write_text("[\n")
+    (tmp_path / "empty").mkdir()
+    for path, error, said in (
+        (corpus / "left.out", ValueError, r"left.out' is not UTF-8 \(byte 0\)"),
+        (tmp_path / "bad.jsonl", ValueError, "bad.jsonl', line 2: no text under 'text'; it has 'text'"),
+        (tmp_path / "worse.jsonl", ValueError, "worse.jsonl', line 1: not JSON"),
+        (tmp_path / "empty", ValueError, "holds no file with one of the endings .txt, .md, .jsonl"),
+        (tmp_path / "nowhere", FileNotFoundError, "there is no file or folder '.*nowhere'"),
+    ):
+        with pytest.raises(error, match=said):
+            list(read_documents([path]))
+    with pytest.raises(TypeError, match="must be a list of paths, got one string"):
+        list(read_documents("path"))
+
+
+def test_corpora_are_added_to_listed_opened_and_removed(tmp_path: Path) -> None:
+    corpora = Corpora(tmp_path / "corpora")
+    assert corpora.all() == []
+    first = split_passages(Document("d", TEXT), max_chars=30)
+    second = split_passages(Document("e", "kettles and herons"))
+    for name, kind in (("words", "bm25"), ("vectors", "dense")):
+        for part in (first, second):
+            made = corpora.add_bm25(name, part) if kind == "bm25" else corpora.add_dense(name, part, encode)
+        assert (made.name, made.kind, made.documents, made.size) == (name, kind, 2, 5)
+        retriever, passages = corpora.open(name, encode=encode)
+        assert passages == [*first, *second]
+        assert list(retriever.texts) == [passage.text for passage in passages]
+    assert [corpus.name for corpus in corpora.all()] == ["vectors", "words"]
+    assert isinstance(load_retriever(tmp_path / "corpora" / "words"), BM25Retriever)
+    with pytest.raises(ValueError, match="names no encoder: give encode="):
+        corpora.open("vectors")
+    with pytest.raises(IndexFileError, match="of kind 'bm25', not 'dense'"):
+        corpora.add_dense("words", first, encode)
+    with pytest.raises(IndexFileError, match="holds 5 passages, and these 1 texts are not the first of them"):
+        load_passages(tmp_path / "corpora" / "words", ["a"])
+    corpora.remove("vectors")
+    assert corpora.names() == ["words"]
+    with pytest.raises(ValueError, match=r"there is no corpus 'vectors' in '.*'; it holds 'words'"):
+        corpora.remove("vectors")
+    for name in ("", "..", "a/b", ".hidden"):
+        with pytest.raises(ValueError, match="cannot name a corpus"):
+            corpora.remove(name)
+
+
+def test_what_is_there_already_is_skipped(tmp_path: Path) -> None:
+    corpora = Corpora(tmp_path)
+    passages = split_passages(Document("d", TEXT), max_chars=30)
+    assert corpora.add_bm25("c", passages).skipped == 0
+    manifest = (tmp_path / "c" / "manifest.json").read_text()
+    copy = Document("copy", TEXT + "\n\nNew.")
+    made = corpora.add_bm25("c", passages)
+    assert (made.skipped, made.size) == (4, 4) and (tmp_path / "c" / "manifest.json").read_text() == manifest
+    made = corpora.add_bm25("c", split_passages(copy, max_chars=30))
+    assert made.size == 4 + len(split_passages(copy, max_chars=30)) - made.skipped and made.skipped == 3
+    assert corpora.add_bm25("c", passages, duplicates=True).size == made.size + 4
+    twice = [Document("t", "one"), Document("u", "two")]
+    assert corpora.add_tokens("t", twice, byte_level()).documents == 2
+    made = corpora.add_tokens("t", [*twice, Document("t", "another")], byte_level())
+    assert (made.skipped, made.documents) == (2, 3)
+    assert corpora.add_tokens("t", twice, byte_level(), duplicates=True).documents == 5
+
+
+def test_token_corpora_know_their_documents_and_their_tokenizer(tmp_path: Path) -> None:
+    corpora, tokenizer = Corpora(tmp_path), byte_level()
+    corpora.add_tokens("t", [Document("a", "one two"), Document("b", "")], tokenizer)
+    made = corpora.add_tokens("t", [Document("c", "one three")], tokenizer)
+    tokens = tokenizer("one three", add_special_tokens=False)["input_ids"]
+    assert (made.kind, made.documents) == ("tokens", 3)
+    store = Datastore(tmp_path / "t", fingerprint=tokenizer_fingerprint(tokenizer))
+    assert store.document(2) == tokens and made.size == store.num_tokens
+    other = byte_level()
+    other.add_tokens(["<new>"])
+    with pytest.raises(IndexFileError, match="another tokenizer"):
+        corpora.add_tokens("t", [Document("d", "x")], other)
+    with pytest.raises(IndexFileError, match="which finds no passages; open it as Datastore"):
+        corpora.open("t")
+
+
+def test_a_datastore_that_could_not_be_filled_is_not_left(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        Corpora(tmp_path).add_tokens("t", read_documents([tmp_path / "nowhere"]), byte_level())
+    assert Corpora(tmp_path).names() == []
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COPYSPEC_CORPORA", str(tmp_path / "default"))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    llama(len(byte_level())).save_pretrained(folder)
+    byte_level().save_pretrained(folder)
+    return folder
+
+
+def test_the_command_builds_lists_and_removes(
+    corpus: Path, tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--dir", str(tmp_path / "corpora")]
+    for options in ([], ["--kind", "dense", "--encoder", str(model)], ["--kind", "tokens", "--model", str(model)]):
+        kind = options[1] if options else "bm25"
+        code, out, err = run(capsys, "index", "add", f"my-{kind}", str(corpus), *options, *where)
+        assert (code, err) == (0, "") and f"my-{kind}" in out and "3 documents" in out
+    again = ["add", "my-bm25", str(corpus), "--max-chars", "20", *where, "--json"]
+    code, out, err = run(capsys, "index", *again)
+    assert code == 0 and (json.loads(out)["size"], json.loads(out)["skipped"]) == (8, 2)
+    assert err == "skipped 2 passages that are in 'my-bm25' already; --duplicates adds them once more\n"
+    code, out, err = run(capsys, "index", *again, "--duplicates")
+    assert (code, err) == (0, "") and json.loads(out)["size"] == 15
+    code, out, err = run(
+        capsys, "index", "add", "my-tokens", str(corpus), "--kind", "tokens", "--model", str(model), *where
+    )
+    assert code == 0 and "3 documents" in out and "skipped 3 documents" in err
+    code, out, err = run(capsys, "index", "list", *where, "--json")
+    assert (code, err) == (0, "") and [one["name"] for one in json.loads(out)] == ["my-bm25", "my-dense", "my-tokens"]
+    with pytest.raises(ValueError, match=r"made with the encoder '.+', which is loaded only when you name it"):
+        Corpora(tmp_path / "corpora").open("my-dense")
+    retriever, passages = Corpora(tmp_path / "corpora").open("my-dense", encode=model)
+    assert isinstance(retriever, DenseRetriever) and passages[retriever.search(TEXT, 1)[0].id].text == TEXT
+    assert run(capsys, "index", "remove", "my-dense", *where) == (0, "removed my-dense\n", "")
+    code, out, err = run(capsys, "index", "list", *where)
+    assert (code, err) == (0, "") and [line.split()[0] for line in out.splitlines()] == ["my-bm25", "my-tokens"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ([], 2, "Missing command. See copyspec index --help"),
+        (["add", "a"], 2, "Missing argument"),
+        (["add", "a", "b", "--kind", "faiss"], 2, "--kind must be one of bm25, dense, tokens, got 'faiss'"),
+        (["add", "a", "b", "--search", "x"], 2, "--search must be one of exact, flat, hnsw, ivf, got 'x'"),
+        (["add", "a", "b", "--kind", "dense"], 2, "--kind dense needs --encoder"),
+        (["add", "/a", "b"], 2, "'/a' cannot name a corpus"),
+        (["add", "a", "/no/such"], 1, "there is no file or folder '/no/such'"),
+        (["add", "a", "/no/such", "--kind", "tokens", "--model", "/no"], 2, "no tokenizer for --model '/no'"),
+        (["remove", "a", "--dir", "/no/such"], 2, "there is no corpus 'a' in '/no/such'; it holds none"),
+    ],
+)
+def test_errors_are_one_line(arguments: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found, out, err = run(capsys, "index", *arguments)
+    assert (found, out) == (code, "")
+    assert said in err and err.startswith("copyspec: ") and err.count("\n") == 1
+
+
+def test_help_loads_no_torch() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from copyspec.cli import main\n"
+        "for words in (['index', '--help'], ['index', 'add', '--help'], ['--version']): assert main(words) == 0\n"
+        "assert not {'torch', 'transformers', 'numpy', 'faiss'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

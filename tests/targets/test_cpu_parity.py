@@ -1,0 +1,53 @@
+"""Tree passes in bfloat16 on a CPU: the bits of plain decoding along the first chain, nearly always."""
+
+from __future__ import annotations
+
+import torch
+
+from copyspec.targets import wrap
+from copyspec.targets.columns import lay_out
+from copyspec.targets.hooks.cpu_parity import Segment, segments
+from copyspec.tree import ROOT, DraftTree
+from tests.helpers.models import random_ids, tiny
+
+
+def chain_of(tokens: list[int]) -> DraftTree:
+    return DraftTree(tokens, list(range(-1, len(tokens) - 1)), [0.5] * len(tokens), [None] * len(tokens))
+
+
+def test_segments_of_a_prompt_a_chain_and_a_branch() -> None:
+    tree = DraftTree([1, 2, 3, 4, 5], [ROOT, 0, 1, 0, ROOT], [0.5] * 5, [None] * 5)
+    # 12 prompt columns; nodes 0-2 see 13, 14 and 15 keys; nodes 3 and 4 are no part of the chain.
+    assert segments(lay_out([0], [[7] * 12], [tree])) == (Segment(0, 12, 12), Segment(12, 15, 15), Segment(15, 17, 17))
+    # A root that sees 14 keys, nodes that see 15, 16 and 17: two numbers of whole vectors.
+    assert segments(lay_out([13], [[7]], [tree])) == (Segment(0, 2, 15), Segment(2, 4, 17), Segment(4, 6, 19))
+    assert segments(lay_out([15], [[7]], [DraftTree()])) == (Segment(0, 1, 16),)
+
+
+def test_every_column_is_in_one_segment_and_sees_its_keys() -> None:
+    for start in range(40):
+        columns = lay_out([start], [[7]], [chain_of(list(range(40)))])
+        at = 0
+        for begin, end, keys in segments(columns):
+            assert begin == at < end
+            seen = columns.visible[0, begin:end].sum(-1)
+            assert seen.max() == keys and len({int(n) // 16 for n in seen}) == 1
+            at = end
+        assert at == 41
+
+
+def test_bits_of_plain_decoding_and_a_model_left_as_it_was() -> None:
+    model = tiny("llama", hidden_size=64, num_attention_heads=4, head_dim=16).to(torch.bfloat16)
+    target = wrap(model)
+    prompt, draft = random_ids(21, seed=1), random_ids(24, seed=2)
+    plain = target.open([prompt])
+    rows = []
+    for chain in [prompt, *([token] for token in draft)]:
+        rows.append(plain.score([chain], [DraftTree()])[0, 0].clone())
+        plain.keep([[]])
+    before = model.config._attn_implementation
+    drafted = target.open([prompt]).score([prompt], [chain_of(draft)])[0]
+    assert model.config._attn_implementation == before == "sdpa"
+    difference = (drafted.float() - torch.stack(rows).float()).abs().max(-1).values
+    # Without the segments nearly every row differs; other processors may round their linear layers differently.
+    assert (difference == 0).float().mean() > 0.5 or difference.max() < 0.1

@@ -1,0 +1,198 @@
+"""The self-test finds what is wrong with an architecture: masks, positions, windows, caches broken on purpose."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from copyspec.targets import columns, wrap
+from copyspec.targets.base import UnsupportedModelError
+from copyspec.targets.cache import TreeCache
+from copyspec.targets.causal import CausalTarget
+from copyspec.targets.columns import Columns
+from copyspec.targets.facts import read_facts
+from copyspec.targets.plain import PlainSession
+from copyspec.targets.selftest import checking as selftest
+from copyspec.targets.selftest import sibling
+from copyspec.targets.selftest.known import KNOWN, digest
+from copyspec.targets.seq2seq import Seq2SeqTarget
+from tests.helpers import models
+from tests.targets.test_tree import fingerprint
+
+torch.set_num_threads(1)
+
+Break = Callable[[pytest.MonkeyPatch], None]
+
+
+@pytest.fixture(autouse=True)
+def _untested(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selftest, "KNOWN", frozenset())
+    monkeypatch.setattr(selftest, "_findings", {})
+
+
+def long_windows(patch: pytest.MonkeyPatch) -> None:
+    right = Columns.within_window
+    patch.setattr(Columns, "within_window", lambda self, window: right(self, window + 1))
+
+
+def no_windows(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Columns, "within_window", lambda self, window: self.visible)
+
+
+def long_chunks(patch: pytest.MonkeyPatch) -> None:
+    right = Columns.within_chunk
+    patch.setattr(Columns, "within_chunk", lambda self, chunk: right(self, chunk + 1))
+
+
+def windows_by_column(patch: pytest.MonkeyPatch) -> None:
+    """As GPT-Neo counts: a key's place in the cache for its position."""
+    patch.setattr(
+        Columns,
+        "key_positions",
+        lambda self: torch.arange(self.visible.shape[2]).repeat(len(self.tokens), 1).numpy(),
+    )
+
+
+def all_nodes_seen(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(columns, "ancestors", lambda parents: torch.ones(len(parents), len(parents)).tril().bool().numpy())
+
+
+def late_positions(patch: pytest.MonkeyPatch) -> None:
+    right = columns.DraftTree.depths
+    patch.setattr(columns.DraftTree, "depths", lambda self: [min(depth, 7) for depth in right(self)])
+
+
+def nothing_moved(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TreeCache, "move", lambda self, moves: None)
+
+
+def rows_mixed_up(patch: pytest.MonkeyPatch) -> None:
+    right = TreeCache.select
+    patch.setattr(TreeCache, "select", lambda self, rows: right(self, sorted(rows)))
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("mistral", long_windows),
+        ("mistral", no_windows),
+        ("gemma2", windows_by_column),
+        ("llama4_text", long_chunks),
+        ("llama", all_nodes_seen),
+        ("qwen3", late_positions),
+        ("t5", late_positions),
+        ("gpt2", nothing_moved),
+        ("bart", rows_mixed_up),
+    ],
+)
+def test_what_is_wrong_is_found(name: str, damage: Break, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = models.tiny(name)
+    damage(monkeypatch)
+    kind = Seq2SeqTarget if model.config.is_encoder_decoder else CausalTarget
+    assert selftest.attempt(lambda each: kind(each, read_facts(each)), model, kind="trees") is not None
+
+
+def test_no_weak_scale_hides_a_wrong_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smallest damage, a window of one token more, shows as a hundred times the tolerance."""
+    model = models.tiny("mistral")
+    long_windows(monkeypatch)
+    found = selftest.attempt(lambda each: CausalTarget(each, read_facts(each)), model, kind="trees")
+    assert found is not None
+    assert float(found.split("differ by ")[1].split()[0]) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "outcome"),
+    [
+        ("gemma3_text", {"use_bidirectional_attention": True}, "plain"),
+        ("llama", {"attention_chunk_size": models.WINDOW}, "plain"),
+        ("falcon", {"alibi": True}, "chains"),
+        ("opt", {"do_layer_norm_before": False}, "trees"),
+    ],
+)
+def test_a_flag_makes_a_known_type_unknown(name: str, settings: dict[str, Any], outcome: str) -> None:
+    assert digest(models.tiny(name).config) in KNOWN
+    model = models.tiny(name, **settings)
+    assert digest(model.config) not in KNOWN
+    target = wrap(model, on_unsupported="plain")
+    found = "trees" if target.supports_trees else "chains" if target.supports_drafts else "plain"
+    assert found == outcome
+
+
+def test_classes_from_elsewhere_are_tested(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = models.tiny("llama")
+    monkeypatch.setattr(selftest, "KNOWN", KNOWN)
+    assert selftest.is_known(model)
+    model.__class__ = type("LlamaForCausalLM", (type(model),), {"__module__": "transformers_modules.somebody"})
+    assert not selftest.is_known(model)
+
+
+@pytest.mark.parametrize("name", ["mamba", "llama"])
+def test_plain_decoding_is_tested_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = PlainSession._pass
+
+    def wrong(self: PlainSession, *, is_first: bool) -> torch.Tensor:
+        return right(self, is_first=is_first).roll(1, -1)
+
+    monkeypatch.setattr(PlainSession, "_pass", wrong)
+    monkeypatch.setattr("copyspec.targets.dispatch._no_drafts", lambda model, facts: "it is so")
+    with pytest.raises(UnsupportedModelError, match="it is so, and decoded plainly it does not follow"):
+        wrap(models.tiny(name), on_unsupported="plain")
+
+
+@pytest.mark.parametrize("name", ["llama", "bart"])
+def test_a_sibling_leaves_no_trace(name: str) -> None:
+    model = models.tiny(name)
+    before, state, default = fingerprint(model), torch.get_rng_state(), torch.get_default_dtype()
+    made = sibling.build(type(model), sibling.small_config(model))
+    assert fingerprint(model) == before
+    assert torch.equal(torch.get_rng_state(), state) and torch.get_default_dtype() == default
+    assert made.dtype == torch.float32 and made.device.type == "cpu" and not made.training
+    again = sibling.build(type(model), sibling.small_config(model))
+    assert all(map(torch.equal, made.parameters(), again.parameters()))
+
+
+def test_a_verdict_holds_for_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrap(models.tiny("qwen2"))
+    monkeypatch.setattr(sibling, "build", lambda *_: pytest.fail("tested twice"))
+    assert wrap(models.tiny("qwen2", seed=1, vocab_size=80)).supports_trees
+
+
+def test_models_without_a_sibling_are_tested_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("sizes do not fit")
+
+    monkeypatch.setattr(sibling, "build", fail)
+    assert wrap(models.tiny("gemma2")).supports_trees
+    with pytest.raises(UnsupportedModelError, match=r"window of 512 tokens is beyond a self-test.*sizes do not fit"):
+        wrap(models.tiny("mistral", sliding_window=512))
+
+
+def test_siblings_that_do_not_work_are_no_reason_to_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = sibling.build
+
+    def misshapen(*given: Any) -> Any:
+        made = right(*given)
+        made.lm_head = torch.nn.Linear(7, 9)
+        return made
+
+    monkeypatch.setattr(sibling, "build", misshapen)
+    assert wrap(models.tiny("qwen2")).supports_trees
+
+
+def test_gpt_neo_is_not_verified_by_tree(caplog: pytest.LogCaptureFixture) -> None:
+    """It cuts its own masks by column: 9 of 30 ragged batches were wrong when its self-test was short."""
+    from transformers import GPTNeoConfig, GPTNeoForCausalLM
+
+    config = GPTNeoConfig(
+        vocab_size=models.VOCAB_SIZE, hidden_size=32, num_layers=2, attention_types=[[["global", "local"], 1]],
+        num_heads=4, window_size=6, max_position_embeddings=64, bos_token_id=1, eos_token_id=None,
+    )  # fmt: skip
+    with caplog.at_level(logging.WARNING):
+        target = wrap(GPTNeoForCausalLM(config).eval())
+    assert target.supports_drafts and not target.supports_trees
+    assert "cannot verify trees" in caplog.text

@@ -1,0 +1,206 @@
+"""Which models are decoded how, and that a model leaves as it came."""
+
+from __future__ import annotations
+
+import logging
+import random
+
+import pytest
+import torch
+import transformers
+from transformers import AutoConfig, AutoModel, PreTrainedModel
+
+from copyspec.targets import wrap
+from copyspec.targets.base import UnsupportedModelError
+from copyspec.targets.selftest import checking as selftest
+from copyspec.tree import EMPTY, DraftTree
+from tests.helpers import models
+from tests.targets.test_tree import Rows, fingerprint, random_tree
+
+torch.set_num_threads(1)
+
+
+def broken(model: PreTrainedModel, attribute: str) -> PreTrainedModel:
+    """The model with one decoder module that fails in the middle of a pass."""
+
+    def fail(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("device lost")
+
+    vars(model.get_submodule(attribute))["forward"] = fail
+    return model
+
+
+@pytest.mark.parametrize("name", models.RECURRENT)
+def test_recurrent_models_are_refused(name: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=r'recurrent layers.*on_unsupported="plain"'):
+        wrap(models.tiny(name))
+
+
+@pytest.mark.parametrize("name", models.RECURRENT)
+def test_recurrent_models_are_decoded_plainly_on_request(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    model = models.tiny(name)
+    before = fingerprint(model)
+    with caplog.at_level(logging.WARNING):
+        target = wrap(model, on_unsupported="plain")
+    assert "without drafts" in caplog.text
+    assert not target.supports_drafts and not target.supports_trees
+    prompts = [models.random_ids(6, seed=0), models.random_ids(3, seed=1)]
+    session = target.open(prompts)
+    outputs: list[list[int]] = [[], []]
+    chains = [target.start(prompt) for prompt in prompts]
+    for _ in range(6):
+        logits = session.score(chains, [EMPTY, EMPTY])
+        session.keep([[], []])
+        chains = [[int(row[0].argmax())] for row in logits]
+        for output, chain in zip(outputs, chains, strict=True):
+            output += chain
+    session.close()
+    for prompt, output in zip(prompts, outputs, strict=True):
+        ids = torch.tensor([prompt])
+        expected = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=6, do_sample=False)
+        assert output == expected[0, len(prompt) :].tolist()
+    assert fingerprint(model) == before
+
+
+def test_plain_targets_take_no_drafts() -> None:
+    session = wrap(models.tiny("mamba"), on_unsupported="plain").open([[5, 6]])
+    with pytest.raises(ValueError, match="trees must be empty"):
+        session.score([[5, 6]], [DraftTree([7], [-1], [0.5], [None])])
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "mpt", "t5", "bart"])
+def test_self_test_passes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selftest, "KNOWN", frozenset())
+    model = models.tiny(name)
+    before = fingerprint(model)
+    assert wrap(model).supports_trees
+    assert fingerprint(model) == before
+
+
+@pytest.mark.skipif(transformers.__version__ < "5.23", reason="before, its passes with and without a cache differ")
+def test_unknown_architecture_with_a_bias_in_every_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(models.SEQ2SEQ, "umt5", models.SEQ2SEQ["t5"])
+    model = models.tiny("umt5")
+    target = wrap(model)
+    assert target.supports_trees
+    rows = Rows(model, target, (11, 4, 17))
+    assert rows.step() < 1e-5
+    assert rows.step() < 1e-5
+
+
+def test_falcon_with_alibi_falls_back_to_chains(caplog: pytest.LogCaptureFixture) -> None:
+    model = models.tiny("falcon", alibi=True)
+    with caplog.at_level(logging.WARNING):
+        target = wrap(model)
+    assert caplog.text.count("cannot verify trees") == 1
+    assert target.supports_drafts and not target.supports_trees
+    rows = Rows(model, target, (11, 4, 17))
+    for step in range(4):
+        assert rows.step() < 1e-5
+        if step == 2:
+            rows.select([2, 0])
+    with pytest.raises(ValueError, match="first_chain"):
+        rows.session.score([[5], [6]], [DraftTree([7, 8], [-1, -1], [0.5] * 2, [None] * 2)] * 2)
+
+
+def test_architecture_that_fails_even_with_chains_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selftest, "KNOWN", frozenset())
+    model = broken(models.tiny("llama"), "model.layers.1")
+    with pytest.raises(UnsupportedModelError, match="device lost"):
+        wrap(model)
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("llama", "model.layers.1"),
+        ("bloom", "transformer.h.1"),
+        ("t5", "decoder.block.1"),
+        ("bart", "model.decoder.layers.1"),
+    ],
+)
+def test_model_is_restored_after_an_exception(name: str, part: str) -> None:
+    model = broken(models.tiny(name), part)
+    model.config._attn_implementation = "eager"
+    before = fingerprint(model)
+    target = wrap(model)
+    prompts = [models.random_ids(5, seed=0), models.random_ids(3, seed=1)]
+    session = target.open(prompts)
+    with pytest.raises(RuntimeError, match="device lost"):
+        session.score([target.start(prompt) for prompt in prompts], [random_tree(random.Random(0), 5)] * 2)
+    session.close()
+    assert fingerprint(model) == before
+
+
+def test_attention_without_masks_is_swapped_for_the_pass() -> None:
+    model = models.tiny("llama")
+    model.config._attn_implementation_internal = "flash_attention_2"
+    seen = []
+    model.model.layers[0].register_forward_pre_hook(lambda *_: seen.append(model.config._attn_implementation))
+    session = wrap(model).open([[5, 6]])
+    session.score([[5, 6]], [random_tree(random.Random(0), 5)])
+    assert seen == ["sdpa"]
+    assert model.config._attn_implementation == "flash_attention_2"
+
+
+def test_encoder_decoder_starts_with_the_models_start_token() -> None:
+    target = wrap(models.tiny("bart"))
+    assert target.is_encoder_decoder
+    assert target.start([5, 6, 7]) == [2]
+    assert wrap(models.tiny("llama")).start([5, 6, 7]) == [5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("name", "length"), [("llama", 512), ("gpt2", 512), ("mpt", 512), ("bart", 256), ("t5", None), ("bloom", None)]
+)
+def test_max_length(name: str, length: int | None) -> None:
+    assert wrap(models.tiny(name)).max_length == length
+
+
+def test_wrong_models_say_what_to_pass() -> None:
+    with pytest.raises(TypeError, match=r"PreTrainedModel.*'gpt2'"):
+        wrap("gpt2")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match='"error" or "plain"'):
+        wrap(models.tiny("llama"), on_unsupported="warn")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"model\.eval\(\)"):
+        wrap(models.tiny("llama").train())
+    headless = AutoModel.from_config(AutoConfig.for_model("bert", hidden_size=16, num_attention_heads=2, vocab_size=50))
+    with pytest.raises(UnsupportedModelError, match="AutoModelForCausalLM"):
+        wrap(headless.eval())
+
+
+def test_wrong_calls_of_a_session() -> None:
+    session = wrap(models.tiny("llama")).open([[5], [6]])
+    with pytest.raises(ValueError, match="2 rows, got 1 chains"):
+        session.score([[5]], [EMPTY])
+    with pytest.raises(ValueError, match="chain of row 1 is empty"):
+        session.score([[5], []], [EMPTY, EMPTY])
+    with pytest.raises(RuntimeError, match="call score"):
+        session.keep([[], []])
+
+
+def test_a_model_may_be_moved_between_sessions() -> None:
+    model = models.tiny("llama")
+    target = wrap(model)
+    model.to("meta")
+    assert target.device == torch.device("meta")
+
+
+def test_a_model_may_change_its_type_between_sessions() -> None:
+    model = models.tiny("llama")
+    target = wrap(model)
+    model.to(torch.bfloat16)
+    prompts = [models.random_ids(5, seed=0), models.random_ids(3, seed=1)]
+    logits = target.open(prompts).score(prompts, [random_tree(random.Random(0), 5)] * 2)
+    assert logits.dtype == target.facts.zero.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("name", ["llama", "mpt", "bart", "mamba"])
+def test_training_mode_after_wrapping_is_refused(name: str) -> None:
+    model = models.tiny(name)
+    target = wrap(model, on_unsupported="plain")
+    model.train()
+    with pytest.raises(ValueError, match=r"training mode.*model\.eval\(\)"):
+        target.open([[5, 6]])
+    model.eval()
+    target.open([[5, 6]]).close()

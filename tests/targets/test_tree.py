@@ -1,0 +1,239 @@
+"""Node logits of branched trees in ragged batches equal each path run alone, on every architecture."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from copyspec.targets import wrap
+from copyspec.targets.base import Session, Target
+from copyspec.tree import EMPTY, ROOT, DraftTree
+from tests.helpers import models
+
+torch.set_num_threads(1)
+
+TOLERANCE = 1e-5
+PROMPT_LENGTHS = (11, 4, 17)
+JOINING = (20, 3)  # rows that join: one prompt is longer than those before it, one shorter
+STEPS = 4
+
+
+def random_tree(rng: random.Random, nodes: int) -> DraftTree:
+    """A branched tree with distinct siblings; chains are likelier than branches, as drafters make them."""
+    tokens: list[int] = []
+    parents: list[int] = []
+    while len(tokens) < nodes:
+        parent = len(tokens) - 1 if rng.random() < 0.5 else rng.randrange(ROOT, len(tokens))
+        token = rng.randrange(3, models.VOCAB_SIZE)
+        if (parent, token) not in zip(parents, tokens, strict=True):
+            tokens.append(token)
+            parents.append(parent)
+    return DraftTree(tokens, parents, [0.5] * nodes, [None] * nodes)
+
+
+def path_to(tree: DraftTree, node: int) -> list[int]:
+    path = []
+    while node != ROOT:
+        path.append(node)
+        node = tree.parents[node]
+    return path[::-1]
+
+
+@torch.inference_mode()
+def alone(model: PreTrainedModel, prompt: Sequence[int], sequence: Sequence[int]) -> torch.Tensor:
+    """Logits after `sequence` in a pass of its own, without a cache. [V]"""
+    ids = torch.tensor([list(sequence)])
+    if model.config.is_encoder_decoder:
+        return model(input_ids=torch.tensor([list(prompt)]), decoder_input_ids=ids, use_cache=False).logits[0, -1]
+    return model(input_ids=ids, use_cache=False).logits[0, -1]
+
+
+class Rows:
+    """A session driven with random trees and random accepted paths, beside the sequences it stands for."""
+
+    def __init__(self, model: PreTrainedModel, target: Target, lengths: Sequence[int], seed: int = 0) -> None:
+        self.model, self.target, self.rng = model, target, random.Random(seed)
+        self.prompts = [models.random_ids(length, seed=row) for row, length in enumerate(lengths)]
+        self.session: Session = target.open(self.prompts)
+        self.sequences = [target.start(prompt) for prompt in self.prompts]
+        self.cached = [0] * len(lengths)
+
+    def step(self, sizes: Sequence[int] = (0, 3, 6, 9)) -> float:
+        """Scores, compares every node with its path alone, keeps a random path; returns the largest error."""
+        trees = [random_tree(self.rng, self.rng.choice(sizes)) for _ in self.sequences]
+        if not self.target.supports_trees:
+            trees = [tree.first_chain() for tree in trees]
+        chains = [sequence[cached:] for sequence, cached in zip(self.sequences, self.cached, strict=True)]
+        logits = self.session.score(chains, trees)
+        assert logits.shape == (len(trees), 1 + max(map(len, trees)), self.target.vocab_size)
+        worst, paths = 0.0, []
+        for row, (sequence, tree) in enumerate(zip(self.sequences, trees, strict=True)):
+            for node in range(ROOT, len(tree)):
+                tokens = [tree.tokens[index] for index in path_to(tree, node)]
+                expected = alone(self.model, self.prompts[row], [*sequence, *tokens])
+                worst = max(worst, float((logits[row, 1 + node] - expected).abs().max()))
+            paths.append(path_to(tree, self.rng.randrange(ROOT, len(tree))))
+        self.session.keep(paths)
+        for row, (tree, path) in enumerate(zip(trees, paths, strict=True)):
+            self.cached[row] += len(chains[row]) + len(path)
+            self.sequences[row] += [*(tree.tokens[node] for node in path), self.rng.randrange(3, models.VOCAB_SIZE)]
+        assert list(self.session.lengths) == self.cached
+        return worst
+
+    def select(self, rows: Sequence[int]) -> None:
+        self.session.select(rows)
+        self.prompts = [self.prompts[row] for row in rows]
+        self.sequences = [self.sequences[row] for row in rows]
+        self.cached = [self.cached[row] for row in rows]
+
+    def join(self, other: Rows) -> None:
+        self.session.join(other.session)
+        assert list(other.session.lengths) == []
+        self.prompts += other.prompts
+        self.sequences += other.sequences
+        self.cached += other.cached
+
+
+def fingerprint(model: PreTrainedModel) -> list[object]:
+    """Everything that a session might change: configuration, modules, their attributes and hooks."""
+    parts: list[object] = [model.config.to_dict(), model.config._attn_implementation, model.generation_config.to_dict()]
+    for name, module in model.named_modules():
+        hooks = [len(value) for key, value in vars(module).items() if key.endswith("hooks") and value is not None]
+        parts.append((name, type(module), sorted(vars(module)), hooks, module.training))
+    parts += [(name, parameter.data_ptr(), parameter.sum().item()) for name, parameter in model.named_parameters()]
+    return parts
+
+
+@pytest.mark.parametrize("name", [*models.CAUSAL, *models.SEQ2SEQ, *models.VARIANTS])
+def test_nodes_equal_paths_alone(name: str) -> None:
+    model = models.tiny(name)
+    before = fingerprint(model)
+    target = wrap(model)
+    assert target.supports_trees and target.vocab_size == models.VOCAB_SIZE
+    rows = Rows(model, target, PROMPT_LENGTHS)
+    for step in range(STEPS):
+        assert rows.step() < TOLERANCE, f"step {step}"
+        if step == STEPS - 2:
+            rows.select([2, 0])
+            newcomers = Rows(model, target, JOINING, seed=7)
+            assert newcomers.step() < TOLERANCE
+            rows.join(newcomers)
+    rows.session.close()
+    rows.session.close()
+    assert fingerprint(model) == before
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma3_text", "llama4_text", "bloom", "t5", "bart"])
+def test_one_row_equals_path_alone(name: str) -> None:
+    model = models.tiny(name)
+    rows = Rows(model, wrap(model), [9], seed=1)
+    for sizes in [(0,), (5,), (0,), (7,), (0,), (3,), (40,), (0,)]:
+        assert rows.step(sizes) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "gpt2", "t5", "bart"])
+def test_rows_of_one_length_need_no_mask(name: str) -> None:
+    model = models.tiny(name)
+    rows = Rows(model, wrap(model), [6, 6, 6], seed=2)
+    for sizes in [(0,), (0,), (4,), (0,), (0,)]:
+        assert rows.step(sizes) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "deepseek_v3"])
+def test_cache_after_keep_equals_fresh_prefill(name: str) -> None:
+    model = models.tiny(name)
+    target = wrap(model)
+    rows = Rows(model, target, PROMPT_LENGTHS, seed=3)
+    for _ in range(3):
+        rows.step()
+    for row, (sequence, cached) in enumerate(zip(rows.sequences, rows.cached, strict=True)):
+        fresh = target.open([sequence])
+        fresh.score([sequence[:cached]], [EMPTY])
+        fresh.keep([[]])
+        for kept, new in zip(rows.session._cache.layers, fresh._cache.layers, strict=True):
+            for one, other in ((kept.keys, new.keys), (kept.values, new.values)):
+                torch.testing.assert_close(one[row, :, :cached], other[0, :, :cached], atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "t5"])
+def test_rows_join_in_the_places_of_those_that_left(name: str) -> None:
+    model = models.tiny(name)
+    target = wrap(model)
+    rows = Rows(model, target, [9, 30, 4, 17, 6, 12], seed=5)
+    rows.step()
+    buffers = {len(rows.session._cache.layers[0])}
+    for seed, (going, joining) in enumerate([([0, 5, 2, 4], [8, 25]), ([4, 1], [3]), ([2, 1, 0], [70, 5]), ([4], [6])]):
+        rows.select(going)
+        assert rows.step() < TOLERANCE
+        newcomers = Rows(model, target, joining, seed=seed + 10)
+        assert newcomers.step() < TOLERANCE
+        rows.join(newcomers)
+        assert rows.step() < TOLERANCE and rows.step() < TOLERANCE
+        buffers.add(len(rows.session._cache.layers[0]))
+    assert buffers == {6, 2}, "room for six rows is kept, and given back when one is left"
+
+
+@pytest.mark.parametrize("name", ["mpt", "llama"])
+def test_select_may_repeat_and_reorder(name: str) -> None:
+    model = models.tiny(name)
+    rows = Rows(model, wrap(model), PROMPT_LENGTHS, seed=4)
+    rows.step()
+    rows.select([1, 2])
+    rows.step()
+    rows.select([1])
+    assert rows.step() < TOLERANCE
+
+
+def test_score_again_without_keep() -> None:
+    model = models.tiny("llama")
+    target = wrap(model)
+    session = target.open([[5, 6, 7], [8, 9]])
+    first = session.score([[5, 6, 7], [8, 9]], [random_tree(random.Random(0), 5), EMPTY])
+    again = session.score([[5, 6, 7], [8, 9]], [random_tree(random.Random(0), 5), EMPTY])
+    torch.testing.assert_close(first[0], again[0], atol=0, rtol=0)
+    assert session.lengths == [0, 0]
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral"])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_long_prompts_run_in_pieces(name: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("copyspec.targets.session.PREFILL_CHUNK", 8)
+    model = models.tiny(name)
+    driven = Rows(model, wrap(model), [30, 9, 1][:rows], seed=5)
+    for _ in range(3):
+        assert driven.step() < TOLERANCE
+
+
+def test_large_ragged_masks_run_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("copyspec.targets.session.MASK_LIMIT", 100)
+    model = models.tiny("llama")
+    rows = Rows(model, wrap(model), PROMPT_LENGTHS, seed=6)
+    assert rows.step() < TOLERANCE
+    assert rows.step() < TOLERANCE
+
+
+def test_cache_grows_by_doubling() -> None:
+    model = models.tiny("llama")
+    session = wrap(model).open([[5]])
+    chain = models.random_ids(60)
+    capacities = []
+    for _ in range(6):
+        session.score([chain], [EMPTY])
+        session.keep([[]])
+        capacities.append(session._cache.layers[0].keys.shape[2])
+    assert capacities == [64, 128, 256, 256, 512, 512]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "bloom", "t5", "bart"])
+def test_nodes_equal_paths_alone_on_gpu(name: str) -> None:
+    model = models.tiny(name).to("cuda")
+    rows = Rows(models.tiny(name), wrap(model), PROMPT_LENGTHS)
+    rows.session.score = lambda *call, score=rows.session.score: score(*call).cpu()
+    for _ in range(STEPS):
+        assert rows.step() < 1e-3

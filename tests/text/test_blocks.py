@@ -1,0 +1,65 @@
+"""Blocks of a prompt: the text that is edited is one of them, however it is set apart."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.replay.prompt_forms import FITTED, HELD_OUT, Form
+from copyspec.text.blocks import BUCKETS, LOOKED_AT, MOST_BLOCKS, MOST_CHARACTERS, find_blocks, token_starts
+
+TEXTS = (
+    "She have two cat, and he go to school every days with them.",
+    "The peoples is waiting since three hours, but nobody come.",
+    "We was late because of the trafic in the city, again.",
+)
+
+
+@pytest.mark.parametrize("form", [*HELD_OUT, *FITTED], ids=lambda form: form.name)
+def test_the_edited_text_starts_a_block(form: Form) -> None:
+    prompt, output = form.make([(text, text) for text in TEXTS[: form.texts]])
+    starts = {prompt[start:] for block in find_blocks(prompt) for start, _ in block.starts}
+    bare = output.strip().strip("\"'`")
+    assert any(start.startswith((TEXTS[0], output.strip(), bare)) for start in starts)
+
+
+def test_a_text_that_is_set_apart_ends_where_its_mark_does() -> None:
+    assert "He go home." in _texts("Correct this.\n<text>He go home.</text>\nThanks.")
+    code = "def add(a, b):\n    return a - b\n\n\nprint(add(1, 2))"
+    assert code in _texts(f"Correct this.\n```py\n{code}\n```\nThanks.")
+
+
+@given(st.text(alphabet=st.sampled_from("ab \n\"'`<>/:[]{}|#-=*é他<\r\t"), max_size=300))
+def test_blocks_stand_in_the_text(text: str) -> None:
+    blocks = find_blocks(text)
+    assert len(blocks) <= MOST_BLOCKS
+    assert sum(block.stop - block.start for block in blocks) <= MOST_CHARACTERS
+    for block in blocks:
+        assert 0 <= block.start < block.stop <= len(text)
+        assert block.starts == sorted(block.starts) and block.starts
+        assert all(block.start <= start < block.stop and 0 <= bucket < BUCKETS for start, bucket in block.starts)
+
+
+@pytest.mark.parametrize(
+    "piece", ["<a>", "```\n", '"', "'", "\n\n", "a: ", "[", "{", "A:\n\n", "<|x|>", "---\n", "`` "]
+)
+def test_time_is_bounded(piece: str) -> None:
+    started = time.process_time()
+    find_blocks(piece * (100_000 // len(piece)))
+    assert time.process_time() - started < 10
+
+
+def test_only_the_end_of_a_long_prompt_is_looked_at() -> None:
+    text = "x" * 10 * LOOKED_AT + "\n\nCorrect this:\n\nHe go home."
+    assert all(block.start >= len(text) - LOOKED_AT for block in find_blocks(text))
+
+
+def test_tokens_hold_the_characters_where_texts_start() -> None:
+    assert token_starts([(0, 3), (4, 5), (5, 7), (99, 1)], [(0, 3), (3, 6), (6, 8)]) == [(0, 3), (1, 7)]
+
+
+def _texts(text: str) -> list[str]:
+    return [text[block.start : block.stop] for block in find_blocks(text)]

@@ -1,0 +1,204 @@
+"""The encoder-decoder: its plain forward is T5's, its examples are what it should read and write, runs export."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, T5Config, T5ForConditionalGeneration
+from transformers.models.t5.modeling_t5 import T5Attention
+
+from benchmarks.quality.model import QualityModel
+from benchmarks.speed.seq2seq import METHODS, Bench, measure, show
+from copyspec.engine.engine import Engine
+from training.correction import reading_tokenizer
+from training.data import encode as encode_rows
+from training.data import load_prose
+from training.examples import CORRECT, OTHER_CORRECT, Example
+from training.export import export
+from training.families import FAMILIES, read_family
+from training.model import Weights
+from training.plans import PRESETS
+from training.seq2seq import (
+    START,
+    Seq2SeqShape,
+    decode,
+    distance_buckets,
+    encode,
+    from_t5,
+    halves,
+    init_weights,
+    loss_of,
+    tables,
+    to_t5,
+)
+from training.tokenizer import train_tokenizer
+from training.train import train
+
+_SHAPE = Seq2SeqShape(
+    vocab=96, width=24, encoder_layers=3, decoder_layers=2, heads=2, head=8, inner=20, buckets=8, distance=16,
+    context=48,
+)  # fmt: skip
+_TEXTS = [
+    f"The {animal} lives in the {place}. It eats {food} in the morning, and it sleeps at night. "
+    f"Many people know the {animal} of the {place}. They have wanted to see it for {number} years."
+    for number, (animal, place, food) in enumerate(
+        [("fox", "forest", "berries"), ("owl", "tower", "mice"), ("whale", "sea", "fish"), ("goat", "hills", "grass")]
+        * 5
+    )
+]
+
+
+def made_weights() -> Weights:
+    generator = torch.Generator().manual_seed(0)
+    weights = init_weights(_SHAPE, generator)
+    # trained ones are never zero or one throughout
+    return {name: value + 0.1 * torch.randn(value.shape, generator=generator) for name, value in weights.items()}
+
+
+def t5_of(shape: Seq2SeqShape, weights: Weights) -> T5ForConditionalGeneration:
+    model = T5ForConditionalGeneration(
+        T5Config(
+            vocab_size=shape.vocab, d_model=shape.width, d_kv=shape.head, d_ff=shape.inner,
+            num_layers=shape.encoder_layers, num_decoder_layers=shape.decoder_layers, num_heads=shape.heads,
+            relative_attention_num_buckets=shape.buckets, relative_attention_max_distance=shape.distance,
+            feed_forward_proj="gated-gelu", pad_token_id=START, eos_token_id=1, decoder_start_token_id=START,
+        )
+    )  # fmt: skip
+    missing, unexpected = model.load_state_dict(to_t5(weights, shape), strict=False)
+    assert not unexpected and {name.split(".")[-2] for name in missing} <= {"embed_tokens", "lm_head"}
+    model.tie_weights()
+    return model.eval()
+
+
+@pytest.fixture
+def prose(tmp_path: Path) -> Path:
+    folder = tmp_path / "text"
+    folder.mkdir()
+    (folder / "made_up.txt").write_text("\n".join(_TEXTS), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _threads():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def made_batch() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(5, _SHAPE.vocab, (3, 40), generator=generator)
+    starts, ends = torch.tensor([[20], [7], [15]]), torch.tensor([[40], [33], [17]])
+    places = torch.arange(40)
+    return ids.masked_fill(places >= ends, 0), (places >= starts) & (places < ends)
+
+
+def test_training_forward_is_that_of_t5() -> None:
+    weights = made_weights()
+    ids, answer = made_batch()
+    sources, pads, answers, ends = halves(ids, answer)
+    given = torch.nn.functional.pad(answers[:, :-1], (1, 0), value=START)
+    buckets = tables(_SHAPE, "cpu", torch.float32)
+    states = encode(weights, sources, pads, _SHAPE, buckets[0])
+    ours = decode(weights, given, states, pads, _SHAPE, buckets[1]) @ weights["embed"].T
+    model = t5_of(_SHAPE, weights)
+    theirs = model(input_ids=sources, attention_mask=(~pads).long(), decoder_input_ids=given).logits
+    torch.testing.assert_close(ours[~ends], theirs[~ends], atol=2e-4, rtol=1e-4)
+    expected = torch.nn.functional.cross_entropy(theirs[~ends], answers[~ends], reduction="sum")
+    torch.testing.assert_close(loss_of(weights, ids, answer, _SHAPE, buckets), expected, atol=1e-2, rtol=1e-4)
+
+
+def test_every_weight_is_trained() -> None:
+    weights = {name: value.requires_grad_() for name, value in made_weights().items()}
+    torch.autograd.backward(loss_of(weights, *made_batch(), _SHAPE, tables(_SHAPE, "cpu", torch.float32)))
+    assert all(value.grad is not None and value.grad.abs().sum() > 0 for value in weights.values())
+
+
+def test_export_names_go_there_and_back() -> None:
+    weights = made_weights()
+    again = from_t5(t5_of(_SHAPE, weights).state_dict(), _SHAPE)
+    assert list(again) == list(weights)
+    for name, value in weights.items():
+        torch.testing.assert_close(again[name], value)
+
+
+@pytest.mark.parametrize("both_ways", [True, False])
+def test_buckets_against_transformers(both_ways: bool) -> None:
+    shape = Seq2SeqShape()
+    places = torch.arange(400)
+    expected = T5Attention._relative_position_bucket(
+        places[None] - places[:, None], both_ways, shape.buckets, shape.distance
+    )
+    assert torch.equal(distance_buckets(shape, 400, both_ways=both_ways), expected)
+
+
+def test_halves_of_rows() -> None:
+    ids = torch.tensor([[5, 6, 7, 8, 9, 1], [5, 1, 8, 1, 0, 0]])
+    answer = torch.tensor([[0, 0, 0, 0, 1, 1], [0, 0, 1, 1, 0, 0]], dtype=torch.bool)
+    sources, pads, answers, ends = halves(ids, answer)
+    assert [row[~gone].tolist() for row, gone in zip(sources, pads, strict=True)] == [[5, 6, 7, 8], [5, 1]]
+    assert [row[~gone].tolist() for row, gone in zip(answers, ends, strict=True)] == [[9, 1], [8, 1]]
+
+
+def test_examples_are_sources_with_their_corrections(prose: Path) -> None:
+    family, mixture = FAMILIES["t5"], PRESETS["seq2seq"].mixture
+    maker, _ = load_prose(prose, mixture, family.maker)
+    instructed = 0
+    for seed in range(300):
+        example = maker.draw(random.Random(seed), opening=seed % 2 == 0)
+        assert example == maker.draw(random.Random(seed), opening=seed % 2 == 0)
+        assert example.answer and not example.answer[0].isspace()
+        assert not example.prompt.startswith("Quote")
+        instruction = next((i for i in (CORRECT, *OTHER_CORRECT) if example.prompt.startswith(i)), "")
+        instructed += bool(instruction)
+        if not example.kinds and instruction.endswith(" "):
+            assert example.prompt[len(instruction) :].split() == example.answer.split()
+    assert 100 < instructed < 200
+
+
+def test_source_and_copy_have_the_same_tokens() -> None:
+    tokenizer = reading_tokenizer(train_tokenizer(_TEXTS, 320))
+    ((ids, start),) = encode_rows(tokenizer, [Example(_TEXTS[0], _TEXTS[0])])
+    assert ids[:start] == ids[start:] and ids[-1] == 1
+    assert tokenizer.decode(ids[start:]) == _TEXTS[0]
+
+
+def test_a_run_trains_and_its_export_corrects(prose: Path, tmp_path: Path) -> None:
+    shape = replace(_SHAPE, vocab=320, context=256)
+    tiny = replace(PRESETS["seq2seq"], shape=shape, batch=512, limit=256, steps=4, tokenizer=None)
+    train(prose, tmp_path / "run", tiny, 0.0)
+    export(tmp_path / "run", tmp_path / "model")
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model", dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    assert model.generation_config.decoder_start_token_id == tokenizer.pad_token_id == START
+    assert model.config.task_specific_params["correction"]["prefix"] == CORRECT
+    text = "naïve 漢字 😀  two\n\n lines"
+    ids = tokenizer(text, return_tensors="pt")
+    assert tokenizer.decode(ids["input_ids"][0], skip_special_tokens=True) == text
+    expected = model.generate(**ids, do_sample=False, max_new_tokens=12)[0, 1:].tolist()
+    result = Engine(model, tokenizer).generate(text, edit_source=text, max_new_tokens=12)
+    assert list(result.token_ids) == expected
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    read = FAMILIES["t5"].shape_of(config)
+    assert replace(read, context=shape.context) == replace(shape, vocab=read.vocab)
+    report = measure(Bench(tmp_path / "model", torch.float32, instruction=""), ["The fox sleeps.", "It eats mice."])
+    assert list(report["methods"]) == list(METHODS)
+    for row in report["methods"].values():
+        assert row["equal_to_generate"] == row["batch_8_equal_to_serial"] == report["texts"] == 2
+    assert "calls_per_text" in show(report)
+    quality = QualityModel(tmp_path / "model", torch.float32, instruction="")
+    assert quality.corrections(["The fox sleeps."])[0] == quality.corrections(["The fox sleeps.", _TEXTS[0]])[0]
+    further = replace(tiny, steps=1, shape=read, weights=tmp_path / "model")
+    train(prose, tmp_path / "further", further, 0.0)
+    before = (tmp_path / "model" / "tokenizer.json").read_text()
+    assert json.loads((tmp_path / "further" / "tokenizer.json").read_text()) == json.loads(before)
+
+
+def test_an_unknown_family_is_named() -> None:
+    with pytest.raises(ValueError, match="'mamba'"):
+        read_family({"family": "mamba"})

@@ -1,0 +1,160 @@
+"""Rules chosen by a caller, through decoding and engine: what they keep, that runs repeat, what results say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+
+import pytest
+import torch
+
+from copyspec.budget import Budget
+from copyspec.decoding.loop import DecodeSettings, decode
+from copyspec.decoding.requests import Request, RowStats
+from copyspec.engine.call_options import check_options
+from copyspec.engine.engine import Engine
+from copyspec.options import DraftOptions, SamplingOptions
+from copyspec.tree import DraftTree
+from copyspec.verification.classic.sampled import KeyedChance, draw
+from copyspec.verification.registry import RULES, rule
+from tests.helpers.enumeration import tree_of
+from tests.helpers.fakes import FakeTarget
+from tests.helpers.tiny import tiny_model, tiny_tokenizer
+
+VOCAB = 12
+PROMPT = [3, 1, 4]
+STEADY = DecodeSettings(draft=DraftOptions(max_nodes=16, adaptive=False))
+LOSSY = [name for name, kind in RULES.items() if kind.preserves is None]
+
+
+class SamplingDrafter:
+    """Draws two tokens and one more after each from a blurred copy of the target, beside a copied child."""
+
+    def __init__(self, target: FakeTarget, sampling: SamplingOptions, prompt: Sequence[int], blur: float) -> None:
+        self.target, self.sampling, self.ids, self.blur = target, sampling, list(prompt), blur
+
+    def propose(self, budget: Budget) -> DraftTree:
+        top = self._draw([], 2)
+        below = {(token,): self._draw([token], 1) for token in (0, *top.tokens)}
+        return tree_of({(): [0]}, {(): top, **below})
+
+    def _draw(self, path: list[int], count: int) -> object:
+        q = (self.target.logits([*self.ids, *path]) / self.blur).softmax(-1)
+        return draw(q, count, KeyedChance(self.sampling, len(self.ids) + len(path), drafting=True))
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        self.ids.extend(tokens)
+
+
+def request(target: FakeTarget, name: str | None, sampling: SamplingOptions, blur: float | None) -> Request:
+    """`name` None: the default; `blur` None: without drafts."""
+    drafter = None if blur is None else lambda: SamplingDrafter(target, sampling, PROMPT, blur)
+    chosen = None if name is None else rule(name)
+    return Request(PROMPT, 40, sampling, drafter=drafter, rule=chosen)  # type: ignore[arg-type, return-value]
+
+
+def run(target: FakeTarget, requests: Sequence[Request]) -> tuple[list[list[int]], list[RowStats]]:
+    outputs: list[list[int]] = [[] for _ in requests]
+    stats = [RowStats() for _ in requests]
+    for step in decode(target, requests, STEADY):
+        for output in step:
+            outputs[output.row] += output.tokens
+            stats[output.row] = output.stats or stats[output.row]
+    return outputs, stats
+
+
+def test_exact_rules_keep_greedy_output_and_accept_drafts() -> None:
+    target, greedy = FakeTarget(), SamplingOptions()
+    (plain,), _ = run(target, [request(target, None, greedy, None)])
+    for name in sorted(set(RULES) - set(LOSSY)):
+        (output,), (stats,) = run(target, [request(target, name, greedy, 1.0)])
+        assert output == plain
+        assert stats.calls < 40 and stats.accepted_tokens > 0
+
+
+@pytest.mark.parametrize("name", ["rejection", "multi-step", "k-sequential", "lenience", "typical"])
+def test_rows_of_a_batch_decide_as_alone(name: str) -> None:
+    """Rules, seeds and the default side by side; what a row writes does not depend on its neighbours."""
+    target = FakeTarget()
+    requests = [request(target, name, SamplingOptions(temperature=1.0, seed=seed), 1.3) for seed in range(3)]
+    requests.insert(1, request(target, None, SamplingOptions(temperature=1.0, seed=9), 1.3))
+    requests.insert(2, request(target, None, SamplingOptions(), 1.3))
+    together, _ = run(target, requests)
+    assert together == [run(target, [each])[0][0] for each in requests]
+    assert together == run(target, requests)[0]
+
+
+def test_a_drafter_that_draws_is_accepted_more_often_by_the_rules_made_for_it() -> None:
+    """Draws from P itself: the classical rules accept every first draw, the default what it would have drawn."""
+    target = FakeTarget()
+    calls = {}
+    for name in ("coupled", "rejection", "multi-step", "k-sequential"):
+        requests = [request(target, name, SamplingOptions(temperature=1.0, seed=seed), 1.0) for seed in range(12)]
+        calls[name] = sum(stats.calls for stats in run(target, requests)[1])
+    least = 12 * 14  # 40 tokens, three a call
+    assert calls["rejection"] == calls["multi-step"] == calls["k-sequential"] == least < calls["coupled"]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    yield Engine(tiny_model(), tiny_tokenizer())
+
+
+TEXT = "the cat sat on the mat and the cat sat on the hat"
+
+
+def test_results_name_their_rule(engine: Engine) -> None:
+    result = engine.generate(TEXT, max_new_tokens=12)
+    assert (result.rule, result.lossy) == ("coupled", False)
+    exact = engine.generate(TEXT, max_new_tokens=12, rule="multi-step")
+    assert (exact.rule, exact.lossy, exact.token_ids) == ("multi-step", False, result.token_ids)
+    lossy = engine.generate(TEXT, references=[TEXT], max_new_tokens=12, rule="typical", lossy=True)
+    assert (lossy.rule, lossy.lossy) == ("typical", True)
+    assert json.loads(json.dumps(lossy.to_dict()))["lossy"] is True
+
+
+def test_lenient_rules_need_fewer_calls_and_write_other_text(engine: Engine) -> None:
+    """A model of random weights follows nothing; a rule that accepts everything follows the copied text."""
+    exact = engine.generate(TEXT, edit_source=TEXT, max_new_tokens=30)
+    asked = {"rule": "bild", "lossy": True, "rule_settings": {"rollback": 1000}}
+    lossy = engine.generate(TEXT, edit_source=TEXT, max_new_tokens=30, **asked)  # type: ignore[call-overload]
+    assert lossy.stats.num_calls < exact.stats.num_calls
+    assert lossy.token_ids != exact.token_ids
+
+
+@pytest.mark.parametrize("name", ["rejection", "multi-step", "k-sequential", "lenience", "typical"])
+def test_calls_repeat(engine: Engine, name: str) -> None:
+    def once() -> tuple[int, ...]:
+        lossy = RULES[name].preserves is None
+        return engine.generate(
+            TEXT, references=[TEXT], max_new_tokens=20, temperature=0.9, seed=5, rule=name, lossy=lossy
+        ).token_ids
+
+    assert once() == once()
+
+
+def test_drafts_are_steady_where_the_output_depends_on_them() -> None:
+    assert check_options({}).draft.adaptive
+    assert check_options({"rule": "multi-step"}).draft.adaptive, "greedy: the output is the model's"
+    assert not check_options({"rule": "multi-step", "temperature": 1}).draft.adaptive
+    assert not check_options({"rule": "typical", "lossy": True}).draft.adaptive
+    numpys = {"rule": "top-k-gap", "lossy": True, "rule_settings": {"beta": torch.tensor(3).numpy()[()]}}
+    assert check_options(numpys).verification.settings == {"beta": 3}
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"rule": "typical"}, ValueError, r"rule 'typical' changes .*: say lossy=True .*'coupled'"),
+        ({"rule": "spec"}, ValueError, "unknown rule 'spec'; rules are 'coupled'"),
+        ({"rule": 3}, TypeError, "rule must be the name of a rule, 'coupled' for example; got int: 3"),
+        ({"rule_settings": 3}, TypeError, "rule_settings must be a mapping"),
+        ({"rule_settings": {3: 0.5}}, TypeError, "rule_settings must be a mapping of the rule's settings to numbers"),
+        ({"rule_settings": {"k": 3}}, ValueError, "rule 'coupled' does not know the setting 'k'; it has no settings"),
+        ({"lossy": "yes"}, TypeError, "lossy must be True or False"),
+        ({"rule": "greedy", "temperature": 1}, ValueError, "leave out temperature=1"),
+    ],
+)
+def test_bad_choices_are_named(options: dict[str, object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        check_options(options)

@@ -1,0 +1,273 @@
+"""Rules on a row's logits: options, processors, randomness by position, and samples counted against P."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import LogitsProcessor
+
+from copyspec.options import SamplingOptions
+from copyspec.tree import ROOT, DraftTree, Sampled
+from copyspec.verification.classic.rules import Rule
+from copyspec.verification.classic.sampled import KeyedChance, RulePicks, draw
+from copyspec.verification.picking import Picker, Picks, ScoredPicks
+from copyspec.verification.registry import RULES, VerificationOptions, rule
+from copyspec.verification.walk import walk
+from tests.helpers.enumeration import P, Q, tree_of
+from tests.verification.test_picking import as_dict, bound, chi_square, processed
+
+CPU = torch.device("cpu")
+VOCAB = 8
+PROMPT = [5, 2]
+EXACT = [name for name, kind in RULES.items() if kind.preserves is not None and name != "greedy"]
+SETTINGS = [
+    SamplingOptions(),
+    SamplingOptions(repetition_penalty=1.5, logit_bias={1: 2.0}),
+    SamplingOptions(temperature=0.8, top_p=0.9, seed=3),
+    SamplingOptions(temperature=1.2, top_k=4, repetition_penalty=1.4, seed=11, sample=2),
+]
+
+
+def tables(seed: int) -> torch.Tensor:
+    """Logits after each token; the last row is the prompt's. [VOCAB + 1, VOCAB]"""
+    return 1.5 * torch.randn(VOCAB + 1, VOCAB, generator=torch.Generator().manual_seed(seed))
+
+
+TARGET, DRAFTER = tables(3), tables(8)
+
+
+def at_nodes(tree: DraftTree, root: int = -1) -> torch.Tensor:
+    return torch.stack([TARGET[root], *(TARGET[token] for token in tree.tokens)])
+
+
+def step(chosen: Rule | None, picker: Picker, tree: DraftTree, root: int, room: int) -> list[int]:
+    """The tokens of one step; without a rule by the picks that decoding makes."""
+    logits = at_nodes(tree, root)
+    picks: Picks
+    if chosen is not None:
+        picks = RulePicks(chosen, picker, logits, tree)
+    elif picker.depends_on_history:
+        picks = picker.walk_picks(logits, tree)
+    else:
+        scores = picker.scores(logits, tree)
+        picks = ScoredPicks(scores, scores.argmax(-1).tolist())
+    tokens: list[int] = []
+
+    def emit(token: int, node: int) -> bool:
+        assert math.isfinite(picks.margin(node).score)
+        picker.append(token)
+        tokens.append(token)
+        return len(tokens) == room
+
+    walk(tree, picks, emit)
+    return tokens
+
+
+def drafted(sampling: SamplingOptions, at: int, root: int, replacement: bool = True) -> DraftTree:
+    """Two draws and a copied child at the root, a draw after each: the drafter's numbers, not the rule's."""
+    q = (DRAFTER / 1.3).softmax(-1)
+    top = draw(q[root], 2, KeyedChance(sampling, at, drafting=True), replacement=replacement)
+    children = dict.fromkeys([1, *top.tokens])
+    below = {(token,): draw(q[token], 1, KeyedChance(sampling, at + 1, drafting=True)) for token in children}
+    return tree_of({(): [1]}, {(): top, **below})
+
+
+def decoded(
+    chosen: Rule | None, sampling: SamplingOptions, length: int, draft: Callable[..., DraftTree] = drafted
+) -> list[int]:
+    picker = Picker(sampling, (), PROMPT, length + 4, CPU)
+    output: list[int] = []
+    while len(output) < length:
+        root = output[-1] if output else -1
+        tree = draft(sampling, len(PROMPT) + len(output), root)
+        output += step(chosen, picker, tree, root, length - len(output))
+    return output
+
+
+@pytest.mark.parametrize("sampling", SETTINGS)
+def test_coupled_is_what_decoding_does(sampling: SamplingOptions) -> None:
+    for seed in range(20):
+        sampling = replace(sampling, seed=seed)
+        assert decoded(rule("coupled"), sampling, 12) == decoded(None, sampling, 12)
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_greedy_output_is_that_of_plain_decoding(name: str) -> None:
+    for sampling in SETTINGS[:2]:
+        plain = decoded(None, sampling, 20, lambda *_: DraftTree())
+        assert decoded(rule(name), sampling, 20) == plain
+    assert decoded(rule("greedy"), SETTINGS[0], 20) == decoded(None, SETTINGS[0], 20)
+
+
+@pytest.mark.parametrize("name", [name for name in RULES if name != "greedy"])
+def test_runs_repeat_and_seeds_differ(name: str) -> None:
+    sampling = SamplingOptions(temperature=0.0 if name in ("top-k-gap", "bild") else 1.0, seed=4)
+    first = decoded(rule(name), sampling, 30)
+    assert decoded(rule(name), sampling, 30) == first
+    if not sampling.is_greedy:
+        assert decoded(rule(name), replace(sampling, seed=5), 30) != first
+        assert decoded(rule(name), replace(sampling, sample=1), 30) != first
+
+
+def test_numbers_are_keyed_by_position_and_never_shared() -> None:
+    sampling = SamplingOptions(temperature=1.0, seed=7)
+    uniform = torch.full((50,), 1 / 50)
+
+    def numbers(chance: KeyedChance) -> list[int]:
+        return [chance.token(uniform) for _ in range(20)]
+
+    first = numbers(KeyedChance(sampling, 9))
+    assert numbers(KeyedChance(sampling, 9)) == first
+    others = [KeyedChance(sampling, 10), KeyedChance(sampling, 9, drafting=True)]
+    others += [KeyedChance(replace(sampling, seed=8), 9), KeyedChance(replace(sampling, sample=1), 9)]
+    for other in others:
+        assert sum(a == b for a, b in zip(numbers(other), first, strict=True)) < 5
+    # A draw that the drafter made says nothing about whether it is accepted.
+    taken = [KeyedChance(sampling, at).accepts(0.5) for at in range(2000)]
+    drawn = [KeyedChance(sampling, at, drafting=True).accepts(0.5) for at in range(2000)]
+    assert abs(sum(taken) - 1000) < 120 and abs(sum(drawn) - 1000) < 120
+    assert abs(sum(a == b for a, b in zip(taken, drawn, strict=True)) - 1000) < 120
+    # Turns at one position have numbers of their own.
+    turns = [[chance.accepts(0.5) for _ in range(2)] for chance in (KeyedChance(sampling, at) for at in range(2000))]
+    assert abs(sum(first == second for first, second in turns) - 1000) < 120
+    assert not any(KeyedChance(sampling, at).accepts(0.0) for at in range(50))
+
+
+class Recent(LogitsProcessor):
+    """Bans the last three tokens: P at a node depends on the path to it."""
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        return scores.index_fill(1, input_ids[0, -3:], -torch.inf)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("name", ["typical", "lenience", "multi-step"])
+def test_processors_see_the_path_to_each_node(name: str) -> None:
+    """Rules that judge whole paths ask for P before anything is emitted, the others along the walk."""
+    asked: dict[int, torch.Tensor] = {}
+
+    class Spy(RulePicks):
+        def probabilities(self, node: int) -> torch.Tensor:
+            asked[node] = super().probabilities(node)
+            return asked[node]
+
+    likely: list[int] = []
+    for _ in range(3):
+        scores = TARGET[likely[-1] if likely else -1].clone()
+        scores[[*PROMPT, *likely][-3:]] = -torch.inf
+        likely.append(int(scores.argmax()))
+    tree = DraftTree([*likely, 1], [ROOT, 0, 1, ROOT], [0.5] * 4, [None] * 4)
+    paths = {ROOT: [], 0: likely[:1], 1: likely[:2], 2: likely, 3: [1]}
+    for seed in range(30):
+        sampling = SamplingOptions(temperature=0.0 if name == "lenience" else 1.0, repetition_penalty=1.3, seed=seed)
+        picker = Picker(sampling, [Recent()], PROMPT, 9, CPU)
+        chosen = rule(name, **({"lenience": 0.01} if name == "lenience" else {}))
+        picks = Spy(chosen, picker, at_nodes(tree), tree)
+
+        def emit(token: int, node: int, picker: Picker = picker) -> bool:
+            picker.append(token)
+            return False
+
+        walk(tree, picks, emit)
+    assert set(asked) >= {ROOT, 0, 1}
+    for node, p in asked.items():
+        prefix = [*PROMPT, *paths[node]]
+        logits = at_nodes(tree)[node + 1].clone()
+        expected = processed(logits, prefix, sampling)
+        expected[prefix[-3:]] = -torch.inf
+        assert torch.allclose(p, expected.softmax(-1), atol=1e-6)
+
+
+# Draws of one token and of two, and the bias in total variation that each must find with the probability POWER. One
+# token: that of the traps' Q before processors. Two: coarser, for what the enumeration does not run, keys and steps.
+ONE, ONE_BIAS = 7_000, 0.05
+TWO, TWO_BIAS = 1_000, 0.2
+POWER = 0.99
+
+
+def power(outcomes: int, draws: int, bias: float) -> float:
+    """Of the chi-square test of `bound` against any distribution `bias` away in total variation, at least: its
+    noncentrality is at least draws (2 bias)^2 (Cauchy-Schwarz); normal approximation."""
+    freedom, noncentrality = outcomes - 1, draws * (2 * bias) ** 2
+    spread = math.sqrt(2 * (freedom + 2 * noncentrality))
+    return 0.5 * math.erfc((bound(outcomes) - freedom - noncentrality) / spread / math.sqrt(2))
+
+
+def statistic(run: Callable[[SamplingOptions], Sequence[int]], expected: torch.Tensor, draws: int) -> float:
+    counts = torch.zeros_like(expected)
+    for seed in range(draws):
+        counts[tuple(run(SamplingOptions(temperature=1.0, seed=seed)))] += 1
+    return chi_square(counts.flatten(), expected.flatten())
+
+
+@pytest.mark.parametrize(("name", "replacement"), [("multi-step", True), ("multi-step", False), ("k-sequential", True)])
+def test_samples_follow_p(name: str, replacement: bool) -> None:
+    """The joint distribution of two tokens over seeds, drafts drawn with the numbers that drafters get."""
+
+    def draft(sampling: SamplingOptions, at: int, root: int) -> DraftTree:
+        return drafted(sampling, at, root, replacement)
+
+    assert power(VOCAB**2, TWO, TWO_BIAS) > POWER
+    chosen = rule(name)
+    sampling = SamplingOptions(temperature=1.0)
+    second = torch.stack([processed(TARGET[token], PROMPT, sampling).softmax(-1) for token in range(VOCAB)])
+    expected = TARGET[-1].softmax(-1)[:, None] * second
+    found = statistic(lambda sampling: decoded(chosen, sampling, 2, draft), expected, TWO)
+    assert found < bound(int((expected * TWO >= 5).sum()))
+
+
+def test_single_tokens_follow_p_and_a_small_bias_would_show() -> None:
+    """Five outcomes, P and Q of the traps. The same test finds Q handed over from before the drafter's temperature."""
+    assert power(len(P), ONE, ONE_BIAS) > POWER
+    sharpened = (Q.log() / 0.6).softmax(-1)
+    logits = P.log()[None]
+
+    def run(sampling: SamplingOptions, told: torch.Tensor) -> list[int]:
+        drawn = draw(sharpened, 1, KeyedChance(sampling, len(PROMPT), drafting=True))
+        tree = tree_of({}, {(): Sampled(drawn.tokens, told)})
+        picker = Picker(sampling, (), PROMPT, 4, CPU)
+        picks = RulePicks(rule("rejection"), picker, logits.expand(1 + len(tree), -1), tree)
+        return [picks.token(ROOT)]
+
+    assert statistic(lambda sampling: run(sampling, sharpened), P, ONE) < bound(len(P))
+    assert statistic(lambda sampling: run(sampling, Q), P, ONE) > bound(len(P))
+
+
+def test_options_are_checked() -> None:
+    greedy, hot = SamplingOptions(), SamplingOptions(temperature=0.7)
+    assert VerificationOptions().make(hot) == rule("coupled")
+    assert VerificationOptions(rule="multi-step").make(hot).preserves == "distribution"
+    cases: list[tuple[dict[str, object], SamplingOptions, str]] = [
+        ({"rule": "spec"}, greedy, "unknown rule 'spec'; rules are 'coupled', 'greedy', 'rejection'"),
+        ({"rule": None}, greedy, "unknown rule None"),
+        ({"rule": "typical", "lossy": 1}, greedy, "lossy must be True or False, got 1"),
+        ({"rule": "greedy"}, hot, r"'greedy' emits the most likely token: leave out temperature=0\.7"),
+        ({"rule": "bild", "lossy": True}, hot, "'bild' emits the most likely token"),
+        ({"rule": "rejection", "settings": {"k": 3}}, hot, "does not know the setting 'k'; it has no settings"),
+        ({"rule": "bild", "settings": {"tau": 3}}, hot, "its settings are 'fallback', 'rollback'"),
+        ({"rule": "lenience", "settings": {"lenience": 1.5}}, hot, "lenience must be a number above 0 and at most 1"),
+        ({"rule": "top-k-gap", "settings": {"beta": 0}}, hot, "beta must be a whole number from 1, got 0"),
+        ({"rule": "top-k-gap", "settings": {"tau": -1}}, hot, "tau must be a number at least 0, got -1"),
+        ({"rule": "typical", "settings": {"delta": "x"}}, hot, "delta must be a number .* got 'x'"),
+    ]
+    for options, sampling, message in cases:
+        with pytest.raises(ValueError, match=message):
+            VerificationOptions(**options).make(sampling)  # type: ignore[arg-type]
+
+
+def test_choosing_a_rule_loads_no_torch() -> None:
+    code = "import sys, copyspec.verification.registry; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_sampling_settings_reach_p() -> None:
+    """P is what temperature and truncation leave: nothing outside of it is emitted."""
+    sampling = SamplingOptions(temperature=0.7, top_k=3, seed=1)
+    kept = set(TARGET[-1].topk(3).indices.tolist())
+    seen = {decoded(rule("multi-step"), SamplingOptions(**{**as_dict(sampling), "seed": s}), 1)[0] for s in range(60)}  # type: ignore[arg-type]
+    assert seen == kept
