@@ -1,6 +1,6 @@
 """Measured priors: the weight of a cursor in each situation, before anything is learned from the row.
 
-Fitted by maximum likelihood of the next token along recorded outputs: written by `benchmarks.replay_fit`. The event
+Fitted by maximum likelihood of the next token along recorded outputs: written by `benchmarks.replay.fit`. The event
 that no cursor is right has the weight "none".
 """
 
