@@ -55,7 +55,7 @@ class HfPromptLookup:
 
 
 class PromptLookup:
-    """The same rule in a dictionary: the leftmost match of the last `largest` tokens, else of fewer, `length` tokens."""
+    """The same rule in a dictionary: the leftmost match of the last `largest` tokens, else of fewer."""
 
     def __init__(
         self,

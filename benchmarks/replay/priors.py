@@ -75,7 +75,7 @@ def _columns(family: int) -> Sequence[int]:
     if family == NONE:
         return range(2)
     if family == EDIT_START:
-        return range(4)  # two of them of an encoder's input
+        return range(5)  # two of them of an encoder's input, two behind a break
     if family == LATER_START:
         return range(STRIDE)
     if family == PROMPT_START:

@@ -22,7 +22,7 @@ MOST_BLOCKS = 8
 MOST_STARTS = 48
 LOOKED_AT = 20_000  # characters of a prompt, the last ones: what is edited stands near its end
 MOST_CHARACTERS = 40_000  # of all blocks: they overlap
-LEAST_SHARE = 0.06
+LEAST_SHARE = 0.1
 LEAST_SIZE = 2  # characters of a block
 WRAPPING = 40  # characters of an opening or a closing mark
 PARAGRAPH = 100
@@ -62,31 +62,31 @@ _CLOSED = re.compile(r"['\"”»“’`」](?!\w)")
 # Logarithms of odds against no text being edited, fitted by `benchmarks.replay.fit_blocks`: of each mark, for the text
 # up to its own end and in a wider reading (with its marks, to the end of the paragraph or the turn); of each feature.
 _OF_MARKS = {
-    "turn": (-1.43, -0.82),
-    "tag": (1.58, -0.7),
-    "fence": (0.78, 0.18),
-    "rule": (0.46, -0.18),
-    "header": (-0.67, 0.23),
-    "title": (0.64, -0.28),
-    "labelled": (-0.78, -1.09),
-    "label": (-0.27, -1.34),
-    "quote": (-0.47, -1.1),
-    "json": (0.75, 0.78),
-    "paragraph": (-0.95, -0.62),
-    "line": (-1.61, -1.5),
+    "turn": (0.22, -1.82),
+    "tag": (1.16, 0.67),
+    "fence": (0.37, 0.65),
+    "rule": (0.49, -0.2),
+    "header": (-0.42, -0.83),
+    "title": (0.62, -0.52),
+    "labelled": (-0.97, -1.38),
+    "label": (-0.34, -1.45),
+    "quote": (-0.25, -1.0),
+    "json": (0.65, 0.66),
+    "paragraph": (-0.89, -1.14),
+    "line": (-1.03, -1.93),
 }
 _OF_FEATURES = {
-    "size": 0.04,
-    "short": -2.97,
-    "turns behind": -0.45,
-    "starts the turn": -1.34,
-    "ends the turn": -1.68,
-    "share of the turn": 4.74,
-    "first turn": -2.17,
-    "holds a text": -0.14,
-    "asks first": -1.14,
-    "is asked for": -0.09,
-    "system turn": -0.39,
+    "size": 0.02,
+    "short": -3.04,
+    "turns behind": -0.53,
+    "starts the turn": -1.17,
+    "ends the turn": -0.91,
+    "share of the turn": 4.49,
+    "first turn": -2.25,
+    "holds a text": -0.28,
+    "asks first": -1.08,
+    "is asked for": -0.14,
+    "system turn": -0.37,
 }
 KINDS = tuple(_OF_MARKS)
 WEIGHTS = [weight for pair in _OF_MARKS.values() for weight in pair] + list(_OF_FEATURES.values())

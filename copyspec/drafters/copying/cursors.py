@@ -29,6 +29,7 @@ from copyspec.drafters.copying.suffix import LONGEST, matches
 
 NEAR = 32  # positions after the place copied from last that count as near it
 LONG_RUN = 4  # tokens copied in a row, outside followed text, after which a copy is expected to resume
+BEGUN = 2  # tokens of a draft from that text that were right, from which it has
 FIRST_DIFFER = 2  # tokens of an output that may stand in place of those that the edited text starts with
 RESUME_WITHIN = 6  # tokens after a copy broke off within which it may resume
 RESUME_FOLLOWED_WITHIN = 48  # the same in followed text, which is followed to its end
@@ -40,6 +41,7 @@ class Tracker:
     def __init__(self, corpus: Corpus, breaks: Set[int] = frozenset()) -> None:
         self._corpus, self._breaks = corpus, breaks
         self._followed = followed_text(corpus)
+        self._is_begun = False  # whether the output has copied the text that it is said to edit
         self._copied = Copied(anchor=self._followed.start)
 
     def cursors(self) -> list[Cursor]:
@@ -83,6 +85,7 @@ class Tracker:
             position, copied.run, copied.since = best[0], LENGTH[best[1]], 0
             ways = [way for way, _ in forked(text, [(position, 0)])]
             right = [way + 1 for way in ways if rest and way < len(text) and text[way] == tokens[taken]]
+            self._is_begun |= taken >= BEGUN and self._followed.start < position <= self._followed.stop
             copied.anchor = self._corpus.behind_fork(right[0] if right else ways[0])
             rest -= len(right[:1])
         copied.since += rest
@@ -111,20 +114,19 @@ class Tracker:
 
     def _add_later_starts(self, cursors: list[Cursor]) -> None:
         """Behind a label, a sentence or an opening of the model's own the edited text may begin."""
-        corpus, followed, anchor = self._corpus, self._followed, self._copied.anchor
-        is_break = corpus.tokens[-1] in self._breaks
+        corpus, followed = self._corpus, self._followed
+        tokens, written = corpus.tokens, len(corpus.tokens) - corpus.output_start
+        is_break, was_break = tokens[-1] in self._breaks, written > 1 and tokens[-2] in self._breaks
         starts: list[Cursor] = []
         if isinstance(followed, FoundText):
-            written = len(corpus.tokens) - corpus.output_start
-            if is_break and not followed.holds:
-                starts = [(start, later_start(corpus.text_starts[start])) for start in corpus.likely_starts]
-            elif not anchor and written <= FIRST_DIFFER:
-                starts = [
-                    (start + written, later_start(corpus.text_starts[start], differs=True))
-                    for start in corpus.likely_starts
-                ]
-        elif is_break and anchor == followed.start > 0:
-            starts = [(anchor, EDIT_LATER)]
+            likely = [] if followed.holds else corpus.likely_starts
+            if is_break:
+                starts = [(start, later_start(corpus.text_starts[start])) for start in likely]
+            elif was_break or (written <= FIRST_DIFFER and not self._copied.anchor):
+                past = 1 if was_break else written
+                starts = [(start + past, later_start(corpus.text_starts[start], differs=True)) for start in likely]
+        elif followed.start > 0 and not self._is_begun and (is_break or was_break):
+            starts = [(followed.start, EDIT_LATER) if is_break else (followed.start + 1, EDIT_LATER + 1)]
         if not starts:
             return
         seen = {position for position, _ in cursors}

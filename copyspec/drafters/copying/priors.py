@@ -68,7 +68,7 @@ _WEIGHTS: dict[str, tuple[float, ...]] = {
         3.09, 2.26, 1.46,
     ),
     "edit start": (
-        41.1, 4, 0.5, 5,
+        41.1, 4, 0.5, 5, 3,
     ),
     "reference start": (
         0.332,

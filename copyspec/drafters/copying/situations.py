@@ -49,6 +49,7 @@ EDIT_START, REFERENCE_START, PROMPT_START, LATER_START = range(START + 1, START 
 INPUT_START, INPUT_LATER = EDIT_START * STRIDE + 1, EDIT_START * STRIDE + 2
 """Situations of an encoder's input: no fit sees them, for recorded outputs are of decoder-only models."""
 EDIT_LATER = EDIT_START * STRIDE + 3
+"""Behind a break that the output began with; the next one: a token later, where the text's first token differs."""
 RESUMED = 16  # columns of a resumed cursor, the first of them unused
 EDIT_RESUMED = LATER_START + 1
 RESUMED_BY_KIND = {kind: EDIT_RESUMED + number for number, kind in enumerate((EDIT, REFERENCE, PROMPT, WRITTEN))}
