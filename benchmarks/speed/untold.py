@@ -2,7 +2,8 @@
 
 python -m benchmarks.speed.untold TRANSCRIPTS... --model FOLDER [--rows 20] [--max-new-tokens 160] [--json FILE]
 
-The prompts are those of the recordings, one message each; the outputs are the model's own, and equal in all three but for near-ties.
+The prompts are those of the recordings, one message each; the outputs are the model's own, and equal in all three
+but for near-ties.
 """
 
 from __future__ import annotations

@@ -128,7 +128,8 @@ def find_blocks(text: str) -> list[Block]:
         apart = candidate.start if text[candidate.start - 1 : candidate.start] == " " else -1
         block = blocks.get((candidate.stop, apart))
         new = candidate.stop - candidate.start - (block.stop - block.start if block is not None else 0)
-        is_likely = candidate.weight >= least or _wraps(candidate, blocks.values())
+        is_likely = candidate.weight >= (least if _is_held(candidate, blocks.values()) else least / 2)
+        is_likely = is_likely or _goes_with(candidate, blocks.values())
         is_full = block is None and (len(blocks) == MOST_BLOCKS or not is_likely)
         if is_full or characters + max(0, new) > MOST_CHARACTERS:
             inner.append(candidate)
@@ -160,17 +161,22 @@ def token_starts(starts: Sequence[tuple[int, int]], offsets: Sequence[tuple[int,
     return list(found.items())
 
 
-def _wraps(candidate: Candidate, blocks: Iterable[Block]) -> bool:
-    """Whether it is one of the blocks with the marks around it: an output that starts with them ends with them."""
+def _is_held(candidate: Candidate, blocks: Iterable[Block]) -> bool:
+    return any(block.start <= candidate.start < block.stop for block in blocks)
+
+
+def _goes_with(candidate: Candidate, blocks: Iterable[Block]) -> bool:
+    """Whether it is one of the blocks with the marks around it, or without: an output that starts with them ends so."""
     kind, reading = divmod(int(candidate.features[0]), 2)
-    return (
-        reading == 1
-        and KINDS[kind] in _APART
-        and any(
-            0 < block.start - candidate.start <= WRAPPING and 0 < candidate.stop - block.stop <= WRAPPING
-            for block in blocks
-        )
-    )
+    if KINDS[kind] not in _APART:
+        return False
+    for block in blocks:
+        opening, closing = block.start - candidate.start, candidate.stop - block.stop
+        if reading == 0:
+            opening, closing = -opening, -closing
+        if 0 < opening <= WRAPPING and 0 < closing <= WRAPPING:
+            return True
+    return False
 
 
 @dataclass(frozen=True, slots=True)

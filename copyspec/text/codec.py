@@ -132,7 +132,15 @@ class Codec:
     @cached_property
     def breaks(self) -> frozenset[int]:
         """Tokens behind which what an output says first may be over, and a copy begin."""
-        return break_tokens(lambda text: self.encode(text).ids)
+
+        def encode(text: str) -> Sequence[int]:
+            try:
+                ids = self.encode(text).ids
+            except Exception:  # of tokenizers, which has no narrower class: one that does not know the mark
+                return ()
+            return () if self.special_ids.intersection(ids) else ids
+
+        return break_tokens(encode)
 
     def special_id(self, text: str) -> int | None:
         """The id of the special token that `text` is."""
