@@ -8,23 +8,34 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from copyspec.api import agenerate, compare, configure, generate, load, references, unload
+    from copyspec.budget import Budget
+    from copyspec.drafters.base import Drafter, ScoredDraft
+    from copyspec.drafters.own import DraftContext
+    from copyspec.engine.call import Call
     from copyspec.engine.engine import Engine
     from copyspec.engine.feed import Input
     from copyspec.engine.output_cache import OutputCache
     from copyspec.engine.results import Chunk, Comparison, Difference, Place, Result, Span, Stats
     from copyspec.models.loading import LoadError
     from copyspec.targets.base import UnsupportedModelError
+    from copyspec.tree import DraftTree
 
 __all__ = [
+    "Budget",
+    "Call",
     "Chunk",
     "Comparison",
     "Difference",
+    "DraftContext",
+    "DraftTree",
+    "Drafter",
     "Engine",
     "Input",
     "LoadError",
     "OutputCache",
     "Place",
     "Result",
+    "ScoredDraft",
     "Span",
     "Stats",
     "UnsupportedModelError",
@@ -48,6 +59,12 @@ _EXPORTS = {
     "load": "copyspec.api",
     "references": "copyspec.api",
     "unload": "copyspec.api",
+    "Budget": "copyspec.budget",
+    "Call": "copyspec.engine.call",
+    "Drafter": "copyspec.drafters.base",
+    "ScoredDraft": "copyspec.drafters.base",
+    "DraftContext": "copyspec.drafters.own",
+    "DraftTree": "copyspec.tree",
     "Engine": "copyspec.engine.engine",
     "Input": "copyspec.engine.feed",
     "LoadError": "copyspec.models.loading",

@@ -49,7 +49,7 @@ class LoadOptions(TypedDict, total=False):
     what you have read, at a `revision` that cannot change. False, the default, never runs any."""
 
 
-class ModelOptions(LoadOptions, total=False):
+class ModelKeywords(LoadOptions, total=False):
     """Which model answers, and how it is loaded."""
 
     model: str | os.PathLike[str] | PreTrainedModel | Engine | None
@@ -57,7 +57,7 @@ class ModelOptions(LoadOptions, total=False):
     `configure`, of $COPYSPEC_MODEL, or the default model."""
 
 
-class CallKeywords(GenerateOptions, ModelOptions, total=False):
+class CallKeywords(GenerateOptions, ModelKeywords, total=False):
     """All keyword options of `generate`, `agenerate` and `compare`."""
 
 
@@ -108,7 +108,7 @@ def generate(
         `{"text": ...}`, token ids, a list of those for all prompts, or one list per prompt. They never change
         the output. The prompt and the output so far are always copied from.
     stream: True gives an iterator of `Chunk`s; closing it stops the generation.
-    options: see `GenerateOptions` (edit_source, max_new_tokens, temperature, stop, seed, ...) and `ModelOptions`
+    options: see `GenerateOptions` (edit_source, max_new_tokens, temperature, stop, seed, ...) and `ModelKeywords`
         (model, tokenizer, device, dtype, ...). Decoding is greedy unless `temperature` is given.
 
     Returns a `Result` for one prompt, a list of them for a list. Raises TypeError and ValueError for arguments
@@ -146,14 +146,18 @@ async def agenerate(
 async def agenerate(
     prompt: object, references: object = None, *, stream: bool = False, **options: Unpack[CallKeywords]
 ) -> Result | list[Result] | AsyncIterator[Chunk]:
-    """As `generate`, in a worker thread. Cancelling the task stops the decoding within one step.
+    """As `generate`, for asyncio; calls that are awaited together share passes. Cancelling the task stops the decoding
+    within one step.
 
     With `stream=True` it gives an asynchronous iterator: `async for chunk in await agenerate(..., stream=True)`.
     """
     check_flag("stream", stream)
     checked, call = _split(options)
-    run = aio.astream if stream else aio.agenerate
-    return await run(lambda: _engine(checked), prompt, references, dict(call))
+    submitted = await aio.submit(lambda: _engine(checked), prompt, references, dict(call))
+    if stream:
+        return submitted.achunks()
+    results = await submitted.aresults()
+    return results[0] if submitted.is_single else results
 
 
 @overload
@@ -198,7 +202,7 @@ def unload(model: str | os.PathLike[str] | PreTrainedModel | Engine | None = Non
         raise ValueError(f"no such model is loaded: {shown(model)}; loaded: {names or 'none'}")
 
 
-def configure(*, max_loaded: int | None = None, **options: Unpack[ModelOptions]) -> None:
+def configure(*, max_loaded: int | None = None, **options: Unpack[ModelKeywords]) -> None:
     """Sets the model that answers where a call names none. `configure()` goes back to the default.
 
     max_loaded: how many models stay loaded.
@@ -209,7 +213,7 @@ def configure(*, max_loaded: int | None = None, **options: Unpack[ModelOptions])
         _STATE.registry.max_loaded = max_loaded
         if not options:
             return
-    reject_unknown(options, [*ModelOptions.__annotations__, "max_loaded"])
+    reject_unknown(options, [*ModelKeywords.__annotations__, "max_loaded"])
     if options and options.get("model") is None:
         raise ValueError(f"configure needs model=... beside {', '.join(sorted(options))}")
     _STATE.configured = _choice(dict(options)) if options else None
@@ -217,9 +221,9 @@ def configure(*, max_loaded: int | None = None, **options: Unpack[ModelOptions])
 
 def _split(options: CallKeywords) -> tuple[dict[str, object], GenerateOptions]:
     """Options of the model and options of the call; raises for names that are neither."""
-    reject_unknown(options, [*GenerateOptions.__annotations__, *ModelOptions.__annotations__, "references", "stream"])
+    reject_unknown(options, [*GenerateOptions.__annotations__, *ModelKeywords.__annotations__, "references", "stream"])
     given: dict[str, object] = dict(options)
-    model = {name: given.pop(name) for name in ModelOptions.__annotations__ if name in given}
+    model = {name: given.pop(name) for name in ModelKeywords.__annotations__ if name in given}
     check_options(given)  # before a model is loaded
     return model, given  # type: ignore[return-value]
 

@@ -52,6 +52,12 @@ class DraftTree:
     sampled: Mapping[int, Sampled] | None = None  # by parent; every other child is certain (Q is one-hot)
     makers: Sequence[str | None] | None = None  # [m], who drafted a token without an origin (`Predictor.kind`)
 
+    @classmethod
+    def of_chain(cls, tokens: Sequence[int], probability: float = 0.9) -> DraftTree:
+        """One chain, each token accepted with this probability where those before it are."""
+        scores = [probability ** (place + 1) for place in range(len(tokens))]
+        return cls(list(tokens), list(range(ROOT, len(tokens) - 1)), scores, [None] * len(tokens))
+
     def __len__(self) -> int:
         return len(self.tokens)
 

@@ -1,4 +1,4 @@
-"""A drafter of your own: it proposes one fixed phrase. A wrong drafter costs time, never output.
+"""A drafter of your own, beside copying: it drafts the greeting and the sign-off that your support team always writes.
 
 python -m examples.custom_drafter
 """
@@ -6,33 +6,36 @@ python -m examples.custom_drafter
 from collections.abc import Sequence
 
 import copyspec
-from copyspec.budget import Budget
-from copyspec.decoding.loop import decode
-from copyspec.decoding.requests import Request
-from copyspec.options import SamplingOptions
-from copyspec.targets import wrap
-from copyspec.tree import EMPTY, ROOT, DraftTree
 
 
 class PhraseDrafter:
-    def __init__(self, phrase: Sequence[int]) -> None:
-        self.rest = list(phrase)
+    """Drafts what follows in a phrase as soon as the output ends with that phrase's first tokens."""
 
-    def propose(self, budget: Budget) -> DraftTree:
-        n = min(len(self.rest), budget.max_nodes)
-        return DraftTree(self.rest[:n], [ROOT, *range(n - 1)], [1.0] * n, [None] * n) if n else EMPTY
+    def __init__(self, phrases: Sequence[Sequence[int]]) -> None:
+        self._phrases, self._output = phrases, list[int]()
+
+    def propose(self, budget: copyspec.Budget) -> copyspec.DraftTree:
+        for phrase in self._phrases:
+            for begun in range(len(phrase) - 1, 1, -1):  # the longest beginning that the output ends with
+                if self._output[-begun:] == phrase[:begun]:
+                    return copyspec.DraftTree.of_chain(phrase[begun : begun + budget.max_nodes])
+        return copyspec.DraftTree()
 
     def accept(self, tokens: Sequence[int]) -> None:
-        self.rest = self.rest[len(tokens) :] if list(tokens) == self.rest[: len(tokens)] else []
+        self._output.extend(tokens)
+
+
+def phrases(context: copyspec.DraftContext) -> PhraseDrafter:
+    texts = (" Thank you for your patience, and please write to us again.", " We are sorry for the trouble.")
+    return PhraseDrafter([context.encode(text) for text in texts])
 
 
 def main() -> None:
-    engine = copyspec.load()
-    prompt = engine.codec.encode("Correct the grammar: we has time.", wrap=True).ids
-    phrase = engine.codec.encode(" We have time.").ids
-    end = frozenset([engine.tokenizer.eos_token_id])
-    request = Request(prompt, 16, SamplingOptions(), eos_token_ids=end, drafter=lambda: PhraseDrafter(phrase))
-    print([list(output.tokens) for step in decode(wrap(engine.model), [request]) for output in step])
+    prompt = "Correct the grammar: We is sorry for the trouble. Thank you for your patience, and please writes to us."
+    result = copyspec.generate(prompt, drafter=["auto", phrases], max_new_tokens=60)
+    print(result.text)
+    print(f"{result.stats.num_output_tokens} tokens in {result.stats.num_calls} passes")
+    assert result.text == copyspec.generate(prompt, drafter="none", max_new_tokens=60).text
 
 
 if __name__ == "__main__":

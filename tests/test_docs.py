@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from copyspec.api import ModelOptions
+from copyspec.api import ModelKeywords
 from copyspec.engine.keywords import GenerateOptions
 from copyspec.models.loading import BUNDLED
 from docs import update
@@ -124,7 +124,7 @@ def test_every_option_is_documented() -> None:
     text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (`.*?`) \|", text.partition("## Options")[2].partition("## Results")[0], re.MULTILINE)
     documented = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
-    assert documented == {*GenerateOptions.__annotations__, *ModelOptions.__annotations__, "stream"}
+    assert documented == {*GenerateOptions.__annotations__, *ModelKeywords.__annotations__, "stream"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

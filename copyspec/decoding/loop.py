@@ -234,7 +234,7 @@ def score(session: Session, rows: Sequence[Row], trees: Sequence[DraftTree]) -> 
     """One target call, and each row's picks. What does not depend on the walk is read back as one small tensor."""
     logits = session.score([row.chain for row in rows], trees)
     for row, tree, scored in zip(rows, trees, logits, strict=True):
-        row.harvest(tree, scored[: 1 + len(tree)])
+        row.show(tree, scored[: 1 + len(tree)])
     if all(row.picker.is_argmax and row.request.rule is None for row in rows):
         tokens: list[list[int]] = logits.argmax(-1).tolist()
         return [ScoredPicks(logits[index], tokens[index]) for index in range(len(rows))]

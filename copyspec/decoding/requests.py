@@ -57,6 +57,8 @@ class Request:
     accepted walk, before temperature and the other sampling options."""
     rule: Rule | None = None
     """How drafts are accepted; None: the default, the target's own tokens (`verification.walk`)."""
+    on_error: Callable[[Exception], None] | None = None
+    """Takes what the drafter raises: the row goes on without it. None: the batch ends with that error."""
 
 
 @dataclass(slots=True)

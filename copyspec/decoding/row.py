@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TypeVar
 
 import torch
 
@@ -10,13 +12,15 @@ from copyspec.budget import Budget, CostModel
 from copyspec.decoding.departures import Departures
 from copyspec.decoding.pacing import Pacer, Share
 from copyspec.decoding.requests import Finish, Request, RowStats, StepOutput
-from copyspec.drafters.predictors.harvest import Harvester
+from copyspec.drafters.base import Drafter, ScoredDraft, observes
 from copyspec.sources import OUTPUT
 from copyspec.targets.base import Target
 from copyspec.tree import EMPTY, DraftTree, Origin, check_tree
 from copyspec.verification.margins import Margin
 from copyspec.verification.picking import Picker, Picks
 from copyspec.verification.walk import walk
+
+T = TypeVar("T")
 
 
 class Row:
@@ -50,8 +54,8 @@ class Row:
         self._departures = _departures(request)
         self._reported = 0
         self._vocab_size = target.vocab_size
-        self._drafter = request.drafter() if request.drafter is not None else None
-        self._harvester = self._drafter if isinstance(self._drafter, Harvester) else None
+        self._drafter: Drafter | None = None
+        self._drafter = self._try(request.drafter) if request.drafter is not None else None
         self._costs = costs or CostModel()
         self._asked = False
         self._proposed, self._seconds = EMPTY, 0.0  # by the drafter for this call, and its time
@@ -69,21 +73,16 @@ class Row:
             return EMPTY
         self._asked = True
         started = self._costs.clock()
-        tree = self._drafter.propose(budget)
-        if len(tree):
-            self._check_tree(tree)
+        tree = self._try(partial(self._draft, self._drafter, budget)) or EMPTY
         self._proposed = tree if len(tree) <= room else tree.up_to_depth(room)
         self._seconds = self._costs.clock() - started
         return self._proposed
 
-    @torch.inference_mode()
-    def harvest(self, tree: DraftTree, logits: torch.Tensor) -> None:
-        """Hands the likeliest tokens of `logits`, [1 + m, V], to a drafter that asks for them."""
-        if self._harvester is None or not (count := self._harvester.alternatives):
-            return
-        best = logits.float().softmax(-1).topk(min(count, logits.shape[-1]))
-        table = torch.stack([best.indices.double(), best.values.double()], -1).tolist()
-        self._harvester.harvest(tree, [[(int(token), chance) for token, chance in row] for row in table])
+    def show(self, tree: DraftTree, logits: torch.Tensor) -> None:
+        """Shows the pass's logits, [1 + m, V], to a drafter that observes."""
+        drafter = self._drafter
+        if drafter is not None and observes(drafter):
+            self._try(lambda: drafter.observe(ScoredDraft(tree, logits)))  # type: ignore[attr-defined]
 
     @torch.inference_mode()
     def verify(self, tree: DraftTree, picks: Picks) -> list[int]:
@@ -106,7 +105,7 @@ class Row:
             self._origins.append(self._continued())
         self.chain = self._output[-1:]
         if self._drafter is not None and self.finish is None:
-            self._drafter.accept(self._output[before:])
+            self._try(partial(self._drafter.accept, self._output[before:]))
         return path
 
     def report(self, tree: DraftTree, path: Sequence[int], share: Share) -> StepOutput:
@@ -127,12 +126,27 @@ class Row:
             departures=self._departures.found() if self.finish and self._departures is not None else (),
         )
 
-    def _check_tree(self, tree: DraftTree) -> None:
+    def _draft(self, drafter: Drafter, budget: Budget) -> DraftTree:
         """Drafters may be anybody's: what is wrong with a tree is said before it is verified."""
+        tree = drafter.propose(budget)
         try:
-            check_tree(tree, self._vocab_size)
+            if len(tree):
+                check_tree(tree, self._vocab_size)
         except ValueError as error:
-            raise ValueError(f"{type(self._drafter).__name__} proposed a wrong draft tree: {error}") from error
+            raise ValueError(f"{type(drafter).__name__} proposed a wrong draft tree: {error}") from error
+        return tree
+
+    def _try(self, call: Callable[[], T]) -> T | None:
+        """What a call of the drafter returns. Where it raises, and the request takes errors, the row has no drafter
+        from then on."""
+        if self.request.on_error is None:
+            return call()
+        try:
+            return call()
+        except Exception as error:
+            self.request.on_error(error)
+            self._drafter = None
+            return None
 
     def _learn(self, tree: DraftTree, path: Sequence[int], share: Share) -> None:
         """Books what the controller decided for this call, and what came of it."""

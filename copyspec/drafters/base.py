@@ -1,12 +1,15 @@
-"""The drafter's seam: one verb to propose, one to be told what was kept."""
+"""The drafter's seam: one verb to propose, one to be told what was kept, and one, if wanted, to see the scores."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from copyspec.budget import Budget
 from copyspec.tree import DraftTree
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Drafter(Protocol):
@@ -14,6 +17,9 @@ class Drafter(Protocol):
 
     What it drafts never changes the output: the target's own token, noise included, decides at every node. A drafter
     that copies knows nothing of that noise; a model may draw with it (`LanguageModelDrafter` says why that is exact).
+
+    A drafter that has a method `observe(scored: ScoredDraft)` is shown the target's logits after every pass, before
+    `accept`; where it also has an attribute `observes`, only while that is true.
     """
 
     def propose(self, budget: Budget) -> DraftTree:
@@ -23,3 +29,26 @@ class Drafter(Protocol):
     def accept(self, tokens: Sequence[int]) -> None:
         """Tells which tokens joined the output since the last call: the accepted path and the target's own token."""
         ...
+
+
+class ScoredDraft:
+    """What one pass of the target said of a row's draft."""
+
+    def __init__(self, tree: DraftTree, logits: torch.Tensor) -> None:
+        """`logits`: after the root and after each node of `tree`. [1 + m, V]"""
+        self.tree = tree
+        self.logits = logits
+
+    def top(self, count: int) -> list[list[tuple[int, float]]]:
+        """The likeliest tokens after the root and each node, with their probabilities, read in one copy. [1 + m]"""
+        import torch
+
+        with torch.inference_mode():
+            best = self.logits.float().softmax(-1).topk(min(count, self.logits.shape[-1]))
+            table = torch.stack([best.indices.double(), best.values.double()], -1).tolist()
+        return [[(int(token), probability) for token, probability in row] for row in table]
+
+
+def observes(drafter: object) -> bool:
+    """Whether it is to be shown the target's logits."""
+    return callable(getattr(drafter, "observe", None)) and bool(getattr(drafter, "observes", True))

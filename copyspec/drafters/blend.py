@@ -6,35 +6,37 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 from copyspec.budget import Budget
+from copyspec.drafters.base import ScoredDraft
 from copyspec.drafters.copying import growth
 from copyspec.drafters.copying.drafter import CopyDrafter
 from copyspec.drafters.copying.growth import Grown
-from copyspec.drafters.predictors.base import Path, Predictor, Words, paths
-from copyspec.drafters.predictors.harvest import ALTERNATIVES, PoolPredictor
+from copyspec.drafters.predictors.base import Path, Predictor, paths
 from copyspec.drafters.predictors.mixture import Blended, Candidate, blend, learn, no_copies, read_on
 from copyspec.drafters.predictors.ngrams import NGrams
+from copyspec.drafters.predictors.token_pool import ALTERNATIVES, PoolPredictor
 from copyspec.sources import Source
 from copyspec.tree import EMPTY, ROOT, DraftTree
 
 
-class _Harvesting:
+class _Observing:
     """Hands what the target found likely to those of the predictors that keep it."""
 
     _predictors: list[Predictor]
 
     @property
-    def alternatives(self) -> int:
-        """As `Harvester.alternatives`."""
-        return ALTERNATIVES if any(isinstance(each, PoolPredictor) for each in self._predictors) else 0
+    def observes(self) -> bool:
+        """As `Drafter.observes`: without a pool nothing is read back."""
+        return any(isinstance(each, PoolPredictor) for each in self._predictors)
 
-    def harvest(self, tree: DraftTree, words: Sequence[Words]) -> None:
-        """As `Harvester.harvest`."""
+    def observe(self, scored: ScoredDraft) -> None:
+        """Fills the pools."""
+        words = scored.top(ALTERNATIVES)
         for predictor in self._predictors:
             if isinstance(predictor, PoolPredictor):
-                predictor.harvest(tree, words)
+                predictor.fill(scored.tree, words)
 
 
-class BlendDrafter(_Harvesting, CopyDrafter):
+class BlendDrafter(_Observing, CopyDrafter):
     """Staged drafting: the copies draft first, models read that draft, say what else may come after each of its
     nodes and how likely the copies are, and copies go on behind what the models add.
 
@@ -89,7 +91,7 @@ class BlendDrafter(_Harvesting, CopyDrafter):
         return {token: (-negative / score, position, moved) for negative, _, token, _, position, moved in said}, total
 
 
-class PredictorDrafter(_Harvesting):
+class PredictorDrafter(_Observing):
     """A tree of what models say, without copies: several models merge into one tree (SpecInfer, arXiv 2305.09781)."""
 
     def __init__(self, predictors: Sequence[Predictor]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from copyspec.checks import check_flag, check_strings, check_type, plain_list, plain_number
 from copyspec.engine.datastores import TokenStore, check_datastores
@@ -16,6 +16,8 @@ from copyspec.verification.registry import DEFAULT_RULE, VerificationOptions, de
 
 if TYPE_CHECKING:
     from transformers import LogitsProcessor, StoppingCriteria
+
+    from copyspec.drafters.own import DrafterFactory
 
 
 # Enough for a page of text; a forgotten limit costs seconds, not hours.
@@ -49,11 +51,13 @@ class CallOptions:
     draft: DraftOptions = field(default_factory=DraftOptions)
     draft_models: tuple[object, ...] = ()
     datastores: tuple[TokenStore, ...] = ()
-    copies: bool = True  # False: only draft models and datastores draft
+    copies: bool = True  # False: only draft models, datastores and own drafters draft
+    own_drafters: tuple[DrafterFactory, ...] = ()
     verification: VerificationOptions = field(default_factory=VerificationOptions)
     output_cache: OutputCache | None = None
     batch_size: int = DEFAULT_BATCH_SIZE
     threads: int | None = None
+    timeout: float | None = None
 
     @property
     def drafts(self) -> bool:
@@ -71,6 +75,8 @@ def check_options(given: Mapping[str, object]) -> CallOptions:
     sampling.verify()
     stop = given.get("stop")
     check_type(stop is None or isinstance(stop, (str, list, tuple)), "stop", stop, "a str or a list of them")
+    drafters = _drafters(given.get("drafter", "auto"))
+    given["drafter"] = drafters.name
     draft, verification = _draft_options(given), _verification(given)
     if decides_apart(verification.make(sampling), sampling):
         # The output depends on the drafts: they must not depend on measured times, or no run would repeat.
@@ -101,11 +107,13 @@ def check_options(given: Mapping[str, object]) -> CallOptions:
         draft=draft,
         draft_models=_draft_models(given),
         datastores=_datastores(given),
-        copies=given.get("drafter") != "model",
+        copies=drafters.name in ("auto", "copy"),
+        own_drafters=drafters.own,
         verification=verification,
         output_cache=_output_cache(given),
         batch_size=_whole("batch_size", given.get("batch_size", DEFAULT_BATCH_SIZE)),
         threads=_whole("threads", given["threads"]) if "threads" in given else None,
+        timeout=_timeout(given),
     )
 
 
@@ -130,13 +138,32 @@ def _max_new_tokens(given: Mapping[str, object]) -> int | None:
     return _whole(names[0], given[names[0]]) if names else None
 
 
+class _Drafters(NamedTuple):
+    name: str  # one of DRAFTERS, or "own": none of ours
+    own: tuple[DrafterFactory, ...]
+
+
+def _drafters(given: object) -> _Drafters:
+    """Ours by name, and what makes the caller's: a name, a factory, or a list of them."""
+    wanted = "'auto', 'copy', 'model', 'none', a function that makes a drafter, or a list of these"
+    each = list(given) if isinstance(given, (list, tuple)) else [given]
+    names = [one for one in each if isinstance(one, str)]
+    own = tuple(one for one in each if not isinstance(one, str))
+    check_type(
+        bool(each) and all(name in DRAFTERS for name in names) and all(map(callable, own)), "drafter", given, wanted
+    )
+    if len(names) > 1 or ("none" in names and own):
+        raise ValueError(
+            f"drafter={given!r} holds {' and '.join(map(repr, names))}; a list holds one name, and not 'none'"
+        )
+    return _Drafters(names[0] if names else "own", own)  # type: ignore[arg-type]
+
+
 def _draft_options(given: Mapping[str, object]) -> DraftOptions:
-    drafter = given.get("drafter", "auto")
-    check_type(drafter in DRAFTERS, "drafter", drafter, "'auto', 'copy', 'model' or 'none'")
     nodes = given.get("max_draft_nodes")
     draft = DraftOptions() if nodes is None else DraftOptions(max_nodes=nodes)  # type: ignore[arg-type]
     draft.verify()
-    return DraftOptions(max_nodes=0) if drafter == "none" else draft
+    return DraftOptions(max_nodes=0) if given["drafter"] == "none" else draft
 
 
 def _draft_models(given: Mapping[str, object]) -> tuple[object, ...]:
@@ -206,6 +233,15 @@ def _callables(name: str, given: Mapping[str, object]) -> tuple[object, ...]:
 
 def _flag(name: str, given: Mapping[str, object]) -> bool:
     return check_flag(name, given.get(name, False))
+
+
+def _timeout(given: Mapping[str, object]) -> float | None:
+    seconds = given.get("timeout")
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
+        raise ValueError(f"timeout must be a number of seconds above 0, got {seconds!r}")
+    return float(seconds)
 
 
 def _whole(name: str, value: object) -> int:

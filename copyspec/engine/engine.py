@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, NoReturn, overload
 
 from copyspec.budget import CostModel
@@ -14,15 +13,16 @@ from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request, StepOutput
 from copyspec.decoding.resumable import Resumable
 from copyspec.engine import generation_config
+from copyspec.engine.call import Call
 from copyspec.engine.call_options import CallOptions, check_options
 from copyspec.engine.draft_models import DraftModels
 from copyspec.engine.feed import Input, generate_each
 from copyspec.engine.inputs import encoder_limit, gather
 from copyspec.engine.jobs import Job, JobMaker
+from copyspec.engine.pass_lock import PassLock, lock_of
 from copyspec.engine.results import Chunk, Result
-from copyspec.engine.streaming import chunks
+from copyspec.engine.scheduler import CallScheduler
 from copyspec.engine.threads import Passes, Threads
-from copyspec.engine.turns import Turn, lock_of
 from copyspec.forks import check_forked
 from copyspec.targets import wrap
 from copyspec.text.codec import Codec
@@ -36,10 +36,13 @@ from copyspec.text.references import (
 )
 
 if TYPE_CHECKING:
+    import asyncio
+
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
     from typing_extensions import Unpack
 
     from copyspec.engine.keywords import GenerateOptions
+    from copyspec.engine.tickets import Ticket
     from copyspec.text.prompts import ManyPrompts, OnePrompt
     from copyspec.text.references import Reference
 
@@ -50,10 +53,10 @@ _UNLOADED = ("model", "_target", "_jobs", "_threads")
 
 
 class Engine:
-    """A model that can be asked from any thread.
+    """A model that can be asked from any thread or task.
 
-    Threads take turns step by step: a lock is held for one pass of the model and its bookkeeping, so a slow
-    reader of a stream, or one that went away, blocks nobody. For throughput give one call many prompts.
+    Callers share passes of the model: what several ask for at the same time is decoded in one batch, of `batch_size`
+    rows, for which they take turns. A slow reader of a stream, or one that went away, blocks nobody.
     """
 
     def __init__(
@@ -74,9 +77,10 @@ class Engine:
         self._on_unsupported = on_unsupported
         self._costs = CostModel()
         self._drafting = drafting = DraftModels(model, self.codec)
-        self._turn = Turn(lambda: [lock, *drafting.locks])
+        self._pass_lock = PassLock(lambda: [lock, *drafting.locks])
         self._threads = Threads(model, self._costs)
         self._given_threads: int | None = None
+        self.scheduler = CallScheduler(self.name)
         self._make_parts()
 
     def _make_parts(self) -> None:
@@ -140,20 +144,28 @@ class Engine:
         if check_flag("stream", stream):
             return self.stream(prompt, references, **options)
         checked = check_options(options)
-        jobs, single = self.jobs(prompt, references, checked)
-        results = finish(jobs, self.steps([job.request for job in jobs], checked), checked.n)
-        return results[0] if single else results
+        call = self._submit(prompt, references, checked)
+        results = call.results()
+        return results[0] if call.is_single else results
 
     def stream(self, prompt: object, references: object = None, **options: Unpack[GenerateOptions]) -> Iterator[Chunk]:
         """The output in pieces, as the model's passes bring them. Closing the iterator ends the generation.
 
         Wrong arguments raise here, not with the first piece.
         """
-        checked = check_options(options)
-        if checked.n > 1:
-            raise ValueError(f"n={checked.n} cannot be streamed; leave stream out, or stream once per seed")
-        jobs, _ = self.jobs(prompt, references, checked)
-        return chunks(jobs, self.steps([job.request for job in jobs], checked))
+        return self._submit(prompt, references, check_options(options)).chunks()
+
+    def submit(
+        self,
+        prompt: object,
+        references: object = None,
+        *,
+        loop: asyncio.AbstractEventLoop | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Call:
+        """Puts prompts into the engine's queue, where calls share passes of the model: as `generate`, to be waited for
+        with `Call.results`, `chunks`, or, where `loop` is the running event loop, `aresults` or `achunks`."""
+        return self._submit(prompt, references, check_options(options), loop)
 
     def generate_each(
         self,
@@ -174,6 +186,10 @@ class Engine:
         self._check_loaded()
         self._drafting.predictors(checked.draft_models)  # loaded now: inputs are taken while this thread has the model
         return generate_each(self, inputs, checked, ordered=ordered, skip_too_long=skip_too_long)
+
+    def queued(self, requests: Iterable[Request | None], options: CallOptions) -> Iterator[list[StepOutput]]:
+        """As `steps`, in passes that other callers share. Closing it ends these rows."""
+        return self.scheduler.steps(self._enqueue(requests, options), options.timeout)
 
     def jobs(
         self, prompt: object, references: object, options: CallOptions, earlier: Sequence[Sequence[int]] = ()
@@ -202,7 +218,20 @@ class Engine:
             while (outputs := passes.run(lambda: next(steps, None))) is not None:
                 yield outputs
         finally:
-            self._turn.run(steps.close)
+            self._pass_lock.run(steps.close)
+
+    def _submit(
+        self, prompt: object, references: object, options: CallOptions, loop: asyncio.AbstractEventLoop | None = None
+    ) -> Call:
+        with self.scheduler.arriving():
+            jobs, single = self.jobs(prompt, references, options)
+            ticket = self._enqueue([job.request for job in jobs], options, loop)
+        return Call(self.scheduler, ticket, jobs, single=single, timeout=options.timeout)
+
+    def _enqueue(
+        self, requests: Iterable[Request | None], options: CallOptions, loop: asyncio.AbstractEventLoop | None = None
+    ) -> Ticket:
+        return self.scheduler.submit(self.steps, requests, options, version=self._target, loop=loop)
 
     def resumable(self, make_request: Callable[[], Request], options: CallOptions) -> Resumable:
         """One output that its caller decodes step by step and may take back, taking turns with other threads."""
@@ -220,11 +249,11 @@ class Engine:
     def _passes(self, options: CallOptions) -> Passes:
         """How the passes of one call run."""
         if self._target.device.type != "cpu":
-            return Passes(self._turn, None)
+            return Passes(self._pass_lock, None)
         given = options.threads or self._given_threads
         if given is None and not options.draft.adaptive:
             given = self._threads.count()  # one for the whole call, or no run would repeat
-        return Passes(self._turn, self._threads, given)
+        return Passes(self._pass_lock, self._threads, given)
 
     def _current_jobs(self) -> JobMaker:
         """What makes jobs; made anew where tokens or a template were added to the tokenizer, or the model was resized
@@ -256,16 +285,3 @@ def _vocabulary(model: PreTrainedModel) -> tuple[object, ...]:
     """The sizes of the vocabulary that the model reads and writes: `resize_token_embeddings` changes them."""
     config = model.config.get_text_config(decoder=True)
     return getattr(config, "decoder_vocab_size", None), config.vocab_size
-
-
-def finish(jobs: Sequence[Job], steps: Iterator[list[StepOutput]], n: int) -> list[Result]:
-    """Runs the jobs to their end: a result per prompt, with its samples where there are several."""
-    for outputs in steps:
-        for output in outputs:
-            jobs[output.row].add(output)
-    results = [job.result for job in jobs if job.result is not None]
-    assert len(results) == len(jobs), "decoding ended before its rows did"
-    if n == 1:
-        return results
-    groups = [results[start : start + n] for start in range(0, len(results), n)]
-    return [replace(group[0], samples=tuple(group)) for group in groups]

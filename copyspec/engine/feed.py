@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -37,9 +37,7 @@ class Decoder(Protocol):
     def jobs(
         self, prompt: object, references: object, options: CallOptions, earlier: Sequence[Sequence[int]] = ()
     ) -> tuple[list[Job], bool]: ...
-    def steps(
-        self, requests: Iterable[Request | None], options: CallOptions
-    ) -> Generator[list[StepOutput], None, None]: ...
+    def queued(self, requests: Iterable[Request | None], options: CallOptions) -> Iterator[list[StepOutput]]: ...
 
 
 def generate_each(
@@ -73,19 +71,16 @@ class _Feed:
         self._skipped: list[int] = []
 
     def run(self) -> Iterator[tuple[int, Result | None]]:
-        steps = self._engine.steps(self._requests(), self._options)
-        try:
-            for outputs in steps:
-                yield from self._take_skipped()
-                for output in outputs:
-                    index, job = self._running[output.row]
-                    job.add(output)
-                    if job.result is not None:
-                        del self._running[output.row]
-                        yield index, job.result
+        steps = self._engine.queued(self._requests(), self._options)
+        for outputs in steps:
             yield from self._take_skipped()
-        finally:
-            steps.close()
+            for output in outputs:
+                index, job = self._running[output.row]
+                job.add(output)
+                if job.result is not None:
+                    del self._running[output.row]
+                    yield index, job.result
+        yield from self._take_skipped()
 
     def _requests(self) -> Iterator[Request | None]:
         row = 0

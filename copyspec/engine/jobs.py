@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -217,9 +217,27 @@ class JobMaker:
     ) -> Callable[[], Drafter] | None:
         if not self._target.supports_drafts:
             return None
+        known = [token for token in eos if 0 <= token < self._target.vocab_size]
+        if options.own_drafters:
+            return partial(self._joined, sources, frozenset(known), row, options)
+        return self._builtin(sources, known, row, options)
+
+    def _joined(self, sources: Sequence[Source], eos: frozenset[int], row: RowContext, options: CallOptions) -> Drafter:
+        """The caller's drafters, beside ours where those are wanted."""
+        from copyspec.drafters.own import DraftContext, JoinedDrafter, make_own
+
+        size, encode, decode = self._target.vocab_size, self._codec.encode, self._codec.decode
+        context = DraftContext(row.prompt, sources, eos, size, lambda text: encode(text).ids, decode)
+        made = [make_own(factory, context) for factory in options.own_drafters]
+        if options.copies or options.draft_models or options.datastores:
+            made.insert(0, self._builtin(sources, eos, row, options)())
+        return JoinedDrafter(made, size)
+
+    def _builtin(
+        self, sources: Sequence[Source], known: Collection[int], row: RowContext, options: CallOptions
+    ) -> Callable[[], Drafter]:
         from copyspec import drafters
 
-        known = [token for token in eos if 0 <= token < self._target.vocab_size]
         return partial(
             drafters.create,
             sources,

@@ -12,7 +12,10 @@ from copyspec.engine.output_cache import OutputCache
 if TYPE_CHECKING:
     from transformers import LogitsProcessor, StoppingCriteria
 
+    from copyspec.drafters.own import DrafterFactory
     from copyspec.engine.draft_models import DraftChoice
+
+    DrafterName = Literal["auto", "copy", "model", "none"]
 
 # Names from other libraries, and what says the same here.
 ELSEWHERE = {
@@ -32,6 +35,7 @@ ELSEWHERE = {
     "num_speculative_tokens": "max_draft_nodes",
     "assistant_model": "draft_model",
     "num_threads": "threads",
+    "max_time": "timeout, which raises",
     "assistant_early_exit": 'draft_model="layers:2"',
     "speculative_model": "draft_model",
 }
@@ -72,9 +76,10 @@ class GenerateOptions(TypedDict, total=False):
     """True wraps a str prompt as a chat; "auto", the default, never does without `system`."""
     n: int
     """Samples per prompt (`Result.samples`); above 1 it needs a temperature."""
-    drafter: Literal["auto", "copy", "model", "none"]
+    drafter: DrafterName | DrafterFactory | Sequence[DrafterName | DrafterFactory]
     """"auto": copies, and `draft_model` beside them while it pays; "copy" or "model": only one of them; "none" decodes
-    plainly. The output is the same."""
+    plainly. A function that takes a `copyspec.DraftContext` and returns a `Drafter`: drafts of your own; in a list with
+    "auto" or other functions they share the tree. The output is the same."""
     draft_model: DraftChoice | Sequence[DraftChoice] | None
     """A smaller model that drafts too, or several: a hub id, a folder, a loaded model of the same tokenizer, an engine
     of any, "layers:2" for the model's own first two layers, or "pool" for what it found likely before in the same
@@ -97,6 +102,8 @@ class GenerateOptions(TypedDict, total=False):
     threads: int | None
     """Of torch, for the passes of a model on a CPU. None: as many as are measured to be best, and no more than
     OMP_NUM_THREADS or torch.set_num_threads leave it; what the program has is the same behind each pass."""
+    timeout: float | None
+    """Seconds that the call may take, waiting for other calls included: TimeoutError then. None: no limit."""
 
 
 def reject_unknown(given: Mapping[str, object], known: Iterable[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from copyspec.decoding.requests import StepOutput
 from copyspec.engine.jobs import Job
@@ -11,21 +11,8 @@ from copyspec.sources import OUTPUT
 from copyspec.text.stops import Detokenizer, held_back
 
 
-def chunks(jobs: Sequence[Job], steps: Generator[list[StepOutput], None, None]) -> Iterator[Chunk]:
-    """A chunk per row and step, and the row's result with its last one. Closing it closes `steps`.
-
-    The texts of a prompt's chunks join to the text of its result.
-    """
-    maker = ChunkMaker(jobs)
-    try:
-        for outputs in steps:
-            yield from maker.push(outputs)
-    finally:
-        steps.close()
-
-
 class ChunkMaker:
-    """Turns steps into chunks of text, wherever the steps come from."""
+    """Turns steps into chunks of text. The texts of a prompt's chunks join to the text of its result."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._jobs = jobs

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from copyspec.checks import is_panic
+
 
 class LoadError(OSError):
     """The model cannot be loaded; the message says why and what to do."""
@@ -30,7 +32,7 @@ def load_errors(say: Callable[[BaseException], str], *, but: type[Exception] = L
     except Exception as error:
         raise LoadError(say(error)) from error
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # of tokenizers and safetensors, which are written in Rust
+        if not is_panic(error):
             raise
         raise LoadError(say(error)) from error
 

@@ -27,7 +27,6 @@ from copyspec.models.files import (
     WEIGHTS_INDEX,
     check_config,
     check_folder,
-    check_size,
     check_tokenizer,
     code_of,
     is_plain,
@@ -35,6 +34,7 @@ from copyspec.models.files import (
     pickled,
     weight_names,
 )
+from copyspec.models.tokenizer_files import check_pipeline
 
 if TYPE_CHECKING:
     import torch
@@ -159,12 +159,10 @@ class Pretrained:
         import transformers
 
         found = optional_json(self._find, TOKENIZER_CONFIG)
-        path = self._find(TOKENIZER)
-        if path is not None:
-            check_size(path, MAX_TOKENIZER)
         check_tokenizer(found)
         if self.trust_remote_code:
             return {}
+        check_pipeline(optional_json(self._find, TOKENIZER, limit=MAX_TOKENIZER))
         for file, given in ((TOKENIZER_CONFIG, found), (CONFIG, optional_json(self._find, CONFIG))):
             name = given.get("tokenizer_class")
             # Any name of transformers would be taken, models that load themselves among them.

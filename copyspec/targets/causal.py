@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from copyspec.targets.columns import Columns
-from copyspec.targets.facts import ModelFacts, masked_attention
+from copyspec.targets.facts import ModelFacts
+from copyspec.targets.hooks.attention import masked_attention
 from copyspec.targets.hooks.cpu_parity import near_plain
 from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.masks import tree_masks

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -11,20 +11,15 @@ from typing import TYPE_CHECKING, cast
 from langchain_core.messages.ai import OutputTokenDetails, UsageMetadata
 
 from copyspec import Chunk, Result
-from copyspec.engine.call_options import check_options
-from copyspec.engine.engine import finish
-from copyspec.engine.queue import queue_of
-from copyspec.engine.streaming import ChunkMaker, chunks
 
 from .documents import copied_parts
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
     from collections.abc import Mapping
 
     from copyspec import Engine, Stats
-    from copyspec.decoding.requests import StepOutput
-    from copyspec.engine.call_options import CallOptions
-    from copyspec.engine.jobs import Job
+    from copyspec.engine.call import Call
 
 _COUNTERS = ("num_calls", "num_drafts", "num_draft_tokens", "num_accepted_tokens", "num_output_tokens")
 
@@ -41,70 +36,48 @@ class Answered:
 ANSWERED: ContextVar[list[Answered] | None] = ContextVar("copyspec_answered", default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """Prompts with their references, ready for the queue."""
+class Answers:
+    """The answers of one call of a model, with what LangChain wants to know of them."""
 
-    engine: Engine
-    model_name: str
-    jobs: Sequence[Job]
-    options: CallOptions
-    references: Sequence[Sequence[object]]  # of each prompt
-    timeout: float | None = None
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         named_engine: tuple[Engine, str],
         prompts: Sequence[object],
         references: Sequence[Sequence[object]],
         options: Mapping[str, object],
         timeout: object,
-    ) -> Call:
-        """Raises TypeError and ValueError for what cannot be meant, before anything runs."""
-        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or timeout <= 0):
-            raise ValueError(f"timeout must be a number of seconds above 0, got {timeout!r}")
-        engine, name = named_engine
-        checked = check_options(options)
-        jobs, _ = engine.jobs(list(prompts), [list(each) for each in references], checked)
-        return cls(engine, name, jobs, checked, references, timeout)
+        loop: AbstractEventLoop | None = None,
+    ) -> None:
+        """`loop`: the event loop that waits, where one does. Raises TypeError and ValueError for invalid arguments,
+        before anything runs."""
+        self.engine, self.model_name = named_engine
+        self.references = references
+        given = {**options, "timeout": timeout}
+        own = [list(each) for each in references]
+        self._call: Call = self.engine.submit(list(prompts), own, loop=loop, **given)  # type: ignore[arg-type]
 
     def results(self) -> list[Result]:
         """A result per prompt."""
-        results = finish(self.jobs, self._steps(), self.options.n)
-        for index, result in enumerate(results):
-            self._note(index, result)
-        return results
+        return self._noted(self._call.results())
 
     async def aresults(self) -> list[Result]:
         """As `results`. Cancelling the task ends the decoding within one step."""
-        async with aclosing(self._asteps()) as steps:
-            async for outputs in steps:
-                for output in outputs:
-                    self.jobs[output.row].add(output)
-        results = finish(self.jobs, iter(()), self.options.n)
-        for index, result in enumerate(results):
-            self._note(index, result)
-        return results
+        return self._noted(await self._call.aresults())
 
     def chunks(self) -> Iterator[Chunk]:
         """The answers in pieces. Closing the iterator ends the decoding within one step."""
-        self._check_stream()
-        for chunk in chunks(self.jobs, self._steps()):
-            if chunk.result is not None:
-                self._note(chunk.index, chunk.result)
-            yield chunk
+        chunks = self._call.chunks()
+        try:
+            for chunk in chunks:
+                yield self._seen(chunk)
+        finally:
+            chunks.close()
 
     async def achunks(self) -> AsyncGenerator[Chunk, None]:
         """As `chunks`. Cancelling the task ends the decoding too."""
-        self._check_stream()
-        maker = ChunkMaker(self.jobs)
-        async with aclosing(self._asteps()) as steps:
-            async for outputs in steps:
-                for chunk in maker.push(outputs):
-                    if chunk.result is not None:
-                        self._note(chunk.index, chunk.result)
-                    yield chunk
+        async with aclosing(self._call.achunks()) as chunks:
+            async for chunk in chunks:
+                yield self._seen(chunk)
 
     def metadata(self, result: Result, index: int = 0) -> dict[str, object]:
         """`response_metadata` of one answer: no text of any reference is in it."""
@@ -116,17 +89,15 @@ class Call:
             "copyspec": {**_counters(result.stats), "spans": parts},
         }
 
-    def _steps(self) -> Generator[list[StepOutput], None, None]:
-        requests = [job.request for job in self.jobs]
-        return queue_of(self.engine).steps(self.engine, requests, self.options, timeout=self.timeout)
+    def _noted(self, results: list[Result]) -> list[Result]:
+        for index, result in enumerate(results):
+            self._note(index, result)
+        return results
 
-    def _asteps(self) -> AsyncGenerator[list[StepOutput], None]:
-        requests = [job.request for job in self.jobs]
-        return queue_of(self.engine).asteps(self.engine, requests, self.options, timeout=self.timeout)
-
-    def _check_stream(self) -> None:
-        if self.options.n > 1:
-            raise ValueError(f"n={self.options.n} cannot be streamed; leave n out, or call invoke or generate")
+    def _seen(self, chunk: Chunk) -> Chunk:
+        if chunk.result is not None:
+            self._note(chunk.index, chunk.result)
+        return chunk
 
     def _note(self, index: int, result: Result) -> None:
         collected = ANSWERED.get()

@@ -83,7 +83,7 @@ class ChatCopySpec(EngineFields, BaseChatModel):
         **kwargs: object,
     ) -> ChatResult:
         asked = ChatCall(self, messages, stop, run_manager, kwargs)
-        return asked.chat_result(asked.call.results()[0])
+        return asked.chat_result(asked.answers.results()[0])
 
     async def _agenerate(
         self,
@@ -92,9 +92,8 @@ class ChatCopySpec(EngineFields, BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: object,
     ) -> ChatResult:
-        # Loading a model and encoding long documents take their time: the event loop goes on meanwhile.
-        asked = await asyncio.to_thread(ChatCall, self, messages, stop, run_manager, kwargs)
-        return asked.chat_result((await asked.call.aresults())[0])
+        asked = await self._asked(messages, stop, run_manager, kwargs)
+        return asked.chat_result((await asked.answers.aresults())[0])
 
     def _stream(
         self,
@@ -104,7 +103,7 @@ class ChatCopySpec(EngineFields, BaseChatModel):
         **kwargs: object,
     ) -> Iterator[ChatGenerationChunk]:
         asked = ChatCall(self, messages, stop, run_manager, kwargs)
-        for chunk in while_read(asked.call.chunks()):
+        for chunk in while_read(asked.answers.chunks()):
             yield from asked.messages_of(chunk)
 
     async def _astream(
@@ -114,11 +113,22 @@ class ChatCopySpec(EngineFields, BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: object,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        asked = await asyncio.to_thread(ChatCall, self, messages, stop, run_manager, kwargs)
-        async with aclosing(asked.call.achunks()) as chunks:
+        asked = await self._asked(messages, stop, run_manager, kwargs)
+        async with aclosing(asked.answers.achunks()) as chunks:
             async for chunk in chunks:
                 for message in asked.messages_of(chunk):
                     yield message
+
+    async def _asked(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None,
+        run_manager: AsyncCallbackManagerForLLMRun | None,
+        kwargs: dict[str, object],
+    ) -> ChatCall:
+        # Loading a model and encoding long documents take their time: the event loop goes on meanwhile.
+        loop = asyncio.get_running_loop()
+        return await asyncio.to_thread(ChatCall, self, messages, stop, run_manager, kwargs, loop)
 
     def generate(
         self,

@@ -15,7 +15,7 @@ from copyspec import Chunk, Result
 from copyspec.text.stops import held_back
 
 from . import tools as tool_calls
-from .calls import Call, usage
+from .calls import Answers, usage
 from .capture import captured, captured_around
 from .documents import artifacts, explicit, gather
 from .fields import EngineFields
@@ -23,6 +23,8 @@ from .messages import Tool as ToolSchema
 from .messages import prompt_ids
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
     from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 
 
@@ -36,6 +38,7 @@ class ChatCall:
         stop: object,
         run_manager: CallbackManagerForLLMRun | AsyncCallbackManagerForLLMRun | None,
         kwargs: Mapping[str, object],
+        loop: AbstractEventLoop | None = None,
     ) -> None:
         engine, name = model.engine_for(kwargs.get("model"))
         self._tools = _tools(kwargs)
@@ -50,7 +53,8 @@ class ChatCall:
             found = [*artifacts(messages), *around]
         references = gather(explicit(kwargs.get("references")), found)
         timeout = kwargs.get("timeout", model.timeout)
-        self.call = Call.of((engine, name), [ids], [references], model.call_options(stop, kwargs), timeout)
+        options = model.call_options(stop, kwargs)
+        self.answers = Answers((engine, name), [ids], [references], options, timeout, loop)
         self._held = ""
 
     def chat_result(self, result: Result) -> ChatResult:
@@ -62,7 +66,7 @@ class ChatCall:
                 tool_calls=list(parsed.calls) if parsed else [],
                 invalid_tool_calls=list(parsed.invalid) if parsed else [],
                 usage_metadata=usage(result) if index == 0 else None,
-                response_metadata=self.call.metadata(sample),
+                response_metadata=self.answers.metadata(sample),
             )
             generations.append(ChatGeneration(message=message))
         return ChatResult(generations=generations)
@@ -90,7 +94,7 @@ class ChatCall:
             content=parsed.text,
             tool_call_chunks=[*calls, *broken],
             usage_metadata=usage(chunk.result),
-            response_metadata=self.call.metadata(chunk.result),
+            response_metadata=self.answers.metadata(chunk.result),
             chunk_position="last",
         )
         yield ChatGenerationChunk(message=message)

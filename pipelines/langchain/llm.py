@@ -15,7 +15,7 @@ from langchain_core.outputs import Generation, GenerationChunk, LLMResult
 
 from copyspec import Result
 
-from .calls import Call, usage
+from .calls import Answers, usage
 from .capture import captured, captured_around, run_around, stream_begins, while_read
 from .documents import Private, explicit, gather
 from .fields import CONFIG, PRIVATE, EngineFields
@@ -109,8 +109,8 @@ class CopySpecLLM(EngineFields, BaseLLM):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: object,
     ) -> LLMResult:
-        call = self._call(prompts, stop, kwargs)
-        return _llm_result(call, call.results())
+        answers = self._call(prompts, stop, kwargs)
+        return _llm_result(answers, answers.results())
 
     async def _agenerate(
         self,
@@ -119,8 +119,8 @@ class CopySpecLLM(EngineFields, BaseLLM):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: object,
     ) -> LLMResult:
-        call = await asyncio.to_thread(self._call, prompts, stop, kwargs)
-        return _llm_result(call, await call.aresults())
+        answers = await asyncio.to_thread(self._call, prompts, stop, kwargs, asyncio.get_running_loop())
+        return _llm_result(answers, await answers.aresults())
 
     def _stream(
         self,
@@ -129,9 +129,9 @@ class CopySpecLLM(EngineFields, BaseLLM):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: object,
     ) -> Iterator[GenerationChunk]:
-        call = self._call([prompt], stop, kwargs)
-        for chunk in while_read(call.chunks()):
-            piece = _chunk(call, chunk.text, chunk.result)
+        answers = self._call([prompt], stop, kwargs)
+        for chunk in while_read(answers.chunks()):
+            piece = _chunk(answers, chunk.text, chunk.result)
             if run_manager is not None and chunk.text:
                 run_manager.on_llm_new_token(chunk.text, chunk=piece)
             yield piece
@@ -143,10 +143,10 @@ class CopySpecLLM(EngineFields, BaseLLM):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: object,
     ) -> AsyncIterator[GenerationChunk]:
-        call = await asyncio.to_thread(self._call, [prompt], stop, kwargs)
-        async with aclosing(call.achunks()) as chunks:
+        answers = await asyncio.to_thread(self._call, [prompt], stop, kwargs, asyncio.get_running_loop())
+        async with aclosing(answers.achunks()) as chunks:
             async for chunk in chunks:
-                piece = _chunk(call, chunk.text, chunk.result)
+                piece = _chunk(answers, chunk.text, chunk.result)
                 if run_manager is not None and chunk.text:
                     await run_manager.on_llm_new_token(chunk.text, chunk=piece)
                 yield piece
@@ -155,12 +155,18 @@ class CopySpecLLM(EngineFields, BaseLLM):
         """The model's own token ids of a text."""
         return self.engine.codec.encode(text).ids
 
-    def _call(self, prompts: Sequence[str], stop: object, kwargs: Mapping[str, object]) -> Call:
+    def _call(
+        self,
+        prompts: Sequence[str],
+        stop: object,
+        kwargs: Mapping[str, object],
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> Answers:
         handed_over = explicit(kwargs.get("references"))
         references = [gather(handed_over, found) for found in self._found(prompts)]
         options = self.call_options(stop, kwargs)
         timeout = kwargs.get("timeout", self.timeout)
-        return Call.of(self.engine_for(kwargs.get("model")), list(prompts), references, options, timeout)
+        return Answers(self.engine_for(kwargs.get("model")), list(prompts), references, options, timeout, loop)
 
     def _found(self, prompts: Sequence[str]) -> list[list[Document]]:
         """What the run around each prompt found."""
@@ -190,20 +196,23 @@ def _private(kwargs: Mapping[str, object]) -> dict[str, object]:
     return {name: Private(value) if name in PRIVATE else value for name, value in kwargs.items()}
 
 
-def _llm_result(call: Call, results: Sequence[Result]) -> LLMResult:
+def _llm_result(answers: Answers, results: Sequence[Result]) -> LLMResult:
     generations = [
-        [Generation(text=each.text, generation_info=_info(call, each, index)) for each in result.samples or (result,)]
+        [
+            Generation(text=each.text, generation_info=_info(answers, each, index))
+            for each in result.samples or (result,)
+        ]
         for index, result in enumerate(results)
     ]
     counts = [usage(result) for result in results]
     total = {name: sum(count[name] for count in counts) for name in ("input_tokens", "output_tokens", "total_tokens")}
-    return LLMResult(generations=generations, llm_output={"model_name": call.model_name, "token_usage": total})
+    return LLMResult(generations=generations, llm_output={"model_name": answers.model_name, "token_usage": total})
 
 
-def _chunk(call: Call, text: str, result: Result | None) -> GenerationChunk:
+def _chunk(answers: Answers, text: str, result: Result | None) -> GenerationChunk:
     """Metadata stand on the last piece alone: merging would double them."""
-    return GenerationChunk(text=text, generation_info=None if result is None else _info(call, result, 0))
+    return GenerationChunk(text=text, generation_info=None if result is None else _info(answers, result, 0))
 
 
-def _info(call: Call, result: Result, index: int) -> dict[str, object]:
-    return {**call.metadata(result, index), "usage_metadata": usage(result)}
+def _info(answers: Answers, result: Result, index: int) -> dict[str, object]:
+    return {**answers.metadata(result, index), "usage_metadata": usage(result)}

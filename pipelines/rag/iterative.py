@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from copyspec.checks import shown
 from copyspec.decoding.requests import StepOutput
 from copyspec.engine.call_options import CallOptions, check_options
-from copyspec.engine.streaming import chunks
+from copyspec.engine.streaming import ChunkMaker
 from copyspec.options import DraftOptions
 from copyspec.retrievers import Hit, Retriever, Scheduler, Search, SpeculationStats, SpeculativeRetriever
 
@@ -167,7 +167,9 @@ class RAGStream:
     def __init__(self, pipeline: IterativeRAG, task: Strides, job: Job) -> None:
         self.answer: RAGAnswer | None = None
         self._pipeline, self._task, self._job = pipeline, task, job
-        self._chunks = chunks([job], self._steps())
+        self._steps = steps = self._run()
+        maker = ChunkMaker([job])
+        self._chunks = (chunk for outputs in steps for chunk in maker.push(outputs))
 
     def __iter__(self) -> Iterator[Chunk]:
         return self
@@ -177,11 +179,10 @@ class RAGStream:
 
     def close(self) -> None:
         """Ends the answer where it stands."""
-        closing = getattr(self._chunks, "close", None)
-        if closing is not None:
-            closing()
+        self._chunks.close()
+        self._steps.close()
 
-    def _steps(self) -> Generator[list[StepOutput], None, None]:
+    def _run(self) -> Generator[list[StepOutput], None, None]:
         task, job, started = self._task, self._job, perf_counter()
         positions, rounds = self._pipeline.positions(task)
         given = 0

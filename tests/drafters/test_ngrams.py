@@ -19,7 +19,6 @@ from copyspec.drafters import create
 from copyspec.drafters.copying import growth
 from copyspec.drafters.copying.growth import Grown
 from copyspec.drafters.predictors.base import Predictor
-from copyspec.drafters.predictors.harvest import PoolPredictor
 from copyspec.drafters.predictors.ngrams import (
     DISCOUNT,
     ENGLISH,
@@ -30,6 +29,7 @@ from copyspec.drafters.predictors.ngrams import (
     context,
     split_words,
 )
+from copyspec.drafters.predictors.token_pool import PoolPredictor
 from copyspec.engine.call_options import check_options
 from copyspec.engine.engine import Engine
 from copyspec.engine.language import Language

@@ -41,7 +41,7 @@ CHAT = [{"role": "user", "content": "a"}]
         ({"stream": "no"}, "stream must be True or False; got str: 'no'"),
         ({"system": 5}, "system must be a str; got int: 5"),
         ({"chat": "yes"}, "chat must be 'auto', True or False; got str: 'yes'"),
-        ({"drafter": "ngram"}, "drafter must be 'auto', 'copy', 'model' or 'none'; got str: 'ngram'"),
+        ({"drafter": "ngram"}, "drafter must be 'auto', 'copy', 'model', 'none', a function that makes a drafter"),
         ({"ignore_eos": "no"}, "ignore_eos must be True or False; got str: 'no'"),
         ({"logits_processor": 5}, "logits_processor must be an instance of it, or a list of them; got int: 5"),
         ({"stopping_criteria": [dict]}, "stopping_criteria must be an instance of it, or a list of them"),

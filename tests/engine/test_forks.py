@@ -24,16 +24,13 @@ sys.path.insert(0, "tests")
 from tests.helpers.tiny import tiny_model, tiny_tokenizer
 import copyspec
 from copyspec import forks
-from copyspec.engine.call_options import check_options
-from copyspec.engine.queue import EngineQueue
 from copyspec.retrievers.speculative.worker import Worker
 
 torch.zeros(1 << 20).add_(1)  # the parent's threads have run
 engine = copyspec.Engine(tiny_model(), tiny_tokenizer())
 OPTIONS = {"max_new_tokens": 12, "ignore_eos": True}
 expected = engine.generate("a b a b", **OPTIONS).token_ids
-queue, worker = EngineQueue(), Worker()
-options = check_options(OPTIONS)
+worker = Worker()
 going = threading.Event()
 
 def decode():
@@ -42,8 +39,7 @@ def decode():
 
 def ask():
     while True:
-        jobs, _ = engine.jobs("some text", None, options)
-        list(queue.steps(engine, [job.request for job in jobs], options))
+        engine.submit("some text", **OPTIONS).results()
 
 def child(work):
     pid = os.fork()
@@ -67,14 +63,12 @@ def runs_parallel_loops():
     return float(torch.ones(1 << 20).add_(1).sum()), torch.get_num_threads()
 
 def asks_the_queue():
-    jobs, _ = engine.jobs("a b a b", None, options)
-    steps = queue.steps(engine, [job.request for job in jobs], options)
-    return sum((list(output.tokens) for outputs in steps for output in outputs), []) == list(expected)
+    calls = [engine.submit("a b a b", **OPTIONS) for _ in range(2)]
+    return all(result.token_ids == expected for call in calls for result in call.results())
 
 for target in (decode, ask):
     threading.Thread(target=target, daemon=True).start()
-jobs, _ = engine.jobs("a b a b", None, check_options({**OPTIONS, "max_new_tokens": 500}))
-waiting = queue.steps(engine, [job.request for job in jobs], options)
+waiting = engine.stream("a b a b", **{**OPTIONS, "max_new_tokens": 500})
 next(waiting)
 
 def reads_on():

@@ -17,7 +17,7 @@ from langchain_core.tools import create_retriever_tool
 
 from copyspec import Engine
 from copyspec.pipelines.langchain import ChatCopySpec, CopySpecLLM
-from copyspec.pipelines.langchain.calls import Call
+from copyspec.pipelines.langchain.calls import Answers
 from copyspec.pipelines.langchain.documents import text_of
 
 if TYPE_CHECKING:
@@ -46,17 +46,21 @@ class Echo(BaseRetriever):
 def watch(monkeypatch: pytest.MonkeyPatch) -> Seen:
     """(prompt, ids or texts of its references) of every call from now on."""
     calls: Seen = []
-    of = Call.of
+    begin = Answers.__init__
 
     def spy(
-        named_engine: tuple[Engine, str], prompts: list[object], references: list[list[object]], *rest: object
-    ) -> Call:
+        self: Answers,
+        named_engine: tuple[Engine, str],
+        prompts: list[object],
+        references: list[list[object]],
+        *rest: object,
+    ) -> None:
         for prompt, its in zip(prompts, references, strict=True):
             text = prompt if isinstance(prompt, str) else named_engine[0].codec.decode(prompt)  # type: ignore[arg-type]
             calls.append((text, [getattr(each, "id", None) or str(text_of(each)) for each in its]))
-        return of(named_engine, prompts, references, *rest)  # type: ignore[arg-type]
+        begin(self, named_engine, prompts, references, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Call, "of", spy)
+    monkeypatch.setattr(Answers, "__init__", spy)
     return calls
 
 

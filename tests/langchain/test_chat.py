@@ -23,7 +23,6 @@ from transformers import LogitsProcessor
 
 import copyspec
 from copyspec import Engine
-from copyspec.engine.queue import queue_of
 from copyspec.pipelines.langchain import ChatCopySpec
 from copyspec.pipelines.langchain.messages import merged, prompt_ids, to_chat, without_tool_roles
 from tests.helpers.texts import NO_SYSTEM_TEMPLATE, byte_level, llama
@@ -217,12 +216,12 @@ def test_batches_share_passes(llm: ChatCopySpec, together: Callable[[ChatCopySpe
     with counted(engine) as serial:
         wanted = [llm.invoke(prompt).content for prompt in PROMPTS]
         alone = serial()
-    queue = queue_of(engine)
+    queue = engine.scheduler
     with counted(engine) as shared, ThreadPoolExecutor(1) as pool:
         with engine._lock:  # nobody starts before most have come
             answers = pool.submit(together, llm)
             deadline = time.monotonic() + 30
-            while sum(len(lane.waiting) + len(lane.running) for lane in queue._lanes.values()) < len(PROMPTS) - 2:
+            while queue.waiting + queue.running < len(PROMPTS) - 2:
                 assert time.monotonic() < deadline
                 time.sleep(0.001)
         assert answers.result() == wanted
@@ -317,7 +316,7 @@ def test_who_leaves_frees_the_engine_within_one_step(
 
 def _until_idle() -> None:
     deadline = time.monotonic() + 30
-    while any(lane.running or lane.waiting for lane in queue_of(engine_with())._lanes.values()):
+    while engine_with().scheduler.waiting or engine_with().scheduler.running:
         assert time.monotonic() < deadline, "a row is still decoded"
         time.sleep(0.001)
 

@@ -20,7 +20,7 @@ from langchain_core.tracers import BaseTracer
 import copyspec
 from copyspec import Engine, OutputCache
 from copyspec.pipelines.langchain import ChatCopySpec, CopySpecLLM, with_references
-from copyspec.pipelines.langchain.calls import Call
+from copyspec.pipelines.langchain.calls import Answers
 from copyspec.pipelines.langchain.documents import Private, explicit, gather, text_of
 from tests.helpers.chains import PROMPT, QUESTIONS, SECRET, Seen, lcel
 from tests.helpers.tiny import tiny_model, tiny_tokenizer
@@ -71,14 +71,13 @@ def test_what_is_no_reference_is_named(llm: ChatCopySpec, engine: Engine, given:
 def jobs_of(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The names of the sources of every job."""
     named: list[list[str]] = []
-    of = Call.of.__func__  # type: ignore[attr-defined]
+    begin = Answers.__init__
 
-    def spy(*arguments: object) -> Call:
-        call = of(Call, *arguments)
-        named.extend([source.name for source in job.sources] for job in call.jobs)
-        return call  # type: ignore[no-any-return]
+    def spy(self: Answers, *arguments: object) -> None:
+        begin(self, *arguments)  # type: ignore[arg-type]
+        named.extend([source.name for source in job.sources] for job in self._call.jobs)
 
-    monkeypatch.setattr(Call, "of", spy)
+    monkeypatch.setattr(Answers, "__init__", spy)
     return named
 
 

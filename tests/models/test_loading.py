@@ -391,7 +391,7 @@ def test_a_stream_cancelled_twice_ends_with_its_step(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(copyspec.Engine, "steps", slow)
 
     async def read() -> None:
-        async for _ in await copyspec.agenerate("the cat", model=tiny, stream=True, max_new_tokens=50):
+        async for _ in await copyspec.agenerate("the cat", model=tiny, stream=True, max_new_tokens=50, batch_size=3):
             pass
 
     async def run() -> None:
@@ -405,4 +405,4 @@ def test_a_stream_cancelled_twice_ends_with_its_step(monkeypatch: pytest.MonkeyP
             await task
 
     asyncio.run(run())
-    assert ended.is_set()
+    assert ended.wait(10)

@@ -11,9 +11,9 @@ from transformers import PreTrainedModel
 from copyspec.decoding.requests import Request, RowStats
 from copyspec.decoding.row import Row
 from copyspec.drafters import create
-from copyspec.drafters.base import Drafter
+from copyspec.drafters.base import Drafter, observes
 from copyspec.drafters.blend import BlendDrafter, PredictorDrafter
-from copyspec.drafters.predictors.harvest import Harvester, PoolPredictor
+from copyspec.drafters.predictors.token_pool import PoolPredictor
 from copyspec.options import SamplingOptions
 from copyspec.sources import Source
 from copyspec.targets import wrap
@@ -36,7 +36,7 @@ def test_pool_says_what_was_likely_after_the_same_token() -> None:
     pool = PoolPredictor([4, 5])
     assert pool.words(()) is None and not pool.read(DraftTree())
     tree = DraftTree([6, 7], [ROOT, 0], [0.5] * 2, [None] * 2)
-    pool.harvest(tree, [[(9, 0.5), (6, 0.4)], [(8, 0.9)], [(5, 0.7), (1, 0.2)]])
+    pool.fill(tree, [[(9, 0.5), (6, 0.4)], [(8, 0.9)], [(5, 0.7), (1, 0.2)]])
     pool.follow([9])
     assert pool.words(()) is None
     pool.follow([6])
@@ -83,8 +83,8 @@ def test_nothing_is_read_back_for_drafters_that_do_not_ask() -> None:
     target = wrap(tiny("llama"))
     source = [Source([7, 8], "prompt")]
     silent = BlendDrafter(source, [], eos=None)
-    assert isinstance(silent, Harvester) and silent.alternatives == 0
+    assert not observes(silent)
     for drafter in (create(source, []), silent):
         row = Row(0, Request([7, 8], 4, SamplingOptions(), drafter=lambda made=drafter: made), target)  # type: ignore[misc]
         logits = torch.full((1, VOCAB_SIZE), float("nan"), device="meta")
-        row.harvest(DraftTree(), logits)  # a read of a meta tensor would raise
+        row.show(DraftTree(), logits)  # a read of a meta tensor would raise

@@ -1,9 +1,8 @@
-"""Harvest: what the target found likely at other places, as words to draft from."""
+"""The pool: what the target found likely at other places, as tokens to draft from."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
 
 from copyspec.drafters.predictors.base import Path, Reliability, Weights, Words, calibrated
 from copyspec.tree import DraftTree
@@ -13,20 +12,6 @@ ALTERNATIVES = 8
 
 PRIOR_WEIGHTS = (1.0, 0.5, 0.2, 0.1)
 """What was likely after one other occurrence of the last token is a guess at first, as a match of one token is."""
-
-
-@runtime_checkable
-class Harvester(Protocol):
-    """A drafter that looks at what the target found likely."""
-
-    @property
-    def alternatives(self) -> int:
-        """How many of the likeliest tokens it wants of each place; 0: nothing is read back for it."""
-        ...
-
-    def harvest(self, tree: DraftTree, words: Sequence[Words]) -> None:
-        """The target's likeliest tokens after the root and each node of `tree`, before the output grows. [1 + m]"""
-        ...
 
 
 class PoolPredictor:
@@ -62,8 +47,8 @@ class PoolPredictor:
         """There is nothing to read: what is known is known."""
         return False
 
-    def harvest(self, tree: DraftTree, words: Sequence[Words]) -> None:
-        """As `Harvester.harvest`."""
+    def fill(self, tree: DraftTree, words: Sequence[Words]) -> None:
+        """Keeps the target's likeliest tokens after the root and each node of `tree`. [1 + m]"""
         for token, said in zip((self._last, *tree.tokens), words, strict=True):
             if known := self._table.get(token):
                 self._reliability.record(known, said[0][0])

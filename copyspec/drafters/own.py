@@ -1,0 +1,152 @@
+"""Drafters of users: what one is made with, and how several share a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from copyspec.budget import Budget
+from copyspec.checks import shown
+from copyspec.drafters.base import Drafter, ScoredDraft, observes
+from copyspec.sources import Source
+from copyspec.tree import EMPTY, ROOT, DraftTree, Origin, check_tree
+
+
+@dataclass(frozen=True, slots=True)
+class DraftContext:
+    """What a drafter may know of the row that it is made for. The output is not begun."""
+
+    prompt: Sequence[int]
+    """Token ids that the model reads."""
+    sources: Sequence[Source]
+    """The edit source, the references and the prompt, as token ids; `Origin.source` is an index into them."""
+    eos_token_ids: frozenset[int]
+    vocab_size: int
+    encode: Callable[[str], list[int]]
+    """Text to token ids, without special tokens."""
+    decode: Callable[[Sequence[int]], str]
+
+
+DrafterFactory = Callable[[DraftContext], Drafter]
+"""Makes the drafter of one row: called once per prompt and sample, when its row begins."""
+
+
+def make_own(factory: DrafterFactory, context: DraftContext) -> Drafter:
+    """The factory's drafter. Raises TypeError where it is none."""
+    drafter = factory(context)
+    missing = [name for name in ("propose", "accept") if not callable(getattr(drafter, name, None))]
+    if missing:
+        raise TypeError(
+            f"drafter={_name(factory)} returned {shown(drafter)}, which has no method {missing[0]!r}; a drafter has "
+            "propose(budget) and accept(tokens), see copyspec.drafters.base.Drafter"
+        )
+    return drafter
+
+
+class JoinedDrafter:
+    """Several drafters, whose drafts are joined into one tree: equal paths become one, the likeliest nodes stay.
+
+    Speculative trees of several drafters: SpecInfer (Miao et al. 2024, arXiv 2305.09781), merge-based construction.
+    """
+
+    def __init__(self, drafters: Sequence[Drafter], vocab_size: int) -> None:
+        self._drafters = list(drafters)
+        self._vocab_size = vocab_size
+
+    @property
+    def observes(self) -> bool:
+        """As `Drafter.observes`."""
+        return any(map(observes, self._drafters))
+
+    def propose(self, budget: Budget) -> DraftTree:
+        """The likeliest nodes of all drafts, at most `budget.max_nodes`."""
+        if budget.max_nodes <= 0:
+            return EMPTY
+        trees = [self._checked(drafter, drafter.propose(budget)) for drafter in self._drafters]
+        return join(trees, budget.max_nodes)
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """Tells all."""
+        for drafter in self._drafters:
+            drafter.accept(tokens)
+
+    def observe(self, scored: ScoredDraft) -> None:
+        """Shows the target's logits to those that observe."""
+        for drafter in self._drafters:
+            if observes(drafter):
+                drafter.observe(scored)  # type: ignore[attr-defined]
+
+    def _checked(self, drafter: Drafter, tree: object) -> DraftTree:
+        """Raises TypeError or ValueError that names the drafter and what is wrong."""
+        name = type(drafter).__name__
+        if not isinstance(tree, DraftTree):
+            raise TypeError(f"{name}.propose returned {shown(tree)}; it must return a DraftTree, EMPTY for no draft")
+        try:
+            check_tree(tree, self._vocab_size)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{name} proposed an invalid draft tree: {error}") from error
+        for node, score in enumerate(tree.scores):
+            if not (isinstance(score, (int, float)) and 0.0 <= score <= 1.0):
+                raise ValueError(
+                    f"{name} proposed an invalid draft tree: node {node} has score {score!r}; a score is the estimated "
+                    "probability that the path to the node is accepted, from 0 to 1"
+                )
+        return tree
+
+
+def join(trees: Sequence[DraftTree], max_nodes: int) -> DraftTree:
+    """One tree of the likeliest nodes of all, the likeliest chain first. Draws of random drafts are kept."""
+    proposing = [tree for tree in trees if len(tree)]
+    if not proposing:
+        return EMPTY
+    if any(tree.sampled for tree in proposing):
+        # Leaving out a draw because of what was drawn would bias the rules that use it: the first such tree is taken.
+        return next(tree for tree in proposing if tree.sampled)
+    tokens: list[int] = []
+    parents: list[int] = []
+    scores: list[float] = []
+    origins: list[Origin | None] = []
+    makers: list[str | None] = []
+    known: dict[tuple[int, int], int] = {}
+    for tree in proposing:
+        place = {ROOT: ROOT}
+        for node, (given, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
+            above, token = place[parent], int(given)
+            score = float(tree.scores[node])
+            joined = known.setdefault((above, token), len(tokens))
+            if joined == len(tokens):
+                tokens.append(token)
+                parents.append(above)
+                scores.append(score)
+                origins.append(tree.origins[node])
+                makers.append(tree.makers[node] if tree.makers is not None else None)
+            elif score > scores[joined]:
+                scores[joined], origins[joined] = score, origins[joined] or tree.origins[node]
+            place[node] = joined
+    for node, parent in enumerate(parents):  # a later tree may have raised a child alone
+        scores[node] = min(scores[node], 1.0 if parent == ROOT else scores[parent])
+    likeliest = sorted(range(len(parents)), key=lambda node: (-scores[node], node))[:max_nodes]
+    order = _chain_first(parents, set(likeliest), scores)
+    index = {ROOT: ROOT, **{node: position for position, node in enumerate(order)}}
+    return DraftTree(
+        [tokens[node] for node in order],
+        [index[parents[node]] for node in order],
+        [scores[node] for node in order],
+        [origins[node] for node in order],
+        makers=[makers[node] for node in order],
+    )
+
+
+def _chain_first(parents: Sequence[int], kept: set[int], scores: Sequence[float]) -> list[int]:
+    """The kept nodes, those of the likeliest chain first, every parent before its children."""
+    chain: list[int] = []
+    node = ROOT
+    while children := [each for each in kept if parents[each] == node]:
+        node = max(children, key=lambda each: (scores[each], -each))
+        chain.append(node)
+    rest = sorted(kept.difference(chain))
+    return [*chain, *rest]
+
+
+def _name(factory: object) -> str:
+    return getattr(factory, "__name__", None) or type(factory).__name__

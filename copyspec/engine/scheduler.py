@@ -1,0 +1,312 @@
+"""The scheduler: requests of all callers of an engine, through shared passes of its model.
+
+Callers that agree in draft options, batch size and threads share one running batch, a lane. One caller alone drives
+its lane itself, in its own thread: no hand-over between threads, and Ctrl-C ends it as it ends any code. As soon as
+somebody else waits, a worker thread drives, and each caller is handed what its own rows bring.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from threading import get_ident
+from typing import TYPE_CHECKING, Protocol
+from weakref import WeakSet
+
+from copyspec.decoding.requests import Request, StepOutput
+from copyspec.engine.tickets import Lane, Ticket, TimeLimit
+from copyspec.forks import at_rest
+
+if TYPE_CHECKING:
+    from copyspec.engine.call_options import CallOptions
+
+IDLE_SECONDS = 1.0
+"""How long a worker sleeps without work before it exits. Starting another costs a tenth of a millisecond."""
+
+ARRIVAL_SECONDS = 0.01
+"""How long a batch that begins waits for callers that are preparing their requests, so that they share its passes."""
+
+
+class Decode(Protocol):
+    """Decodes requests step by step, as `Engine.steps`."""
+
+    def __call__(
+        self, requests: Iterable[Request | None], options: CallOptions
+    ) -> Generator[list[StepOutput], None, None]: ...
+
+
+class QueueFullError(RuntimeError):
+    """More requests wait than the engine's `max_waiting` allows."""
+
+
+class CallScheduler:
+    """Lets callers share the batches of one engine. They take turns for free rows, however many requests each has."""
+
+    def __init__(self, name: str, max_waiting: int | None = None) -> None:
+        """`max_waiting`: requests that wait for a row at most; more raise QueueFullError. None: no limit."""
+        self.name = name
+        self.max_waiting = max_waiting
+        self._lanes: dict[object, Lane] = {}
+        # A plain lock, entered directly: an interrupt inside a Condition's own __enter__ would leave it held.
+        self._lock = at_rest(threading.Lock())
+        self._changed = threading.Condition(self._lock)
+        self._arriving = 0
+        self._closing = False
+        _ALL.add(self)
+
+    @property
+    def running(self) -> int:
+        """Rows that are being decoded."""
+        with self._lock:
+            return sum(lane.running for lane in self._lanes.values())
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a row."""
+        with self._lock:
+            return self._waiting()
+
+    def _waiting(self) -> int:
+        return sum(len(ticket.waiting) for lane in self._lanes.values() for ticket in lane.tickets)
+
+    @contextmanager
+    def arriving(self) -> Iterator[None]:
+        """Around the preparation of requests: passes wait for them, for ARRIVAL_SECONDS at most."""
+        with self._lock:
+            self._arriving += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._arriving -= 1
+                self._changed.notify_all()
+
+    def submit(
+        self,
+        decode: Decode,
+        requests: Iterable[Request | None],
+        options: CallOptions,
+        *,
+        version: object = None,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> Ticket:
+        """Puts requests into the queue. They are decoded while somebody iterates over `steps` or `asteps`.
+
+        `version`: requests of different versions share no batch; `loop`: the event loop that waits with `asteps`.
+        """
+        ticket = Ticket(requests, options.batch_size, loop)
+        key: tuple[object, ...] = (options.draft, options.batch_size, options.threads, version)
+        with self._lock:
+            if self._closing:
+                raise RuntimeError("the engine takes no more requests: the program is ending")
+            waiting = self._waiting()
+            if self.max_waiting is not None and waiting + len(ticket.waiting) > self.max_waiting:
+                raise QueueFullError(
+                    f"{waiting} requests wait for {self.name!r} already, and max_waiting={self.max_waiting}: ask again "
+                    "later, or raise engine.max_waiting"
+                )
+            if any(each.driver == get_ident() for each in self._lanes.values()):
+                key = (*key, ticket)  # asked inside a pass, by a criterion, say: it cannot wait for the next one
+            lane = self._lanes.get(key)
+            if lane is None:
+                lane = self._lanes[key] = Lane(lambda taken: decode(taken, options), self._lock)
+            ticket.lane = lane
+            lane.tickets.append(ticket)
+            self._changed.notify_all()
+        return ticket
+
+    def steps(self, ticket: Ticket, timeout: float | None = None) -> Iterator[list[StepOutput]]:
+        """What steps added to the ticket's requests, by their index.
+
+        Closing it ends their rows within one step. What one of their processors, criteria or drafters raises is raised
+        here, and nowhere else. Raises TimeoutError `timeout` seconds after the first call.
+        """
+        limit = TimeLimit(timeout)
+        try:
+            while (outputs := self._next(ticket, limit)) is not None:
+                yield outputs
+        finally:
+            self.cancel(ticket)
+
+    async def asteps(self, ticket: Ticket, timeout: float | None = None) -> AsyncGenerator[list[StepOutput], None]:
+        """`steps` for asyncio, without a thread per caller. Cancelling the task ends the rows within one step."""
+        limit = TimeLimit(timeout)
+        arrived = ticket.arrived
+        assert arrived is not None, "submitted without an event loop"
+        try:
+            while ticket.expects:
+                with self._lock:
+                    outputs = ticket.take()
+                    if outputs is None:
+                        arrived.clear()
+                        self._call_worker(ticket.lane)
+                if outputs is not None:
+                    yield outputs
+                elif timeout is None:
+                    await arrived.wait()  # before Python 3.12 wait_for may swallow a cancellation
+                else:
+                    try:
+                        await asyncio.wait_for(arrived.wait(), limit.left())
+                    except asyncio.TimeoutError:
+                        raise limit.error() from None
+        finally:
+            self.cancel(ticket)
+
+    def cancel(self, ticket: Ticket, error: BaseException | None = None) -> None:
+        """Ends the ticket's rows: at once where no others share their passes, within one step elsewhere. Whoever waits
+        for it gets the error.
+
+        The garbage collector may be the caller, in the midst of anything: where the lock is held, whoever drives next
+        finds the ticket cancelled.
+        """
+        if error is not None:
+            ticket.fail(error)
+        ticket.is_cancelled = True
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            abandoned = self._abandoned(ticket.lane)
+            self._changed.notify_all()
+        finally:
+            self._lock.release()
+        if abandoned is not None:
+            abandoned.close()
+
+    def close(self) -> None:
+        """Ends the workers within one step each; callers that still wait get a RuntimeError."""
+        with self._lock:
+            self._closing = True
+            workers = [lane.worker for lane in self._lanes.values() if lane.worker is not None]
+            self._changed.notify_all()
+        for worker in workers:
+            worker.join()
+
+    def forget_workers(self) -> None:
+        """In a process that was forked, where they do not run: calls that came along end, new ones start others."""
+        error = RuntimeError(
+            "this process was forked while the call waited for a worker, which is in the parent alone: ask again here, "
+            'or start processes with multiprocessing.get_context("spawn")'
+        )
+        lanes, self._lanes = self._lanes, {}
+        self._changed = threading.Condition(self._lock)
+        self._arriving = 0
+        for key, lane in lanes.items():
+            if lane.worker is None and not lane.is_driven and len(lane.tickets) <= 1:
+                self._lanes[key] = lane  # a stream of one caller, who reads on here
+            else:
+                lane.fail_all(error)
+
+    def _next(self, ticket: Ticket, limit: TimeLimit) -> list[StepOutput] | None:
+        """What the next step adds to the ticket; None where all its rows have ended. Drives the lane if nobody else
+        is there."""
+        lane = ticket.lane
+        ticket.fill()
+        while True:
+            with self._lock:
+                while True:
+                    if (outputs := ticket.take()) is not None:
+                        return outputs
+                    if not ticket.expects:
+                        return None
+                    if self._closing:
+                        raise RuntimeError("the call ends here: the program is ending")
+                    if limit.left() == 0.0:
+                        raise limit.error()
+                    if not lane.is_driven:
+                        if not lane.running:
+                            self._await_arrivals()
+                        if lane.is_driven:
+                            continue
+                        if lane.belongs_to(ticket):
+                            lane.driver = get_ident()
+                            break
+                        self._call_worker(lane)
+                    self._changed.wait(limit.left())
+            self._drive(lane, ticket)
+
+    def _drive(self, lane: Lane, alone: Ticket | None) -> None:
+        """One step of a lane. `alone`: whose requests may join, None: everybody's."""
+        outputs: list[StepOutput] = []
+        failed: BaseException | None = None
+        try:
+            outputs = lane.step(alone)
+        except BaseException as error:
+            failed = error
+            raise
+        finally:
+            with self._lock:
+                lane.driver = None
+                if failed is None:
+                    lane.deliver(outputs)
+                else:
+                    lane.fail(failed)
+                abandoned = self._abandoned(lane)
+                self._changed.notify_all()
+            if abandoned is not None:
+                abandoned.close()
+
+    def _abandoned(self, lane: Lane) -> Generator[list[StepOutput], None, None] | None:
+        """The steps of a batch that nobody waits for, to be closed without the lock. A lane without a worker goes."""
+        steps = lane.abandoned()
+        if not lane.tickets and lane.worker is None:
+            self._lanes = {key: each for key, each in self._lanes.items() if each is not lane}
+        return steps
+
+    def _await_arrivals(self) -> None:
+        if self._arriving:
+            self._changed.wait_for(lambda: not self._arriving or self._closing, ARRIVAL_SECONDS)
+
+    def _call_worker(self, lane: Lane) -> None:
+        """A worker drives from now on. The lock is held."""
+        if lane.worker is None:
+            # A daemon, so that no program waits for its IDLE_SECONDS; `_close_all` ends it in time.
+            lane.worker = threading.Thread(target=self._work, args=(lane,), name=f"copyspec {self.name}", daemon=True)
+            lane.worker.start()
+        self._changed.notify_all()
+
+    def _work(self, lane: Lane) -> None:
+        while self._has_work(lane):
+            try:
+                self._drive(lane, None)
+            except Exception:  # handed to those whose rows ran
+                continue
+
+    def _has_work(self, lane: Lane) -> bool:
+        """Sleeps until the worker is to make a step; False where it is to exit."""
+        with self._lock:
+            while not self._closing:
+                if not self._changed.wait_for(lambda: self._closing or lane.needs_worker, IDLE_SECONDS):
+                    break
+                if not lane.running:
+                    self._await_arrivals()
+                if not self._closing and lane.needs_worker:
+                    lane.driver = get_ident()
+                    return True
+            lane.worker = None
+            self._abandoned(lane)
+            if self._closing:
+                lane.fail_all(RuntimeError("the engine's queue was closed: the program is ending"))
+                self._changed.notify_all()
+        return False
+
+
+_ALL: WeakSet[CallScheduler] = WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for scheduler in list(_ALL):
+        scheduler.close()
+
+
+def _forget_workers() -> None:
+    for scheduler in list(_ALL):
+        scheduler.forget_workers()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_workers)

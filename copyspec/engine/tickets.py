@@ -1,0 +1,296 @@
+"""What the scheduler keeps: a ticket per caller, and a lane per running batch. None of it is safe without its lock."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import replace
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from copyspec.decoding.requests import Request, StepOutput
+
+if TYPE_CHECKING:
+    import asyncio
+    import threading
+
+    import torch
+    from transformers import LogitsProcessor
+
+    from copyspec.decoding.requests import StopCondition
+
+CANCELLED = "cancelled"
+"""The detail with which a row ends that nobody waits for any more."""
+
+
+class Ticket:
+    """One caller's requests in the queue."""
+
+    lane: Lane
+
+    def __init__(
+        self, requests: Iterable[Request | None], batch_size: int, loop: asyncio.AbstractEventLoop | None = None
+    ) -> None:
+        """`requests` are taken in the caller's own thread, as many as a batch holds: a None among them says that there
+        is nothing to add at this moment. `loop`: the event loop that waits for the ticket."""
+        self.is_cancelled = False  # set by whoever stops waiting, without a lock: the garbage collector may be it
+        self.waiting: deque[tuple[int, Request]] = deque()
+        self.arrived: asyncio.Event | None = None
+        self._requests = iter(requests)
+        self._room = batch_size
+        self._count = 0  # requests taken so far
+        self._is_exhausted = False
+        self._running = 0
+        self._outputs: deque[list[StepOutput]] = deque()
+        self._error: BaseException | None = None
+        self._loop = loop
+        if loop is not None:
+            import asyncio
+
+            self.arrived = asyncio.Event()
+        if isinstance(requests, Sequence):
+            self.fill(all_of_them=True)
+
+    @property
+    def expects(self) -> bool:
+        """Whether there is something to wait for."""
+        is_fed = not (self._is_exhausted or self.is_cancelled)
+        return bool(self._outputs or self._error or self._running or self.waiting or is_fed)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a pass would bring it on."""
+        return not self.is_cancelled and bool(self._running or self.waiting)
+
+    @property
+    def is_present(self) -> bool:
+        """Whether a row of it runs, or may still begin."""
+        return bool(self._running) or not (self.is_cancelled or (self._is_exhausted and not self.waiting))
+
+    def fill(self, *, all_of_them: bool = False) -> None:
+        """Takes requests until a batch would be full."""
+        while not (self._is_exhausted or self.is_cancelled):
+            if not all_of_them and len(self.waiting) + self._running >= self._room:
+                return
+            try:
+                request = next(self._requests)
+            except StopIteration:
+                self._is_exhausted = True
+                return
+            if request is None:
+                return
+            self.waiting.append((self._count, self._guarded(request)))
+            self._count += 1
+
+    def take(self) -> list[StepOutput] | None:
+        """What came, oldest first; None where nothing did. Raises the error that ended the ticket."""
+        if self._outputs:
+            return self._outputs.popleft()
+        if self._error is not None:
+            error, self._error = self._error, None
+            self._is_exhausted = True
+            raise error
+        # The caller is to bring more requests, and waits for nothing meanwhile.
+        return [] if not (self._running or self.waiting or self._is_exhausted) else None
+
+    def start(self) -> tuple[int, Request]:
+        """The next request, whose row begins."""
+        self._running += 1
+        return self.waiting.popleft()
+
+    def put(self, outputs: list[StepOutput]) -> None:
+        self._running -= sum(output.finish is not None for output in outputs)
+        if not self.is_cancelled:
+            self._outputs.append(outputs)
+            self._wake()
+
+    def fail(self, error: BaseException) -> None:
+        """Ends all its rows with an error, which its caller gets."""
+        if self._error is None and not self.is_cancelled:
+            self._error = error
+        self.is_cancelled = True
+        self.waiting.clear()
+        self._wake()
+
+    def lose_rows(self) -> None:
+        """Its rows went with their batch."""
+        self._running = 0
+
+    def _wake(self) -> None:
+        if self._loop is not None and self.arrived is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.arrived.set)
+
+    def _guarded(self, request: Request) -> Request:
+        # The cancellation comes last: plain decoding is asked first why an output ends.
+        stops: list[StopCondition] = [_GuardedStop(stop, self) for stop in request.stops]
+        processors = [_GuardedProcessor(processor, self) for processor in request.processors]
+        stops.append(_Cancellation(self))
+        return replace(request, stops=stops, processors=processors, on_error=self.fail)  # type: ignore[arg-type]
+
+
+class Lane:
+    """One running batch: the callers whose requests run in it, or wait for a row."""
+
+    def __init__(
+        self,
+        decode: Callable[[Iterable[Request | None]], Generator[list[StepOutput], None, None]],
+        lock: threading.Lock,
+    ) -> None:
+        """`lock` is the scheduler's; all of this but `step` is called with it held."""
+        self.tickets: deque[Ticket] = deque()  # of live callers; for free rows they take turns, the first one next
+        self.worker: threading.Thread | None = None
+        self.driver: int | None = None  # the thread that is in `step`
+        self._decode = decode
+        self._lock = lock
+        self._steps: Generator[list[StepOutput], None, None] | None = None
+        self._rows: dict[int, tuple[Ticket, int]] = {}  # row of the batch -> (whose, index of the request)
+        self._count = 0
+        self._only: Ticket | None = None
+
+    @property
+    def is_driven(self) -> bool:
+        return self.driver is not None
+
+    @property
+    def running(self) -> int:
+        """Rows."""
+        return len(self._rows)
+
+    @property
+    def needs_worker(self) -> bool:
+        """Whether there is work that no caller does itself."""
+        if self.is_driven or not any(ticket.is_active for ticket in self.tickets):
+            return False
+        live = [ticket for ticket in self.tickets if not ticket.is_cancelled]
+        return len(live) > 1 or live[0].arrived is not None
+
+    def belongs_to(self, ticket: Ticket) -> bool:
+        """Whether a caller is alone in the lane."""
+        return ticket.arrived is None and all(each is ticket or each.is_cancelled for each in self.tickets)
+
+    def step(self, only: Ticket | None) -> list[StepOutput]:
+        """One step of the batch, which `only` this caller's requests may join; None: those of all."""
+        self._only = only
+        if self._steps is None:
+            self._steps, self._count = self._decode(self._take()), 0
+        return next(self._steps)
+
+    def deliver(self, outputs: Sequence[StepOutput]) -> None:
+        """Hands each caller what its rows did in one step."""
+        parts: dict[Ticket, list[StepOutput]] = {}
+        ended = False
+        for output in outputs:
+            ticket, index = self._rows[output.row]
+            if output.finish is not None:
+                ended = True
+                del self._rows[output.row]
+            parts.setdefault(ticket, []).append(output if output.row == index else replace(output, row=index))
+        for ticket, part in parts.items():
+            ticket.put(part)
+        if ended:
+            self._prune()
+
+    def fail(self, error: BaseException) -> None:
+        """The batch is lost: its callers are told. Who waits goes on in another; where none ran, none can start."""
+        failed = {ticket for ticket, _ in self._rows.values()} or set(self.tickets)
+        self._rows.clear()
+        self._steps = None
+        for ticket in failed:
+            ticket.lose_rows()
+            ticket.fail(error)
+        self._prune()
+
+    def fail_all(self, error: BaseException) -> None:
+        self.fail(error)
+        for ticket in tuple(self.tickets):
+            ticket.fail(error)
+        self._prune()
+
+    def abandoned(self) -> Generator[list[StepOutput], None, None] | None:
+        """The batch's steps, to be closed, where nobody waits for it any more."""
+        if self.is_driven or any(not ticket.is_cancelled for ticket in self.tickets):
+            return None
+        steps, self._steps = self._steps, None
+        for ticket, _ in self._rows.values():
+            ticket.lose_rows()
+        self._rows.clear()
+        self.tickets.clear()
+        return steps
+
+    def _take(self) -> Iterator[Request | None]:
+        """Requests for the batch, one from each caller in turn; None where nobody waits."""
+        while True:
+            with self._lock:
+                request = self._next_request()
+            yield request
+
+    def _next_request(self) -> Request | None:
+        for _ in range(len(self.tickets)):
+            ticket = self.tickets[0]
+            self.tickets.rotate(-1)  # behind the others: a caller of many requests keeps nobody waiting
+            if ticket.waiting and not ticket.is_cancelled and self._only in (None, ticket):
+                index, request = ticket.start()
+                self._rows[self._count] = ticket, index
+                self._count += 1
+                return request
+        return None
+
+    def _prune(self) -> None:
+        self.tickets = deque(ticket for ticket in self.tickets if ticket.is_present)
+
+
+class TimeLimit:
+    """The end of a caller's patience."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = seconds
+        self._deadline = None if seconds is None else monotonic() + seconds
+
+    def left(self) -> float | None:
+        """Seconds, at least 0; None: no limit."""
+        return None if self._deadline is None else max(0.0, self._deadline - monotonic())
+
+    def error(self) -> TimeoutError:
+        return TimeoutError(
+            f"no complete answer within timeout={self._seconds!r} seconds; give it more, or fewer new tokens"
+        )
+
+
+class _Cancellation:
+    """Ends a row that nobody waits for with its next token."""
+
+    def __init__(self, ticket: Ticket) -> None:
+        self._ticket = ticket
+
+    def push(self, token: int) -> str | None:
+        return CANCELLED if self._ticket.is_cancelled else None
+
+
+class _GuardedStop:
+    """A caller's stop condition, whose errors are the caller's alone."""
+
+    def __init__(self, stop: StopCondition, ticket: Ticket) -> None:
+        self._stop = stop
+        self._ticket = ticket
+
+    def push(self, token: int) -> str | None:
+        try:
+            return self._stop.push(token)
+        except Exception as error:
+            self._ticket.fail(error)
+            return CANCELLED
+
+
+class _GuardedProcessor:
+    """A caller's logits processor, whose errors are the caller's alone."""
+
+    def __init__(self, processor: LogitsProcessor, ticket: Ticket) -> None:
+        self._processor = processor
+        self._ticket = ticket
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        try:
+            return self._processor(input_ids, scores)  # type: ignore[no-any-return]
+        except Exception as error:
+            self._ticket.fail(error)
+            return scores

@@ -1,0 +1,213 @@
+"""Drafters of users: they never change the output, share the tree, and what is wrong with one is said to its caller."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import copyspec
+from copyspec import Budget, DraftContext, DraftTree, Engine, ScoredDraft
+from copyspec.drafters.own import join
+from copyspec.tree import ROOT, check_tree
+from tests.helpers.texts import byte_level, llama
+
+OPTIONS = {"max_new_tokens": 24, "ignore_eos": True}
+PROMPTS = ["The cat sat on the mat", "A dog sat on the mat", "the sea"]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return Engine(llama(len(byte_level())), byte_level(), name="tiny")
+
+
+class Knowing:
+    """Drafts a known output, wrong from some token on."""
+
+    def __init__(self, output: Sequence[int], right: int = 100) -> None:
+        self._output = [token if place < right else token ^ 1 for place, token in enumerate(output)]
+        self._done = 0
+
+    def propose(self, budget: Budget) -> DraftTree:
+        return DraftTree.of_chain(self._output[self._done : self._done + budget.max_nodes])
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        self._done += len(tokens)
+
+
+def plain(engine: Engine, prompt: object, **options: object) -> list[tuple[int, ...]]:
+    results = engine.generate(prompt, drafter="none", **{**OPTIONS, **options})  # type: ignore[call-overload]
+    return [result.token_ids for result in results] if isinstance(results, list) else [results.token_ids]
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.8, "seed": 5}], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("right", [100, 5, 0])
+def test_text_chat_batch_and_stream_equal_plain_decoding(
+    engine: Engine, right: int, options: dict[str, object]
+) -> None:
+    def factory(context: DraftContext) -> Knowing:
+        return Knowing(known[tuple(context.prompt)], right)
+
+    known: dict[tuple[int, ...], tuple[int, ...]] = {}
+    for prompt in PROMPTS:
+        (known[tuple(engine.codec.encode(prompt, wrap=True).ids)],) = plain(engine, prompt, **options)
+    for drafter in (factory, ["auto", factory], [factory, factory]):
+        call = {**OPTIONS, **options, "drafter": drafter}
+        results = engine.generate(PROMPTS, **call)  # type: ignore[call-overload]
+        assert [result.token_ids for result in results] == list(known.values())
+        *_, last = engine.stream(PROMPTS[0], **call)  # type: ignore[arg-type]
+        assert last.result is not None and last.result.token_ids == results[0].token_ids
+
+
+def test_right_drafts_save_passes_and_are_counted(engine: Engine) -> None:
+    (wanted,) = plain(engine, PROMPTS[0])
+    result = engine.generate(PROMPTS[0], drafter=lambda context: Knowing(wanted), **OPTIONS)  # type: ignore[call-overload]
+    assert result.token_ids == wanted and result.stats.num_calls <= 6
+    assert sum(result.stats.num_accepted_tokens_per_source.values()) >= 15
+
+
+def test_the_context_says_what_the_row_is_made_of(engine: Engine) -> None:
+    seen: list[DraftContext] = []
+
+    def factory(context: DraftContext) -> Knowing:
+        seen.append(context)
+        return Knowing([])
+
+    engine.generate(PROMPTS[:2], ["some reference"], drafter=factory, **OPTIONS)  # type: ignore[call-overload]
+    assert [context.decode(context.prompt) for context in seen] == PROMPTS[:2]
+    assert [source.kind for source in seen[0].sources] == ["reference", "prompt"]
+    assert seen[0].decode(seen[0].encode("sea")) == "sea" and seen[0].vocab_size == len(byte_level())
+
+
+def test_an_observer_sees_the_logits_of_every_node(engine: Engine) -> None:
+    class Observer(Knowing):
+        seen: list[int] = []  # noqa: RUF012
+
+        def observe(self, scored: ScoredDraft) -> None:
+            assert scored.logits.shape == (1 + len(scored.tree), len(byte_level()))
+            self.seen.append(scored.top(2)[0][0][0])
+
+    (wanted,) = plain(engine, PROMPTS[0])
+    result = engine.generate(PROMPTS[0], drafter=lambda context: Observer(wanted), **OPTIONS)  # type: ignore[call-overload]
+    assert result.token_ids == wanted and len(Observer.seen) == result.stats.num_calls
+    assert Observer.seen[0] == wanted[0]
+
+
+class Raises(Knowing):
+    def propose(self, budget: Budget) -> DraftTree:
+        raise ArithmeticError("my drafter broke")
+
+
+def proposing(tree: object) -> Callable[[DraftContext], object]:
+    drafter = type("Mine", (), {"propose": lambda self, budget: tree, "accept": lambda self, tokens: None})
+    return lambda context: drafter()
+
+
+def fails(context: DraftContext) -> Knowing:
+    raise ArithmeticError("my factory broke")
+
+
+@pytest.mark.parametrize(
+    ("factory", "error", "message"),
+    [
+        (fails, ArithmeticError, "my factory broke"),
+        (lambda context: Raises([]), ArithmeticError, "my drafter broke"),
+        (lambda context: 3, TypeError, r"returned int: 3, which has no method 'propose'"),
+        (proposing([1, 2]), TypeError, r"Mine.propose returned list: \[1, 2\]; it must return a DraftTree"),
+        (proposing(DraftTree([1], [3], [0.5], [None])), ValueError, "Mine proposed an invalid draft tree: node 0 has"),
+        (
+            proposing(DraftTree.of_chain([10**6])),
+            ValueError,
+            "Mine proposed an invalid draft tree: 1000000 is",
+        ),
+        (proposing(DraftTree([1], [ROOT], [float("nan")], [None])), ValueError, "node 0 has score nan"),
+        (proposing(DraftTree(["a"], [ROOT], [0.5], [None])), ValueError, "Mine proposed an invalid draft tree"),  # type: ignore[list-item]
+    ],
+)
+def test_what_is_wrong_with_a_drafter_is_said_and_nothing_is_broken(
+    engine: Engine, factory: object, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        engine.generate(PROMPTS[0], drafter=factory, **OPTIONS)  # type: ignore[call-overload]
+    assert engine.scheduler.running == engine.scheduler.waiting == 0
+    assert engine.generate(PROMPTS[0], **OPTIONS).token_ids == plain(engine, PROMPTS[0])[0]  # type: ignore[call-overload]
+
+
+def test_a_broken_drafter_disturbs_no_other_caller(engine: Engine) -> None:
+    good = engine.submit(PROMPTS[0], **OPTIONS)  # type: ignore[arg-type]
+    bad = engine.submit(PROMPTS[1], drafter=lambda context: Raises([]), **OPTIONS)  # type: ignore[arg-type, return-value]
+    assert [result.token_ids for result in good.results()] == plain(engine, PROMPTS[0])
+    with pytest.raises(ArithmeticError, match="my drafter broke"):
+        bad.results()
+
+
+def test_a_slow_drafter_is_paused() -> None:
+    engine = Engine(llama(len(byte_level())), byte_level(), name="tiny")
+    asked = []
+
+    class Slow(Knowing):
+        def propose(self, budget: Budget) -> DraftTree:
+            asked.append(1)
+            time.sleep(0.05)
+            return DraftTree.of_chain([1, 2, 3])
+
+    options = {**OPTIONS, "max_new_tokens": 64}
+    result = engine.generate(PROMPTS[0], drafter=lambda context: Slow([]), **options)  # type: ignore[call-overload]
+    assert result.token_ids == plain(engine, PROMPTS[0], max_new_tokens=64)[0]
+    assert len(asked) <= 12
+
+
+@pytest.mark.parametrize(
+    ("drafter", "error", "message"),
+    [
+        ("copied", TypeError, "'auto', 'copy', 'model', 'none', a function that makes a drafter, or a list"),
+        ([], TypeError, "drafter must be"),
+        (3, TypeError, "drafter must be"),
+        (["auto", "copy"], ValueError, "holds 'auto' and 'copy'"),
+        (["none", fails], ValueError, "and not 'none'"),
+    ],
+)
+def test_wrong_choices_are_named(drafter: object, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        copyspec.engine.call_options.check_options({"drafter": drafter})
+
+
+def trees() -> st.SearchStrategy[DraftTree]:
+    def build(parts: list[tuple[int, int, float]]) -> DraftTree:
+        tokens: list[int] = []
+        parents: list[int] = []
+        scores: list[float] = []
+        for token, above, share in parts:
+            parent = above % (len(tokens) + 1) - 1
+            if (parent, token) not in zip(parents, tokens, strict=True):
+                tokens.append(token)
+                parents.append(parent)
+                scores.append(share * (1.0 if parent == ROOT else scores[parent]))
+        return DraftTree(tokens, parents, scores, [None] * len(tokens))
+
+    part = st.tuples(st.integers(0, 3), st.integers(0, 20), st.floats(0, 1))
+    return st.lists(part, max_size=12).map(build)
+
+
+def paths(tree: DraftTree) -> dict[tuple[int, ...], float]:
+    found: dict[tuple[int, ...], float] = {}
+    at: list[tuple[int, ...]] = []
+    for token, parent, score in zip(tree.tokens, tree.parents, tree.scores, strict=True):
+        at.append(((*at[parent], token)) if parent != ROOT else (token,))
+        found[at[-1]] = score
+    return found
+
+
+@given(st.lists(trees(), min_size=1, max_size=3), st.integers(1, 16))
+def test_joined_trees_hold_the_likeliest_paths_of_all(given_trees: list[DraftTree], most: int) -> None:
+    joined = join(given_trees, most)
+    check_tree(joined, 4)
+    kept, everything = paths(joined), [paths(tree) for tree in given_trees]
+    known = set().union(*everything)
+    assert set(kept) <= known and len(kept) == min(most, len(known))
+    best = sorted((max(tree.get(path, 0.0) for tree in everything) for path in known), reverse=True)
+    assert sum(kept.values()) <= sum(best[: len(kept)]) + 1e-9
+    assert list(joined.scores[: len(joined.first_chain())]) == sorted(joined.first_chain().scores, reverse=True)
