@@ -52,7 +52,7 @@ Features = dict[int, int]
 """How many cursors of a node are in each (situation, crowd) cell."""
 
 
-class Table(Protocol):
+class FittedPriors(Protocol):
     """A module of priors: `priors` or `priors_found`."""
 
     PRIORS: list[float]
@@ -159,7 +159,7 @@ def _sparse(rows: Sequence[Features], columns: int) -> torch.Tensor:
     return torch.sparse_coo_tensor(where, counts, (len(rows), columns), check_invariants=True).coalesce()
 
 
-def fit(likelihood: Likelihood, fitted: Table, families: Sequence[str] = situations.FAMILIES) -> None:
+def fit(likelihood: Likelihood, fitted: FittedPriors, families: Sequence[str] = situations.FAMILIES) -> None:
     """Puts the most likely weights into `fitted`, starting from what it holds. Only the weights of `families` change
     where not all are named, and no crowd."""
     fixed = torch.tensor([name not in families for name in situations.FAMILIES]).repeat_interleave(situations.STRIDE)
@@ -196,7 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--found", action="store_true", help="fit priors_found.py instead, on rows without references")
     options = parser.parse_args(arguments)
     rows, tokenizer = read_transcripts(options.transcripts), load_tokenizer(options.tokenizer)
-    fitted: Table = priors_found if options.found else priors
+    fitted: FittedPriors = priors_found if options.found else priors
     halves = [
         choose_rows([row for row in rows if int(row.group, 16) % 2 == half], options.rows, seed=1) for half in (0, 1)
     ]
@@ -218,7 +218,7 @@ def form_edits(rows: Sequence[Transcript]) -> list[Transcript]:
     return [replace(row, task="forms") for each in made for row in each]
 
 
-def report(number: int, visits: Visits, fitted: Table) -> None:
+def report(number: int, visits: Visits, fitted: FittedPriors) -> None:
     likelihood = Likelihood(visits)
     loss = float(likelihood(torch.tensor(fitted.PRIORS).clamp_min(1e-4).log(), torch.tensor(fitted.CROWDS).log()))
     per_call = [ratio(visits.tokens[key], visits.calls[key]) for key in visits.calls]

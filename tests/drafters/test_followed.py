@@ -57,11 +57,12 @@ def test_a_copy_may_end_with_its_paragraph() -> None:
 
 def test_the_text_begins_behind_what_is_said_first() -> None:
     prompt, label = Source(PROMPT, "prompt"), [700, 701, 702]
-    for source in (Source(TEXT, "edit"), Source(TEXT, "block", [(0, 14)], (3, 63))):
+    # A text that nobody named is one of several guesses there: its first token is offered.
+    for source, least in ((Source(TEXT, "edit"), 3), (Source(TEXT, "block", [(0, 14)], (3, 63)), 1)):
         drafter = create([prompt, source], frozenset({EOS}), breaks=frozenset({702}))
         drafter.propose(Budget(16))
         drafter.accept(label)
-        assert accepted_path(drafter.propose(Budget(16)), TEXT, 0) >= 3
+        assert accepted_path(drafter.propose(Budget(16)), TEXT, 0) >= least
 
 
 def test_a_chain_takes_the_whole_budget() -> None:
