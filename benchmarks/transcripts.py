@@ -15,7 +15,8 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from copyspec.drafters.predictors.ngrams import NGrams, WordNGrams
-from copyspec.text.blocks import find_blocks, token_starts
+from copyspec.sources import Source
+from copyspec.text.blocks import break_tokens, encode_block, find_blocks
 
 EDIT_TASKS = frozenset({"gec", "gec_document", "code_edit"})
 """Tasks whose first reference is the text being edited; elsewhere references are plain references."""
@@ -52,8 +53,10 @@ class TokenRow:
     output: list[int]
     ngrams: NGrams | None = None
     """What is known of the language, in the tokens of the row."""
-    blocks: Sequence[tuple[list[int], list[tuple[int, int]], tuple[int, int]]] = ()
-    """Of the prompt, with `Source.starts` and `Source.place` of each."""
+    blocks: Sequence[Source] = ()
+    """Of the prompt."""
+    breaks: frozenset[int] = frozenset()
+    """See `text_blocks.break_tokens`."""
 
 
 def read_transcripts(paths: Iterable[str | Path]) -> list[Transcript]:
@@ -112,17 +115,21 @@ def tokenise(row: Transcript, tokenizer: Tokenizer, eos: int) -> TokenRow:
     def encode(text: str) -> list[int]:
         return list(tokenizer.encode(text, add_special_tokens=False).ids)
 
+    def place(text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        encoded = tokenizer.encode(text, add_special_tokens=False)
+        return list(encoded.ids), list(encoded.offsets)
+
     blocks = []
-    for block in find_blocks(row.prompt):
-        encoded = tokenizer.encode(row.prompt[block.start : block.stop], add_special_tokens=False)
-        places = [(start - block.start, bucket) for start, bucket in block.starts]
-        blocks.append((list(encoded.ids), token_starts(places, encoded.offsets), (block.start, block.stop)))
+    for found in find_blocks(row.prompt):
+        block = encode_block(row.prompt, found, place)
+        blocks.append(Source(block.ids, "block", block.starts, (found.start, found.stop), block.ends))
     return TokenRow(
         encode(row.prompt),
         [encode(text) for text in row.references],
         [*encode(row.output), eos],
         ngrams(tokenizer),
         blocks,
+        breaks(tokenizer),
     )
 
 
@@ -134,6 +141,12 @@ def ngrams(tokenizer: Tokenizer) -> NGrams:
         return [encoding.ids for encoding in tokenizer.encode_batch(list(texts), add_special_tokens=False)]
 
     return NGrams(WordNGrams.read(), encode)
+
+
+@lru_cache(maxsize=1)
+def breaks(tokenizer: Tokenizer) -> frozenset[int]:
+    """Tokens that labels and openings end with."""
+    return break_tokens(lambda text: tokenizer.encode(text, add_special_tokens=False).ids)
 
 
 def quantile(values: Sequence[float], q: float) -> float:

@@ -50,6 +50,8 @@ class Budget:
     max_nodes: int
     costs: Sequence[float] = ()
     seconds: float = 0.0  # one row's share of an empty call; 0: not measured
+    chain: bool = False
+    """Whether one chain is asked for, of up to `max_nodes` tokens: of targets and engines that verify no trees."""
 
     def cut(self, scores: Sequence[float]) -> int:
         """Nodes to keep of a tree whose path probabilities are `scores`, in the order in which it was grown.

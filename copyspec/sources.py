@@ -11,6 +11,9 @@ SourceKind = Literal["edit", "reference", "prompt", "block"]
 OUTPUT = -1
 """Source index of the row's own output, which grows while it is decoded."""
 
+FORK = -2
+"""In the tokens of a block: the output may go on as the block does, or end with one of `Source.ends`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -26,3 +29,5 @@ class Source:
     """Of a block: tokens at which a text may start that the output edits, and how likely each (`find_blocks`)."""
     place: tuple[int, int] | None = None
     """Of a block: where it stands in the prompt, in any unit. Blocks whose places overlap hold the same text."""
+    ends: Sequence[Sequence[int]] = ()
+    """Of a block: for each FORK, the tokens that a text has there which ends with the paragraph."""

@@ -14,13 +14,17 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import torch
 from tokenizers import Tokenizer
 
+from benchmarks.replay.forms import form_rows
 from benchmarks.replay.priors import priors_module
+from benchmarks.replay.prompt_forms import FITTED
 from benchmarks.replay.run import accepted_path, row_sources
 from benchmarks.transcripts import (
+    EDIT_TASKS,
     Transcript,
     choose_rows,
     end_token,
@@ -30,20 +34,29 @@ from benchmarks.transcripts import (
     tokenise,
 )
 from copyspec.budget import Budget
-from copyspec.drafters.copying import situations
+from copyspec.drafters.copying import priors, priors_found, situations
 from copyspec.drafters.copying.drafter import CopyDrafter
 from copyspec.drafters.copying.growth import SURE, join
-from copyspec.drafters.copying.priors import CROWDS, PRIORS
 from copyspec.tree import ROOT
 
 TASKS = {"gec": 2, "gec_document": 2, "code_edit": 2, "multiturn_edit": 1.5, "math": 0.3, "translation": 0.1}
 """Share of a task in the fit, 1 where not named: copying is what the drafter is for."""
 
+FORM_EDITS = 9  # of each form
+
 STEPS, RATE = 150, 0.05  # of Adam
 SMOOTH = 2e-5  # pull of neighbouring columns towards each other
 SHRINK = 3e-6  # pull of every weight towards where it started
+
 Features = dict[int, int]
 """How many cursors of a node are in each (situation, crowd) cell."""
+
+
+class FittedPriors(Protocol):
+    """A module of priors: `priors` or `priors_found`."""
+
+    PRIORS: list[float]
+    CROWDS: list[float]
 
 
 @dataclass(slots=True)
@@ -104,7 +117,7 @@ def visit(rows: Sequence[Transcript], tokenizer: Tokenizer) -> Visits:
     visits, eos, budget = Visits(), end_token(tokenizer), Budget(32)
     for row in rows:
         tokens = tokenise(row, tokenizer, eos)
-        drafter = RecordingDrafter(row_sources(row.task, tokens), eos=eos)
+        drafter = RecordingDrafter(row_sources(row.task, tokens), eos=eos, breaks=tokens.breaks)
         drafter.watch(row.key, visits)
         at = 0
         while at < len(tokens.output):
@@ -146,13 +159,13 @@ def _sparse(rows: Sequence[Features], columns: int) -> torch.Tensor:
     return torch.sparse_coo_tensor(where, counts, (len(rows), columns), check_invariants=True).coalesce()
 
 
-def fit(likelihood: Likelihood, families: Sequence[str] = situations.FAMILIES) -> None:
-    """Puts the most likely weights into PRIORS and CROWDS, starting from what they hold. Only the weights of
-    `families` change where not all are named, and no crowd."""
+def fit(likelihood: Likelihood, fitted: FittedPriors, families: Sequence[str] = situations.FAMILIES) -> None:
+    """Puts the most likely weights into `fitted`, starting from what it holds. Only the weights of `families` change
+    where not all are named, and no crowd."""
     fixed = torch.tensor([name not in families for name in situations.FAMILIES]).repeat_interleave(situations.STRIDE)
-    start = torch.tensor(PRIORS).clamp_min(1e-4).log()
+    start = torch.tensor(fitted.PRIORS).clamp_min(1e-4).log()
     weights = start.clone().requires_grad_()
-    crowds = torch.tensor(CROWDS).log().requires_grad_()
+    crowds = torch.tensor(fitted.CROWDS).log().requires_grad_()
     optimizer = torch.optim.Adam([weights, crowds], lr=RATE)
     for _ in range(STEPS):
         optimizer.zero_grad()
@@ -169,8 +182,8 @@ def fit(likelihood: Likelihood, families: Sequence[str] = situations.FAMILIES) -
             if fixed.any():
                 crowds.grad.zero_()
         optimizer.step()
-    PRIORS[:] = weights.detach().exp().tolist()
-    CROWDS[:] = crowds.detach().exp().tolist()
+    fitted.PRIORS[:] = weights.detach().exp().tolist()
+    fitted.CROWDS[:] = crowds.detach().exp().tolist()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -180,29 +193,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", type=int, default=70, help="rows of each set and half, at most")
     parser.add_argument("--families", default="", help="fit the weights of these alone, as in followed,start")
     parser.add_argument("--rounds", type=int, default=3, help="times to run the drafter and fit anew")
+    parser.add_argument("--found", action="store_true", help="fit priors_found.py instead, on rows without references")
     options = parser.parse_args(arguments)
     rows, tokenizer = read_transcripts(options.transcripts), load_tokenizer(options.tokenizer)
+    fitted: FittedPriors = priors_found if options.found else priors
     halves = [
-        told_and_untold(choose_rows([row for row in rows if int(row.group, 16) % 2 == half], options.rows, seed=1))
-        for half in (0, 1)
+        choose_rows([row for row in rows if int(row.group, 16) % 2 == half], options.rows, seed=1) for half in (0, 1)
     ]
+    if options.found:
+        halves = [[replace(row, references=()) for row in (*half, *form_edits(half))] for half in halves]
     for number in range(options.rounds):
-        fitted, other = (visit(half, tokenizer) for half in halves)
-        report(number, other)
-        fit(Likelihood(fitted), options.families.split(",") if options.families else situations.FAMILIES)
-    report(options.rounds, visit(halves[1], tokenizer))
-    sys.stdout.write(priors_module(PRIORS, CROWDS))
+        ours, other = (visit(half, tokenizer) for half in halves)
+        report(number, other, fitted)
+        fit(Likelihood(ours), fitted, options.families.split(",") if options.families else situations.FAMILIES)
+    report(options.rounds, visit(halves[1], tokenizer), fitted)
+    sys.stdout.write(priors_module(fitted.PRIORS, fitted.CROWDS))
     return 0
 
 
-def told_and_untold(rows: Sequence[Transcript]) -> list[Transcript]:
-    """Each row as it is and, where it has references, with its prompt alone, as a set of its own."""
-    untold = [replace(row, references=(), set=f"{row.set}, untold") for row in rows if row.references]
-    return [*rows, *untold]
+def form_edits(rows: Sequence[Transcript]) -> list[Transcript]:
+    """Some of the edits of `rows`, asked for in the forms that are fitted on."""
+    edits = [row for row in rows if row.task in EDIT_TASKS and row.references]
+    made = [form_rows(form, edits[number :: len(FITTED)][:FORM_EDITS]) for number, form in enumerate(FITTED)]
+    return [replace(row, task="forms") for each in made for row in each]
 
 
-def report(number: int, visits: Visits) -> None:
-    loss = float(Likelihood(visits)(torch.tensor(PRIORS).clamp_min(1e-4).log(), torch.tensor(CROWDS).log()))
+def report(number: int, visits: Visits, fitted: FittedPriors) -> None:
+    likelihood = Likelihood(visits)
+    loss = float(likelihood(torch.tensor(fitted.PRIORS).clamp_min(1e-4).log(), torch.tensor(fitted.CROWDS).log()))
     per_call = [ratio(visits.tokens[key], visits.calls[key]) for key in visits.calls]
     mean = sum(per_call) / len(per_call)
     print(f"round {number}, other half: loss {loss:.4f}, tokens per call {mean:.3f} (mean of sets)", file=sys.stderr)

@@ -76,12 +76,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for half in halves:
         names = [name for name, _ in half]
         shares.append({name: 1.0 / names.count(name) / len(set(names)) for name in set(names)})
-    for step in range(120):
+    for step in range(80):
         optimizer.zero_grad()
         loss = loss_of(weights, halves[0], shares[0]) + 0.002 * weights.square().sum()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        if step % 40 == 39:
+        if step % 20 == 19:
             other = loss_of(weights.detach(), halves[1], shares[1])
             print(f"step {step + 1}: {float(loss):.4f}, other half {float(other):.4f}", file=sys.stderr)
     print([round(weight, 2) for weight in weights.tolist()])

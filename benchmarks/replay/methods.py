@@ -55,10 +55,17 @@ class HfPromptLookup:
 
 
 class PromptLookup:
-    """The same rule in a dictionary: the leftmost match of the last two tokens, else of the last one."""
+    """The same rule in a dictionary: the leftmost match of the last `largest` tokens, else of fewer."""
 
-    def __init__(self, prompt: Sequence[int], references: Sequence[Sequence[int]], eos: int) -> None:
-        self.eos = eos
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        references: Sequence[Sequence[int]],
+        eos: int,
+        largest: int = LOOKUP_NGRAM,
+        length: int = LOOKUP_TOKENS,
+    ) -> None:
+        self.eos, self._largest, self._length = eos, largest, length
         self.tokens: list[int] = []
         self.first: dict[tuple[int, ...], int] = {}  # n-gram -> where its leftmost occurrence ends
         self.accept(prompt)
@@ -66,15 +73,15 @@ class PromptLookup:
     def accept(self, tokens: Sequence[int]) -> None:
         for token in tokens:
             self.tokens.append(token)
-            for n in range(1, LOOKUP_NGRAM + 1):
+            for n in range(1, self._largest + 1):
                 if len(self.tokens) >= n:
                     self.first.setdefault(tuple(self.tokens[-n:]), len(self.tokens))
 
     def propose(self, budget: Budget) -> DraftTree:
-        for n in range(LOOKUP_NGRAM, 0, -1):
+        for n in range(self._largest, 0, -1):
             start = self.first.get(tuple(self.tokens[-n:]), len(self.tokens))
             if start < len(self.tokens):
-                draft = self.tokens[start : start + LOOKUP_TOKENS]
+                draft = self.tokens[start : start + self._length]
                 return chain(draft[: draft.index(self.eos)] if self.eos in draft else draft, budget)
         return EMPTY
 

@@ -51,7 +51,7 @@ class Arctic:
             self.tokens[-ARCTIC_DEPTH:],
             max_spec_tokens=budget.max_nodes,
             max_spec_factor=ARCTIC_FACTOR,
-            use_tree_spec=True,
+            use_tree_spec=not budget.chain,
         )
         nodes = len(draft.token_ids)
         return DraftTree(draft.token_ids, draft.parents, [1.0] * nodes, [None] * nodes) if nodes else EMPTY

@@ -12,6 +12,7 @@ from copyspec.drafters.copying.situations import (
     EDIT_START,
     FAMILIES,
     GAPS,
+    LATER_START,
     NONE,
     PROMPT_START,
     RESUMED,
@@ -42,7 +43,7 @@ _CROWDS: dict[str, tuple[float, ...]] = {
 TAIL = """}
 # fmt: on
 
-PRIORS: list[float] = [weight for name in FAMILIES for weight in (_WEIGHTS[name] + (0.0,) * STRIDE)[:STRIDE]]
+PRIORS: list[float] = [float(weight) for name in FAMILIES for weight in (_WEIGHTS[name] + (0.0,) * STRIDE)[:STRIDE]]
 CROWDS: list[float] = [factor for name in CROWD_ROWS for factor in _CROWDS[name]]
 assert len(PRIORS) == COUNT and len(CROWDS) == CROWD
 """
@@ -74,7 +75,9 @@ def _columns(family: int) -> Sequence[int]:
     if family == NONE:
         return range(2)
     if family == EDIT_START:
-        return range(3)  # the last two: of an encoder's input
+        return range(5)  # two of them of an encoder's input, two behind a break
+    if family == LATER_START:
+        return range(STRIDE)
     if family == PROMPT_START:
         return range(BUCKETS)
     return range(1, RESUMED) if "resumed" in FAMILIES[family] else range(1)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -114,6 +115,49 @@ HELD_OUT = (
     _form("capitals", "TASK\nCorrect the text.\n\nTEXT\n{s}\n\nRESULT\n"),
 )
 
+_REQUESTS = (
+    "Polish my draft.",
+    "Is this good English?",
+    "Make this read better:",
+    "Repair what is wrong here, and keep everything else",
+    "I need an edited version!",
+    "As an editor, revise what you get. Do not add notes.",
+    "Would you go over this, please?",
+)
+_GREETINGS = ("", "", "", "Hello!", "Dear editor,", "Good morning, it is me again.")
+_ENDINGS = ("", "", "", "Cheers,\nMaya", "No notes, please.", "Thank you!")
+_JOINTS = ("\n\n", "\n\n", "\n", " ")
+_SET_APART = ("{s}", "{s}", "{s}", '"{s}"', "'{s}'", "<draft>{s}</draft>", "```\n{s}\n```")
+_TEMPLATES = (
+    "{u}",
+    "{u}",
+    "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n{u}<|im_end|>\n<|im_start|>assistant\n",
+    "<|im_start|>user\n{u}<|im_end|>\n<|im_start|>assistant\n",
+    "<|system|>\nYou edit texts.</s>\n<|user|>\n{u}</s>\n<|assistant|>\n",
+    "<s>[INST] {u} [/INST]",
+    "System:\nYou know English well.\n\nUser:\n{u}\n\nAssistant:\n",
+    "Human: {u}\n\nAssistant:",
+)
+
+
+COMPOSED = 12  # names of them, each of which counts like another form
+
+
+def _composed(count: int, seed: int = 0) -> list[Form]:
+    """Forms put together of parts, at random: in any order of text and request, in turns of any template."""
+    rng, forms = random.Random(seed), []
+    for number in range(count):
+        joint, text, template = (rng.choice(parts) for parts in (_JOINTS, _SET_APART, _TEMPLATES))
+        request = [rng.choice(_REQUESTS), text]
+        if rng.random() < 0.3 and joint != " ":
+            request.reverse()
+        greeting, ending = rng.choice(_GREETINGS), rng.choice(_ENDINGS)
+        user = joint.join(part for part in (greeting, *request, ending) if part)
+        output = "{o}" if template.endswith("\n") or template == "{u}" else " {o}"
+        forms.append(_form(f"composed {number % COMPOSED}", template.replace("{u}", user), output))
+    return forms
+
+
 FITTED = (
     _form("a colon", "Make this sentence grammatical: {s}"),
     _form("a blank line", "Your job is to repair broken English.\n\n{s}"),
@@ -147,4 +191,9 @@ FITTED = (
         "second turn", "User:\nTell me something.\n\nAssistant:\n{s}\n\nUser:\nSay it in better words.\n\nAssistant:\n"
     ),
     _form("equals", "===\n{s}\n===\nImprove."),
+    _form("element", "<quote>{s}</quote>\n\nEdit the quotation, and keep it one.", "<quote>{o}</quote>"),
+    _form("element on lines", "Polish the body.\n\n<body>\n{s}\n</body>", "<body>\n{o}\n</body>"),
+    _form("tildes kept", "Copy-edit, the same fence around it:\n\n~~~md\n{s}\n~~~", "~~~md\n{o}\n~~~"),
+    _form("fenced answer", "Make this better: {s}", "```\n{o}\n```"),
+    *_composed(60),
 )

@@ -23,7 +23,7 @@ from benchmarks.replay import peers as replay_peers
 from benchmarks.replay import table as replay_table
 from benchmarks.replay.figures import Figures
 from benchmarks.replay.limits import within_mean
-from benchmarks.replay.methods import HfPromptLookup, Llma, LongestSuffix, PromptLookup, ShallowAggressive
+from benchmarks.replay.methods import NO_LIMIT, HfPromptLookup, Llma, LongestSuffix, PromptLookup, ShallowAggressive
 from benchmarks.transcripts import (
     EDIT_TASKS,
     TokenRow,
@@ -49,7 +49,7 @@ Method = Callable[[str, TokenRow], Drafter]
 
 def copyspec_drafter(task: str, row: TokenRow) -> Drafter:
     """As `copyspec.generate` drafts by default. See `row_sources`."""
-    return create(row_sources(task, row), frozenset({row.output[-1]}), ngrams=row.ngrams)
+    return create(row_sources(task, row), frozenset({row.output[-1]}), ngrams=row.ngrams, breaks=row.breaks)
 
 
 def row_sources(task: str, row: TokenRow) -> list[Source]:
@@ -59,7 +59,7 @@ def row_sources(task: str, row: TokenRow) -> list[Source]:
         for index, tokens in enumerate(row.references)
     ]
     if not sources:
-        sources += [Source(tokens, "block", starts, place) for tokens, starts, place in row.blocks]
+        sources += row.blocks
     return [*sources, Source(row.prompt, "prompt")]
 
 
@@ -72,6 +72,14 @@ METHODS: dict[str, Method] = {
     "sad": lambda _, row: ShallowAggressive(row.prompt, row.references, row.output[-1]),
     "llma": lambda _, row: Llma(row.prompt, row.references, row.output[-1]),
 }
+
+
+def ngram_drafter(largest: int, _: str, row: TokenRow) -> Drafter:
+    return PromptLookup(row.prompt, row.references, row.output[-1], largest, NO_LIMIT)
+
+
+NGRAMS: dict[str, Method] = {f"ngram-{n}": partial(ngram_drafter, n) for n in range(1, 6)}
+"""As serving engines look n-grams up: the longest of up to n tokens, its first occurrence, as many tokens as asked."""
 
 PEERS: dict[str, Method] = {
     "arctic": lambda _, row: replay_peers.Arctic(row.prompt, row.references, row.output[-1]),
@@ -139,11 +147,13 @@ def run(
     nodes: Iterable[int],
     mean_nodes: float | None = None,
     progress: Callable[[int], None] = lambda done: None,
+    *,
+    chain: bool = False,
 ) -> list[Figures]:
     """Figures by limit of nodes, task, set, model and method.
 
     `mean_nodes`: the nodes a call of each method on each set, on average, at most. `progress` is told how many of
-    `rows` are done.
+    `rows` are done. `chain`: drafts are chains.
     """
     limits, eos = list(nodes), end_token(tokenizer)
     sets: dict[tuple[str, str, str], list[Transcript]] = {}
@@ -155,8 +165,8 @@ def run(
         tokens = [tokenise(row, tokenizer, eos) for row in members]
         for most in limits:
             for name in methods:
-                measure = partial(replay_all, (METHODS | PEERS)[name], key[0], tokens)
-                tally = within_mean(measure, mean_nodes, most) if mean_nodes else measure(Budget(most))
+                measure = partial(replay_all, (METHODS | NGRAMS | PEERS)[name], key[0], tokens)
+                tally = within_mean(measure, mean_nodes, most) if mean_nodes else measure(Budget(most, chain=chain))
                 figures.append(_figures((*key, name, most), tally, mean_nodes))
         done += len(members)
     progress(done)
@@ -223,12 +233,15 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--methods",
         default=",".join(METHODS),
-        help="comma-separated, of: %(default)s; where installed: arctic,sglang",
+        help="comma-separated, of: %(default)s; ngram-1 to ngram-5; where installed: arctic,sglang",
     )
     parser.add_argument("--nodes", type=node_counts, default=[32], help="draft nodes a call, at most (default: 32)")
     parser.add_argument("--mean-nodes", type=positive, default=None, help="draft nodes a call on average, at most")
     parser.add_argument(
         "--untold", action="store_true", help="say nothing but the prompt: references are taken out of the rows"
+    )
+    parser.add_argument(
+        "--chain", action="store_true", help="drafts are chains of up to --nodes tokens, as where no tree is verified"
     )
     parser.add_argument("--rows", type=row_count, default=None, help="rows of each set, at most (default: all)")
     parser.add_argument("--seed", type=int, default=0, help="of the choice of rows")
@@ -237,9 +250,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--png", default=None, help="where to draw the chart (needs matplotlib)")
     options = parser.parse_args(arguments)
     methods = options.methods.split(",")
-    unknown = [method for method in methods if method not in METHODS | PEERS]
+    unknown = [method for method in methods if method not in METHODS | NGRAMS | PEERS]
     if unknown:
-        parser.error(f"--methods: no method {unknown[0]!r}; there are {', '.join(METHODS | PEERS)}")
+        parser.error(f"--methods: no method {unknown[0]!r}; there are {', '.join(METHODS | NGRAMS | PEERS)}")
     for method, module in (("arctic", replay_peers.ARCTIC), ("sglang", replay_peers.SGLANG)):
         if method in methods:
             try:
@@ -269,7 +282,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"benchmarks.replay: {error}", file=sys.stderr)
         return 2
-    figures = run(rows, tokenizer, methods, options.nodes, options.mean_nodes, show_progress(len(rows)))
+    figures = run(
+        rows, tokenizer, methods, options.nodes, options.mean_nodes, show_progress(len(rows)), chain=options.chain
+    )
     print(replay_table.terminal(figures))
     if options.json:
         write_json(options.json, [asdict(line) for line in figures])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -163,7 +163,9 @@ class _Batch:
         """A tree per row, as large as the cost of a call makes worth while, and how large they might have been."""
         if not self._target.supports_drafts:
             return [EMPTY] * len(self._rows), 0
-        trees, allowed = propose(self._rows, self._draft, self._cost_model, is_first=self._is_first)
+        trees, allowed = propose(
+            self._rows, self._draft, self._cost_model, is_first=self._is_first, chain=not self._target.supports_trees
+        )
         return trees if self._target.supports_trees else [tree.first_chain() for tree in trees], allowed
 
     @property
@@ -216,10 +218,12 @@ def _going(goes_on: Sequence[bool]) -> list[int]:
 
 
 def propose(
-    rows: Sequence[Row], draft: DraftOptions, costs: CostModel, *, is_first: bool
+    rows: Sequence[Row], draft: DraftOptions, costs: CostModel, *, is_first: bool, chain: bool = False
 ) -> tuple[list[DraftTree], int]:
-    """Each row's tree for one call, and how many nodes each might have had."""
+    """Each row's tree for one call, and how many nodes each might have had. `chain`: trees are chains."""
     budget = costs.budget(len(rows), draft.max_nodes, adaptive=draft.adaptive, is_first=is_first)
+    if chain:
+        budget = replace(budget, chain=True)
     trees = [row.propose(budget) for row in rows]
     pacers = [row.pacer for row in rows]
     return fit(pacers, trees, budget)

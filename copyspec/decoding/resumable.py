@@ -150,8 +150,9 @@ class Resumable:
         # A drafter that has nothing to say is not asked, and nothing is booked: that is no part of plain decoding.
         if not self._target.supports_drafts or not (self._expects or self._drafts_alone):
             return EMPTY, 0
-        trees, allowed = propose([row], self._draft, self._costs, is_first=is_first)
-        return trees[0] if self._target.supports_trees else trees[0].first_chain(), allowed
+        chain = not self._target.supports_trees
+        trees, allowed = propose([row], self._draft, self._costs, is_first=is_first, chain=chain)
+        return trees[0].first_chain() if chain else trees[0], allowed
 
     def _account(
         self,

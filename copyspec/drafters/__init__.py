@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence, Set
 
 from copyspec.drafters.base import Drafter
 from copyspec.drafters.blend import BlendDrafter, PredictorDrafter
@@ -22,6 +22,7 @@ def create(
     predictors: Sequence[Callable[[], Predictor]] = (),
     copies: bool = True,
     ngrams: NGrams | None = None,
+    breaks: Set[int] = frozenset(),
 ) -> Drafter:
     """The drafter of one row.
 
@@ -30,14 +31,15 @@ def create(
     `prompt` stands directly before the output; False for encoder-decoder models, where that source is followed as
     the text being edited if no other one is. `predictors` make the row's models, which draft beside the copies, or
     alone without `copies`. `ngrams`: what to draft of the language where nothing is copied, in the target's tokens.
+    `breaks`: tokens that end what an output may say before the edited text (`text_blocks.break_tokens`).
     """
     models = [make() for make in predictors]
     if models and not copies:
         return PredictorDrafter(models)
     eos = _end(sources, eos_token_ids)
     if models:
-        return BlendDrafter(sources, models, eos=eos, continues_prompt=continues_prompt, ngrams=ngrams)
-    return CopyDrafter(sources, eos=eos, continues_prompt=continues_prompt, ngrams=ngrams)
+        return BlendDrafter(sources, models, eos=eos, continues_prompt=continues_prompt, ngrams=ngrams, breaks=breaks)
+    return CopyDrafter(sources, eos=eos, continues_prompt=continues_prompt, ngrams=ngrams, breaks=breaks)
 
 
 def _end(sources: Sequence[Source], eos_token_ids: Collection[int]) -> int | None:

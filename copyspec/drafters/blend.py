@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 from copyspec.budget import Budget
@@ -53,8 +53,9 @@ class BlendDrafter(_Observing, CopyDrafter):
         eos: int | None,
         continues_prompt: bool = True,
         ngrams: NGrams | None = None,
+        breaks: Set[int] = frozenset(),
     ) -> None:
-        super().__init__(sources, eos=eos, continues_prompt=continues_prompt, ngrams=ngrams)
+        super().__init__(sources, eos=eos, continues_prompt=continues_prompt, ngrams=ngrams, breaks=breaks)
         self._predictors = list(predictors)
         self._blended = Blended()
 

@@ -67,8 +67,8 @@ class Job:
         """The origin as one of `sources`: what was copied from a block was copied from the prompt."""
         if origin is None or origin.source < len(self.sources):
             return origin
-        shift = self.blocks[origin.source - len(self.sources)].shift
-        return None if shift is None else Origin(len(self.sources) - 1, shift + origin.offset)
+        place = self.blocks[origin.source - len(self.sources)].place(origin.offset)
+        return None if place is None else Origin(len(self.sources) - 1, place)
 
     def _finish(self, finish: Finish, stats: RowStats, departures: Sequence[Departure]) -> Result:
         text, detail = self._text(finish), finish.detail
@@ -249,6 +249,7 @@ class JobMaker:
             ],
             copies=options.copies,
             ngrams=self._language.ngrams if options.copies else None,
+            breaks=self._codec.breaks if options.copies else frozenset(),
         )
 
     def _note_special(self, stop: Sequence[str]) -> None:

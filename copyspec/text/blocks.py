@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
+
+from copyspec.sources import FORK
 
 BUCKETS = 19
 """Of odds against no text being edited, each twice the one before."""
@@ -18,8 +22,19 @@ MOST_BLOCKS = 8
 MOST_STARTS = 48
 LOOKED_AT = 20_000  # characters of a prompt, the last ones: what is edited stands near its end
 MOST_CHARACTERS = 40_000  # of all blocks: they overlap
-LEAST_SHARE = 0.06
+LEAST_SHARE = 0.1
 LEAST_SIZE = 2  # characters of a block
+WRAPPING = 40  # characters of an opening or a closing mark
+PARAGRAPH = 100
+"""Characters of a line from which it is a paragraph if it ends like a sentence: lines of code and verse are shorter."""
+
+END_TOKENS = 4  # of a paragraph that its last ones are encoded with
+
+_ENDS = re.compile(r"[.!?][\"')\]”’]*[ \t]*(\n\s*)(?=[\"'“(]?[^\W\d_a-z])")
+_BREAKS = (":", ":\n", ":\n\n", "\n", "\n\n", ">", ">\n", "```\n", '"', "“", "'", "‘", "«", "„", "`", "**", "> ", "- ")
+
+Encode = Callable[[str], tuple[Sequence[int], Sequence[tuple[int, int]]]]
+"""The token ids of a text and the characters of each."""
 
 _HEADER = r"[^\w\n]{0,4}\w[\w -]{0,40}[*_\"]*:[*_\"]*"
 _TURN = r"<\|[^|<>\n]{1,40}\|>|</?(?:start|end)_of_turn>|\[/?INST\]|</?s>"
@@ -47,30 +62,41 @@ _CLOSED = re.compile(r"['\"”»“’`」](?!\w)")
 # Logarithms of odds against no text being edited, fitted by `benchmarks.replay.fit_blocks`: of each mark, for the text
 # up to its own end and in a wider reading (with its marks, to the end of the paragraph or the turn); of each feature.
 _OF_MARKS = {
-    "turn": (-1.16, -0.66),
-    "tag": (1.61, -0.68),
-    "fence": (0.26, 0.4),
-    "rule": (0.3, 0.0),
-    "header": (-0.78, -0.1),
-    "title": (0.66, -0.14),
-    "labelled": (-0.71, -0.85),
-    "label": (-0.2, -1.7),
-    "quote": (-1.34, -1.46),
-    "json": (0.79, 0.82),
-    "paragraph": (-1.46, -0.72),
-    "line": (-1.97, -1.71),
+    "turn": (0.22, -1.82),
+    "tag": (1.16, 0.67),
+    "fence": (0.37, 0.65),
+    "rule": (0.49, -0.2),
+    "header": (-0.42, -0.83),
+    "title": (0.62, -0.52),
+    "labelled": (-0.97, -1.38),
+    "label": (-0.34, -1.45),
+    "quote": (-0.25, -1.0),
+    "json": (0.65, 0.66),
+    "paragraph": (-0.89, -1.14),
+    "line": (-1.03, -1.93),
 }
 _OF_FEATURES = {
-    "size": -0.64,
-    "short": -2.53,
-    "turns behind": -0.45,
-    "starts the turn": -1.0,
-    "ends the turn": -1.45,
-    "share of the turn": 4.31,
-    "first turn": -1.86,
+    "size": 0.02,
+    "short": -3.04,
+    "turns behind": -0.53,
+    "starts the turn": -1.17,
+    "ends the turn": -0.91,
+    "share of the turn": 4.49,
+    "first turn": -2.25,
+    "holds a text": -0.28,
+    "asks first": -1.08,
+    "is asked for": -0.14,
+    "system turn": -0.37,
 }
 KINDS = tuple(_OF_MARKS)
 WEIGHTS = [weight for pair in _OF_MARKS.values() for weight in pair] + list(_OF_FEATURES.values())
+
+
+_APART = frozenset({"tag", "fence", "rule", "quote", "json"})
+_NEAREST = 4  # of them that are looked at
+_ASKED = re.compile(r"[:?][*_]*[ \t]*\n\s*\Z")
+_SYSTEM = re.compile(r"\bsystem\b|<<SYS>>", re.IGNORECASE)
+_ASKS = re.compile(r"[^\n]*[:?][ \t]*\n")
 
 
 @dataclass(slots=True)
@@ -102,7 +128,9 @@ def find_blocks(text: str) -> list[Block]:
         apart = candidate.start if text[candidate.start - 1 : candidate.start] == " " else -1
         block = blocks.get((candidate.stop, apart))
         new = candidate.stop - candidate.start - (block.stop - block.start if block is not None else 0)
-        is_full = block is None and (len(blocks) == MOST_BLOCKS or candidate.weight < least)
+        is_likely = candidate.weight >= (least if _is_held(candidate, blocks.values()) else least / 2)
+        is_likely = is_likely or _goes_with(candidate, blocks.values())
+        is_full = block is None and (len(blocks) == MOST_BLOCKS or not is_likely)
         if is_full or characters + max(0, new) > MOST_CHARACTERS:
             inner.append(candidate)
             continue
@@ -133,6 +161,76 @@ def token_starts(starts: Sequence[tuple[int, int]], offsets: Sequence[tuple[int,
     return list(found.items())
 
 
+def _is_held(candidate: Candidate, blocks: Iterable[Block]) -> bool:
+    return any(block.start <= candidate.start < block.stop for block in blocks)
+
+
+def _goes_with(candidate: Candidate, blocks: Iterable[Block]) -> bool:
+    """Whether it is one of the blocks with the marks around it, or without: an output that starts with them ends so."""
+    kind, reading = divmod(int(candidate.features[0]), 2)
+    if KINDS[kind] not in _APART:
+        return False
+    for block in blocks:
+        opening, closing = block.start - candidate.start, candidate.stop - block.stop
+        if reading == 0:
+            opening, closing = -opening, -closing
+        if 0 < opening <= WRAPPING and 0 < closing <= WRAPPING:
+            return True
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBlock:
+    """The tokens of a block."""
+
+    ids: list[int]  # FORK in front of what follows a paragraph's end
+    starts: list[tuple[int, int]]  # where an edited text may start: (token, bucket)
+    ends: list[list[int]]  # by FORK, what the output may end with there instead
+
+
+def encode_block(text: str, block: Block, encode: Encode) -> EncodedBlock:
+    """The tokens that `block` of `text` has in an output, which may leave it behind any paragraph.
+
+    Many tokenizers join a paragraph's last mark with the line breaks behind it: where the output goes on with
+    something else, that token is another one.
+    """
+    own = text[block.start : block.stop]
+    tokens, places = encode(own)
+    ids: list[int] = []
+    offsets: list[tuple[int, int]] = []
+    ends: list[list[int]] = []
+    done = 0
+    for stop in _paragraph_ends(own) if places else ():
+        at = bisect_right(places, stop, key=itemgetter(1))  # the token that holds the line break
+        back = max(done, at - END_TOKENS)
+        ending = list(encode(own[places[back][0] : stop])[0]) if back < at < len(tokens) else []
+        same = 0
+        while back + same < at and same < len(ending) and ending[same] == tokens[back + same]:
+            same += 1
+        if back + same < at:
+            continue  # cut otherwise from here on: nothing is known of its end
+        ids += [*tokens[done:at], FORK]
+        offsets += [*places[done:at], (stop, stop)]
+        ends.append(ending[same:])
+        done = at
+    ids += tokens[done:]
+    offsets += places[done:]
+    starts = [(start - block.start, bucket) for start, bucket in block.starts]
+    return EncodedBlock(ids, token_starts(starts, offsets), ends)
+
+
+def break_tokens(encode: Callable[[str], Sequence[int]]) -> frozenset[int]:
+    """Tokens that labels, openings and lines end with: what is said first may be over behind them."""
+    found = [encode(before + mark) for mark in _BREAKS for before in ("", "a", "a ")]
+    return frozenset(ids[-1] for ids in found if ids)
+
+
+def _paragraph_ends(text: str) -> Iterator[int]:
+    for match in _ENDS.finditer(text):
+        if match.start(1) - (text.rfind("\n", 0, match.start(1)) + 1) >= PARAGRAPH:
+            yield match.start(1)
+
+
 def candidates(text: str) -> list[Candidate]:
     """Every text that marks set apart, in its readings."""
     first, end = max(0, len(text) - LOOKED_AT), len(text.rstrip())
@@ -141,11 +239,14 @@ def candidates(text: str) -> list[Candidate]:
     at = len(turns)
     marks: list[tuple[int, str, re.Match[str] | None]] = [(first, "paragraph", None)]
     marks += [(match.end(), str(match.lastgroup), match) for match in _MARKS.finditer(text, first)]
+    apart: list[tuple[int, int]] = []  # texts in quotes, fences and tags behind the mark, the nearest last
     for start, kind, match in reversed(marks):
         while at and turns[at - 1][0] >= start:
             at -= 1
         turn_start = turns[at - 1][1] if at else first
         turn_stop = min(end, turns[at][0]) if at < len(turns) else end
+        is_system = _SYSTEM.search(text, max(0, turn_start - 30), turn_start + 10) is not None
+        inner = None
         for reading, (begins, stops) in enumerate(_readings(text, kind, match, start, turn_stop)):
             stop = begins + len(text[begins:stops].rstrip())
             size = stop - begins
@@ -160,19 +261,27 @@ def candidates(text: str) -> list[Candidate]:
                 float(not text[stop:turn_stop].strip()),
                 min(1.0, size / of_turn),
                 float(at == 0 and bool(turns)),
+                float(any(end <= stop and 3 * (end - begin) > size for begin, end in apart[-_NEAREST:])),
+                float(_ASKS.match(text, begins, stop) is not None),
+                float(_ASKED.search(text, max(first, begins - 8), begins) is not None),
+                float(is_system),
             )
             mark = 2 * KINDS.index(kind) + reading
             score = WEIGHTS[mark] + sum(map(operator.mul, WEIGHTS[2 * len(KINDS) :], features))
             known = found.get((begins, stop))
             if known is None or known.weight < math.exp(score):
                 found[begins, stop] = Candidate(begins, stop, (mark, *features), math.exp(score))
+            if not reading and kind in _APART:
+                inner = (begins, stop)
+        if inner is not None:
+            apart.append(inner)
     return list(found.values())
 
 
 def _readings(text: str, kind: str, match: re.Match[str] | None, start: int, turn: int) -> Iterator[tuple[int, int]]:
     """Where the text behind a mark starts and stops, in two readings; empty ones for none."""
     nothing = (start, start)
-    if match is not None and kind in ("tag", "fence", "rule", "quote", "json"):
+    if match is not None and kind in _APART:
         stop, closed = _closed(text, kind, match, start, turn)
         yield (start, stop) if stop > start else nothing
         yield (match.start() + len(match[0]) - len(match[0].lstrip()), closed) if stop > start else nothing

@@ -7,11 +7,12 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Literal
 
 from copyspec.checks import is_panic
 from copyspec.forks import at_rest
+from copyspec.text.blocks import break_tokens
 from copyspec.text.chat import ChatError, Message, map_texts, render, unused_mark
 
 if TYPE_CHECKING:
@@ -130,6 +131,19 @@ class Codec:
             text = self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         assert isinstance(text, str)
         return text
+
+    @cached_property
+    def breaks(self) -> frozenset[int]:
+        """Tokens behind which what an output says first may be over, and a copy begin."""
+
+        def encode(text: str) -> Sequence[int]:
+            try:
+                ids = self.encode(text).ids
+            except Exception:  # of tokenizers, which has no narrower class: one that does not know the mark
+                return ()
+            return () if self.special_ids.intersection(ids) else ids
+
+        return break_tokens(encode)
 
     def special_id(self, text: str) -> int | None:
         """The id of the special token that `text` is."""

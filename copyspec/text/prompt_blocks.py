@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from functools import partial
+from itertools import groupby, pairwise
+from operator import itemgetter
 
-from copyspec.sources import Source
-from copyspec.text.blocks import find_blocks, token_starts
-from copyspec.text.codec import Codec
+from copyspec.sources import FORK, Source
+from copyspec.text.blocks import encode_block, find_blocks
+from copyspec.text.codec import Codec, Lead
 
 _BORDER = "<|border|>"
 """In place of a control token: a block ends there."""
@@ -23,8 +26,14 @@ class PromptBlock:
     """One such text, in the tokens that it has at the start of an output."""
 
     source: Source
-    shift: int | None
-    """Where in the prompt its tokens stand: token i of the block is token shift + i. None where no such place is."""
+    pieces: Sequence[tuple[int, int | None]]
+    """Where in the prompt its tokens stand, by its first token from which it is so: token i of the block is token
+    shift + i. None where no such place is."""
+
+    def place(self, token: int) -> int | None:
+        """The token of the prompt that its `token` is."""
+        shift = self.pieces[bisect_right(self.pieces, token, key=itemgetter(0)) - 1][1]
+        return None if shift is None else shift + token
 
 
 def prompt_blocks(codec: Codec, prompt: Sequence[int]) -> list[PromptBlock]:
@@ -34,25 +43,30 @@ def prompt_blocks(codec: Codec, prompt: Sequence[int]) -> list[PromptBlock]:
         _BORDER if is_control else codec.decode(list(tokens))
         for is_control, tokens in groupby(tail, codec.special_ids.__contains__)
     )
-    lead = codec.lead(prompt, starts_text=False)
+    encode = partial(_encode, codec, codec.lead(prompt, starts_text=False))
     own = array("q", prompt).tobytes()
     blocks = []
-    for block in find_blocks(text):
-        encoded = codec.encode_copy(text[block.start : block.stop], lead)
-        if not encoded.ids:
-            continue
-        offsets = encoded.offsets() if encoded.offsets is not None else []
-        starts = token_starts([(start - block.start, bucket) for start, bucket in block.starts], offsets)
-        source = Source(encoded.ids, "block", starts, (block.start, block.stop))
-        blocks.append(PromptBlock(source, _shift(encoded.ids, own)))
+    for found in find_blocks(text):
+        block = encode_block(text, found, encode)
+        if block.ids:
+            source = Source(block.ids, "block", block.starts, (found.start, found.stop), block.ends)
+            forks = [token for token, each in enumerate(block.ids) if each == FORK]
+            borders = pairwise([-1, *forks, len(block.ids)])
+            pieces = [(fork + 1, _shift(block.ids[fork + 1 : stop], own, fork + 1)) for fork, stop in borders]
+            blocks.append(PromptBlock(source, pieces))
     return blocks
 
 
-def _shift(ids: Sequence[int], prompt: bytes) -> int | None:
-    """The last place of `ids` in the prompt. Their ends may be joined to what stands around them there."""
+def _encode(codec: Codec, lead: Lead, text: str) -> tuple[Sequence[int], Sequence[tuple[int, int]]]:
+    encoded = codec.encode_copy(text, lead)
+    return encoded.ids, encoded.offsets() if encoded.offsets is not None else []
+
+
+def _shift(ids: Sequence[int], prompt: bytes, start: int) -> int | None:
+    """The last place of `ids` in the prompt, less `start`. Their ends may be joined to what stands around them."""
     cut = 1 if len(ids) > 2 else 0
     needle = array("q", ids[cut : len(ids) - cut]).tobytes()
     at = prompt.rfind(needle)
     while at >= 0 and at % _WIDTH:
         at = prompt.rfind(needle, 0, at + len(needle) - 1)
-    return at // _WIDTH - cut if at >= cut * _WIDTH else None
+    return at // _WIDTH - cut - start if at >= cut * _WIDTH else None

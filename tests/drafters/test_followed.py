@@ -9,7 +9,7 @@ from benchmarks.replay.run import Tally, accepted_path
 from copyspec.budget import Budget
 from copyspec.drafters import create
 from copyspec.models.loading import BUNDLED
-from copyspec.sources import Source
+from copyspec.sources import FORK, Source
 from copyspec.tree import ROOT
 
 EOS = 0
@@ -45,6 +45,30 @@ def test_one_text_may_end_in_two_places() -> None:
     blocks = [Source(TEXT, "block", [(0, 13)], (3, 63)), Source(TEXT[:30], "block", [(0, 13)], (3, 33))]
     assert _calls([prompt, *blocks], [*TEXT[:30], EOS]) <= 4
     assert _calls([prompt, *blocks], [*TEXT, EOS]) <= 6
+
+
+def test_a_copy_may_end_with_its_paragraph() -> None:
+    """Token 150 joins a sentence's end with the line break behind it; 151 is that end alone."""
+    prompt = Source([1, *TEXT[:30], 150, *TEXT[30:], 4], "prompt")
+    block = Source([*TEXT[:30], FORK, 150, *TEXT[30:]], "block", [(0, 14)], (0, 9), [[151]])
+    assert _calls([prompt, block], [*TEXT[:30], 151, EOS]) <= 4
+    assert _calls([prompt, block], [*TEXT[:30], 150, *TEXT[30:], EOS]) <= 7
+
+
+def test_the_text_begins_behind_what_is_said_first() -> None:
+    prompt, label = Source(PROMPT, "prompt"), [700, 701, 702]
+    # A text that nobody named is one of several guesses there: its first token is offered.
+    for source, least in ((Source(TEXT, "edit"), 3), (Source(TEXT, "block", [(0, 14)], (3, 63)), 1)):
+        drafter = create([prompt, source], frozenset({EOS}), breaks=frozenset({702}))
+        drafter.propose(Budget(16))
+        drafter.accept(label)
+        assert accepted_path(drafter.propose(Budget(16)), TEXT, 0) >= least
+
+
+def test_a_chain_takes_the_whole_budget() -> None:
+    drafter = create([Source(PROMPT, "prompt"), Source(TEXT, "edit")], frozenset({EOS}))
+    chain = drafter.propose(Budget(16, chain=True))
+    assert list(chain.tokens) == TEXT[:16] and list(chain.parents) == list(range(-1, 15))
 
 
 @pytest.mark.skipif(not (BUNDLED / "config.json").exists(), reason="the bundled model is not in this checkout")

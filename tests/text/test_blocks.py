@@ -18,7 +18,16 @@ TEXTS = (
 )
 
 
-@pytest.mark.parametrize("form", [*HELD_OUT, *FITTED], ids=lambda form: form.name)
+def _is_set_apart(form: Form) -> bool:
+    """Not in the middle of a line, behind a sentence: nothing says where the text starts then."""
+    prompt, _ = form.make([(text, text) for text in TEXTS[: form.texts]])
+    return not prompt[: prompt.index(TEXTS[0])].endswith(("! ", "? ", ". ", "else "))
+
+
+FORMS = [form for form in (*HELD_OUT, *FITTED) if _is_set_apart(form)]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 def test_the_edited_text_starts_a_block(form: Form) -> None:
     prompt, output = form.make([(text, text) for text in TEXTS[: form.texts]])
     starts = {prompt[start:] for block in find_blocks(prompt) for start, _ in block.starts}

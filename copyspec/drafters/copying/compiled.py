@@ -14,7 +14,7 @@ try:
 except ImportError:  # the sources are in native/
     _growth = None  # type: ignore[assignment]
 
-VERSION = 2
+VERSION = 3
 """Of the module that fits: one compiled from older sources is left alone."""
 
 IS_COMPILED = _growth is not None and _growth.VERSION == VERSION

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from copyspec.sources import OUTPUT, Source
+from copyspec.sources import FORK, OUTPUT, Source
 from copyspec.text.blocks import EVEN
 from copyspec.tree import Origin
 
 BORDER = -1
-"""Stands between sources. It equals no token, nor does any other number below 0: no match and no copy crosses them."""
+"""Stands between sources. It equals no token, nor does any other number below 0: no match and no copy crosses them, but
+for a number below FORK, at which a copy goes on behind it as well as at the position that it is less than 0 by."""
 
 EDIT, REFERENCE, PROMPT, WRITTEN = range(4)
 """Kinds of position, in the order of trust; WRITTEN: the row's own output."""
@@ -24,7 +25,7 @@ LIKELY = EVEN - 3
 
 COMMON_TOKENS = 16
 OWN_COUNT = 3  # what a token of the output counts in frequencies, a token of a source counting 1
-_KINDS = {"edit": EDIT, "reference": REFERENCE, "prompt": PROMPT, "block": PROMPT}
+_KINDS = {"edit": EDIT, "reference": REFERENCE, "prompt": PROMPT, "block": REFERENCE}
 _DUPLICATE_TOKENS = 8  # a shorter reference found inside a prompt is as likely chance as quotation
 
 
@@ -52,16 +53,23 @@ class Corpus:
         self.follows_input = not continues_prompt and not edits and bool(prompts)
         """Whether the followed text is the encoder's input, which may be one to edit or not."""
         followed = prompts[-1] if self.follows_input else edits[0] if edits else None
+        self.forks: dict[int, int] = {}
+        """Where the other way of each fork starts: its position. The token there is less than FORK, and says so too."""
+        self._ends = range(0)
         self.followed = (0, 0)
         """First position and the one past the last (its BORDER) of the text that the output may follow in order."""
         order = [index for index in range(len(sources)) if index != last]
         for index in order if last is None else [*order, last]:
+            if index == last:
+                self._add_ends(sources, eos)
             start = len(self.tokens)
             self._add(index, sources[index], eos, ends=sources[index].kind != "prompt" or index == followed)
             if index == followed:
                 self.followed = (start, len(self.tokens) - 1)
         if last is not None:
             del self.tokens[-1], self.kinds[-1]
+        else:
+            self._add_ends(sources, eos)
         self.output_start = len(self.tokens)
         self.text_starts: dict[int, int] = {}
         """Where in blocks an edited text may start, and the bucket of its odds."""
@@ -82,6 +90,15 @@ class Corpus:
         self._counts = {token: len(places) for token, places in self.places.items()}
         self.common = sorted(self._counts, key=self._counts.__getitem__, reverse=True)[:COMMON_TOKENS]
         """The most frequent tokens of the text so far, in order."""
+
+    def behind_fork(self, position: int) -> int:
+        """Where in its source the text goes on that may end at `position`; any other position as it is."""
+        if position not in self._ends:
+            return position
+        start = position
+        while start not in self.forks:
+            start -= 1
+        return self.forks[start] + (2 if position > start else 1)
 
     def extend(self, tokens: Sequence[int]) -> None:
         """More tokens of output."""
@@ -171,11 +188,26 @@ class Corpus:
         self.tokens.append(BORDER)
         self.kinds.extend([kind] * (len(self.tokens) - len(self.kinds)))
 
+    def _add_ends(self, sources: Sequence[Source], eos: int | None) -> None:
+        """What may come at a fork instead of what follows there: behind all other sources, and in none of them."""
+        ends_start = len(self.tokens)
+        for index, start, length in list(zip(self._sources, self._starts, self._lengths, strict=True)):
+            ends = iter(sources[index].ends)
+            for position in range(start, start + length) if sources[index].ends else ():
+                if self.tokens[position] != FORK:
+                    continue
+                self.forks[len(self.tokens)] = position
+                self.tokens[position] = -len(self.tokens)
+                end = next(ends, ())
+                self.tokens += [*end, BORDER if eos is None else eos, BORDER]
+                self.kinds += [self.kinds[position]] * (len(end) + 2)
+        self._ends = range(ends_start, len(self.tokens))
+
     def _index(self) -> None:
         quoted = self._quoted()
         places = self.places
         for position, token in enumerate(self.tokens, start=1):
-            if token >= 0 and position not in quoted:
+            if token >= 0 and position not in quoted and position - 1 not in self._ends:
                 places.setdefault(token, []).append(position)
 
     def _quoted(self) -> set[int]:
@@ -190,10 +222,20 @@ class Corpus:
                 first.setdefault(self.tokens[position], []).append(position)
         for start, length in zip(self._starts, self._lengths, strict=True):
             # The first and the last token may be joined to what stands around the quotation.
-            inside = self.tokens[start + 1 : start + length - 1]
-            if length < _DUPLICATE_TOKENS or start in own:
+            if start in own:
                 continue
-            for found in first.get(inside[0], ()):
-                if self.tokens[found : found + len(inside)] == inside:
-                    quoted.update(range(found + 1, found + len(inside)))
+            for begin, stop in self._unforked(start, start + length):
+                inside = self.tokens[begin + 1 : stop - 1]
+                if len(inside) < _DUPLICATE_TOKENS - 2:
+                    continue
+                for found in first.get(inside[0], ()):
+                    if self.tokens[found : found + len(inside)] == inside:
+                        quoted.update(range(found + 1, found + len(inside)))
         return quoted
+
+    def _unforked(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """The stretches of a source between its forks."""
+        for position in sorted(fork for fork in self.forks.values() if start <= fork < stop):
+            yield start, position
+            start = position + 1
+        yield start, stop

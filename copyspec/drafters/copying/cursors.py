@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from copyspec.drafters.copying.context import EDIT, REFERENCE, WRITTEN, Corpus
 from copyspec.drafters.copying.followed import INSTRUCTION, WITHIN, Copied, EncoderInput, FoundText, followed_text
-from copyspec.drafters.copying.growth import Cursor
+from copyspec.drafters.copying.growth import Cursor, forked
 from copyspec.drafters.copying.situations import (
+    EDIT_LATER,
     EDIT_START,
     FAR_BY_KIND,
     INPUT_LATER,
@@ -20,6 +21,7 @@ from copyspec.drafters.copying.situations import (
     RESUMED_BY_KIND,
     START,
     STRIDE,
+    later_start,
     resumed,
     resumed_shifts,
 )
@@ -27,6 +29,8 @@ from copyspec.drafters.copying.suffix import LONGEST, matches
 
 NEAR = 32  # positions after the place copied from last that count as near it
 LONG_RUN = 4  # tokens copied in a row, outside followed text, after which a copy is expected to resume
+BEGUN = 2  # tokens of a draft from that text that were right, from which it has
+FIRST_DIFFER = 2  # tokens of an output that may stand in place of those that the edited text starts with
 RESUME_WITHIN = 6  # tokens after a copy broke off within which it may resume
 RESUME_FOLLOWED_WITHIN = 48  # the same in followed text, which is followed to its end
 
@@ -34,9 +38,10 @@ RESUME_FOLLOWED_WITHIN = 48  # the same in followed text, which is followed to i
 class Tracker:
     """Where the output stands in the row's sources: suffix matches, edit alignment, copies that broke off."""
 
-    def __init__(self, corpus: Corpus) -> None:
-        self._corpus = corpus
+    def __init__(self, corpus: Corpus, breaks: Set[int] = frozenset()) -> None:
+        self._corpus, self._breaks = corpus, breaks
         self._followed = followed_text(corpus)
+        self._is_begun = False  # whether the output has copied the text that it is said to edit
         self._copied = Copied(anchor=self._followed.start)
 
     def cursors(self) -> list[Cursor]:
@@ -65,9 +70,11 @@ class Tracker:
             cursors.append((position, family * STRIDE + length))
         if len(corpus.tokens) == output_start:
             self._add_starts(cursors)
-        elif copied.since and anchor > 0:
+            return forked(corpus.tokens, cursors)
+        self._add_later_starts(cursors)
+        if copied.since and anchor > 0:
             self._add_resumed(cursors)
-        return cursors
+        return forked(corpus.tokens, cursors) if corpus.forks else cursors
 
     def follow(self, tokens: Sequence[int], taken: int, cursors: Sequence[Cursor], weights: Sequence[float]) -> None:
         """The output grows by `tokens`; the last tree held `taken` of them, and `cursors` stood where it was left."""
@@ -76,9 +83,11 @@ class Tracker:
         rest = len(tokens) - taken
         if best is not None and (taken or best[1] % STRIDE) and best[1] < EDIT_START * STRIDE:
             position, copied.run, copied.since = best[0], LENGTH[best[1]], 0
-            if rest and position < len(text) and text[position] == tokens[taken]:
-                position, rest = position + 1, rest - 1
-            copied.anchor = position
+            ways = [way for way, _ in forked(text, [(position, 0)])]
+            right = [way + 1 for way in ways if rest and way < len(text) and text[way] == tokens[taken]]
+            self._is_begun |= taken >= BEGUN and self._followed.start < position <= self._followed.stop
+            copied.anchor = self._corpus.behind_fork(right[0] if right else ways[0])
+            rest -= len(right[:1])
         copied.since += rest
         copied.cursor = best
         self._followed.follow(tokens, copied)
@@ -89,8 +98,11 @@ class Tracker:
         if isinstance(
             followed, FoundText
         ):  # what the prompt's end matches tells less of them than how they are set apart
-            cursors[:] = [cursor for cursor in cursors if cursor[0] not in corpus.text_starts]
+            ends = {stop for _, stop in map(corpus.around, corpus.text_starts)}  # which the prompt's end may match
+            cursors[:] = [cursor for cursor in cursors if cursor[0] not in corpus.text_starts and cursor[0] not in ends]
             cursors += [(start, PROMPT_START * STRIDE + bucket) for start, bucket in corpus.text_starts.items()]
+            if corpus.text_starts:
+                return
         seen = {position for position, _ in cursors}
         if isinstance(followed, EncoderInput):
             later = range(followed.start + 1, min(followed.start + INSTRUCTION + 1, followed.stop))
@@ -99,6 +111,26 @@ class Tracker:
         elif followed.start > 0 and followed.start not in seen:
             cursors.append((followed.start, EDIT_START * STRIDE))
         cursors += [(start, REFERENCE_START * STRIDE) for start in corpus.starts(REFERENCE) if start not in seen]
+
+    def _add_later_starts(self, cursors: list[Cursor]) -> None:
+        """Behind a label, a sentence or an opening of the model's own the edited text may begin."""
+        corpus, followed = self._corpus, self._followed
+        tokens, written = corpus.tokens, len(corpus.tokens) - corpus.output_start
+        is_break, was_break = tokens[-1] in self._breaks, written > 1 and tokens[-2] in self._breaks
+        starts: list[Cursor] = []
+        if isinstance(followed, FoundText):
+            likely = [] if followed.holds else corpus.likely_starts
+            if is_break:
+                starts = [(start, later_start(corpus.text_starts[start])) for start in likely]
+            elif was_break or (written <= FIRST_DIFFER and not self._copied.anchor):
+                past = 1 if was_break else written
+                starts = [(start + past, later_start(corpus.text_starts[start], differs=True)) for start in likely]
+        elif followed.start > 0 and not self._is_begun and (is_break or was_break):
+            starts = [(followed.start, EDIT_LATER) if is_break else (followed.start + 1, EDIT_LATER + 1)]
+        if not starts:
+            return
+        seen = {position for position, _ in cursors}
+        cursors += [start for start in starts if start[0] not in seen]
 
     def _add_resumed(self, cursors: list[Cursor]) -> None:
         """Where nothing matches, a copy that broke off may resume: past a substitution, insertion or deletion."""

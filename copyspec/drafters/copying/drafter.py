@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from operator import itemgetter
 
 from copyspec.budget import Budget
@@ -10,10 +10,14 @@ from copyspec.drafters.copying.compiled import grow
 from copyspec.drafters.copying.context import Corpus
 from copyspec.drafters.copying.cursors import Tracker
 from copyspec.drafters.copying.estimates import AT_ROOT, DEEPER, LANGUAGE, Estimates
-from copyspec.drafters.copying.growth import Cursor, Grown
+from copyspec.drafters.copying.growth import Cursor, Grown, forked
+from copyspec.drafters.copying.situations import FOLLOWING
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.sources import Source
 from copyspec.tree import EMPTY, ROOT, DraftTree
+
+CHAIN_SEARCH = 3
+"""Nodes that are looked at for each token of a chain."""
 
 NOTHING = Grown()  # has grown yet; nothing is ever added to it
 
@@ -24,7 +28,8 @@ class CopyDrafter:
     `eos` is drafted where the edited text or a reference ends; None: no end is drafted. `continues_prompt`: the
     last source of kind `prompt` stands directly before the output, as it does for decoder-only models; where it
     does not, and nothing is said to be edited, that source is followed as a text that the output may edit.
-    `ngrams`: of the target's tokenizer, for where there is nothing to copy.
+    `ngrams`: of the target's tokenizer, for where there is nothing to copy. `breaks`: tokens behind which what the
+    output says first may be over, and the edited text begin.
     """
 
     def __init__(
@@ -34,11 +39,12 @@ class CopyDrafter:
         eos: int | None,
         continues_prompt: bool = True,
         ngrams: NGrams | None = None,
+        breaks: Set[int] = frozenset(),
     ) -> None:
         self._ngrams = ngrams
         self._corpus = Corpus(sources, eos, continues_prompt)
-        self._tracker = Tracker(self._corpus)
-        self._estimates = Estimates()
+        self._tracker = Tracker(self._corpus, breaks)
+        self._estimates = Estimates(found=bool(self._corpus.text_starts))
         self._cursors: list[Cursor] = []
         self._grown = NOTHING
 
@@ -48,6 +54,8 @@ class CopyDrafter:
         if budget.max_nodes <= 0:
             return EMPTY
         self._cursors = self._tracker.cursors()
+        if budget.chain:
+            return self._chain(budget)
         self._grown = grow(self._corpus, self._cursors, self._estimates, budget, self._ngrams)
         return self._tree(self._grown, budget.cut(self._grown.scores))
 
@@ -57,6 +65,45 @@ class CopyDrafter:
         self._tracker.follow(tokens, taken, cursors, self._estimates.deeper)
         self._corpus.extend(tokens)
         self._cursors, self._grown = [], NOTHING
+
+    def _chain(self, budget: Budget) -> DraftTree:
+        """The chain of most expected tokens, out of a larger tree, which is learned from as a whole."""
+        wide = Budget(CHAIN_SEARCH * budget.max_nodes)
+        grown = self._grown = grow(self._corpus, self._cursors, self._estimates, wide, self._ngrams)
+        if not grown.tokens:
+            return EMPTY
+        expected: list[float] = []
+        for parent, score in zip(grown.parents, grown.scores, strict=True):
+            expected.append(score + (expected[parent] if parent != ROOT else 0.0))
+        node = expected.index(max(expected))
+        path = []
+        while node != ROOT:
+            path.append(node)
+            node = grown.parents[node]
+        path.reverse()
+        while len(path) < budget.max_nodes and self._lengthen(grown, path[-1]):
+            path.append(len(grown.tokens) - 1)
+        tokens, scores, positions = (
+            [each[node] for node in path] for each in (grown.tokens, grown.scores, grown.positions)
+        )
+        length = budget.cut(scores)
+        origins = self._corpus.origins(positions[:length])
+        return DraftTree(tokens[:length], range(-1, length - 1), scores[:length], origins) if length else EMPTY
+
+    def _lengthen(self, grown: Grown, node: int) -> bool:
+        """Adds the token that the likeliest cursor after `node` stands at, which is otherwise not worth a place."""
+        text, weights = self._corpus.tokens, self._estimates.deeper
+        cursors = [each for each in forked(text, grown.cursors[node]) if each[0] < len(text) and text[each[0]] >= 0]
+        if not cursors:
+            return False
+        position, state = max(cursors, key=lambda cursor: weights[cursor[1]])
+        share = weights[state] / (weights[state] + self._estimates.none_deeper)
+        grown.tokens.append(text[position])
+        grown.parents.append(node)
+        grown.scores.append(grown.scores[node] * share)
+        grown.positions.append(position)
+        grown.cursors.append([(position + 1, FOLLOWING[state])])
+        return True
 
     def _learn(self, tokens: Sequence[int]) -> tuple[list[Cursor], int]:
         """Walks the last tree along `tokens`: the cursors where the walk leaves it, and after how many tokens."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from copyspec.drafters.copying import priors, priors_found
 from copyspec.drafters.copying.context import COMMON_TOKENS
-from copyspec.drafters.copying.priors import CROWDS, PRIORS
 from copyspec.drafters.copying.situations import COMMON, EDIT_START, NONE_AT_ROOT, NONE_DEEPER, STRIDE
 
 TRUST = 6.0  # predictions that were right after which a record counts as much as its prior
@@ -40,9 +40,6 @@ DEEPER = [record_number(after, is_root=False) for after in range(EDIT_START * ST
 """Record numbers by situation. Nothing is in one of the others after a right token."""
 
 
-_WEIGHTS = [float(weight) for weight in PRIORS]  # some are written as integers, which are added otherwise
-
-
 @dataclass(slots=True)
 class Record:
     """How often predictions were right, and how often they should have been. Earlier ones count less and less."""
@@ -70,16 +67,19 @@ class Estimates:
     """The weights of one row. They are ratios: the event that no cursor is right weighs about 1.
 
     Each family of situations keeps records of how often its first choice was right and how often it should have
-    been, and multiplies its weights by what they say.
+    been, and multiplies its weights by what they say. `found`: the row's sources were found in its prompt, and nobody
+    said what may be copied.
     """
 
-    def __init__(self) -> None:
-        self.at_root = list(_WEIGHTS)  # by situation, for the tree's root
-        self.deeper = list(_WEIGHTS)  # the same for its other nodes
-        self.crowds: Sequence[float] = CROWDS
-        self.none_at_root = PRIORS[NONE_AT_ROOT]
-        self.none_deeper = PRIORS[NONE_DEEPER]
-        self.common = [PRIORS[COMMON * STRIDE + rank // 2] for rank in range(COMMON_TOKENS)]  # by rank
+    def __init__(self, *, found: bool = False) -> None:
+        fitted = priors_found if found else priors
+        self._priors = fitted.PRIORS
+        self.at_root = list(self._priors)  # by situation, for the tree's root
+        self.deeper = list(self._priors)  # the same for its other nodes
+        self.crowds: Sequence[float] = fitted.CROWDS
+        self.none_at_root = self._priors[NONE_AT_ROOT]
+        self.none_deeper = self._priors[NONE_DEEPER]
+        self.common = [self._priors[COMMON * STRIDE + rank // 2] for rank in range(COMMON_TOKENS)]  # by rank
         self.records = [Record() for _ in range(EDIT_START * KINDS)]  # see `record_number`
         self.language = LANGUAGE  # factor of what n-grams say comes next where no cursor is right
         self._words = Record()  # of what they said there
@@ -88,7 +88,7 @@ class Estimates:
     def record_any(self, probability: float, right: bool) -> None:
         """All that was predicted at the root held `probability`, and one of them was `right` or none."""
         self._any.add(probability, right)
-        self.none_at_root = PRIORS[NONE_AT_ROOT] / self._any.odds(TRUST, MOST_NONE)
+        self.none_at_root = self._priors[NONE_AT_ROOT] / self._any.odds(TRUST, MOST_NONE)
 
     def record_words(self, probability: float, right: bool) -> None:
         """Where none of the cursors was right, the n-grams had said so much of the tokens that none of them offered."""
@@ -103,7 +103,7 @@ class Estimates:
         factor = self.records[number].odds(TRUST_WRONG if kind != SHORT_AT_ROOT else TRUST, MOST)
         start, end = family * STRIDE, (family + 1) * STRIDE
         start, end = (start + SHORT, end) if kind == LONG else (start, start + SHORT)
-        weights = [weight * factor for weight in PRIORS[start:end]]
+        weights = [weight * factor for weight in self._priors[start:end]]
         if kind != SHORT_DEEPER:
             self.at_root[start:end] = weights
         if kind != SHORT_AT_ROOT:

@@ -14,6 +14,7 @@ from copyspec.drafters.copying.estimates import Estimates
 from copyspec.drafters.copying.situations import COUNT, CROWD_ROW, FAR_BY_KIND, FOLLOWING, LENGTH, STRIDE, crowd_columns
 from copyspec.drafters.predictors.base import Words
 from copyspec.drafters.predictors.ngrams import KEY_BITS, KEY_MASK, KEY_TOKENS, ORDERS, NGrams, context
+from copyspec.sources import FORK
 from copyspec.tree import ROOT
 
 Cursor = tuple[int, int]
@@ -158,6 +159,22 @@ def later(group: list[Cursor]) -> float:
     return LATER_COPY if len(group) == 1 else LATER
 
 
+def forked(text: list[int], cursors: list[Cursor]) -> list[Cursor]:
+    """The cursors, those at a fork on both of its ways."""
+    end = len(text)
+    if not any([at < end and text[at] < FORK for at, _ in cursors]):
+        return cursors
+    found = []
+    for at, state in cursors:
+        if at < end and text[at] < FORK:
+            if -text[at] >= end or at + 1 >= end:
+                raise ValueError(f"the fork at {at} leads to {text[at]}; the text has {end} positions")
+            found += [(at + 1, state), (-text[at], state)]
+        else:
+            found.append((at, state))
+    return found
+
+
 def join(corpus: Corpus, token: int, group: list[Cursor]) -> None:
     """Adds to a node's cursors the places that agree with the drafted path by its last token only."""
     seen = {position for position, _ in group}
@@ -210,6 +227,7 @@ def children(
     """The entries of the children of `node`, after which `cursors` stand, each with the number `order`; and the weight
     of all that was said there, with that of none being right."""
     cursors = cursors or []  # a node after which none stands keeps none
+    cursors[:] = forked(corpus.tokens, cursors)
     sure = sum([estimates.deeper[state] for _, state in cursors]) >= SURE
     if not sure:
         join(corpus, grown.tokens[node], cursors)

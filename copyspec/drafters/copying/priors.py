@@ -68,7 +68,7 @@ _WEIGHTS: dict[str, tuple[float, ...]] = {
         3.09, 2.26, 1.46,
     ),
     "edit start": (
-        41.1, 4, 0.5,
+        41.1, 4, 0.5, 5, 3,
     ),
     "reference start": (
         0.332,
@@ -76,6 +76,10 @@ _WEIGHTS: dict[str, tuple[float, ...]] = {
     "prompt start": (
         0.000244, 0.000488, 0.000985, 0.00276, 0.00666, 0.00751, 0.0244, 0.0181, 0.0257, 0.0428, 0.048, 0.135,
         0.173, 0.29, 1.01, 4.62, 7.43, 10.8, 70.5,
+    ),
+    "later start": (
+        0.02, 0.03, 0.035, 0.06, 0.08, 0.1, 0.1, 0.2, 0.2, 0.2, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.1, 0.2,
+        0.2, 0.2,
     ),
     "edit resumed": (
         0, 0.836, 1.66, 0.402, 0.186, 0.136, 0.45, 0.477, 0.137, 0.131, 0.225, 0.0824, 0.0556, 0.0773, 0.0152,
@@ -183,6 +187,6 @@ _CROWDS: dict[str, tuple[float, ...]] = {
 }
 # fmt: on
 
-PRIORS: list[float] = [weight for name in FAMILIES for weight in (_WEIGHTS[name] + (0.0,) * STRIDE)[:STRIDE]]
+PRIORS: list[float] = [float(weight) for name in FAMILIES for weight in (_WEIGHTS[name] + (0.0,) * STRIDE)[:STRIDE]]
 CROWDS: list[float] = [factor for name in CROWD_ROWS for factor in _CROWDS[name]]
 assert len(PRIORS) == COUNT and len(CROWDS) == CROWD

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from copyspec.drafters.copying.context import EDIT, PROMPT, REFERENCE, WRITTEN
+from copyspec.drafters.copying.context import EDIT, LIKELY, PROMPT, REFERENCE, WRITTEN
 from copyspec.drafters.copying.suffix import LONGEST
 
 LONG_RUNS = (32, 64, 128)
@@ -27,9 +27,11 @@ FAMILIES = (
     "followed+1",
     "followed+3",
     "start",  # where a text that is edited may start, before any was found to be followed
-    "edit start",  # nothing matches: the start of the output; of an encoder's input: its start, and a little after
+    "edit start",  # nothing matches: the start of the output; of an encoder's input: its start, and a little after;
+    # behind what the output says first
     "reference start",
     "prompt start",  # where a text that is edited may start, by how likely
+    "later start",  # the same, behind what the output says first
     "edit resumed",  # nothing matches: past a difference, by tokens since and position; see `resumed`
     "reference resumed",
     "prompt resumed",
@@ -43,11 +45,13 @@ FOLLOWED, FOLLOWED_1, FOLLOWED_3 = (FAMILIES.index(f"followed{excess}") for exce
 FAR_BY_KIND = {EDIT: 3, REFERENCE: 4, PROMPT: 5, WRITTEN: 6}
 NEAR_BY_KIND = {EDIT: 3, REFERENCE: 7, PROMPT: 8, WRITTEN: 9}
 START = FAMILIES.index("start")
-EDIT_START, REFERENCE_START, PROMPT_START = START + 1, START + 2, START + 3
+EDIT_START, REFERENCE_START, PROMPT_START, LATER_START = range(START + 1, START + 5)
 INPUT_START, INPUT_LATER = EDIT_START * STRIDE + 1, EDIT_START * STRIDE + 2
 """Situations of an encoder's input: no fit sees them, for recorded outputs are of decoder-only models."""
+EDIT_LATER = EDIT_START * STRIDE + 3
+"""Behind a break that the output began with; the next one: a token later, where the text's first token differs."""
 RESUMED = 16  # columns of a resumed cursor, the first of them unused
-EDIT_RESUMED = PROMPT_START + 1
+EDIT_RESUMED = LATER_START + 1
 RESUMED_BY_KIND = {kind: EDIT_RESUMED + number for number, kind in enumerate((EDIT, REFERENCE, PROMPT, WRITTEN))}
 FOLLOWED_RESUMED = EDIT_RESUMED + 4
 COMMON, NONE = FOLLOWED_RESUMED + 1, FOLLOWED_RESUMED + 2
@@ -58,6 +62,11 @@ NONE_AT_ROOT, NONE_DEEPER = NONE * STRIDE, NONE * STRIDE + 1
 
 def situation(family: int, length: int) -> int:
     return family * STRIDE + length
+
+
+def later_start(bucket: int, *, differs: bool = False) -> int:
+    """Where an edited text may start that did not come first, by how likely. `differs`: its first tokens do."""
+    return LATER_START * STRIDE + bucket - LIKELY + (STRIDE // 2 if differs else 0)
 
 
 def resumed(since: int, shift: int) -> int:
@@ -76,6 +85,7 @@ _AFTER_UNMATCHED = {
     EDIT_START: ALIGNED,
     REFERENCE_START: FAR_BY_KIND[REFERENCE],
     PROMPT_START: FOLLOWED,
+    LATER_START: FOLLOWED,
     RESUMED_BY_KIND[EDIT]: ALIGNED,
     FOLLOWED_RESUMED: FOLLOWED,
     **{RESUMED_BY_KIND[kind]: NEAR_BY_KIND[kind] for kind in (REFERENCE, PROMPT, WRITTEN)},

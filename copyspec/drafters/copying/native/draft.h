@@ -28,6 +28,7 @@
 
 #define ROOT (-1)
 #define NOWHERE (-1)
+#define FORK (-2) /* of sources.py: a smaller number in the text is a fork */
 #define CHILDREN (-2) /* in place of a token in a heap, as in growth.py */
 #define COPY (-3)
 #define MATCH_LENGTHS 64 /* more than there are; `make_tables` checks */
@@ -223,6 +224,8 @@ PyObject *draft_make_tables(PyObject *module, PyObject *args);
 
 /* `growth._vote`: fills `votes` with what the cursors of `group` say comes after `node`. */
 int draft_vote(Draft *draft, Group group, Py_ssize_t node);
+/* `growth.forked`: `group` with its cursors that stand at a fork on both of its ways. */
+int draft_fork(Draft *draft, Group *group);
 /* `growth.join`: `group` with the places that agree with the drafted path by its last token only. */
 int draft_join(Draft *draft, int64_t token, Group *group);
 /* A token that nothing has been said of yet. */

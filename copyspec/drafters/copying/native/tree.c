@@ -62,6 +62,9 @@ push_children(Draft *draft, Group group, Py_ssize_t node, Py_ssize_t order, doub
     const Tables *tables = draft->tables;
     Node *grown = &draft->nodes.items[node]; /* no others are added here */
     Sum weights = {0.0, 0.0};
+    if (draft_fork(draft, &group) < 0) {
+        return -1;
+    }
     for (Py_ssize_t i = 0; i < group.count; i++) {
         double weight;
         if (get_number(draft->deeper, draft->cursors.items[group.first + i].state, &weight) < 0) {

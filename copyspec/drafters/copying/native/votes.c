@@ -253,6 +253,64 @@ done:
     return result;
 }
 
+/* Where the other way of the fork starts that `cursor` stands at; below 0 where it stands at none, ERROR with an
+ * exception. */
+#define ERROR PY_SSIZE_T_MIN
+static Py_ssize_t
+other_way(const Draft *draft, Cursor cursor)
+{
+    int64_t token;
+    if (cursor.at >= draft->end) {
+        return -1;
+    }
+    if (get_integer(draft->text, cursor.at, &token) < 0) {
+        return ERROR;
+    }
+    if (token >= FORK) {
+        return -1;
+    }
+    if (token <= -draft->end || cursor.at + 1 >= draft->end) {
+        PyErr_Format(PyExc_ValueError, "the fork at %zd leads to %lld; the text has %zd positions", cursor.at,
+                     (long long)token, draft->end);
+        return ERROR;
+    }
+    return (Py_ssize_t)-token;
+}
+
+int
+draft_fork(Draft *draft, Group *group)
+{
+    Py_ssize_t first = 0;
+    for (; first < group->count; first++) {
+        Py_ssize_t way = other_way(draft, draft->cursors.items[group->first + first]);
+        if (way == ERROR) {
+            return -1;
+        }
+        if (way >= 0) {
+            break;
+        }
+    }
+    if (first == group->count) {
+        return 0;
+    }
+    Group forked = {draft->cursors.count, 0};
+    for (Py_ssize_t i = 0; i < group->count; i++) {
+        Cursor cursor = draft->cursors.items[group->first + i];
+        Py_ssize_t way = i < first ? -1 : other_way(draft, cursor);
+        if (way == ERROR) {
+            return -1;
+        }
+        Cursor other = {way, cursor.state};
+        cursor.at += way >= 0;
+        if (ADD(draft->cursors, cursor) < 0 || (way >= 0 && ADD(draft->cursors, other) < 0)) {
+            return -1;
+        }
+    }
+    forked.count = draft->cursors.count - forked.first;
+    *group = forked;
+    return 0;
+}
+
 int
 draft_join(Draft *draft, int64_t token, Group *group)
 {

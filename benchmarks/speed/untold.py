@@ -1,0 +1,87 @@
+"""A model's own edits, asked for in chats: passes and time where the edited text is told, found, and plain.
+
+python -m benchmarks.speed.untold TRANSCRIPTS... --model FOLDER [--rows 20] [--max-new-tokens 160] [--json FILE]
+
+The prompts are those of the recordings, one message each; the outputs are the model's own, and equal in all three
+but for near-ties.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+import copyspec
+from benchmarks.transcripts import (
+    EDIT_TASKS,
+    Transcript,
+    choose_rows,
+    machine,
+    ratio,
+    read_transcripts,
+    write_json,
+)
+from copyspec.engine.engine import Engine
+
+MODES = ("plain", "told", "untold")
+
+
+def measure(engine: Engine, rows: Sequence[Transcript], max_new_tokens: int) -> dict[str, object]:
+    """Tokens a pass and seconds of each mode, over all of `rows`."""
+    tokens, passes, seconds = ({mode: 0.0 for mode in MODES} for _ in range(3))
+    equal = 0
+    for row in rows:
+        messages = [{"role": "user", "content": row.prompt}]
+        outputs = set()
+        for mode in MODES:
+            keywords: dict[str, object] = {"max_new_tokens": max_new_tokens}
+            if mode == "plain":
+                keywords["drafter"] = "none"
+            if mode == "told":
+                keywords["edit_source"] = row.references[0]
+            started = time.perf_counter()
+            result = engine.generate(messages, **keywords)  # type: ignore[call-overload]
+            seconds[mode] += time.perf_counter() - started
+            tokens[mode] += len(result.token_ids)
+            passes[mode] += result.stats.num_calls
+            outputs.add(tuple(result.token_ids))
+        equal += len(outputs) == 1
+    per_pass = {mode: round(ratio(tokens[mode], passes[mode]), 3) for mode in MODES}
+    return {
+        "task": rows[0].task,
+        "rows": len(rows),
+        "equal_outputs": equal,
+        "output_tokens": int(tokens["plain"]),
+        "tokens_per_pass": per_pass,
+        "seconds": {mode: round(seconds[mode], 2) for mode in MODES},
+        "untold_of_told": round(ratio(per_pass["untold"], per_pass["told"]), 3),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.speed.untold", description=__doc__)
+    parser.add_argument("transcripts", nargs="+", help=".jsonl.gz files or folders of them")
+    parser.add_argument("--model", required=True, help="folder or name of a model with a chat template")
+    parser.add_argument("--rows", type=int, default=20, help="prompts of each task (default: 20)")
+    parser.add_argument("--dtype", default="float32", help="in bfloat16 near-ties may fall otherwise in other shapes")
+    parser.add_argument("--max-new-tokens", type=int, default=160)
+    parser.add_argument("--json", default=None, help="where to write the figures")
+    options = parser.parse_args(arguments)
+    rows = [row for row in read_transcripts(options.transcripts) if row.task in EDIT_TASKS and row.references]
+    engine = copyspec.load(options.model, dtype=options.dtype)
+    figures: list[Mapping[str, object]] = []
+    for task in sorted({row.task for row in rows}):
+        found = {
+            row.prompt: row for row in choose_rows([row for row in rows if row.task == task], options.rows, seed=4)
+        }
+        figures.append(measure(engine, list(found.values())[: options.rows], options.max_new_tokens))
+        print(figures[-1], flush=True)
+    if options.json:
+        write_json(options.json, {"machine": machine(), "dtype": options.dtype, "figures": figures})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
