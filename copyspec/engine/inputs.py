@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from copyspec.targets.base import Target
 
 UNKNOWN = -1
-"""Stands in a source for a token that the model does not have. No match and no copy crosses it (`Corpus`)."""
+"""Stands in a source for a token that the model does not have. No match and no copy crosses it (`CopyContext`)."""
 
 
 class PromptTooLongError(ValueError):

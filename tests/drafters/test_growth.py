@@ -23,7 +23,7 @@ from copyspec.budget import Budget
 from copyspec.drafters import CopyDrafter
 from copyspec.drafters.copying import compiled, growth, situations
 from copyspec.drafters.copying import drafter as copying
-from copyspec.drafters.copying.context import Corpus
+from copyspec.drafters.copying.context import CopyContext
 from copyspec.drafters.copying.estimates import Estimates
 from copyspec.drafters.copying.growth import Cursor, Grown
 from copyspec.drafters.predictors.ngrams import NGrams
@@ -57,7 +57,7 @@ def test_compiled_and_in_python_the_same_trees_are_grown(data: st.DataObject, al
     ngrams = data.draw(st.sampled_from([None, LETTERS]))
     grown = []
 
-    def by_both(corpus: Corpus, cursors: list[Cursor], *rest: object) -> Grown:
+    def by_both(corpus: CopyContext, cursors: list[Cursor], *rest: object) -> Grown:
         found, expected = (make(corpus, list(cursors), *rest) for make in (compiled.grow, growth.grow))  # type: ignore[arg-type]
         assert found == expected
         grown.append(found)
@@ -83,7 +83,7 @@ def _accepted(tokens: Sequence[int], parents: Sequence[int], output: Sequence[in
 
 
 def _case() -> Case:
-    corpus, estimates = Corpus([Source([1, 2, 3, 1, 2, ord(" "), ord("a")], "prompt")], eos=7), Estimates()
+    corpus, estimates = CopyContext([Source([1, 2, 3, 1, 2, ord(" "), ord("a")], "prompt")], eos=7), Estimates()
     weights = [estimates.none_at_root, estimates.none_deeper, estimates.language, estimates.common]
     said = [[(3, 100)], estimates.at_root, estimates.deeper, list(estimates.crowds)]
     text = [corpus.tokens, corpus.kinds, corpus.places, corpus.written]
@@ -251,7 +251,7 @@ def test_ids_that_no_key_has_room_for_cut_off_what_comes_before() -> None:
 def test_numbers_below_0_in_a_source_are_borders() -> None:
     """Whatever they are: -2 and -3 stand for other things than tokens in the heap that trees grow from."""
     tokens = [5, -2, -3, 6, -(2**40)] * 4
-    corpus = Corpus([Source(tokens, "reference"), Source([6, 5], "prompt")], eos=7)
+    corpus = CopyContext([Source(tokens, "reference"), Source([6, 5], "prompt")], eos=7)
     assert min(corpus.common) > 0
     assert min(corpus.places) > 0
     tree = CopyDrafter([Source(tokens, "reference"), Source([6, 5], "prompt")], eos=7).propose(Budget(64))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copyspec.budget import Budget
 from copyspec.drafters.copying import growth, situations
-from copyspec.drafters.copying.context import WRITTEN, Corpus
+from copyspec.drafters.copying.context import WRITTEN, CopyContext
 from copyspec.drafters.copying.estimates import Estimates
 from copyspec.drafters.copying.growth import Cursor, Grown
 from copyspec.drafters.predictors.ngrams import KEY_BITS, LEAST, MOST, ORDERS, NGrams
@@ -47,7 +47,7 @@ _TABLES: object = IS_COMPILED and _growth.make_tables(*CONSTANTS)
 
 
 def grow(
-    corpus: Corpus, cursors: list[Cursor], estimates: Estimates, budget: Budget, ngrams: NGrams | None = None
+    corpus: CopyContext, cursors: list[Cursor], estimates: Estimates, budget: Budget, ngrams: NGrams | None = None
 ) -> Grown:
     """The tree of `growth.grow`, to the last bit of its scores, in a tenth of the time where it is compiled."""
     if not _TABLES or (ngrams is not None and ngrams.arrays is None):

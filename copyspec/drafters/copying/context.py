@@ -32,7 +32,7 @@ _DUPLICATE_TOKENS = 8  # a shorter reference found inside a prompt is as likely 
 _make_origin = partial(tuple.__new__, Origin)  # twice as fast as the class itself, and called for every node
 
 
-class Corpus:
+class CopyContext:
     """All that a row may copy from, addressed by position in one list of tokens.
 
     Sources that are copied from to their end are followed by the end of sequence. The last prompt comes

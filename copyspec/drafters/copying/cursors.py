@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
-from copyspec.drafters.copying.context import EDIT, REFERENCE, WRITTEN, Corpus
+from copyspec.drafters.copying.context import EDIT, REFERENCE, WRITTEN, CopyContext
 from copyspec.drafters.copying.followed import INSTRUCTION, WITHIN, Copied, EncoderInput, FoundText, followed_text
 from copyspec.drafters.copying.growth import Cursor, forked
 from copyspec.drafters.copying.situations import (
@@ -38,7 +38,7 @@ RESUME_FOLLOWED_WITHIN = 48  # the same in followed text, which is followed to i
 class Tracker:
     """Where the output stands in the row's sources: suffix matches, edit alignment, copies that broke off."""
 
-    def __init__(self, corpus: Corpus, breaks: Set[int] = frozenset()) -> None:
+    def __init__(self, corpus: CopyContext, breaks: Set[int] = frozenset()) -> None:
         self._corpus, self._breaks = corpus, breaks
         self._followed = followed_text(corpus)
         self._is_begun = False  # whether the output has copied the text that it is said to edit

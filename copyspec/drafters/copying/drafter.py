@@ -7,7 +7,7 @@ from operator import itemgetter
 
 from copyspec.budget import Budget
 from copyspec.drafters.copying.compiled import grow
-from copyspec.drafters.copying.context import Corpus
+from copyspec.drafters.copying.context import CopyContext
 from copyspec.drafters.copying.cursors import Tracker
 from copyspec.drafters.copying.estimates import AT_ROOT, DEEPER, LANGUAGE, Estimates
 from copyspec.drafters.copying.growth import Cursor, Grown, forked
@@ -42,7 +42,7 @@ class CopyDrafter:
         breaks: Set[int] = frozenset(),
     ) -> None:
         self._ngrams = ngrams
-        self._corpus = Corpus(sources, eos, continues_prompt)
+        self._corpus = CopyContext(sources, eos, continues_prompt)
         self._tracker = Tracker(self._corpus, breaks)
         self._estimates = Estimates(found=bool(self._corpus.text_starts))
         self._cursors: list[Cursor] = []

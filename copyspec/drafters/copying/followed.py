@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from copyspec.drafters.copying.alignment import Alignment
-from copyspec.drafters.copying.context import Corpus
+from copyspec.drafters.copying.context import CopyContext
 from copyspec.drafters.copying.growth import Cursor
 from copyspec.drafters.copying.situations import (
     ALIGNED,
@@ -59,7 +59,7 @@ class Followed(ABC):
     """Family of a match by its edit cost above the least."""
     resumed = EDIT_RESUMED
 
-    def __init__(self, corpus: Corpus) -> None:
+    def __init__(self, corpus: CopyContext) -> None:
         self._corpus = corpus
         self.start, self.stop = corpus.followed
         self.alignment: Alignment | None = None
@@ -91,7 +91,7 @@ class Followed(ABC):
 class EditedText(Followed):
     """The text that the caller says is edited."""
 
-    def __init__(self, corpus: Corpus) -> None:
+    def __init__(self, corpus: CopyContext) -> None:
         super().__init__(corpus)
         self.alignment = Alignment(corpus.tokens[self.start : self.stop])
         self.holds = True
@@ -109,7 +109,7 @@ class EditedText(Followed):
 class EncoderInput(Followed):
     """The text that an encoder reads, which may be one to edit or not: the cost of the alignment says so."""
 
-    def __init__(self, corpus: Corpus) -> None:
+    def __init__(self, corpus: CopyContext) -> None:
         super().__init__(corpus)
         self.alignment = Alignment(corpus.tokens[self.start : self.stop], free=INSTRUCTION)
         self.holds = True
@@ -135,7 +135,7 @@ class FoundText(Followed):
     by_excess = (FOLLOWED, FOLLOWED_1, FOLLOWED_3, FOLLOWED_3)
     resumed = FOLLOWED_RESUMED
 
-    def __init__(self, corpus: Corpus) -> None:
+    def __init__(self, corpus: CopyContext) -> None:
         super().__init__(corpus)
         self._is_begun = False
         self._written = self._in_order = 0  # tokens since it was found, and those of them that were copied in order
@@ -181,7 +181,7 @@ class FoundText(Followed):
         self._written = self._in_order = CREDIT if self._is_begun else 0
 
 
-def followed_text(corpus: Corpus) -> Followed:
+def followed_text(corpus: CopyContext) -> Followed:
     """What the output of a row may follow."""
     if not corpus.followed[0]:
         return FoundText(corpus)

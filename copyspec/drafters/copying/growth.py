@@ -9,7 +9,7 @@ from math import inf
 from typing import Any
 
 from copyspec.budget import Budget
-from copyspec.drafters.copying.context import WRITTEN, Corpus
+from copyspec.drafters.copying.context import WRITTEN, CopyContext
 from copyspec.drafters.copying.estimates import Estimates
 from copyspec.drafters.copying.situations import COUNT, CROWD_ROW, FAR_BY_KIND, FOLLOWING, LENGTH, STRIDE, crowd_columns
 from copyspec.drafters.predictors.base import Words
@@ -60,7 +60,7 @@ heaviest. A list, for weights are added in place."""
 
 
 def grow(
-    corpus: Corpus, cursors: list[Cursor], estimates: Estimates, budget: Budget, ngrams: NGrams | None = None
+    corpus: CopyContext, cursors: list[Cursor], estimates: Estimates, budget: Budget, ngrams: NGrams | None = None
 ) -> Grown:
     """The most likely nodes, best first, until the budget is full or no further node can pay for its cost.
 
@@ -125,7 +125,7 @@ def grow(
     return grown
 
 
-def _check(corpus: Corpus, cursors: list[Cursor], estimates: Estimates, budget: Budget) -> None:
+def _check(corpus: CopyContext, cursors: list[Cursor], estimates: Estimates, budget: Budget) -> None:
     """Raises ValueError for arguments that no tree can grow from, as the compiled module does."""
     for none in (estimates.none_at_root, estimates.none_deeper):
         if not 0.0 < none < inf:
@@ -175,7 +175,7 @@ def forked(text: list[int], cursors: list[Cursor]) -> list[Cursor]:
     return found
 
 
-def join(corpus: Corpus, token: int, group: list[Cursor]) -> None:
+def join(corpus: CopyContext, token: int, group: list[Cursor]) -> None:
     """Adds to a node's cursors the places that agree with the drafted path by its last token only."""
     seen = {position for position, _ in group}
     seen.add(len(corpus.tokens))
@@ -189,7 +189,7 @@ def join(corpus: Corpus, token: int, group: list[Cursor]) -> None:
 
 
 def roots(
-    corpus: Corpus, cursors: list[Cursor], estimates: Estimates, grown: Grown, ngrams: NGrams | None
+    corpus: CopyContext, cursors: list[Cursor], estimates: Estimates, grown: Grown, ngrams: NGrams | None
 ) -> tuple[list[_Entry], float]:
     """The heap to grow from: what the cursors say comes next, the tokens that come often, and the language's. And the
     weight of all of it, with that of none being right."""
@@ -216,7 +216,7 @@ def roots(
 
 
 def children(
-    corpus: Corpus,
+    corpus: CopyContext,
     cursors: list[Cursor],
     estimates: Estimates,
     grown: Grown,
@@ -267,7 +267,9 @@ def _context(grown: Grown, node: int) -> int:
     return (grown.context << shift | key) & KEY_MASK
 
 
-def _vote(corpus: Corpus, cursors: list[Cursor], estimates: Estimates, grown: Grown, node: int) -> dict[int, _Vote]:
+def _vote(
+    corpus: CopyContext, cursors: list[Cursor], estimates: Estimates, grown: Grown, node: int
+) -> dict[int, _Vote]:
     """What the cursors after `node` say comes next, by token. Cursors at a border say nothing."""
     if not cursors:
         return {}

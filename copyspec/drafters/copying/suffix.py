@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from copyspec.drafters.copying.context import Corpus
+from copyspec.drafters.copying.context import CopyContext
 
 LONGEST = 16
 """Matches are measured up to this length: a longer one is no more certain."""
@@ -12,7 +12,7 @@ RECENT = 32  # occurrences kept of each match length, the latest ones, where the
 MANY = 4096  # occurrences looked at, the latest ones: bounds the time where one token fills the text
 
 
-def matches(corpus: Corpus) -> list[tuple[int, int]]:
+def matches(corpus: CopyContext) -> list[tuple[int, int]]:
     """(position, length) of every earlier occurrence of the text's last token: what stands at `position` followed
     there, after `length` tokens (at most LONGEST) that equal the text's end. Of very many, the longest and latest.
     """
@@ -50,7 +50,7 @@ def _measure(tokens: list[int], places: list[int], end: int, known: int, found: 
         found.append((place, length))
 
 
-def _narrow(corpus: Corpus, last: int, found: list[tuple[int, int]]) -> None:
+def _narrow(corpus: CopyContext, last: int, found: list[tuple[int, int]]) -> None:
     """Lengths of many places at once: all that match one token more, until few are left."""
     tokens, array = corpus.tokens, corpus.array
     end = len(tokens)
