@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from copyspec.engine.feed import Input
     from copyspec.engine.output_cache import OutputCache
     from copyspec.engine.results import Chunk, Comparison, Difference, Place, Result, Span, Stats
+    from copyspec.integrations.transformers.hf import hf
     from copyspec.models.loading import LoadError
     from copyspec.targets.base import UnsupportedModelError
     from copyspec.tree import DraftTree
@@ -43,6 +44,7 @@ __all__ = [
     "compare",
     "configure",
     "generate",
+    "hf",
     "load",
     "references",
     "unload",
@@ -56,6 +58,7 @@ _EXPORTS = {
     "compare": "copyspec.api",
     "configure": "copyspec.api",
     "generate": "copyspec.api",
+    "hf": "copyspec.integrations.transformers.hf",
     "load": "copyspec.api",
     "references": "copyspec.api",
     "unload": "copyspec.api",

@@ -18,7 +18,7 @@ from copyspec.models.loading import BUNDLED
 from docs import update
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 needs_default_model = pytest.mark.skipif(
     not (BUNDLED / "config.json").exists(), reason="the bundled model is not in this checkout"

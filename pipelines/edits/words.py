@@ -59,6 +59,8 @@ def words(text: str, tolerance: Tolerance, hidden: Sequence[tuple[int, int]] = (
 
 
 def _blanked(text: str, hidden: Sequence[tuple[int, int]]) -> str:
+    if not hidden:
+        return text
     pieces, at = [], 0
     for start, end in hidden:
         pieces += [text[at:start], " " * (end - start)]

@@ -1,0 +1,1 @@
+"""copyspec inside other engines, beside what those engines have themselves."""

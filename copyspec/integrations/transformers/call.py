@@ -1,0 +1,151 @@
+"""What `model.generate` hands to its decoding loop, as rows that copyspec can decode, or a clear error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from transformers import Cache, EncoderDecoderCache, EosTokenCriteria, MaxLengthCriteria
+
+from copyspec.checks import shown
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig, PreTrainedModel, StoppingCriteriaList
+
+REFUSED: Mapping[str, tuple[tuple[object, ...], str]] = {
+    "num_beams": ((None, 1), "copyspec decodes with one beam; leave it out"),
+    "num_beam_groups": ((None, 1), "copyspec decodes with one beam; leave it out"),
+    "constraints": ((None,), "copyspec decodes with one beam; leave it out"),
+    "force_words_ids": ((None,), "copyspec decodes with one beam; leave it out"),
+    "penalty_alpha": ((None, 0, 0.0), "contrastive search looks at other scores; leave it out"),
+    "dola_layers": ((None,), "DoLa looks at other scores; leave it out"),
+    "guidance_scale": ((None, 1, 1.0), "guidance runs the model a second time for each token; leave it out"),
+    "prompt_lookup_num_tokens": ((None,), "copyspec drafts itself; leave it out, or leave out custom_generate"),
+    "assistant_early_exit": ((None,), "write draft_model='layers:N' instead"),
+    "use_mtp": ((None, False), "copyspec drafts itself; leave it out, or leave out custom_generate"),
+    "speculation_type": ((None,), "copyspec drafts itself; leave it out, or leave out custom_generate"),
+}
+"""Options of the generation config: the values that ask for nothing, and the way out for all others."""
+
+HARMLESS = frozenset(
+    {"attention_mask", "position_ids", "use_cache", "logits_to_keep", "cache_position", "encoder_outputs"}
+    | {"decoder_attention_mask", "synced_gpus", "streamer", "return_dict", "output_router_logits"}
+)
+"""Model arguments that `generate` makes of the tokens, or that change no token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of one call. For encoder-decoder models `prompts` are the encoder's."""
+
+    ids: torch.Tensor
+    """The decoder's tokens with their padding, [rows, width]: what processors and criteria see."""
+    prompts: Sequence[Sequence[int]]  # without padding, one for each `samples` rows
+    samples: int
+    max_new_tokens: int
+    eos: frozenset[int]
+    pad: int
+
+
+def read_rows(
+    model: PreTrainedModel,
+    ids: torch.Tensor,
+    inputs: torch.Tensor | None,
+    config: GenerationConfig,
+    criteria: StoppingCriteriaList,
+    arguments: Mapping[str, object],
+) -> Rows:
+    """`ids`: the decoder's, [rows, width]; `inputs`: the model's main input. Raises ValueError or TypeError for what
+    copyspec does not do, before anything is decoded."""
+    refuse_options(config)
+    refuse_arguments(arguments)
+    samples = config.num_return_sequences or 1
+    if model.config.is_encoder_decoder:
+        prompts = _encoder_prompts(inputs, arguments)
+        if ids.shape[1] != 1:
+            raise ValueError(
+                f"decoder_input_ids of {ids.shape[1]} tokens: copyspec begins outputs with the decoder's start token"
+            )
+    else:
+        prompts = _prompts(ids[::samples], arguments)
+        _check_positions(ids, arguments)
+    limit = criteria.max_length
+    eos = frozenset(token for each in criteria if isinstance(each, EosTokenCriteria) for token in _tokens(each))
+    pad = getattr(config, "_pad_token_tensor", config.pad_token_id)
+    if pad is None and len(ids) > 1 and any(not isinstance(each, MaxLengthCriteria) for each in criteria):
+        raise ValueError("rows may end at different lengths, and no token fills them up; give pad_token_id=")
+    if limit is None:
+        raise ValueError("no length ends the output; give max_new_tokens=")
+    return Rows(ids, prompts, samples, limit - ids.shape[1], eos, 0 if pad is None else int(pad))
+
+
+def refuse_options(config: GenerationConfig) -> None:
+    """Raises ValueError for an option of generation that copyspec does not know."""
+    for name, (neutral, instead) in REFUSED.items():
+        value = getattr(config, name, None)
+        if value not in neutral:
+            raise ValueError(f"{name}={value!r} cannot be combined with custom_generate=copyspec.hf: {instead}")
+    if config.cache_implementation == "quantized":
+        raise ValueError("cache_implementation='quantized' changes the output, and copyspec has a cache of its own")
+    if config.return_dict_in_generate:
+        for name in ("output_attentions", "output_hidden_states"):
+            if getattr(config, name):
+                raise ValueError(f"{name}=True: a pass over drafts has none for each token; leave out custom_generate")
+
+
+def refuse_arguments(arguments: Mapping[str, object]) -> None:
+    """Raises ValueError for a model argument that copyspec would not hand on."""
+    for name, value in arguments.items():
+        if name in HARMLESS or value is None or value is False:
+            continue
+        if name == "token_type_ids" and isinstance(value, torch.Tensor) and not bool(value.any()):
+            continue
+        if isinstance(value, Cache):  # `generate` makes an empty one
+            cache = value.self_attention_cache if isinstance(value, EncoderDecoderCache) else value
+            if any(getattr(layer, "is_initialized", False) for layer in cache.layers):
+                raise ValueError(f"{name} holds tokens; copyspec begins with an empty cache: leave it out")
+            continue
+        raise ValueError(f"copyspec does not hand {name} to the model (got {shown(value)}); leave out custom_generate")
+
+
+def _prompts(ids: torch.Tensor, arguments: Mapping[str, object]) -> list[list[int]]:
+    mask = arguments.get("attention_mask")
+    if not isinstance(mask, torch.Tensor):
+        return _lists(ids)
+    mask = mask[:: len(mask) // len(ids)].bool()
+    for row in (~mask[:, -1]).nonzero().flatten().tolist():
+        raise ValueError(f"row {row} is padded on the right: tokenize with padding_side='left'")
+    return [tokens[keep].tolist() for tokens, keep in zip(ids, mask.to(ids.device), strict=True)]
+
+
+def _encoder_prompts(inputs: torch.Tensor | None, arguments: Mapping[str, object]) -> list[list[int]]:
+    if inputs is None or inputs.dim() != 2 or inputs.is_floating_point():
+        raise TypeError("copyspec decodes from token ids: give input_ids=")
+    mask = arguments.get("attention_mask")
+    if not isinstance(mask, torch.Tensor):
+        return _lists(inputs)
+    mask = mask[:: len(mask) // len(inputs)].bool().to(inputs.device)  # expanded by num_return_sequences, unlike inputs
+    return [tokens[keep].tolist() for tokens, keep in zip(inputs, mask, strict=True)]
+
+
+def _check_positions(ids: torch.Tensor, arguments: Mapping[str, object]) -> None:
+    """Raises ValueError for positions other than those of the unmasked tokens, counted from 0."""
+    given, mask = arguments.get("position_ids"), arguments.get("attention_mask")
+    if not isinstance(given, torch.Tensor) or given.dim() != 2:
+        return
+    kept = mask.long() if isinstance(mask, torch.Tensor) else torch.ones_like(ids)
+    expected = kept.cumsum(-1) - 1
+    if given.shape[1] != ids.shape[1] or bool(((given != expected) & kept.bool()).any()):
+        raise ValueError("copyspec counts positions from the first unmasked token; leave position_ids out")
+
+
+def _tokens(criterion: EosTokenCriteria) -> list[int]:
+    tokens: list[int] = torch.as_tensor(criterion.eos_token_id).flatten().tolist()
+    return tokens
+
+
+def _lists(ids: torch.Tensor) -> list[list[int]]:
+    rows: list[list[int]] = ids.tolist()
+    return rows

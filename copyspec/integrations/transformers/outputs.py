@@ -1,0 +1,69 @@
+"""What `model.generate` gives back, and its streamer, from rows that end and advance at different steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import torch
+from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
+
+from copyspec.engine.results import Result
+from copyspec.integrations.transformers.rows import Record
+
+if TYPE_CHECKING:
+    from transformers.generation.streamers import BaseStreamer
+
+
+@dataclass
+class CopiedDecoderOnlyOutput(GenerateDecoderOnlyOutput):
+    """As `generate` gives it, without attentions, hidden states and cache; and copyspec's results, row by row."""
+
+    results: list[Result] | None = None
+
+
+@dataclass
+class CopiedEncoderDecoderOutput(GenerateEncoderDecoderOutput):
+    """As `generate` gives it, without attentions, hidden states and cache; and copyspec's results, row by row."""
+
+    results: list[Result] | None = None
+
+
+class Columns:
+    """Tells a streamer the tokens of all rows, [rows], as `generate` does: column by column, ended rows padded."""
+
+    def __init__(self, streamer: BaseStreamer, rows: int, pad: int) -> None:
+        self._streamer, self._pad = streamer, pad
+        self._waiting: list[list[int]] = [[] for _ in range(rows)]
+        self._ended = [False] * rows
+
+    def push(self, row: int, tokens: Sequence[int], *, ended: bool) -> None:
+        """The tokens that a step added to a row."""
+        self._waiting[row].extend(tokens)
+        self._ended[row] = ended
+
+    def flush(self) -> None:
+        """Tells the columns that no row keeps waiting."""
+        while any(self._waiting) and all(w or e for w, e in zip(self._waiting, self._ended, strict=True)):
+            column = [waiting.pop(0) if waiting else self._pad for waiting in self._waiting]
+            self._streamer.put(torch.tensor(column))  # type: ignore[no-untyped-call]
+
+
+def sequences(ids: torch.Tensor, outputs: Sequence[Sequence[int]], pad: int) -> torch.LongTensor:
+    """`ids`, [rows, width], and behind them each row's output, filled up with `pad`."""
+    longest = max(map(len, outputs))
+    filled = [[*output, *[pad] * (longest - len(output))] for output in outputs]
+    return cast("torch.LongTensor", torch.cat([ids, torch.tensor(filled, dtype=ids.dtype, device=ids.device)], dim=1))
+
+
+def stacked(records: Sequence[Record] | None) -> tuple[torch.Tensor] | None:
+    """The scores of each step, [rows, V]: zeros for rows that had ended. transformers' types have one step."""
+    if records is None:
+        return None
+    zeros = torch.zeros_like(records[0].scores[0])
+    steps = range(max(len(record.scores) for record in records))
+    found = (
+        torch.stack([each.scores[step] if step < len(each.scores) else zeros for each in records]) for step in steps
+    )
+    return cast("tuple[torch.Tensor]", tuple(found))

@@ -1,0 +1,128 @@
+"""OpenAI's `prediction`, and copyspec's `edit_source` and `references`, in HTTP bodies sent to a vLLM server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from copyspec.integrations.vllm.parameters import EDIT_SOURCE, REFERENCES, joined, texts
+from copyspec.text.codec import Codec
+
+logger = logging.getLogger(__name__)
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
+FIELDS = ("prediction", "edit_source", "references")
+
+
+class Prediction:
+    """ASGI middleware: `vllm serve MODEL --middleware copyspec.integrations.vllm.Prediction`.
+
+    It moves the three fields into `vllm_xargs`, as token ids where the server's tokenizer is found: nothing is encoded
+    while a batch waits. Wrong values are answered with 400. Other requests go through as they are.
+    """
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._codec: Codec | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("type") != "http" or scope.get("method") != "POST" or not str(scope["path"]).endswith(PATHS):
+            await self._app(scope, receive, send)
+            return
+        body, ended = await _read(receive)
+        if ended is not None:  # the client has gone
+            return
+        try:
+            changed = await self._rewrite(scope, body)
+        except (TypeError, ValueError) as error:
+            await _refuse(send, str(error))
+            return
+        await self._app(_with_length(scope, len(changed)), _Replay(changed, receive), send)
+
+    async def _rewrite(self, scope: Scope, body: bytes) -> bytes:
+        """The body as vLLM takes it. Raises TypeError or ValueError for values that are none."""
+        try:
+            request = json.loads(body)
+        except ValueError:
+            return body  # vLLM says what is wrong with it
+        if not isinstance(request, dict) or not any(request.get(field) is not None for field in FIELDS):
+            return body
+        given = {field: request.pop(field, None) for field in FIELDS}
+        found = texts(given["edit_source"], given["references"], given["prediction"])
+        xargs = request.get("vllm_xargs") or {}
+        if not isinstance(xargs, dict):
+            return body
+        if codec := self._find_codec(scope):
+            found = await asyncio.to_thread(_encoded, codec, found)
+        elif REFERENCES in found and not all(isinstance(each, str) for each in found[REFERENCES]):
+            raise ValueError("references of token ids need the server's tokenizer, which was not found; give texts")
+        request["vllm_xargs"] = {**xargs, **found}
+        return json.dumps(request).encode()
+
+    def _find_codec(self, scope: Scope) -> Codec | None:
+        """By the server's own tokenizer; None where this version of vLLM keeps it elsewhere."""
+        if self._codec is None:
+            engine = getattr(getattr(scope.get("app"), "state", None), "engine_client", None)
+            tokenizer = getattr(getattr(engine, "renderer", None), "tokenizer", None)
+            if tokenizer is not None:
+                try:
+                    self._codec = Codec(tokenizer)
+                except Exception:  # of tokenizers that are none of transformers'
+                    logger.debug("the server's tokenizer cannot be used here", exc_info=True)
+        return self._codec
+
+
+class _Replay:
+    """A body that was read already, then whatever else the client says: that it has gone, for one."""
+
+    def __init__(self, body: bytes, receive: Receive) -> None:
+        self._message: Message | None = {"type": "http.request", "body": body, "more_body": False}
+        self._receive = receive
+
+    async def __call__(self) -> Message:
+        message, self._message = self._message, None
+        return message if message is not None else await self._receive()
+
+
+def _encoded(codec: Codec, found: dict[str, Any]) -> dict[str, Any]:
+    """The texts as token ids, after a space: in most chats what stands before an output counts as one."""
+
+    def ids(text: Any) -> list[int]:
+        return codec.encode_copy(text, " ").ids if isinstance(text, str) else list(text)
+
+    encoded: dict[str, Any] = {EDIT_SOURCE: ids(found[EDIT_SOURCE])} if EDIT_SOURCE in found else {}
+    return encoded | ({REFERENCES: joined([ids(each) for each in found[REFERENCES]])} if REFERENCES in found else {})
+
+
+async def _read(receive: Receive) -> tuple[bytes, Message | None]:
+    """The whole body, or the message that ended it."""
+    parts: list[bytes] = []
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return b"", message
+        parts.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return b"".join(parts), None
+
+
+def _with_length(scope: Scope, length: int) -> Scope:
+    headers = [(name, value) for name, value in scope.get("headers", ()) if name.lower() != b"content-length"]
+    return {**scope, "headers": [*headers, (b"content-length", str(length).encode())]}
+
+
+async def _refuse(send: Send, message: str) -> None:
+    error = {"message": message, "type": "BadRequestError", "param": None, "code": 400}
+    body = json.dumps({"error": error}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 400, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

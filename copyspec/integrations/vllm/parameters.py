@@ -1,0 +1,97 @@
+"""What a request brings to copy from, in the field that vLLM hands through untouched."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from copyspec.checks import check_whole, shown
+from copyspec.text.references import Reference, parse_edits, parse_prediction, parse_references
+
+EDIT_SOURCE = "copyspec_edit_source"
+REFERENCES = "copyspec_references"
+"""Names in `SamplingParams.extra_args`, and in `vllm_xargs` of HTTP bodies."""
+
+SEPARATOR = -1
+"""Between references in one list of token ids, the only list of them that `vllm_xargs` takes: no copy crosses it."""
+
+MAX_SPECULATIVE_TOKENS = 128  # vLLM's own limit
+
+Text = str | Sequence[int]
+
+
+class HasExtraArgs(Protocol):
+    """`vllm.SamplingParams`, as far as it is needed here."""
+
+    extra_args: dict[str, Any] | None
+
+
+Params = TypeVar("Params", bound=HasExtraArgs)
+
+
+def config(num_speculative_tokens: int = 16) -> dict[str, object]:
+    """`speculative_config` of an engine that drafts with copyspec, at most so many tokens a step and request."""
+    check_whole("num_speculative_tokens", num_speculative_tokens, low=1, high=MAX_SPECULATIVE_TOKENS)
+    return {"model": "copyspec.integrations.vllm.Proposer", "num_speculative_tokens": num_speculative_tokens}
+
+
+def copying(
+    params: Params, *, edit_source: object = None, references: object = None, prediction: object = None
+) -> Params:
+    """A copy of `params` for a request that may copy from these texts; the model is not shown them.
+
+    They are those of `copyspec.generate` for one prompt: `edit_source`, the text being edited; `references`, a text, a
+    document, token ids, or a list of those; `prediction`, the expected output as a str or in OpenAI's shape. Raises
+    TypeError or ValueError for anything else.
+    """
+    extra_args = getattr(params, "extra_args", None)
+    if not hasattr(params, "extra_args") or not (extra_args is None or isinstance(extra_args, dict)):
+        raise TypeError(f"params must be vllm.SamplingParams; got {shown(params)}")
+    clone = getattr(params, "clone", None)
+    copied: Params = clone() if callable(clone) else copy.deepcopy(params)
+    copied.extra_args = {**(extra_args or {}), **texts(edit_source, references, prediction)}
+    return copied
+
+
+def texts(edit_source: object = None, references: object = None, prediction: object = None) -> dict[str, Any]:
+    """The same as entries of `extra_args`. What is expected is followed like a text being edited, if there is none."""
+    expected = [_plain(each) for each in parse_prediction(prediction)]
+    edits = [_plain(each) for each in parse_edits(edit_source, 1) if each is not None] or expected[:1]
+    others = [_plain(each) for each in parse_references(references, 1)[0]] + (expected if edits != expected else [])
+    found: dict[str, Any] = {EDIT_SOURCE: edits[0]} if edits else {}
+    return found | ({REFERENCES: others} if others else {})
+
+
+def read_texts(extra_args: Mapping[str, Any] | None) -> tuple[Text | None, list[Text]]:
+    """The edit source and the references of a request. Raises TypeError for what is none: HTTP bodies may hold
+    anything under these names."""
+    given = extra_args or {}
+    edit, references = given.get(EDIT_SOURCE), given.get(REFERENCES)
+    if edit is not None and not _is_text(edit):
+        raise TypeError(f"{EDIT_SOURCE} must be a str or token ids; got {shown(edit)}")
+    if references is None:
+        references = []
+    elif _is_text(references):
+        references = [references]
+    if not isinstance(references, (list, tuple)) or not all(map(_is_text, references)):
+        raise TypeError(f"{REFERENCES} must be a str, token ids, or a list of those; got {shown(references)}")
+    return edit or None, [each for each in references if each]
+
+
+def joined(references: Sequence[Sequence[int]]) -> list[int]:
+    """References as one list of ids."""
+    ids: list[int] = []
+    for each in references:
+        ids += [SEPARATOR, *each] if ids else each
+    return ids
+
+
+def _is_text(value: object) -> bool:
+    if isinstance(value, str):
+        return True
+    return isinstance(value, (list, tuple)) and bool(value) and all(type(token) is int for token in value)
+
+
+def _plain(reference: Reference) -> Any:
+    return list(reference.ids or ()) if reference.text is None else reference.text

@@ -1,0 +1,213 @@
+"""The proposer that vLLM makes by name: `speculative_config={"model": "copyspec.integrations.vllm.Proposer", ...}`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from copyspec.budget import Budget
+from copyspec.integrations.vllm import runner as runners
+from copyspec.integrations.vllm.costs import LEAST_SCORE, Calibration, Chain, StepCosts, cut
+from copyspec.integrations.vllm.rows import Row, RowMaker
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+logger = logging.getLogger(__name__)
+
+NODES_PER_TOKEN = 4
+"""Nodes that are grown for each token of the longest chain: vLLM verifies chains alone, and the drafter weighs what
+may stand beside them before it knows which is likeliest."""
+
+NOTHING: Chain = ((), ())
+
+
+class Proposer:
+    """Drafts by copying, for vLLM's runner. It follows each request by its id, and forgets it when vLLM does.
+
+    `additional_config={"copyspec": {"adaptive": False}}` of the engine drafts without regard to what steps cost.
+    """
+
+    def __init__(self, vllm_config: Any) -> None:
+        speculative, model = vllm_config.speculative_config, vllm_config.model_config
+        self._most = int(speculative.num_speculative_tokens)
+        self._max_length = int(model.max_model_len)
+        self._maker = _row_maker(model)
+        self._adaptive = _adaptive(vllm_config)
+        self._budget = Budget(NODES_PER_TOKEN * self._most)
+        self._costs = StepCosts()
+        self._calibration = Calibration()
+        self._verified: list[tuple[Sequence[float], int]] = []  # drafts of the step before, and how much was accepted
+        self._runner: Any | None = None
+        self._drafts_sampled = True
+        self._rows: dict[object, Row] = {}
+        self._last: tuple[int, int, float] | None = None  # rows, draft tokens and start of a step that decodes alone
+        self._told = False
+        runners.check_version()
+
+    def load_model(self, *args: object, **kwargs: object) -> None:
+        """vLLM's runner calls it once: there is no model to load, but a runner to find."""
+        self._runner = runners.find_runner()
+        self._drafts_sampled = runners.mend_sampler()
+        if self._runner is None:
+            logger.warning(
+                "vLLM's model runner was not found: copyspec drafts from prompts and outputs alone; edit_source and "
+                "references of requests are ignored, and so is min_tokens"
+            )
+        else:
+            runners.limit_rows_alone(self._runner)
+        if not self._drafts_sampled:
+            logger.warning("vLLM's sampler loses its parameters beside drafts on this platform: nothing is drafted")
+
+    @property
+    def num_rows(self) -> int:
+        """Requests that are followed."""
+        return len(self._rows)
+
+    def propose(
+        self,
+        sampled_token_ids: Sequence[Sequence[int]],
+        num_tokens_no_spec: NDArray[np.int32],
+        token_ids_cpu: NDArray[np.int32],
+        slot_mappings: object = None,
+    ) -> list[list[int]]:
+        """Draft tokens of each row, as many as pay. An error here would end the engine: it is logged, once."""
+        started = perf_counter()
+        decoding = all(sampled_token_ids)  # a row without a token has more of its prompt to read
+        if self._last is not None and decoding and self._last[0] == len(sampled_token_ids):
+            rows, drafted, since = self._last
+            self._costs.observe(rows + drafted, max(started - since, 1e-6))
+        self._verified.clear()
+        followed = [
+            self._followed(slot, sampled, num_tokens_no_spec, token_ids_cpu)
+            for slot, sampled in enumerate(sampled_token_ids)
+        ]
+        if self._verified:
+            self._calibration.observe(self._verified)
+        budget = self._step_budget(len(followed))
+        chains = [NOTHING if row is None else self._chain(row, budget) for row in followed]
+        self._forget_ended(len(followed))
+        drafts = self._chosen(chains, [row is not None and row.repeats for row in followed])
+        for row, (_, scores), draft in zip(followed, chains, drafts, strict=True):
+            if row is not None:
+                row.drafted = scores[: len(draft)]
+        self._last = (len(drafts), sum(map(len, drafts)), perf_counter()) if decoding else None
+        return drafts
+
+    def _chosen(self, chains: Sequence[Chain], repeats: Sequence[bool]) -> list[list[int]]:
+        """The drafts of a step: those that pay, and all of rows that must repeat."""
+        if not self._adaptive:
+            return cut(chains, LEAST_SCORE)
+        priced = [
+            NOTHING if fixed else (tokens, self._calibration.apply(scores))
+            for (tokens, scores), fixed in zip(chains, repeats, strict=True)
+        ]
+        drafts = self._costs.fit(priced)
+        if not any(repeats):
+            return drafts
+        every = cut(chains, LEAST_SCORE)
+        return [every[slot] if fixed else drafts[slot] for slot, fixed in enumerate(repeats)]
+
+    def _step_budget(self, rows: int) -> Budget:
+        """Nodes of a row's tree, and what one costs: what cannot pay is not grown."""
+        if not self._adaptive:
+            return self._budget
+        nodes = self._budget.max_nodes
+        slope = self._calibration.undo(min(rows * self._costs.slope(rows), 1.0))  # of a row's share
+        return Budget(nodes, [1.0 + slope * n for n in range(nodes + 1)])
+
+    def _followed(
+        self, slot: int, sampled: Sequence[int], totals: NDArray[np.int32], tokens: NDArray[np.int32]
+    ) -> Row | None:
+        """The row in `slot`, which knows its tokens; None where nothing is to be drafted."""
+        if not sampled or not self._drafts_sampled:
+            return None
+        try:
+            total = int(totals[slot])
+            row = self._row(slot, len(sampled), total, tokens[slot])
+            if row.drafted:
+                self._verified.append((row.drafted, min(len(sampled) - 1, len(row.drafted))))
+                row.drafted = ()
+            row.follow(tokens[slot, row.length : total].tolist())
+            return row
+        except Exception:
+            self._tell_failure()
+            return None
+
+    def _chain(self, row: Row, budget: Budget) -> Chain:
+        """The likeliest continuation of a row."""
+        room = row.room(min(self._most, self._max_length - row.length - 1))
+        if room <= 0:
+            return NOTHING
+        try:
+            tree = row.drafter.propose(self._budget if row.repeats else budget).first_chain()
+        except Exception:
+            self._tell_failure()
+            return NOTHING
+        return tree.tokens[:room], tree.scores[:room]
+
+    def _row(self, slot: int, sampled: int, total: int, tokens: NDArray[np.int32]) -> Row:
+        if self._runner is None:
+            return self._row_by_tokens(slot, sampled, total, tokens)
+        key = self._runner.input_batch.req_ids[slot]  # looked up each time: the runner makes its batch anew
+        request = self._runner.requests[key]
+        row = self._rows.get(key)
+        if row is None or row.request is not request or row.length > total:  # an id may come again
+            length = int(request.num_prompt_tokens)
+            prompt = request.prompt_token_ids
+            prompt = tokens[:length].tolist() if prompt is None else list(prompt)
+            row = self._rows[key] = self._maker.make(request, prompt, request.sampling_params)
+        return row
+
+    def _row_by_tokens(self, slot: int, sampled: int, total: int, tokens: NDArray[np.int32]) -> Row:
+        """Without a runner: the row that was in this slot before, if its tokens are still there."""
+        row = self._rows.get(slot)
+        start = tuple(tokens[:4].tolist())
+        if row is None or row.request != start or row.length != total - sampled or not _agrees(row, tokens):
+            row = self._rows[slot] = self._maker.make(start, tokens[: total - sampled].tolist())
+        return row
+
+    def _forget_ended(self, rows: int) -> None:
+        """Lets go of requests that vLLM does not know any more: ended or aborted."""
+        if self._runner is None:
+            for slot in [slot for slot in self._rows if isinstance(slot, int) and slot >= rows]:
+                del self._rows[slot]
+            return
+        requests = self._runner.requests
+        if len(self._rows) > len(requests) or any(key not in requests for key in self._rows):
+            self._rows = {key: row for key, row in self._rows.items() if key in requests}
+
+    def _tell_failure(self) -> None:
+        if not self._told:
+            self._told = True
+            logger.exception("drafting failed for a request, which goes on without drafts; told once")
+
+
+def _agrees(row: Row, tokens: NDArray[np.int32]) -> bool:
+    return row.seen == 0 or int(tokens[row.length - 1]) == row.last
+
+
+def _adaptive(vllm_config: Any) -> bool:
+    additional = getattr(vllm_config, "additional_config", None)
+    own = additional.get("copyspec", {}) if isinstance(additional, dict) else {}
+    unknown = sorted(set(own) - {"adaptive"}) if isinstance(own, dict) else [repr(own)]
+    if unknown or not isinstance(own.get("adaptive", True), bool):
+        raise ValueError(f"additional_config['copyspec'] may hold 'adaptive', True or False; got {own!r}")
+    return bool(own.get("adaptive", True))
+
+
+def _row_maker(model: Any) -> RowMaker:
+    from vllm.tokenizers import cached_tokenizer_from_config
+
+    from copyspec.engine.language import Language
+    from copyspec.text.codec import Codec
+
+    tokenizer = cached_tokenizer_from_config(model)
+    codec, vocab_size = Codec(tokenizer), int(model.get_vocab_size())
+    eos = (model.try_get_generation_config() or {}).get("eos_token_id")
+    eos = tokenizer.eos_token_id if eos is None else eos
+    ends = [eos] if isinstance(eos, int) else list(eos or [])
+    return RowMaker(codec, vocab_size, ends, Language(codec, vocab_size).ngrams)

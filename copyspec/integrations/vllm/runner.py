@@ -1,0 +1,90 @@
+"""Where the plug-in leaves vLLM's public interface: finding the model runner, and what has to be put right there.
+
+vLLM tells a proposer the tokens of each row, and neither whose row it is nor what its request asked for. The runner
+knows; it makes the proposer and calls its `load_model`, and there it is found.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from types import FrameType
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+TESTED = ("0.32",)
+"""Versions of vLLM that the tests of this plug-in ran with."""
+
+NO_LIMIT = 1 << 30
+
+
+def find_runner() -> Any | None:
+    """The model runner that is calling, from its `load_model`; None where no such object is found."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        found = frame.f_locals.get("self")
+        if found is not None and hasattr(found, "input_batch") and isinstance(getattr(found, "requests", None), dict):
+            return found
+        frame = frame.f_back
+    return None
+
+
+def limit_rows_alone(runner: Any) -> None:
+    """The proposer limits each row by the model's context itself.
+
+    vLLM stops drafting for all rows, and verifies zeros in the place of drafts, once a single row comes within a draft
+    of the model's context.
+    """
+    if hasattr(runner, "effective_drafter_max_model_len"):
+        runner.effective_drafter_max_model_len = NO_LIMIT
+
+
+def mend_sampler() -> bool:
+    """Whether sampled rows can be verified; puts right what makes them wrong.
+
+    vLLM's CPU build (0.32) spreads temperature, top-k and top-p over the draft tokens by an operator that writes into a
+    copy: what is read afterwards is uninitialised memory, and all rows of a batch that holds one sampled request are
+    wrong, greedy ones too.
+    """
+    try:
+        sampler: Any = importlib.import_module("vllm.v1.sample.rejection_sampler")
+        expand = sampler.expand_batch_to_tokens
+    except (ImportError, AttributeError):
+        return True  # another version: nothing is known of it
+    if _expands(expand):
+        return True
+    sampler.expand_batch_to_tokens = _expand
+    logger.warning("vLLM's expand_batch_to_tokens loses its result on this platform: copyspec put its own in its place")
+    return _expands(_expand)
+
+
+def check_version() -> None:
+    """Warns of a version of vLLM that was not tried: the interface of proposers is called experimental."""
+    version = str(getattr(importlib.import_module("vllm"), "__version__", "unknown"))
+    if not version.startswith(tuple(f"{tested}." for tested in TESTED)):
+        tried = ", ".join(TESTED)
+        logger.warning("copyspec's plug-in was tested with vLLM %s; this is %s: compare outputs first", tried, version)
+
+
+def _expands(expand: Any) -> bool:
+    import torch
+
+    try:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        values = torch.tensor([0.75, 0.5], device=device)
+        found = expand(values, torch.tensor([3, 5], dtype=torch.int32, device=device), 5)
+        return bool(found.tolist() == [0.75] * 3 + [0.5] * 2)
+    except Exception:
+        logger.debug("expand_batch_to_tokens failed its test", exc_info=True)
+        return False
+
+
+def _expand(x: Any, cu_num_tokens: Any, num_tokens: int, replace_from: int = 0, replace_to: int = 0) -> Any:
+    """[rows] -> [num_tokens]: each row's value for each of its draft tokens."""
+    import torch
+
+    counts = torch.diff(cu_num_tokens, prepend=cu_num_tokens.new_zeros(1)).long()
+    values = torch.repeat_interleave(x, counts, output_size=num_tokens)
+    return values.masked_fill(values == replace_from, replace_to) if replace_from != replace_to else values

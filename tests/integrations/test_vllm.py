@@ -1,0 +1,467 @@
+"""The plug-in against vLLM's interface in miniature: drafts, requests that come and go, what cannot be relied on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from copyspec.engine.language import Language
+from copyspec.integrations.vllm import Prediction, config, copying
+from copyspec.integrations.vllm.costs import Calibration, StepCosts, cut
+from copyspec.integrations.vllm.parameters import EDIT_SOURCE, REFERENCES, read_texts
+from tests.helpers.tiny import tiny_tokenizer
+from tests.helpers.vllm_engine import MAX_LENGTH, Parameters, Request, Runner, engine_config, fake_vllm
+
+TOKENIZER = tiny_tokenizer()
+WORDS = [
+    "a",
+    "wall",
+    "of",
+    "stone",
+    "stands",
+    "by",
+    "the",
+    "sea",
+    "where",
+    "lizards",
+    "and",
+    "wrens",
+    "live",
+    "in",
+    "its",
+    "gaps",
+    "for",
+    "two",
+    "hundred",
+    "years",
+]
+
+
+@pytest.fixture(autouse=True)
+def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(Language, "ngrams", None)  # of English, which take longer to make than all else here
+    with fake_vllm(TOKENIZER):
+        yield
+
+
+def ids(text: str) -> list[int]:
+    return list(TOKENIZER(text, add_special_tokens=False)["input_ids"])
+
+
+def text(seed: int, words: int = 12) -> str:
+    return " ".join(random.Random(seed).choices(WORDS, k=words))
+
+
+def request(seed: int, parameters: Parameters | None = None, *, prompt: str | None = None) -> Request:
+    """It writes a text, and ends."""
+    script = [*ids(" " + text(seed)), 0]
+    return Request(ids(prompt or f"write {seed}:"), script, parameters or Parameters(max_tokens=None))
+
+
+def run(runner: Runner) -> None:
+    steps = 0
+    while runner.requests:
+        runner.step()
+        steps += 1
+        assert steps < 500
+
+
+def told(seed: int) -> Parameters:
+    return copying(Parameters(max_tokens=None), edit_source=text(seed))
+
+
+def test_a_told_text_is_written_in_few_steps() -> None:
+    plain, runner = request(1), Runner(engine_config())
+    runner.add("a", plain)
+    run(runner)
+    helped, referred = (
+        request(1, told(1)),
+        request(1, copying(Parameters(max_tokens=None), references=[text(2), text(1)])),
+    )
+    for key, each in (("b", helped), ("c", referred)):
+        runner.add(key, each)
+    run(runner)
+    assert helped.output == referred.output == plain.output == plain.script
+    assert helped.steps <= len(plain.script) / 10
+    assert referred.steps <= len(plain.script) / 6
+    assert plain.steps > 2 * helped.steps
+
+
+def test_without_a_told_text_it_copies_from_the_prompt() -> None:
+    prompt = f"Correct the grammar of this text:\n\n{text(3)}\n\nWrite nothing else."
+    untold, runner = request(3, prompt=prompt), Runner(engine_config())
+    runner.add("a", untold)
+    run(runner)
+    assert untold.output == untold.script and untold.steps <= len(untold.script) / 6
+
+
+def test_a_drafter_never_sees_more_than_the_limits_of_its_row() -> None:
+    runner = Runner(engine_config(tokens=8))
+    first = request(1, told(1))
+    runner.add("a", first)
+    while runner.requests:
+        for draft in runner.step():
+            assert len(draft) <= 8
+    limited = request(1, copying(Parameters(max_tokens=20), edit_source=text(1)))
+    limited.script = limited.script[:20]
+    runner.add("b", limited)
+    while runner.requests:
+        for draft in runner.step():
+            assert not draft or len(limited.output) + len(draft) < 20
+    late = request(1, copying(Parameters(max_tokens=None, min_tokens=30), edit_source=text(1)))
+    runner.add("c", late)
+    while runner.requests:
+        for draft in runner.step():
+            assert not draft or len(late.output) > 30
+    assert runner.effective_drafter_max_model_len > MAX_LENGTH
+    long = request(1, told(1), prompt="x" * (MAX_LENGTH - 30))
+    long.script = long.script[:30]
+    runner.add("d", long)
+    while runner.requests:
+        for draft in runner.step():
+            assert not draft or long.num_prompt_tokens + len(long.output) + len(draft) < MAX_LENGTH
+
+
+def test_requests_come_go_and_move_and_none_is_kept() -> None:
+    rng, runner, done = random.Random(0), Runner(engine_config()), []
+    for number in range(300):
+        key = f"id {rng.randrange(40)}"  # ids come again
+        if key not in runner.requests:
+            new = request(number, told(number) if number % 2 else None)
+            new.unread = rng.choice([0, 0, 1, 3])
+            done.append(runner.add(key, new))
+        if runner.requests and rng.random() < 0.2:
+            aborted = rng.choice(sorted(runner.requests))
+            done.remove(runner.requests[aborted])
+            runner.remove(aborted)
+        if runner.requests:
+            runner.step()
+        assert runner.drafter.num_rows <= len(runner.requests) + 9  # those that ended with the last step
+    run(runner)
+    assert all(each.output == each.script for each in done)
+    helped = [each.steps / len(each.script) for each in done if each.sampling_params.extra_args]
+    assert sum(helped) / len(helped) < 0.2
+    runner.add("last", request(0))
+    runner.step()
+    assert runner.drafter.num_rows == 1
+
+
+def test_without_a_runner_it_drafts_from_tokens_alone_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        runner = Runner(engine_config(), hidden=True)
+        requests = []
+        for number in range(12):
+            prompt = f"Correct the grammar of this text:\n\n{text(number)}\n\nWrite nothing else."
+            requests.append(runner.add(f"{number}", request(number, told(number), prompt=prompt)))
+            runner.step()
+        run(runner)
+    assert [each.output for each in requests] == [each.script for each in requests]
+    assert sum(each.steps for each in requests) < 0.5 * sum(len(each.script) for each in requests)
+    assert [record.message for record in caplog.records if "runner was not found" in record.message]
+    assert len(caplog.records) == 1
+    assert runner.effective_drafter_max_model_len == MAX_LENGTH
+    runner.add("last", request(0))
+    runner.step()
+    assert runner.drafter.num_rows == 1
+
+
+def test_wrong_texts_of_a_request_are_ignored_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    runner = Runner(engine_config())
+    with caplog.at_level(logging.WARNING):
+        for number, wrong in enumerate([{EDIT_SOURCE: 3}, {REFERENCES: [2.5]}, {EDIT_SOURCE: [[1]]}, {REFERENCES: {}}]):
+            runner.add(str(number), request(number, Parameters(max_tokens=None, extra_args=wrong)))
+        requests = list(runner.requests.values())
+        run(runner)
+    assert [each.output for each in requests] == [each.script for each in requests]
+    assert len(caplog.records) == 1 and "copyspec_edit_source must be a str" in caplog.text
+
+
+def test_ids_that_the_model_does_not_have_are_not_drafted() -> None:
+    runner = Runner(engine_config())
+    parameters = Parameters(max_tokens=None, extra_args={EDIT_SOURCE: [5000, *ids(" " + text(1)), -3, 259]})
+    runner.add("a", request(1, parameters))
+    while runner.requests:
+        assert all(0 <= token < 259 for draft in runner.step() for token in draft)
+
+
+def test_an_error_while_drafting_does_not_reach_the_engine(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = Runner(engine_config())
+    monkeypatch.setattr(runner.drafter._maker, "make", lambda *given: 1 / 0)
+    wanted = runner.add("a", request(1))
+    with caplog.at_level(logging.ERROR):
+        run(runner)
+    assert wanted.output == wanted.script
+    assert len(caplog.records) == 1 and "goes on without drafts" in caplog.text
+
+
+def test_a_sampler_that_loses_parameters_is_mended(caplog: pytest.LogCaptureFixture) -> None:
+    import torch
+
+    with fake_vllm(TOKENIZER, broken=True), caplog.at_level(logging.WARNING):
+        Runner(engine_config())
+        mended: Any = sys.modules["vllm.v1.sample.rejection_sampler"]
+        found = mended.expand_batch_to_tokens(torch.tensor([0.0, 0.7]), torch.tensor([2, 3]), 3, 0, 1)
+        torch.testing.assert_close(found, torch.tensor([1.0, 1.0, 0.7]))
+    assert "put its own in its place" in caplog.text
+
+
+def test_where_it_cannot_be_mended_nothing_is_drafted(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("copyspec.integrations.vllm.runner._expands", lambda expand: False)
+    with caplog.at_level(logging.WARNING):
+        runner = Runner(engine_config())
+    wanted = runner.add("a", request(1, told(1)))
+    run(runner)
+    assert wanted.output == wanted.script and not wanted.drafted
+    assert "nothing is drafted" in caplog.text
+
+
+def test_other_versions_are_warned_of(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["vllm"], "__version__", "0.41.1", raising=False)
+    with caplog.at_level(logging.WARNING):
+        Runner(engine_config())
+    assert "was tested with vLLM 0.32; this is 0.41.1" in caplog.text
+
+
+@pytest.mark.parametrize("own", [{"adaptiv": True}, {"adaptive": 1}])
+def test_unknown_settings_are_refused(own: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"may hold 'adaptive', True or False"):
+        Runner(engine_config(**own))
+
+
+def test_costs_are_those_of_the_tokens_of_a_step() -> None:
+    rng, costs = random.Random(0), StepCosts()
+    for _ in range(200):
+        rows, drafted = rng.randint(1, 32), rng.randint(0, 200)
+        costs.observe(rows + drafted, 5e-3 + 3e-4 * (rows + drafted))
+    costs.observe(18, 9.0)  # disturbed
+    assert costs.slope(10) == pytest.approx(3e-4 / 8e-3, rel=0.1)
+    for _ in range(300):  # and on a machine that something else keeps busy
+        tokens = rng.randint(1, 200)
+        costs.observe(tokens, (5e-3 + 3e-4 * tokens) * rng.choice([1, 1, 1.3, 2, 8]))
+    assert costs.slope(10) == pytest.approx(3e-4 / 8e-3, rel=0.5)
+    for _ in range(300):
+        costs.observe(rng.randint(1, 200), 5e-3)
+    assert costs.slope(10) == pytest.approx(1e-3, rel=0.2)
+
+
+def test_rows_that_are_sampled_with_a_seed_draft_whatever_it_costs() -> None:
+    """vLLM's random stream depends on what was drafted."""
+    runner = Runner(engine_config(adaptive=True))
+    for _ in range(50):
+        for tokens in (2, 34):
+            runner.drafter._costs.observe(tokens, 1e-3 * tokens**2)
+    seeded = Parameters(max_tokens=None, temperature=0.8, seed=1)
+    rows = [request(1, copying(seeded, edit_source=text(1))), request(1, told(1))]
+    for number, each in enumerate(rows):
+        runner.add(str(number), each)
+    drafts = runner.step()
+    assert len(drafts[0]) == 16 and len(drafts[1]) < 16
+
+
+def test_probabilities_are_corrected_by_what_was_accepted() -> None:
+    calibration = Calibration()
+    for _ in range(60):
+        calibration.observe([([0.9, 0.5, 0.3, 0.2], 4), ([0.8, 0.4], 1)] * 8)
+    trusted = calibration.apply([0.9, 0.5, 0.3, 0.2])
+    assert sum(trusted) + sum(calibration.apply([0.8, 0.4])) == pytest.approx(5, abs=0.2)
+    assert calibration.undo(trusted[1]) == pytest.approx(0.5)
+    for _ in range(200):
+        calibration.observe([([0.9, 0.8, 0.7], 0)])
+    assert sum(calibration.apply([0.9, 0.8, 0.7])) < 2
+
+
+def test_drafts_that_did_not_pay_are_tried_again() -> None:
+    """A busy machine made them dear for a while."""
+    costs, sure = StepCosts(), ([1, 2, 3], [0.95, 0.9, 0.85])
+    for step in range(100):
+        tokens = 16 + 48 * (step % 2)
+        costs.observe(tokens, 1e-3 * tokens)
+    assert costs.fit([sure] * 16) == [[]] * 16
+    waited = 0
+    while costs.fit([sure] * 16) == [[]] * 16:
+        costs.observe(16, 1e-2)
+        waited += 1
+    assert 20 < waited < 1000
+    for _ in range(20):
+        drafted = sum(map(len, costs.fit([sure] * 16)))
+        costs.observe(16 + drafted, 1e-2 + 1e-5 * drafted)
+    assert costs.fit([sure] * 16) == [[1, 2, 3]] * 16
+
+
+def test_a_full_batch_drafts_what_pays_and_no_more() -> None:
+    cheap, dear = StepCosts(), StepCosts()
+    rng = random.Random(0)
+    for _ in range(50):
+        rows, drafted = rng.randint(1, 32), rng.randint(0, 200)
+        cheap.observe(rows + drafted, 1e-2 + 1e-6 * drafted)
+        dear.observe(rows + drafted, 1e-4 * (rows + drafted))
+    sure, unsure = ([1, 2, 3], [0.95, 0.9, 0.85]), ([4, 5], [0.3, 0.1])
+    assert cheap.fit([sure, unsure] * 8) == [[1, 2, 3], [4, 5]] * 8
+    assert dear.fit([unsure] * 16) == [[]] * 16
+    assert cheap.fit([]) == [] and cheap.fit([((), ())] * 2) == [[], []]
+    assert cut([sure, unsure], 0.2) == [[1, 2, 3], [4]]
+
+
+def test_parameters_are_copied_and_checked() -> None:
+    params = Parameters(extra_args={"other": 1})
+    copied = copying(params, edit_source="a", references=["b", [1, 2], {"text": "c"}], prediction="d")
+    assert params.extra_args == {"other": 1}
+    assert copied.extra_args == {"other": 1, EDIT_SOURCE: "a", REFERENCES: ["b", [1, 2], "c", "d"]}
+    assert copying(Parameters(), prediction={"type": "content", "content": "d"}).extra_args == {EDIT_SOURCE: "d"}
+    assert copying(Parameters()).extra_args == {}
+    assert read_texts(copied.extra_args) == ("a", ["b", [1, 2], "c", "d"])
+    assert read_texts({REFERENCES: [1, -1, 2], EDIT_SOURCE: ""}) == (None, [[1, -1, 2]])
+    with pytest.raises(TypeError, match="edit_source must be a str"):
+        copying(params, edit_source=3)
+    with pytest.raises(TypeError, match=r"params must be vllm\.SamplingParams; got int: 3"):
+        copying(3, edit_source="a")  # type: ignore[type-var]
+
+
+def test_the_engine_is_configured_by_the_name_of_the_class() -> None:
+    found = config(32)
+    module, _, name = str(found["model"]).rpartition(".")
+    assert getattr(__import__(module, fromlist=[name]), name).__name__ == "Proposer"
+    assert found["num_speculative_tokens"] == 32
+    with pytest.raises(ValueError, match="num_speculative_tokens must be a whole number from 1 to 128"):
+        config(0)
+
+
+def test_neither_vllm_nor_torch_is_needed_to_prepare_requests() -> None:
+    code = (
+        "import sys, copyspec.integrations.vllm as plug_in; plug_in.config();"
+        "print([name for name in ('vllm', 'torch', 'transformers') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+class Server:
+    """An ASGI application that keeps the bodies that it reads."""
+
+    def __init__(self, tokenizer: Any = None) -> None:
+        self.bodies: list[Any] = []
+        self.lengths: list[int] = []
+        self.after: list[Any] = []
+        engine = type("Engine", (), {"renderer": type("Renderer", (), {"tokenizer": tokenizer})})
+        self.state = type("State", (), {"engine_client": engine})
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        message = await receive()
+        self.bodies.append(message["body"])
+        self.lengths += [int(value) for name, value in scope["headers"] if name == b"content-length"]
+        self.after.append(await receive())
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+
+def post(server: Server, body: Any, path: str = "/v1/chat/completions", *, gone: bool = False) -> tuple[int, Any]:
+    """What the middleware answers, or the server behind it: the status, and the body that reached one of them."""
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    half = len(raw) // 2
+    messages: list[Any] = [
+        {"type": "http.request", "body": raw[:half], "more_body": True},
+        {"type": "http.request", "body": raw[half:]},
+        {"type": "http.disconnect"},
+    ]
+    if gone:
+        messages = [messages[0], messages[2]]
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return messages.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"content-type", b"application/json"), (b"Content-Length", str(len(raw)).encode())]
+    scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "app": server}
+    asyncio.run(Prediction(server)(scope, receive, send))
+    if not sent:
+        return 0, None
+    return sent[0]["status"], json.loads(sent[1]["body"]) if len(sent) > 1 else server.bodies[-1]
+
+
+def test_the_middleware_moves_texts_into_xargs() -> None:
+    server = Server()
+    body = {"model": "m", "prediction": {"type": "content", "content": "é a"}, "references": ["b", "c"]}
+    status, got = post(server, body | {"vllm_xargs": {"x": 1}})
+    assert status == 200
+    assert json.loads(got) == {"model": "m", "vllm_xargs": {"x": 1, EDIT_SOURCE: "é a", REFERENCES: ["b", "c"]}}
+    assert server.lengths == [len(got)] and server.after == [{"type": "http.disconnect"}]
+
+
+def test_the_middleware_encodes_with_the_servers_tokenizer() -> None:
+    server = Server(TOKENIZER)
+    parts = [{"type": "text", "text": "ab"}, {"type": "text", "text": "c"}]
+    _, got = post(server, {"prediction": {"type": "content", "content": parts}, "references": ["b", [5, 6]]})
+    xargs = json.loads(got)["vllm_xargs"]
+    assert xargs == {EDIT_SOURCE: ids(" abc"), REFERENCES: [*ids(" b"), -1, 5, 6]}
+    assert read_texts(xargs) == (xargs[EDIT_SOURCE], [xargs[REFERENCES]])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"prediction": 3},
+        {"prediction": {"type": "content"}},
+        {"edit_source": ["a", "b"]},
+        {"references": {"name": "no text"}},
+        {"references": [[1, "a"]]},
+        {"references": [["a"], ["b"]]},
+        {"references": [[1, 2]]},  # no tokenizer to say what they are
+    ],
+)
+def test_wrong_texts_are_answered_with_400(wrong: dict[str, Any]) -> None:
+    server = Server()
+    status, answer = post(server, {"model": "m"} | wrong)
+    assert status == 400 and not server.bodies
+    assert next(iter(wrong)) in answer["error"]["message"] and answer["error"]["code"] == 400
+
+
+@pytest.mark.parametrize("body", [b"no json", b"[1]", b'{"prompt": "a"}', b'{"prediction": null}', b""])
+def test_other_bodies_go_through_unchanged(body: bytes) -> None:
+    assert post(Server(), body) == (200, body)
+
+
+def test_other_paths_and_lost_clients() -> None:
+    server = Server()
+    body = {"prediction": "a"}
+    assert post(server, body, gone=True) == (0, None) and not server.bodies
+
+    async def through(scope: Any, receive: Any, send: Any) -> None:
+        server.bodies.append((await receive())["body"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def call() -> None:
+        async def receive() -> Any:
+            return {"type": "http.request", "body": b'{"prediction": "a"}'}
+
+        async def send(message: Any) -> None: ...
+
+        await Prediction(through)({"type": "http", "method": "POST", "path": "/tokenize"}, receive, send)
+        await Prediction(through)({"type": "websocket", "path": "/"}, receive, send)
+
+    asyncio.run(call())
+    assert server.bodies == [b'{"prediction": "a"}'] * 2
+
+
+def test_rows_are_followed_in_numpy_arrays_of_any_width() -> None:
+    runner = Runner(engine_config())
+    one = runner.add("a", request(1, told(1)))
+    sampled = [one.script[:1]]
+    one.output += sampled[0]
+    tokens = np.array([[*one.prompt_token_ids, *sampled[0]]], dtype=np.int64)
+    (draft,) = runner.drafter.propose(sampled, np.array([tokens.shape[1]]), tokens)
+    assert draft == one.script[1 : 1 + len(draft)] and len(draft) == 16
