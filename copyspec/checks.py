@@ -75,3 +75,8 @@ def check_whole(name: str, value: int, *, low: int, high: int | None = None, why
     if not isinstance(value, int) or isinstance(value, bool) or value < low or (high is not None and value > high):
         bounds = f"at least {low}" if high is None else f"from {low} to {high}"
         raise ValueError(f"{name} must be a whole number {bounds}{f' ({why})' if why else ''}, got {value!r}")
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether an error is a panic of Rust code (tokenizers, safetensors), which is no `Exception`."""
+    return type(error).__name__ == "PanicException"

@@ -19,7 +19,21 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 
-COMMANDS = ("", "generate", "gec", "rag", "edit", "index", "index add", "index list", "index remove", "doctor")
+COMMANDS = (
+    "",
+    "generate",
+    "chat",
+    "gec",
+    "rag",
+    "edit",
+    "index",
+    "index add",
+    "index list",
+    "index remove",
+    "models",
+    "models fetch",
+    "doctor",
+)
 METHOD = "copyspec"
 
 

@@ -1,35 +1,38 @@
-"""Two outputs beside each other in 80 columns, with what each of them took."""
+"""One prompt by transformers, by its prompt lookup and by copyspec: the output once, and what each of them took."""
 
-from __future__ import annotations
-
+import sys
 import textwrap
-from itertools import zip_longest
+from time import perf_counter
 
-from copyspec import Comparison, Result
+import torch
 
-COLUMN = 38  # two of them and a gap of four
-
-
-def show(comparison: Comparison) -> str:
-    """Both texts, then tokens, calls and seconds of both, then the verdict."""
-    plain, copied = comparison.plain, comparison.copied
-    verdict = "EQUAL" if comparison.equal else f"DIFFERENT at token {comparison.difference.position}"  # type: ignore[union-attr]
-    return "\n".join(
-        [
-            _columns("plain decoding", "copied"),
-            _columns("-" * COLUMN, "-" * COLUMN),
-            _columns(plain.text.strip(), copied.text.strip()),
-            _columns("-" * COLUMN, "-" * COLUMN),
-            _columns(_counts(plain, comparison.plain_seconds), _counts(copied, comparison.copied_seconds)),
-            f"{verdict}, {comparison.speedup:.1f} times as fast",
-        ]
-    )
+from examples.demo_tasks import Task
 
 
-def _counts(result: Result, seconds: float) -> str:
-    return f"{len(result.token_ids)} tokens, {result.stats.num_calls} calls, {seconds:.2f} s"
-
-
-def _columns(left: str, right: str) -> str:
-    pairs = zip_longest(textwrap.wrap(left, COLUMN), textwrap.wrap(right, COLUMN), fillvalue="")
-    return "\n".join(f"{a:<{COLUMN}}    {b}".rstrip() for a, b in pairs)
+def compared(engine, task: Task, tokens: int = 120) -> tuple[str, bool]:  # type: ignore[no-untyped-def]
+    """The output, copies coloured on a terminal, and a line for each decoder; whether all outputs were equal."""
+    chat, references, rows, outputs = task.chat, task.references, [], []
+    passes: list[object] = []
+    hook = engine.model.register_forward_hook(lambda *_: passes.append(None))
+    ids = torch.tensor([engine.codec.encode_chat(chat).ids])
+    for name, lookup in (("transformers", None), ("prompt lookup", 10), ("copyspec", None)):
+        for limit in (2, tokens):  # a short run first: the first passes of a model allocate
+            passes.clear()
+            started = perf_counter()
+            if name == "copyspec":
+                result = engine.generate(chat, references, edit_source=task.edit_source, max_new_tokens=limit)
+                output = list(result.token_ids)
+            else:
+                options = {"max_new_tokens": limit, "do_sample": False, "prompt_lookup_num_tokens": lookup}
+                output = engine.model.generate(ids, **options)[0, ids.shape[1] :].tolist()
+        rows.append((name, len(output), len(passes), perf_counter() - started))
+        outputs.append(output)
+    hook.remove()
+    lines = [f"{name:<14}{n:>4} tokens {p:>4} passes {n / p:>5.1f} a pass {s:>7.2f} s" for name, n, p, s in rows]
+    equal = outputs[0] == outputs[1] == outputs[2]
+    speed = " and ".join(f"{rows[i][3] / rows[2][3]:.1f} times as fast as {rows[i][0]}" for i in (0, 1))
+    text = result.text
+    for at in reversed(result.spans if sys.stdout.isatty() else []):
+        text = f"{text[: at.start_char]}\033[32m{text[at.start_char : at.end_char]}\033[0m{text[at.end_char :]}"
+    text = text.strip() if sys.stdout.isatty() else textwrap.fill(text.strip(), 80)
+    return "\n".join([text, "", *lines, f"{'EQUAL' if equal else 'DIFFERENT'}, {speed}"]), equal

@@ -42,7 +42,7 @@ class Scored(Protocol):
         ...
 
 
-class Weights(Protocol):
+class TermWeights(Protocol):
     """What a word adds to the scores of texts."""
 
     def weights(self, word: str, ids: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -116,7 +116,7 @@ class WordShortlist:
     """Of texts found by their words. The weights of a word in all of them are looked up once, and later those of
     the texts that changed."""
 
-    def __init__(self, split: Callable[[str], list[str]], weights: Callable[[], Weights]) -> None:
+    def __init__(self, split: Callable[[str], list[str]], weights: Callable[[], TermWeights]) -> None:
         """`split` makes words of a query. `weights`: those that count now; another object after every change."""
         self._split, self._current = split, weights
         self._weights = weights()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from copyspec.api import ModelOptions
+from copyspec.api import ModelKeywords
 from copyspec.engine.keywords import GenerateOptions
 from copyspec.models.loading import BUNDLED
 from docs import update
@@ -35,8 +35,7 @@ def _commands(prefix: str) -> list[tuple[str, str]]:
 
 
 def _run(command: list[str] | str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if name != "COPYSPEC_MODEL"}
-    environment |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "COPYSPEC_MODEL": "default", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     return subprocess.run(
         command, shell=isinstance(command, str), cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
     )
@@ -124,7 +123,7 @@ def test_every_option_is_documented() -> None:
     text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (`.*?`) \|", text.partition("## Options")[2].partition("## Results")[0], re.MULTILINE)
     documented = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
-    assert documented == {*GenerateOptions.__annotations__, *ModelOptions.__annotations__, "stream"}
+    assert documented == {*GenerateOptions.__annotations__, *ModelKeywords.__annotations__, "stream"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -95,3 +95,44 @@ def test_imports_point_down() -> None:
 )
 def test_every_way_to_import_counts(name: str, source: str, found: str) -> None:
     assert list(imports(name, source)) == [found]
+
+
+OWN_NAMES = {"BM25Retriever", "Citation"}  # LangChain's forms of what the package has under the same name
+
+
+def test_no_class_has_the_name_of_another() -> None:
+    places: dict[str, list[str]] = {}
+    for name, path in FILES.items():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and node.name not in OWN_NAMES:
+                places.setdefault(node.name, []).append(name)
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+def test_private_names_of_transformers_stand_in_hooks_alone() -> None:
+    """What begins with an underscore may change in any version. Names of our own classes are known by the modules."""
+    modules = {
+        name: ast.parse(path.read_text()) for name, path in FILES.items() if name.startswith("copyspec.targets.")
+    }
+    ours: set[str] = set()
+    for tree in modules.values():
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                ours.add(node.name)
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _is_self(node.value):
+                ours.add(node.attr)
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                ours.add(node.target.id)
+    theirs = [
+        f"{name}: {node.attr}"
+        for name, tree in modules.items()
+        if not name.startswith("copyspec.targets.hooks")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__")
+        if node.attr not in ours and not _is_self(node.value)
+    ]
+    assert theirs == []
+
+
+def _is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id in ("self", "cls")

@@ -8,9 +8,25 @@ import random
 import zipfile
 from collections.abc import Callable
 
-from copyspec.pipelines import FormatOptions
+from copyspec.pipelines import FormatOptions, GuardOptions
 
 Correct = Callable[[str], str]
+
+OPEN = GuardOptions(
+    allow_numbers=True,
+    allow_links=True,
+    allow_code=True,
+    allow_names=True,
+    allow_new_words=True,
+    allow_swaps=True,
+    any_language=True,
+    max_edit_ratio=1e9,
+    max_lost_ratio=1e9,
+    strip_wrappers=False,
+    caution=0,
+)
+"""Guards that let everything through."""
+
 
 WORDS = [
     "he",

@@ -2,7 +2,7 @@
 
 python -m benchmarks.hostile.indexes --forged 1000 --flipped 1000 --json OUT
 
-Every case is a whole index with one to three changes (`hostile_forging`) of every kind that copyspec writes, used in a
+Every case is a whole index with one to three changes (`forging`) of every kind that copyspec writes, used in a
 process of its own that may take 1 GB more than it began with and 10 seconds of work (60 by the clock). Counted: cases
 with files outside the folder that are not what they were; errors other than those that name the damage; more memory or
 time; processes that a signal ended. All of them must be 0.

@@ -2,18 +2,20 @@
 
     python -m benchmarks.hostile.models --count 100000 --json benchmarks/results/hostile_models.json
 
-Each case is a folder that is hostile or damaged (`hostile_model_kinds`, `hostile_model_texts`) and a way in: the
-functions, commands and classes that load a model. It runs in a process of its own with limits of memory and time,
-with "y" on stdin, and with a hook that sees which files are opened. What a case may end in: `worked`, or `refused`
-with an error that copyspec raises itself, a ValueError or an OSError of one line. Everything else is a failure:
-`executed` (code of the folder ran), `asked` (stdin was read, or a question shown), `outside` (a file was opened that
-the folder names and does not hold), `raw` (another error), `hang`, `memory`, `crash`.
+Each case is a folder that is hostile or damaged (`kinds`, `numbers`, `texts`) and a way in: the functions, commands and
+classes that load a model. Folders that could run something (code, pickles, files, templates, tokenizers) meet every way
+in; wrong numbers and bytes take turns at them. A case runs in a process of its own, forked when all modules are loaded,
+with limits of memory and time, with "y" on stdin, and with a hook that sees which files are opened. What it may end in:
+`worked`, or `refused` with an error that copyspec raises itself, a ValueError or an OSError of one line. Everything
+else is a failure: `executed` (code of the folder ran), `asked` (stdin was read, or a question shown), `outside` (a file
+was opened that the folder names and does not hold), `raw` (another error), `hang`, `memory`, `crash`.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import contextlib
+import gc
 import os
 import resource
 import select
@@ -23,34 +25,25 @@ import sys
 import tempfile
 import time
 import traceback
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
-from itertools import chain
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 from benchmarks.hostile.entrances import ENTRANCES, READS_STDIN, Place, Refused
 from benchmarks.hostile.kinds import Change, code, files, some_of_each, weights
+from benchmarks.hostile.models_report import FAILURES, Ending, keep, table
 from benchmarks.hostile.numbers import flips, numbers
 from benchmarks.hostile.texts import templates, tokenizers
 
 SECONDS, MEMORY = 30.0, 3 << 30  # of a case; memory beyond what the parent has
+FEW = 10  # folders; for so few it takes longer to find out what to import than to import it
 ASKED = b"y\ny\nHe go home.\n"
 OWN = tuple(str(Path(__file__).parent.parent.parent / name) for name in ("copyspec", "retrievers", "pipelines"))
-FAILURES = ("executed", "asked", "outside", "raw", "hang", "memory", "crash")
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How a case ended."""
-
-    kind: str
-    entrance: str
-    outcome: str
-    said: str
-    seconds: float
+FAMILIES = ("code", "weights", "files", "templates", "tokenizers", "numbers", "flips")
 
 
 def honest(folder: Path) -> None:
@@ -60,9 +53,39 @@ def honest(folder: Path) -> None:
     tiny.tiny_tokenizer().save_pretrained(folder)
 
 
-def kinds(flipped: int) -> list[tuple[str, Change]]:
-    """All kinds of hostile folders."""
-    return list(chain(code(), weights(), files(), templates(), tokenizers(), numbers(), flips(flipped)))
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A kind of folder, its family, and the ways in that it meets."""
+
+    family: str
+    kind: str
+    change: Change
+    entrances: Sequence[str]
+
+
+def cases(options: argparse.Namespace) -> list[Case]:
+    """What is run. Numbers and bytes that are wrong all fail while a model is built, and take turns at the ways in;
+    every folder of the other families, which could run something, meets every one."""
+    families: dict[str, Callable[[], Iterator[tuple[str, Change]]]] = {
+        "code": code,
+        "weights": weights,
+        "files": files,
+        "templates": templates,
+        "tokenizers": tokenizers,
+        "numbers": numbers,
+        "flips": partial(flips, options.flips),
+    }
+    listed = [(name, *each) for name in options.families for each in families[name]() if options.only in each[0]]
+    chosen = [each[1:] for each in listed]
+    if options.count < len(listed):
+        chosen = some_of_each(chosen, options.count, options.seed)
+    family = {kind: name for name, kind, _ in listed}
+    ways, turns = list(options.entrances), cycle(options.entrances)
+    found = []
+    for kind, change in chosen:
+        in_turn = family[kind] in ("numbers", "flips") and options.turns < len(ways)
+        found.append(Case(family[kind], kind, change, list(islice(turns, options.turns)) if in_turn else ways))
+    return found
 
 
 class Bench:
@@ -74,10 +97,10 @@ class Bench:
         honest(self.good)
         (root / "outside").mkdir()
 
-    def run(self, kind: str, change: Change, entrance: str) -> Ending:
+    def run(self, case: Case, entrance: str) -> Ending:
         """One case, in a process of its own."""
         self.number += 1
-        place = self._place(change)
+        place = self._place(case.change)
         canary, said = self._canary, place.scratch / "said"
         read, write = os.pipe()
         os.write(write, ASKED)
@@ -101,7 +124,27 @@ class Bench:
         elif not outcome:
             outcome, why = ("memory" if status == signal.SIGKILL else "crash"), f"status {status}"
         shutil.rmtree(place.scratch)
-        return Ending(kind, entrance, outcome, why.strip(), round(time.monotonic() - started, 2))
+        return Ending(case.family, case.kind, entrance, outcome, why.strip(), round(time.monotonic() - started, 2))
+
+    def modules(self, entrance: str) -> list[str]:
+        """What an entrance imports for an honest model."""
+        self.number += 1
+        place = self._place(lambda *_: None)
+        child = os.fork()
+        if not child:
+            try:
+                with (place.scratch / "shown").open("w") as shown:
+                    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+                    os.dup2(shown.fileno(), 1)
+                    os.dup2(shown.fileno(), 2)
+                    ENTRANCES[entrance](place)
+            finally:
+                (place.scratch / "modules").write_text("\n".join(sys.modules))
+                os._exit(0)
+        os.waitpid(child, 0)
+        names = (place.scratch / "modules").read_text().splitlines()
+        shutil.rmtree(place.scratch)
+        return [name for name in names if name not in sys.modules]
 
     def _place(self, change: Change) -> Place:
         scratch = self.root / f"case{self.number}"
@@ -185,18 +228,20 @@ def prepare(root: Path) -> None:
     os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
 
 
-def load_libraries(entrances: Sequence[str]) -> None:
-    """Once for all cases, which are forked from here."""
+def load_libraries(bench: Bench, entrances: Sequence[str]) -> None:
+    """All modules that an honest model needs, once for all cases, which are forked from here. Nothing of them has run:
+    which they are, a process tells that tried every entrance."""
     import torch
-    import transformers.models.auto.modeling_auto
-    import transformers.models.llama.modeling_llama  # noqa: F401
 
-    import copyspec.api
-    import copyspec.retrievers
+    import copyspec.api  # noqa: F401
 
-    if "langchain" in entrances:
-        import copyspec.pipelines.langchain  # noqa: F401
     torch.set_num_threads(1)
+    for entrance in entrances:
+        for name in bench.modules(entrance):
+            with contextlib.suppress(Exception):  # some can be imported by others only, or not at all
+                import_module(name)
+    gc.collect()
+    gc.freeze()  # pages that no collection touches stay shared with the cases
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -204,33 +249,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     endings: list[Ending] = []
     with tempfile.TemporaryDirectory() as name:
         prepare(Path(name))
-        load_libraries(options.entrances)
         bench = Bench(Path(name), options.seconds)
-        found = [each for each in kinds(options.flips) if options.only in each[0]]
-        for kind, change in some_of_each(found, options.count, options.seed):
-            for entrance in options.entrances:
-                ending = bench.run(kind, change, entrance)
+        chosen = cases(options)
+        load_libraries(bench, options.entrances if len(chosen) > FEW else ())
+        for case in chosen:
+            for entrance in case.entrances:
+                ending = bench.run(case, entrance)
                 endings.append(ending)
                 if ending.outcome in FAILURES or options.verbose:
                     print(f"{ending.outcome:<9}{ending.entrance:<14}{ending.kind}: {ending.said[:300]}", flush=True)
-    print(_table(endings))
-    if options.json:
-        failed = [asdict(each) for each in endings if each.outcome in FAILURES]
-        report = {"cases": len(endings), "outcomes": Counter(each.outcome for each in endings), "failed": failed}
-        Path(options.json).write_text(json.dumps(report, indent=1) + "\n")
+            if options.json:
+                keep(options.json, endings, left=len(chosen) - len({each.kind for each in endings}))
+    print(table(endings))
     return int(any(each.outcome in FAILURES for each in endings))
-
-
-def _table(endings: Sequence[Ending]) -> str:
-    columns = ("worked", "refused", *FAILURES)
-    rows = ["".join([f"{'entrance':<16}", *(f"{column:>10}" for column in columns)])]
-    for entrance in [*dict.fromkeys(each.entrance for each in endings), "all"]:
-        counted = Counter(each.outcome for each in endings if entrance in (each.entrance, "all"))
-        rows.append("".join([f"{entrance:<16}", *(f"{counted[column]:>10}" for column in columns)]))
-    slowest = max(endings, key=lambda each: each.seconds, default=None)
-    if slowest is not None:
-        rows.append(f"slowest: {slowest.seconds:g} s, {slowest.entrance}, {slowest.kind}")
-    return "\n".join(rows)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -242,8 +273,10 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--count", type=int, default=40, help="kinds of folders, drawn from all (default: %(default)s)")
     add("--flips", type=int, default=100, help="folders with random bytes among them (default: %(default)s)")
+    add("--families", type=lambda value: value.split(","), default=list(FAMILIES), help="default: all")
     add("--only", default="", help="kinds whose name holds this")
     add("--entrances", type=lambda value: value.split(","), default=list(ENTRANCES), help="default: all")
+    add("--turns", type=int, default=2, help="ways in of a kind with wrong numbers or bytes (default: %(default)s)")
     add("--seconds", type=float, default=SECONDS, help="of a case (default: %(default)s)")
     add("--seed", type=int, default=0)
     add("--verbose", action="store_true", help="show every case")

@@ -161,16 +161,26 @@ def _whole(sentence: str) -> bool:
     return 20 <= len(sentence) <= 320 and well_formed(sentence)
 
 
-def evaluate(
-    model: QualityModel, data: Path, rows: int | None, repairs: int, seed: int, whole: Sequence[str] = ()
-) -> Row:
-    """All measurements as one JSON object; the GEC sets in ``whole`` are taken whole whatever ``rows`` says."""
+def correct_texts(data: Path, references: Sequence[str], rows: int, seed: int) -> dict[str, list[str]]:
+    """Texts that are right: held-out sentences and paragraphs, references of JFLEG, sentences of SQuAD."""
     held = [p for p in read_paragraphs(data / "text") if held_out(p)]
     sentences = [straight_quotes(s) for p in held for s in split_sentences(p) if _whole(s)]
     paragraphs = [
         straight_quotes(" ".join(p)) for p in map(split_sentences, held) if 3 <= len(p) <= 6 and all(map(_whole, p))
     ]
     squad = [s for r in read_rows(data / "retrieval" / "passages_squad.jsonl.gz") for s in split_sentences(r["text"])]
+    return {
+        "held_out": sample(sentences, rows, seed),
+        "held_out_paragraphs": sample(paragraphs, rows // 4, seed),
+        "jfleg_references": list(references),
+        "squad": sample([s for s in squad if _whole(s)], rows, seed),
+    }
+
+
+def evaluate(
+    model: QualityModel, data: Path, rows: int | None, repairs: int, seed: int, whole: Sequence[str] = ()
+) -> Row:
+    """All measurements as one JSON object; the GEC sets in ``whole`` are taken whole whatever ``rows`` says."""
     result: Row = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, bfloat16",
         "parameters": sum(p.numel() for p in model.model.parameters()),
@@ -183,17 +193,13 @@ def evaluate(
         if name == "jfleg_dev":
             result["outputs"] = chosen_outputs(outputs)
             references = [row["references"][0] for row in outputs]
-    result["copies"] = {
-        "held_out": measure_copies(model, sample(sentences, rows or 600, seed)),
-        "held_out_paragraphs": measure_copies(model, sample(paragraphs, (rows or 600) // 4, seed)),
-        "jfleg_references": measure_copies(model, references),
-        "squad": measure_copies(model, sample([s for s in squad if _whole(s)], rows or 600, seed)),
-    }
+    right = correct_texts(data, references, rows or 600, seed)
+    result["copies"] = {name: measure_copies(model, texts) for name, texts in right.items()}
     if not model.is_encoder_decoder:  # those correct and nothing else
         result["quotes"] = measure_quotes(model, data, rows or 600, seed)
     if repairs:
         result["repairs"] = measure_repairs(model, data / "text", repairs, seed)
-    result["tokens_per_second"] = round(model.tokens_per_second(sample(sentences, 12, seed)), 1)
+    result["tokens_per_second"] = round(model.tokens_per_second(right["held_out"][:12]), 1)
     return result
 
 

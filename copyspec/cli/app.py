@@ -17,12 +17,14 @@ from typing import Annotated
 import typer
 
 import copyspec
+from copyspec.cli.chat import chat
 from copyspec.cli.common import in_options
 from copyspec.cli.doctor import doctor
 from copyspec.cli.edit import edit
 from copyspec.cli.gec import gec
 from copyspec.cli.generate import generate
 from copyspec.cli.index import index
+from copyspec.cli.models import models
 from copyspec.cli.rag import rag
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
@@ -34,11 +36,13 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(generate)
+app.command()(chat)
 app.command()(gec)
 app.command()(edit)
 app.command()(rag)
 app.command()(doctor)
 app.add_typer(index, name="index")
+app.add_typer(models, name="models")
 
 
 def _print_version(wanted: bool) -> None:

@@ -82,14 +82,16 @@ def _devices() -> str:
 
 
 def _default_model() -> str:
-    from copyspec.models.loading import BUNDLED, MODEL_VARIABLE
+    from copyspec.models.loading import BUNDLED, MODEL_VARIABLE, LoadError, choose_default
 
     named = os.environ.get(MODEL_VARIABLE)
     if named:
         return f"{named} (from {MODEL_VARIABLE})"
-    if (BUNDLED / "config.json").exists():
-        return f"in the package: {BUNDLED}"
-    return f"none in this build; set {MODEL_VARIABLE} or give --model"
+    try:
+        chosen = choose_default()
+    except LoadError:
+        return f"none in this build; set {MODEL_VARIABLE} or give --model"
+    return f"in the package: {BUNDLED}" if chosen == str(BUNDLED) else chosen
 
 
 def _cache() -> str:

@@ -43,7 +43,7 @@ def generate(
         typer.Option(
             "--model",
             "-m",
-            help="Hub id or folder. Without it $COPYSPEC_MODEL, else the default model of the package.",
+            help="Hub id, folder, GGUF file or name (copyspec models). Default: $COPYSPEC_MODEL, or as listed there.",
             rich_help_panel=_MODEL,
         ),
     ] = None,

@@ -232,7 +232,9 @@ def score(session: Session, rows: Sequence[Row], trees: Sequence[DraftTree]) -> 
     for row, tree, scored in zip(rows, trees, logits, strict=True):
         row.show(tree, scored[: 1 + len(tree)])
     if all(row.picker.is_argmax and row.request.rule is None for row in rows):
-        tokens: list[list[int]] = logits.argmax(-1).tolist()
+        # In bfloat16 torch's argmax on a CPU takes five times as long as that of the same numbers in float32.
+        comparable = logits.float() if logits.device.type == "cpu" else logits
+        tokens: list[list[int]] = comparable.argmax(-1).tolist()
         return [ScoredPicks(logits[index], tokens[index]) for index in range(len(rows))]
     best = torch.zeros(logits.shape[:2], dtype=torch.long, device=logits.device)
     scores: list[torch.Tensor | None] = []

@@ -21,7 +21,7 @@ from copyspec.tree import EMPTY, DraftTree
 T = TypeVar("T")
 
 
-class Passes(Protocol):
+class PassRunner(Protocol):
     """Runs the calls of a target, one after the other: others may have it in between."""
 
     def run(self, call: Callable[[], T]) -> T: ...
@@ -41,7 +41,7 @@ class Resumable:
         make_request: Callable[[], Request],
         draft: DraftOptions,
         cost_model: CostModel,
-        passes: Passes,
+        passes: PassRunner,
     ) -> None:
         """`make_request` gives equal requests each time, with stop conditions of their own; `passes` runs every call
         of the target."""

@@ -12,7 +12,7 @@ from copyspec.budget import Budget, CostModel
 from copyspec.decoding.departures import Departures
 from copyspec.decoding.pacing import Pacer, Share
 from copyspec.decoding.requests import Finish, Request, RowStats, StepOutput
-from copyspec.drafters.base import Drafter, Scored, observes
+from copyspec.drafters.base import Drafter, ScoredDraft, observes
 from copyspec.sources import OUTPUT
 from copyspec.targets.base import Target
 from copyspec.tree import EMPTY, DraftTree, Origin, check_tree
@@ -82,7 +82,7 @@ class Row:
         """Shows the pass's logits, [1 + m, V], to a drafter that observes."""
         drafter = self._drafter
         if drafter is not None and observes(drafter):
-            self._try(lambda: drafter.observe(Scored(tree, logits)))  # type: ignore[attr-defined]
+            self._try(lambda: drafter.observe(ScoredDraft(tree, logits)))  # type: ignore[attr-defined]
 
     @torch.inference_mode()
     def verify(self, tree: DraftTree, picks: Picks) -> list[int]:

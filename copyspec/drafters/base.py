@@ -18,7 +18,7 @@ class Drafter(Protocol):
     What it drafts never changes the output: the target's own token, noise included, decides at every node. A drafter
     that copies knows nothing of that noise; a model may draw with it (`LanguageModelDrafter` says why that is exact).
 
-    A drafter that has a method `observe(scored: Scored)` is shown the target's logits after every pass, before
+    A drafter that has a method `observe(scored: ScoredDraft)` is shown the target's logits after every pass, before
     `accept`; where it also has an attribute `observes`, only while that is true.
     """
 
@@ -31,7 +31,7 @@ class Drafter(Protocol):
         ...
 
 
-class Scored:
+class ScoredDraft:
     """What one pass of the target said of a row's draft."""
 
     def __init__(self, tree: DraftTree, logits: torch.Tensor) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from copyspec.budget import Budget
-from copyspec.drafters.base import Scored
+from copyspec.drafters.base import ScoredDraft
 from copyspec.drafters.copying import growth
 from copyspec.drafters.copying.drafter import CopyDrafter
 from copyspec.drafters.copying.growth import Grown
@@ -28,7 +28,7 @@ class _Observing:
         """As `Drafter.observes`: without a pool nothing is read back."""
         return any(isinstance(each, PoolPredictor) for each in self._predictors)
 
-    def observe(self, scored: Scored) -> None:
+    def observe(self, scored: ScoredDraft) -> None:
         """Fills the pools."""
         words = scored.top(ALTERNATIVES)
         for predictor in self._predictors:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from copyspec.budget import Budget
 from copyspec.checks import shown
-from copyspec.drafters.base import Drafter, Scored, observes
+from copyspec.drafters.base import Drafter, ScoredDraft, observes
 from copyspec.sources import Source
 from copyspec.tree import EMPTY, ROOT, DraftTree, Origin, check_tree
 
@@ -70,7 +70,7 @@ class JoinedDrafter:
         for drafter in self._drafters:
             drafter.accept(tokens)
 
-    def observe(self, scored: Scored) -> None:
+    def observe(self, scored: ScoredDraft) -> None:
         """Shows the target's logits to those that observe."""
         for drafter in self._drafters:
             if observes(drafter):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from copyspec.decoding.requests import StepOutput
     from copyspec.engine.jobs import Job
     from copyspec.engine.results import Chunk, Result
-    from copyspec.engine.scheduler import Scheduler
+    from copyspec.engine.scheduler import CallScheduler
     from copyspec.engine.tickets import Ticket
 
 
@@ -29,7 +29,7 @@ class Call:
 
     def __init__(
         self,
-        scheduler: Scheduler,
+        scheduler: CallScheduler,
         ticket: Ticket,
         jobs: Sequence[Job],
         *,

@@ -13,7 +13,7 @@ from copyspec.drafters.predictors.early_exit import early_exit
 from copyspec.drafters.predictors.language_model import DraftModel, ModelPredictor, RowContext
 from copyspec.drafters.predictors.text_bridge import BridgedPredictor, Tokenizing
 from copyspec.drafters.predictors.token_pool import PoolPredictor
-from copyspec.engine.turns import lock_of
+from copyspec.engine.pass_lock import lock_of
 from copyspec.forks import at_rest, check_forked
 from copyspec.models.loading import ModelChoice, identity, load_model, named
 from copyspec.targets import wrap

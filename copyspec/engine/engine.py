@@ -19,10 +19,10 @@ from copyspec.engine.draft_models import DraftModels
 from copyspec.engine.feed import Input, generate_each
 from copyspec.engine.inputs import encoder_limit, gather
 from copyspec.engine.jobs import Job, JobMaker
+from copyspec.engine.pass_lock import PassLock, lock_of
 from copyspec.engine.results import Chunk, Result
-from copyspec.engine.scheduler import Scheduler
+from copyspec.engine.scheduler import CallScheduler
 from copyspec.engine.threads import Passes, Threads
-from copyspec.engine.turns import Turn, lock_of
 from copyspec.forks import check_forked
 from copyspec.targets import wrap
 from copyspec.text.codec import Codec
@@ -77,10 +77,10 @@ class Engine:
         self._on_unsupported = on_unsupported
         self._costs = CostModel()
         self._drafting = drafting = DraftModels(model, self.codec)
-        self._turn = Turn(lambda: [lock, *drafting.locks])
+        self._pass_lock = PassLock(lambda: [lock, *drafting.locks])
         self._threads = Threads(model, self._costs)
         self._given_threads: int | None = None
-        self.scheduler = Scheduler(self.name)
+        self.scheduler = CallScheduler(self.name)
         self._make_parts()
 
     def _make_parts(self) -> None:
@@ -218,7 +218,7 @@ class Engine:
             while (outputs := passes.run(lambda: next(steps, None))) is not None:
                 yield outputs
         finally:
-            self._turn.run(steps.close)
+            self._pass_lock.run(steps.close)
 
     def _submit(
         self, prompt: object, references: object, options: CallOptions, loop: asyncio.AbstractEventLoop | None = None
@@ -249,11 +249,11 @@ class Engine:
     def _passes(self, options: CallOptions) -> Passes:
         """How the passes of one call run."""
         if self._target.device.type != "cpu":
-            return Passes(self._turn, None)
+            return Passes(self._pass_lock, None)
         given = options.threads or self._given_threads
         if given is None and not options.draft.adaptive:
             given = self._threads.count()  # one for the whole call, or no run would repeat
-        return Passes(self._turn, self._threads, given)
+        return Passes(self._pass_lock, self._threads, given)
 
     def _current_jobs(self) -> JobMaker:
         """What makes jobs; made anew where tokens or a template were added to the tokenizer, or the model was resized

@@ -82,10 +82,16 @@ def processors(output: Output, *, penalise: bool = True) -> list[LogitsProcessor
     """Logits processors of the output's config, in the order of `GenerationMixin._get_logits_processor`.
 
     `penalise=False` leaves its repetition penalty out: the caller gave one. Sampling settings
-    (temperature, top_k, ...) are not applied: the default is greedy, and a caller who samples says how.
+    (temperature, top_k, ...) are not applied: the default is greedy, and a caller who samples says how. Raises
+    ValueError for settings that transformers takes in no processor.
     """
     config = output.config
-    return [*_penalties(config, output, penalise), *_bans(config, output), *_borders(config, output)]
+    eos_token_ids(config)  # says itself what is wrong
+    try:
+        return [*_penalties(config, output, penalise), *_bans(config, output), *_borders(config, output)]
+    except Exception as error:  # of any kind: each processor has its own way to say that a setting cannot be meant
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ValueError(f"the model's generation_config asks for what there is not: {said}") from error
 
 
 def _penalties(config: GenerationConfig, output: Output, penalise: bool) -> Iterator[LogitsProcessor]:

@@ -43,7 +43,7 @@ class QueueFullError(RuntimeError):
     """More requests wait than the engine's `max_waiting` allows."""
 
 
-class Scheduler:
+class CallScheduler:
     """Lets callers share the batches of one engine. They take turns for free rows, however many requests each has."""
 
     def __init__(self, name: str, max_waiting: int | None = None) -> None:
@@ -294,7 +294,7 @@ class Scheduler:
         return False
 
 
-_ALL: WeakSet[Scheduler] = WeakSet()
+_ALL: WeakSet[CallScheduler] = WeakSet()
 
 
 @atexit.register

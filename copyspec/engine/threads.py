@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from copyspec.budget import CostModel
-    from copyspec.engine.turns import Turn
+    from copyspec.engine.pass_lock import PassLock
 
 T = TypeVar("T")
 
@@ -83,16 +83,16 @@ class Threads:
 class Passes:
     """The passes of one call: each has the model for itself, and the threads that are best for it."""
 
-    def __init__(self, turn: Turn, threads: Threads | None, given: int | None = None) -> None:
+    def __init__(self, lock: PassLock, threads: Threads | None, given: int | None = None) -> None:
         """`threads`: None for a model that is not on a CPU; `given`: the caller's own number of them."""
-        self._turn, self._threads, self._given = turn, threads, given
+        self._pass_lock, self._threads, self._given = lock, threads, given
 
     def run(self, call: Callable[[], T]) -> T:
         """What `call` returns, a pass or a part of one."""
         threads, given = self._threads, self._given
         if threads is None:
-            return self._turn.run(call)
-        return self._turn.run(lambda: threads.run(call, given))
+            return self._pass_lock.run(call)
+        return self._pass_lock.run(lambda: threads.run(call, given))
 
 
 def _own() -> int:

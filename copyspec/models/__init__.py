@@ -1,1 +1,1 @@
-"""Models by name, folder or object: found, checked and loaded."""
+"""Models by name, file, folder or object: found, converted, checked and loaded."""

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from copyspec.checks import is_panic
+
 
 class LoadError(OSError):
     """The model cannot be loaded; the message says why and what to do."""
@@ -30,7 +32,7 @@ def load_errors(say: Callable[[BaseException], str], *, but: type[Exception] = L
     except Exception as error:
         raise LoadError(say(error)) from error
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # of tokenizers and safetensors, which are written in Rust
+        if not is_panic(error):
             raise
         raise LoadError(say(error)) from error
 
@@ -43,8 +45,9 @@ def is_path(name: str) -> bool:
 def why_not(name: str, error: BaseException) -> str:
     """Why a model cannot be loaded, in one line."""
     if os.path.lexists(name):
-        return f"model {name!r} cannot be loaded from this folder: {first_line(error)}"
-    if is_path(name):
+        where = " from this folder" if os.path.isdir(name) else ""
+        return f"model {name!r} cannot be loaded{where}: {first_line(error)}"
+    if is_path(name) and not name.endswith(".gguf"):
         return f"model {name!r} is a path, but there is no such folder"
     from huggingface_hub import constants
 

@@ -25,7 +25,7 @@ CONFIG, GENERATION, TOKENIZER_CONFIG, TOKENIZER = (
 WEIGHTS, WEIGHTS_INDEX, ADAPTER = "model.safetensors", "model.safetensors.index.json", "adapter_config.json"
 
 MAX_JSON = 64 << 20  # bytes of a configuration; the longest of the hub have about 20 MB
-MAX_TOKENIZER = 512 << 20  # bytes of a tokenizer's file; the longest of the hub have about 40 MB
+MAX_TOKENIZER = 128 << 20  # bytes of a tokenizer's file; the longest of the hub have about 40 MB
 MAX_REPEATS = 20_000  # layers, blocks, experts; configurations make lists of that length before any weight is read
 
 MAX_KEYS, MAX_TOKEN = 2_000, 1_000  # settings of a tokenizer, and characters of a token; their cost is quadratic

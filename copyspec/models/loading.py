@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from copyspec.checks import shown
+from copyspec.models.aliases import ALIASES, PREFERRED
 from copyspec.models.errors import LoadError as LoadError
 from copyspec.models.errors import why_not
 from copyspec.models.pretrained import Pretrained
+from copyspec.models.resolve import is_ready
 
 if TYPE_CHECKING:
     import torch
@@ -68,15 +70,29 @@ def load_model(choice: ModelChoice) -> tuple[PreTrainedModel, PreTrainedTokenize
 
 
 def choose_default() -> str:
-    """The model where none was given or configured: $COPYSPEC_MODEL, or the one in the package."""
+    """The model where none was given or configured: $COPYSPEC_MODEL, the preferred one where the user has put it here
+    for this, or the one in the package."""
     named = os.environ.get(MODEL_VARIABLE)
     if named:
         return named
-    return _bundled("no model was given")
+    return PREFERRED if is_ready(ALIASES[PREFERRED]) else _bundled("no model was given")
+
+
+def about_default(model: str) -> str:
+    """What to tell where `choose_default` chose `model` and the user did not."""
+    which = f"{PREFERRED} ({ALIASES[PREFERRED].about})"
+    if model == str(BUNDLED):
+        which = "copyspec's default model (small: grammar corrections and quotes, in English)"
+        if ALIASES[PREFERRED].installed() is not None:
+            which += f", since {PREFERRED}, which is installed, needs pip install 'copyspec[gguf]'"
+    return (
+        f"no model given: using {which}; choose another with model=..., copyspec.configure(model=...) or the "
+        f"environment variable {MODEL_VARIABLE} (copyspec models lists some)"
+    )
 
 
 def named(model: str | os.PathLike[str]) -> str:
-    """The hub id or folder that is loaded: the package's own for the str "default"."""
+    """The name that is loaded: the package's own folder for the str "default"."""
     return _bundled(f"model={DEFAULT!r} is the one in the package") if model == DEFAULT else os.fspath(model)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from copyspec.forks import at_rest
+from copyspec.models.aliases import ALIASES, ways_to_get
 from copyspec.models.errors import CodeError, FileError, first_line, is_path, load_errors, why_not
 from copyspec.models.files import (
     ADAPTER,
@@ -27,7 +28,6 @@ from copyspec.models.files import (
     WEIGHTS_INDEX,
     check_config,
     check_folder,
-    check_size,
     check_tokenizer,
     code_of,
     is_plain,
@@ -35,6 +35,9 @@ from copyspec.models.files import (
     pickled,
     weight_names,
 )
+from copyspec.models.frame import add_frame
+from copyspec.models.resolve import is_here, resolve
+from copyspec.models.tokenizer_files import check_pipeline
 
 if TYPE_CHECKING:
     import torch
@@ -52,11 +55,17 @@ MAX_PARTS, MAX_COMPUTED, WEIGHTS_A_BYTE = 1_000_000, 1 << 28, 8
 
 @dataclass(frozen=True, slots=True)
 class Pretrained:
-    """A model by its hub id or folder. Everything raises LoadError, whatever is wrong with the files."""
+    """A model by its hub id, folder, GGUF file or alias. Everything raises LoadError, whatever is wrong with the
+    files."""
 
     name: str
     revision: str | None = None
     trust_remote_code: bool = False
+
+    @property
+    def place(self) -> str:
+        """The folder or repository of the hub that is loaded. What must be converted first is, by the first call."""
+        return resolve(self.name)
 
     def config(self) -> PreTrainedConfig:
         """Its configuration, which names no kernels."""
@@ -65,7 +74,7 @@ class Pretrained:
         with self._told():
             self._check_config()
             config: PreTrainedConfig = AutoConfig.from_pretrained(
-                self.name, revision=self.revision, trust_remote_code=self.trust_remote_code
+                self.place, revision=self.revision, trust_remote_code=self.trust_remote_code
             )
             if not self.trust_remote_code:
                 _forget_kernels(config)
@@ -80,7 +89,7 @@ class Pretrained:
             size = self._check_weights()
             with _bounded(size):
                 model: PreTrainedModel = kind.from_pretrained(
-                    self.name,
+                    self.place,
                     config=config,
                     revision=self.revision,
                     trust_remote_code=self.trust_remote_code,
@@ -97,23 +106,25 @@ class Pretrained:
         with self._told(missing or f"no tokenizer for {self.name!r}; give tokenizer="):
             self._check_config()
             tokenizer = AutoTokenizer.from_pretrained(
-                self.name, revision=self.revision, trust_remote_code=self.trust_remote_code, **self._check_tokenizer()
+                self.place, revision=self.revision, trust_remote_code=self.trust_remote_code, **self._check_tokenizer()
             )
             if not isinstance(tokenizer, PreTrainedTokenizerBase):
                 raise FileError(f"{TOKENIZER_CONFIG} makes a {type(tokenizer).__name__}, which is no tokenizer")
             if not tokenizer(PROBE)["input_ids"]:  # what cannot be used is found here, not in the middle of a call
                 raise FileError(f"it makes no tokens of {PROBE!r}")
+            if self.name in ALIASES:
+                add_frame(tokenizer)
         return tokenizer
 
     def _find(self, name: str) -> Path | None:
         """One of its files; of the hub's it is brought into the cache."""
-        if os.path.isdir(self.name):
-            path = Path(self.name, name)
+        if os.path.isdir(self.place):
+            path = Path(self.place, name)
             return path if path.exists() else None
         from transformers.utils.hub import cached_file
 
         found = cached_file(
-            self.name,
+            self.place,
             name,
             revision=self.revision,
             _raise_exceptions_for_missing_entries=False,
@@ -122,11 +133,11 @@ class Pretrained:
         return None if found is None else Path(found)
 
     def _check_config(self) -> None:
-        if os.path.isdir(self.name):
-            check_folder(Path(self.name))
-        elif os.path.lexists(self.name):
+        if os.path.isdir(self.place):
+            check_folder(Path(self.place))
+        elif os.path.lexists(self.place):
             raise FileError("it is a file; give the folder that holds it")
-        elif is_path(self.name):
+        elif is_path(self.place):
             raise FileError("there is no such folder")
         check_config(optional_json(self._find, CONFIG), trusted=self.trust_remote_code)
         optional_json(self._find, GENERATION)
@@ -140,10 +151,10 @@ class Pretrained:
         if self.trust_remote_code:
             return None
         names = weight_names(self._find)
-        if not os.path.isdir(self.name):
+        if not os.path.isdir(self.place):
             return None  # they may have to be downloaded first, or to be converted on the hub
         if not names:
-            there = pickled(Path(self.name))
+            there = pickled(Path(self.place))
             raise FileError(
                 f"there is no {WEIGHTS}"
                 + (f", and {there[0]} may run code when it is read: save it as safetensors" if there else "")
@@ -159,12 +170,10 @@ class Pretrained:
         import transformers
 
         found = optional_json(self._find, TOKENIZER_CONFIG)
-        path = self._find(TOKENIZER)
-        if path is not None:
-            check_size(path, MAX_TOKENIZER)
         check_tokenizer(found)
         if self.trust_remote_code:
             return {}
+        check_pipeline(optional_json(self._find, TOKENIZER, limit=MAX_TOKENIZER))
         for file, given in ((TOKENIZER_CONFIG, found), (CONFIG, optional_json(self._find, CONFIG))):
             name = given.get("tokenizer_class")
             # Any name of transformers would be taken, models that load themselves among them.
@@ -204,6 +213,8 @@ class Pretrained:
         asked = self._asked_code() if not self.trust_remote_code and "trust_remote_code" in str(error) else None
         if asked is not None:
             return self._needs_code(asked)
+        if self.name in ALIASES and not is_here(ALIASES[self.name]):
+            return f"model {self.name!r} is not here: {ways_to_get(ALIASES[self.name])} ({first_line(error)})"
         return f"{missing} ({first_line(error)})" if missing else why_not(self.name, error)
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from copyspec.targets.columns import Columns
-from copyspec.targets.facts import ModelFacts, masked_attention
+from copyspec.targets.facts import ModelFacts
+from copyspec.targets.hooks.attention import masked_attention
 from copyspec.targets.hooks.cpu_parity import near_plain
 from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.masks import tree_masks
@@ -47,9 +48,12 @@ class CausalSession(TreeSession):
     def __init__(self, target: CausalTarget, rows: int) -> None:
         super().__init__(rows, chains_only=not target.supports_trees)
         self._model, self._facts = target.model, target.facts
+        self._linears = target.linears
 
-    def _entered(self) -> AbstractContextManager[object]:
-        return masked_attention(self._model, self._facts.configs)
+    @contextmanager
+    def _entered(self) -> Iterator[None]:
+        with masked_attention(self._model, self._facts.configs), self._linears.used():
+            yield
 
     def _continue(self, chains: Sequence[Sequence[int]], start: int, kept: int) -> torch.Tensor:
         device = self._facts.device

@@ -53,6 +53,8 @@ class Columns:
 
 def lay_out(starts: Sequence[int], chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> Columns:
     """Columns for rows whose first `starts[r]` slots are cached. Chains must not be empty."""
+    if all(len(chain) == 1 for chain in chains):
+        return _lay_out_nodes(starts, chains, trees)
     rows = len(chains)
     chain_width, tree_width = max(map(len, chains)), max(map(len, trees))
     used = max(start + len(chain) + len(tree) for start, chain, tree in zip(starts, chains, trees, strict=True))
@@ -69,20 +71,45 @@ def lay_out(starts: Sequence[int], chains: Sequence[Sequence[int]], trees: Seque
         visible[row, first:end, :start] = True
         visible[row, first:chain_width, start:behind] = np.tri(len(chain), dtype=np.bool_)
         if len(tree):
+            on_path, depths = ancestors(tree.parents)
             tokens[row, chain_width:end] = tree.tokens
-            positions[row, chain_width:end] = tree.depths()
+            positions[row, chain_width:end] = depths
             positions[row, chain_width:end] += behind - 1
             visible[row, chain_width:end, start:behind] = True
-            visible[row, chain_width:end, behind : behind + len(tree)] = ancestors(tree.parents)
+            visible[row, chain_width:end, behind : behind + len(tree)] = on_path
     return Columns(tokens, positions, slots, visible, kept=1 + tree_width)
 
 
-def ancestors(parents: Sequence[int]) -> BoolArray:
-    """Which nodes lie on the path to each node, itself included. [m, m]"""
+def _lay_out_nodes(starts: Sequence[int], chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> Columns:
+    """`lay_out` for chains of one token, as in every pass but the first: by arrays over all rows."""
+    sizes = list(map(len, trees))
+    width = 1 + max(sizes)
+    first = np.array(starts)[:, None]
+    column = np.arange(width)
+    is_real = column <= np.array(sizes)[:, None]
+    slots = np.where(is_real, first + column, PAD_SLOT)
+    tokens, positions = np.zeros((2, len(sizes), width), np.int64)
+    tokens[:, 0] = [chain[0] for chain in chains]
+    positions[:, 0] = starts
+    visible = np.arange(max(map(int.__add__, starts, sizes)) + 1) <= first[:, :, None]
+    visible = visible & is_real[:, :, None]
+    visible[:, :, 0] = True
+    for row, (start, size, tree) in enumerate(zip(starts, sizes, trees, strict=True)):
+        if size:
+            on_path, depths = ancestors(tree.parents)
+            tokens[row, 1 : 1 + size] = tree.tokens
+            positions[row, 1 : 1 + size] = depths
+            visible[row, 1 : 1 + size, start + 1 : start + 1 + size] = on_path
+    positions[:, 1:] += np.where(is_real[:, 1:], first, 0)
+    return Columns(tokens, positions, slots, visible, kept=width)
+
+
+def ancestors(parents: Sequence[int]) -> tuple[BoolArray, list[int]]:
+    """Which nodes lie on the path to each node, itself included, [m, m], and how many, [m]: its depth."""
     paths: list[int] = []  # one bit per node: copying a whole path is one operation
     for node, parent in enumerate(parents):
         paths.append(1 << node | (0 if parent == ROOT else paths[parent]))
     size = (len(parents) + 7) // 8
     packed = np.frombuffer(b"".join([path.to_bytes(size, "little") for path in paths]), np.uint8)
     bits = np.unpackbits(packed.reshape(len(parents), size), axis=1, count=len(parents), bitorder="little")
-    return bits.view(np.bool_)
+    return bits.view(np.bool_), [path.bit_count() for path in paths]

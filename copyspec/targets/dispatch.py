@@ -9,7 +9,8 @@ from transformers import PreTrainedModel
 
 from copyspec.targets.base import Target, UnsupportedModelError
 from copyspec.targets.causal import CausalTarget
-from copyspec.targets.facts import ATTENTION_KINDS, ModelFacts, is_recurrent, read_facts
+from copyspec.targets.facts import ATTENTION_KINDS, ModelFacts, read_facts
+from copyspec.targets.hooks.attention import is_recurrent
 from copyspec.targets.limits import rope_border
 from copyspec.targets.locks import lock_of
 from copyspec.targets.plain import PlainTarget

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import inspect
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from transformers import PreTrainedConfig
 
-from copyspec.forks import at_rest
+from copyspec.targets.hooks.attention import configs
 from copyspec.targets.hooks.positions import PositionStyle, position_style
 from copyspec.targets.limits import max_length
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-MASKED_ATTENTION = ("sdpa", "eager")
-"""Attention implementations that add any mask they are given; the others know causal and padding masks only."""
-
 ATTENTION_KINDS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
-
-RECURRENT_KINDS = frozenset({"linear_attention", "conv", "hybrid", "hybrid_sliding", "mamba", "recurrent"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,41 +72,6 @@ def read_dtype(model: PreTrainedModel) -> torch.dtype:
     return model.dtype if quantised else dtype
 
 
-def is_recurrent(model: PreTrainedModel) -> bool:
-    """Whether some layer keeps a running state, which cannot return to where a draft was rejected."""
-    layer_types = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ()
-    return bool(model._is_stateful) or not RECURRENT_KINDS.isdisjoint(layer_types)
-
-
-_swaps: dict[int, tuple[PreTrainedConfig, str, int]] = {}  # by id: what is swapped, for what, and how often
-_SWAPPING = at_rest(threading.RLock())
-
-
-@contextmanager
-def masked_attention(model: PreTrainedModel, parts: Sequence[PreTrainedConfig]) -> Iterator[None]:
-    """For its length attention of these parts of a model accepts 4-D masks; the configurations are then as they were.
-
-    Threads that read the configuration meanwhile see the change: those that pass something through such a model
-    themselves hold its lock. Where masks are accepted anyway, nothing is changed.
-    """
-    with _SWAPPING:
-        swapped = [part for part in parts if id(part) in _swaps or part._attn_implementation not in MASKED_ATTENTION]
-        for part in swapped:
-            _, before, users = _swaps.get(id(part), (part, part._attn_implementation, 0))
-            _swaps[id(part)] = part, before, users + 1
-            part._attn_implementation_internal = "sdpa" if model._supports_sdpa else "eager"
-    try:
-        yield
-    finally:
-        with _SWAPPING:
-            for part in swapped:
-                _, before, users = _swaps.pop(id(part))
-                if users > 1:
-                    _swaps[id(part)] = part, before, users - 1
-                else:
-                    part._attn_implementation_internal = before
-
-
 def _embeddings(model: PreTrainedModel) -> torch.Tensor:
     weight = model.get_input_embeddings().weight
     assert isinstance(weight, torch.Tensor)
@@ -129,15 +86,6 @@ def _configs_of(model: PreTrainedModel) -> tuple[PreTrainedConfig, ...]:
         if isinstance(config, PreTrainedConfig) and id(config) not in found:
             found.update({id(part): part for part in configs(config)})
     return tuple(found.values())
-
-
-def configs(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
-    """The configuration and those inside it, which carry an attention implementation of their own."""
-    yield config
-    for name in config.sub_configs:
-        part = getattr(config, name, None)
-        if part is not None:
-            yield from configs(part)
 
 
 def _attention_kinds(config: PreTrainedConfig, window: int | None, chunk: int | None) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from copyspec.targets.generation import Arguments, prepared
+from copyspec.targets.hooks.step import next_arguments
 from copyspec.targets.rows import RowSessions
 from copyspec.targets.seq2seq import first_tokens
 from copyspec.targets.session import check_rows
@@ -81,8 +82,8 @@ class PlainSession:
         )
         with self._inner_state():
             outputs = self._model(**inputs, return_dict=True)
-        self._arguments = self._generation._update_model_kwargs_for_generation(
-            outputs, self._arguments, is_encoder_decoder=self._model.config.is_encoder_decoder
+        self._arguments = next_arguments(
+            self._generation, outputs, self._arguments, is_encoder_decoder=self._model.config.is_encoder_decoder
         )
         logits: torch.Tensor = outputs.logits[:, -1:]
         return logits

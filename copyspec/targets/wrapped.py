@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from copyspec.targets.facts import ModelFacts, read_device, read_dtype, read_facts
+from copyspec.targets.linears import FastLinears
 
 if TYPE_CHECKING:
     import torch
@@ -21,13 +22,21 @@ class WrappedModel(ABC):
     def __init__(self, model: PreTrainedModel, facts: ModelFacts) -> None:
         self.model = model
         self._facts = facts
+        self._linears: FastLinears | None = None
 
     @property
     def facts(self) -> ModelFacts:
         held = self._facts
         if read_device(self.model) != held.device or read_dtype(self.model) != held.zero.dtype:
-            self._facts = read_facts(self.model)
+            self._facts, self._linears = read_facts(self.model), None
         return self._facts
+
+    @property
+    def linears(self) -> FastLinears:
+        """Its linear layers, for passes of few tokens."""
+        if self._linears is None:
+            self._linears = FastLinears(self.model)
+        return self._linears
 
     def open(self, prompts: Sequence[Sequence[int]]) -> Session:
         check_mode(self.model)

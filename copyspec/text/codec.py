@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
+from copyspec.checks import is_panic
 from copyspec.forks import at_rest
 from copyspec.text.chat import ChatError, Message, map_texts, render, unused_mark
 
@@ -74,7 +76,7 @@ class Codec:
 
     def encode_each(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of many short texts, which hold no special token's string. Fast tokenizers alone can."""
-        with self._lock:
+        with self._use():
             self.tokenizer(
                 "", add_special_tokens=False, verbose=False
             )  # what a call before this one padded or cut, this one does not
@@ -124,7 +126,8 @@ class Codec:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of output tokens, special tokens left out; never cleaned up, so that pieces join to the whole."""
-        text = self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        with _no_panic(self.tokenizer):
+            text = self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         assert isinstance(text, str)
         return text
 
@@ -179,8 +182,13 @@ class Codec:
     def _count_special(self, ids: Sequence[int]) -> int:
         return sum(token in self.special_ids for token in ids)
 
+    @contextmanager
+    def _use(self) -> Iterator[None]:
+        with self._lock, _no_panic(self.tokenizer):
+            yield
+
     def _call(self, text: str, wrap: bool, split_special_tokens: bool = False) -> tuple[list[int], Encoding | None]:
-        with self._lock:
+        with self._use():
             batch = self.tokenizer(
                 text,
                 add_special_tokens=wrap,
@@ -190,6 +198,18 @@ class Codec:
             )
         encodings = batch.encodings
         return list(batch["input_ids"]), encodings[0] if encodings else None
+
+
+@contextmanager
+def _no_panic(tokenizer: PreTrainedTokenizerBase) -> Iterator[None]:
+    """Fast tokenizers are written in Rust, whose panics are no `Exception`: nobody's handler would see one."""
+    try:
+        yield
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        name = tokenizer.name_or_path or type(tokenizer).__name__
+        raise ValueError(f"the tokenizer of {name!r} fails on this text: {error}") from error
 
 
 def _told(tokenizer: PreTrainedTokenizerBase) -> tuple[object, ...]:

@@ -68,7 +68,7 @@ def text_of(tokens: Sequence[int], decode: Callable[[Sequence[int]], str]) -> st
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class StopMatch:
     """A stop string in the output's text."""
 
     string: str
@@ -80,7 +80,7 @@ class StopStrings:
     """Ends an output with the token that completes a stop string, wherever the string's borders lie."""
 
     def __init__(self, strings: Sequence[str], decode: Callable[[Sequence[int]], str]) -> None:
-        self.match: Match | None = None
+        self.match: StopMatch | None = None
         self._strings = strings
         self._detokenizer = Detokenizer(decode)
         self._overlap = max(map(len, strings)) - 1
@@ -93,7 +93,7 @@ class StopStrings:
         found = [(at, -len(string), string) for string in self._strings if (at := text.find(string)) >= 0]
         if found:
             at, _, string = min(found)
-            self.match = Match(string, self._length + at, self._length + at + len(string))
+            self.match = StopMatch(string, self._length + at, self._length + at + len(string))
             return string
         kept = min(self._overlap, len(text))
         self._length += len(text) - kept

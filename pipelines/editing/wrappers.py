@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from ..edits.words import Tolerance, Word, align, words
+from ..edits.alignment import Shared
+from ..edits.words import Tolerance, words
 
 _THOUGHTS = re.compile(
     r"\A\s*<(think|thinking|thought|reasoning|analysis)>.*?(?:</\1>|\Z)\s*", re.DOTALL | re.IGNORECASE
@@ -46,6 +47,8 @@ _NOTHING = re.compile(
     re.IGNORECASE,
 )
 _ROUNDS = 6  # wrappers in wrappers: talk, fence, label, quotes, a note behind
+_MOST_CELLS = 2_000_000_000
+"""Above so many pairs of words, two texts of 45,000, no wrapper is looked for: that would take most of the time."""
 _EXACT = Tolerance(quotes=False)
 
 
@@ -58,18 +61,50 @@ def unwrapped(output: str, source: str) -> str:
     text = _without_thoughts(output, source).strip()
     if not text or text == source.strip():
         return text
-    wanted = words(source, _EXACT)
-    has = words(text, _EXACT)
-    distance = _distance(wanted, has)
+    shared = Shared(words(source, _EXACT))
+    answer = _Answer(text, shared)
+    if answer.cells > _MOST_CELLS:
+        return text
+    span = 0, len(text)
+    distance = answer.distance(span)
     for _ in range(_ROUNDS):
-        nearest = _nearest(wanted, text, has, distance)
-        if nearest is None:
+        best = None
+        text = answer.text[slice(*span)]
+        for start, end in _candidates(text):
+            inner = _stripped(answer.text, span[0] + start, span[0] + end)
+            if (got := answer.distance(inner)) < distance:
+                distance, best = got, inner
+        if text.startswith(("> ", "- ", "* ", "# ")):
+            lines = "\n".join(line[2:] if line[:2] == text[:2] else line for line in text.split("\n"))
+            plain = _Answer(lines, shared)
+            if (got := plain.distance((0, len(lines)))) < distance:
+                answer, distance, best = plain, got, (0, len(lines))
+        if best is None:
             break
-        distance, text = nearest
-        has = words(text, _EXACT)
-    if _NOTHING.match(text) and distance > len(wanted):
-        return source
-    return text
+        span = best
+    text = answer.text[slice(*span)]
+    return source if _NOTHING.match(text) and distance > shared.size else text
+
+
+class _Answer:
+    """A text, and how near stretches of it are to the source."""
+
+    def __init__(self, text: str, shared: Shared) -> None:
+        self.text, self._shared, self._words = text, shared, words(text, _EXACT)
+        self._starts = [word.start for word in self._words]
+        self._common: dict[int, list[int]] = {}  # by the word that a stretch ends before: talk has many places to stop
+
+    @property
+    def cells(self) -> int:
+        return self._shared.size * len(self._words)
+
+    def distance(self, span: tuple[int, int]) -> int:
+        """Words and marks that the source has and the stretch has not, and the other way round."""
+        first, last = (bisect_left(self._starts, place) for place in span)
+        common = self._common.get(last, [])
+        if len(common) <= last - first:
+            common = self._common[last] = self._shared.with_last(self._words[first:last])
+        return self._shared.size + last - first - 2 * common[last - first]
 
 
 def _without_thoughts(output: str, source: str) -> str:
@@ -77,37 +112,6 @@ def _without_thoughts(output: str, source: str) -> str:
         return output if source.lstrip().startswith(f"<{found[1]}>") else output[found.end() :]
     _, closed, rest = output.partition("</think>")  # the template had opened it
     return rest if closed and "</think>" not in source else output
-
-
-def _distance(left: Sequence[Word], right: Sequence[Word]) -> int:
-    """Words and marks that one of them has and the other has not."""
-    return len(left) + len(right) - 2 * len(align(left, right))
-
-
-def _nearest(wanted: Sequence[Word], text: str, has: Sequence[Word], distance: int) -> tuple[int, str] | None:
-    """What remains of `text` without one wrapper, where that is nearer to the source than `distance`: the nearest, and
-    of several the first. `has` are the words of `text`."""
-    starts = [word.start for word in has]
-    spans = [_stripped(text, start, end) for start, end in _candidates(text)]
-    bounds = [(bisect_left(starts, start), bisect_left(starts, end)) for start, end in spans]
-    # A text is no nearer than the difference of the numbers of words: most of many candidates need no alignment.
-    least = [abs(len(wanted) - (last - first)) for first, last in bounds]
-    best, found = distance, None
-    for index in sorted(range(len(spans)), key=least.__getitem__):
-        if least[index] > best or (least[index] == best and found is None):
-            break
-        first, last = bounds[index]
-        got = _distance(wanted, has[first:last])
-        if got < best or (got == best and found is not None and index < found):
-            best, found = got, index
-    if text.startswith(("> ", "- ", "* ", "# ")):
-        lines = "\n".join(line[2:] if line[:2] == text[:2] else line for line in text.split("\n"))
-        if (got := _distance(wanted, words(lines, _EXACT))) < best:
-            return got, lines
-    if found is None:
-        return None
-    start, end = spans[found]
-    return best, text[start:end]
 
 
 def _stripped(text: str, start: int, end: int) -> tuple[int, int]:

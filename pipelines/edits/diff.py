@@ -11,8 +11,7 @@ from ..documents import Edit, Segment
 from .pairing import Pairing
 from .words import Tolerance
 
-_BREAK = re.compile(r"\s*[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
-"""A correction brings no line breaks of its own: lines belong to the file's layout."""
+_SPACE, _BREAK = re.compile(r"\s+"), re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]")
 
 _NO_TEXT = frozenset({"Cc", "Cf", "Cs", "Cn", "Co", "Zl", "Zp"})
 """Unicode's categories of controls, marks of direction and other invisible characters, halves of characters, and what
@@ -80,7 +79,8 @@ def merge(*groups: Iterable[Edit]) -> list[Edit]:
 
 def segment_edits(text: str, segment: Segment, corrected: str, *, tolerance: Tolerance | None = None) -> list[Edit]:
     """What a model's output changes in a segment of `text`, with offsets in `text`."""
-    corrected = _BREAK.sub(" ", corrected)
+    # A correction brings no line breaks of its own: lines belong to the file's layout.
+    corrected = _SPACE.sub(lambda space: " " if _BREAK.search(space[0]) else space[0], corrected)
     if segment.is_tokenized:
         corrected = tokenized(corrected)
     hidden = [(start - segment.start, end - segment.start) for start, end in segment.hidden]

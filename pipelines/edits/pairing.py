@@ -9,7 +9,8 @@ from difflib import SequenceMatcher
 from itertools import pairwise
 
 from ..documents import Edit
-from .words import Tolerance, Word, align, words
+from .alignment import align
+from .words import Tolerance, Word, words
 
 _MISSING_SPACE = re.compile(r"[,;!?]\Z")
 """After these a space between letters is a correction: no tokenizer adds one ("Hello,world")."""
@@ -64,7 +65,8 @@ class Pairing:
         if not self.tolerance.spacing:
             return [Edit(self.left[i - 1].end, self.left[i].start, has and " ")]
         is_missing = has and _MISSING_SPACE.match(self.left[i - 1].key) and self.left[i].key.isalpha()
-        if is_missing and i > 1 and self.left[i - 2].key.isalpha():
+        is_entity = i > 2 and self.left[i - 3].key == "&" and self.left[i - 3].end == self.left[i - 2].start
+        if is_missing and i > 1 and self.left[i - 2].key.isalpha() and not is_entity:
             return [Edit(self.left[i - 1].end, self.left[i].start, " ")]
         return []
 

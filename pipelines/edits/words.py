@@ -1,4 +1,4 @@
-"""Words of a text with their places, in a form that two spellings of the same word share; their alignment."""
+"""Words of a text with their places, in a form that two spellings of the same word share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -20,11 +19,11 @@ _QUOTES = str.maketrans(dict.fromkeys("‘’‚‛ʼ", "'") | dict.fromkeys("�
 _INVISIBLE = frozenset("\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff\ufe0e\ufe0f")
 """Tokenizers drop them; none of them is a letter."""
 _JOINER = "\u200d"
+_CLUSTER = re.compile("[azjo](?:[jz]|(?<=z)[azjo])+|[jzo]")
+"""Where characters do not stand for themselves, in a text of their kinds (`_kind`): one with the marks, jamo and joined
+characters that belong to it, or one that has another form."""
 
 _REMEMBERED = 20_000  # characters of a text whose words are kept for a while
-
-_EXACT_BITS = 400_000_000
-"""Above this many cells the alignment is difflib's: 50 MB of bits, two texts of 20,000 words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,25 +58,9 @@ def words(text: str, tolerance: Tolerance, hidden: Sequence[tuple[int, int]] = (
     return list(_remembered(visible, folds)) if len(visible) <= _REMEMBERED else _found(visible, folds)
 
 
-def align(source: Sequence[Word], target: Sequence[Word]) -> list[tuple[int, int]]:
-    """Index pairs of equal words, ascending in both: a longest common subsequence."""
-    head = 0
-    while head < min(len(source), len(target)) and source[head].key == target[head].key:
-        head += 1
-    tail = 0
-    while tail < min(len(source), len(target)) - head and source[-1 - tail].key == target[-1 - tail].key:
-        tail += 1
-    left = [word.key for word in source[head : len(source) - tail]]
-    right = [word.key for word in target[head : len(target) - tail]]
-    middle = _common(left, right) if len(left) * len(right) <= _EXACT_BITS else _blocks(left, right)
-    return [
-        *((i, i) for i in range(head)),
-        *((head + i, head + j) for i, j in middle),
-        *((len(source) - i, len(target) - i) for i in range(tail, 0, -1)),
-    ]
-
-
 def _blanked(text: str, hidden: Sequence[tuple[int, int]]) -> str:
+    if not hidden:
+        return text
     pieces, at = [], 0
     for start, end in hidden:
         pieces += [text[at:start], " " * (end - start)]
@@ -98,27 +81,24 @@ def _found(text: str, folds: bool) -> list[Word]:
 
 def _folded(text: str) -> list[Word]:
     """Words of the NFKC form, with places in the text itself; what one character became stays one word."""
-    if unicodedata.is_normalized("NFKC", text) and not any(map(_is_joined, set(text))):
-        return [Word(found.start(), found.end(), found[0]) for found in _WORD.finditer(text.translate(_QUOTES))]
     folded: list[str] = []
-    places: list[tuple[int, int]] = []  # per character of the folded text
-    normal = unicodedata.normalize
-    for place in _clusters(text):
-        start, end = place
-        piece = text[start:end]
-        if end - start > 1:
-            piece = "".join([char for char in piece if char not in _INVISIBLE])
-        elif piece in _INVISIBLE:
-            continue
-        form = piece if piece.isascii() else normal("NFKC", piece)
-        folded.append(form)
-        if len(form) == 1:
-            places.append(place)
-        else:
-            places.extend([place] * len(form))
+    starts: list[int] = []  # per character of the folded text, of its cluster
+    ends: list[int] = []
+    at = 0
+    # Most characters stand for themselves: only the others cost more than a step of the regular expression.
+    for match in _CLUSTER.finditer(text.translate({ord(char): _kind(char) for char in set(text)})):
+        start, end = match.span()
+        form = _form(text[start:end])
+        folded += (text[at:start], form)
+        starts += [*range(at, start), *([start] * len(form))]
+        ends += [*range(at + 1, start + 1), *([end] * len(form))]
+        at = end
+    folded.append(text[at:])
+    starts += range(at, len(text))
+    ends += range(at + 1, len(text) + 1)
     found: list[Word] = []
     for match in _WORD.finditer("".join(folded).translate(_QUOTES)):
-        start, end = places[match.start()][0], places[match.end() - 1][1]
+        start, end = starts[match.start()], ends[match.end() - 1]
         if found and start < found[-1].end:
             found[-1] = Word(found[-1].start, end, found[-1].key + match[0])
         else:
@@ -126,46 +106,19 @@ def _folded(text: str) -> list[Word]:
     return found
 
 
-def _is_joined(char: str) -> bool:
-    """Whether a character belongs to the one before it, or is none."""
-    return char >= "\u0080" and (char in _INVISIBLE or unicodedata.combining(char) > 0 or "\u1160" <= char <= "\u11ff")
+@lru_cache(maxsize=4096)
+def _kind(char: str) -> str:
+    """What a character is to those beside it, as `_CLUSTER` reads it."""
+    if char < "\u0080":
+        return "a"
+    if char == _JOINER:
+        return "z"
+    if char in _INVISIBLE or unicodedata.combining(char) or "\u1160" <= char <= "\u11ff":
+        return "j"
+    return "a" if unicodedata.is_normalized("NFKC", char) else "o"
 
 
-def _clusters(text: str) -> list[tuple[int, int]]:
-    """Characters with the marks, jamo and joined characters that belong to them."""
-    starts = [0] if text else []
-    for i in range(1, len(text)):
-        char = text[i]
-        if (char < "\u0080" and text[i - 1] != _JOINER) or not (
-            char in _INVISIBLE or text[i - 1] == _JOINER or unicodedata.combining(char) or "\u1160" <= char <= "\u11ff"
-        ):
-            starts.append(i)
-    return list(zip(starts, [*starts[1:], len(text)], strict=True))
-
-
-def _common(left: Sequence[str], right: Sequence[str]) -> list[tuple[int, int]]:
-    """A longest common subsequence by bit vectors, one long integer a row (Hyyrö 2004, "Bit-parallel LCS")."""
-    masks: dict[str, int] = {}
-    for i, key in enumerate(left):
-        masks[key] = masks.get(key, 0) | 1 << i
-    full = (1 << len(left)) - 1
-    row, rows = full, []
-    for key in right:
-        match = row & masks.get(key, 0)
-        row = ((row + match) | (row - match)) & full
-        rows.append(row)
-    pairs, i, j = [], len(left), len(right)
-    while i and j:
-        if rows[j - 1] >> (i - 1) & 1:
-            i -= 1
-            continue
-        j -= 1
-        if not j or rows[j - 1] >> (i - 1) & 1:
-            i -= 1
-            pairs.append((i, j))
-    return pairs[::-1]
-
-
-def _blocks(left: Sequence[str], right: Sequence[str]) -> list[tuple[int, int]]:
-    blocks = SequenceMatcher(None, left, right).get_matching_blocks()
-    return [(block.a + i, block.b + i) for block in blocks for i in range(block.size)]
+def _form(cluster: str) -> str:
+    """The NFKC form of a character with those that belong to it."""
+    visible = "".join([char for char in cluster if char not in _INVISIBLE])
+    return visible if visible.isascii() else unicodedata.normalize("NFKC", visible)

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import BinaryIO
 
 from ..documents import Edit, FormatError, Part, Refusal
-from ..edits.words import Word, align
+from ..edits.alignment import align
+from ..edits.words import Word
 from .reading import changed, check_encoding, encode, is_blank, read_lines, segment_of
 
 NOOP = "A -1 -1|||noop|||-NONE-|||REQUIRED|||-NONE-|||0"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from copyspec.engine.results import Change
 
@@ -225,9 +226,11 @@ def _ends(segment: Segment, edit: Edit) -> bool:
     return edit.start == edit.end == segment.end and not _letters(edit.replacement)
 
 
+@lru_cache(maxsize=256)
 def _letters(text: str) -> str:
     return "".join(filter(str.isalnum, text)).casefold()
 
 
+@lru_cache(maxsize=256)  # of a segment, of each edit and of what replaces it: asked more than once
 def _count(text: str) -> int:
     return sum(word.key[0].isalnum() for word in words(text, _EXACT))

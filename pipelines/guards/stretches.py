@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from operator import itemgetter
 
 from ..documents import Edit, Refusal, Segment
@@ -44,6 +45,10 @@ _NAME = re.compile(r"(?<=[a-z,;] )[A-Z]\w+")
 _MIXED = re.compile(r"\b[^\W\d_]*[a-z][A-Z]\w*")
 _CAPITALISED = re.compile(r"\b[A-Z]\w+")
 
+_STICKING = 40
+"""Characters on each side of an edit that are looked at. Text without white space has no words that are as long, and
+all of it for each edit would be the square of its length."""
+
 
 class Stretches:
     """The guarded stretches of one segment."""
@@ -58,7 +63,8 @@ class Stretches:
             reason: [(found.start() + segment.start, found.end() + segment.start) for found in pattern.finditer(piece)]
             for reason, pattern in self.patterns.items()
         }
-        self.names = _names(piece, segment.start) if with_names else []
+        self.names = sorted(_names(piece, segment.start)) if with_names else []
+        self._longest_name = max((end - start for start, end in self.names), default=0)
 
     def refusal(self, edit: Edit) -> Refusal | None:
         """Why an edit may not be made."""
@@ -74,12 +80,13 @@ class Stretches:
         if self.segment.is_label and self._takes_on_capital(edit):
             return Refusal("markup", f"{was!r} begins a heading or a cell, and would become {edit.replacement!r}")
         for reason, pattern in self.patterns.items():
-            before, after = self._windows(edit, self.places[reason])
-            if _found(pattern, before) != _found(pattern, after):
+            if self._is_inside(edit, self.places[reason]) or self._changes(edit, reason, pattern):
                 return Refusal(reason.partition("[")[0], f"{was!r} would become {edit.replacement!r}")
-        for start, end in self.names:
+        for start, end in self.names[bisect_left(self.names, (edit.start - self._longest_name,)) :]:
+            if start >= edit.end:
+                break
             name = self.text[start:end]
-            if edit.start < end and edit.end > start and name.casefold() not in edit.replacement.casefold():
+            if edit.start < end and name.casefold() not in edit.replacement.casefold():
                 return Refusal("names", f"{name!r} would become {edit.replacement!r}")
         return None
 
@@ -104,6 +111,14 @@ class Stretches:
                 return Refusal(reason.partition("[")[0], "the edits of the segment would change some together")
         return None
 
+    def _is_inside(self, edit: Edit, places: Sequence[tuple[int, int]]) -> bool:
+        """Whether an edit lies inside a match: then it changes that, whatever it does."""
+        return any(start < edit.start and edit.end < end for start, end in islice(_from(places, edit.start), 1))
+
+    def _changes(self, edit: Edit, reason: str, pattern: re.Pattern[str]) -> bool:
+        before, after = self._windows(edit, self.places[reason])
+        return _found(pattern, before) != _found(pattern, after)
+
     def _windows(self, edit: Edit, places: Sequence[tuple[int, int]]) -> tuple[str, str]:
         """The words and guarded stretches that an edit touches, before and after it."""
         start, end = around(self.text, self.segment, edit.start, edit.end)
@@ -122,10 +137,11 @@ def _from(spans: Sequence[tuple[int, int]], at: int) -> Iterator[tuple[int, int]
 
 
 def around(text: str, segment: Segment, start: int, end: int) -> tuple[int, int]:
-    """The stretch with what sticks to it, up to white space."""
-    while start > segment.start and not text[start - 1].isspace():
+    """The stretch with what sticks to it, up to white space, or up to `_STICKING` characters."""
+    first, last = max(segment.start, start - _STICKING), min(segment.end, end + _STICKING)
+    while start > first and not text[start - 1].isspace():
         start -= 1
-    while end < segment.end and not text[end].isspace():
+    while end < last and not text[end].isspace():
         end += 1
     return start, end
 

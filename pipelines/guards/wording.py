@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -43,14 +44,7 @@ class Wording:
 
     @classmethod
     def of(cls, was: str, becomes: str, beside: Sequence[str] = ()) -> Wording:
-        gone, new = list(spelt(was)), []
-        small = [word.casefold() for word in gone]
-        for word in spelt(becomes):
-            if word.casefold() in small:
-                at = small.index(word.casefold())
-                del small[at], gone[at]
-            else:
-                new.append(word)
+        gone, new = _apart(spelt(was), spelt(becomes))
         return cls(was, becomes, gone, new, beside)
 
     @property
@@ -146,6 +140,23 @@ def _is_negation(word: str) -> bool:
 
 def _is_number(word: str) -> bool:
     return word.casefold() in _NUMBERS or any(map(str.isdigit, word))
+
+
+def _apart(had: Sequence[str], has: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words of each side that do not stand on the other: of equal ones the first are taken off."""
+    small = [word.casefold() for word in had], [word.casefold() for word in has]
+    counts = Counter(small[0]), Counter(small[1])
+    return _without(had, small[0], counts[1]), _without(has, small[1], counts[0])
+
+
+def _without(words: Sequence[str], small: Sequence[str], there: Counter[str]) -> list[str]:
+    left = []
+    for word, key in zip(words, small, strict=True):
+        if there.get(key):
+            there[key] -= 1
+        else:
+            left.append(word)
+    return left
 
 
 def _is_run(word: str, others: Sequence[str]) -> bool:

@@ -38,8 +38,8 @@ class EngineFields(BaseModel):
     model_config = CONFIG
 
     model: object = Field(default=None, repr=False)
-    """A hub id, a folder, a transformers model or an engine, as for `copyspec.generate`; loaded with the first call.
-    None: the model of `copyspec.configure`, of $COPYSPEC_MODEL, or the bundled one."""
+    """A hub id, a folder, a GGUF file, "smollm2", a transformers model or an engine, as for `copyspec.generate`; loaded
+    with the first call. None: the model of `copyspec.configure`, of $COPYSPEC_MODEL, or the default."""
     tokenizer: object = Field(default=None, repr=False)
     device: object = None
     dtype: object = "auto"

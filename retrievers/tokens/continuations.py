@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from .descent import Descent
-from .segment import Segment
+from .segment import IndexSegment
 from .suffix_array import BORDER
 
 MAX_MATCH = 32
@@ -50,7 +50,7 @@ def backwards(context: Sequence[int]) -> list[int]:
     return query
 
 
-def descents_of(query: list[int], segments: Sequence[Segment]) -> list[Descent]:
+def descents_of(query: list[int], segments: Sequence[IndexSegment]) -> list[Descent]:
     found = [Descent(segment, query) for segment in segments] if query else []
     return [descent for descent in found if descent.length]
 

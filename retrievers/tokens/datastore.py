@@ -27,7 +27,7 @@ from .continuations import (
     descents_of,
     match_of,
 )
-from .segment import FILES, NEEDED, Segment, write_segment
+from .segment import FILES, NEEDED, IndexSegment, write_segment
 from .suffix_array import BORDER, Tokens, sorts_bytes
 
 KIND = "tokens"
@@ -80,7 +80,7 @@ class Datastore:
         if verify:
             for key in manifest.files:
                 index.check(key)
-        self._opened_segments: list[Segment] | None = _opened(index, numbers)
+        self._opened_segments: list[IndexSegment] | None = _opened(index, numbers)
         self._manifest = manifest
 
     @classmethod
@@ -119,7 +119,7 @@ class Datastore:
         self._opened_segments = None
 
     @property
-    def _segments(self) -> list[Segment]:
+    def _segments(self) -> list[IndexSegment]:
         segments = self._opened_segments
         if segments is None:
             raise ValueError(
@@ -233,10 +233,10 @@ def _unnamed(places: list[tuple[str, int]]) -> _Beside:
     return write
 
 
-def _opened(index: files.Opened, numbers: Sequence[int]) -> list[Segment]:
-    segments, documents = list[Segment](), 0
+def _opened(index: files.Opened, numbers: Sequence[int]) -> list[IndexSegment]:
+    segments, documents = list[IndexSegment](), 0
     for number in numbers:
-        segments.append(Segment(index, number, documents))
+        segments.append(IndexSegment(index, number, documents))
         documents += segments[-1].num_documents
     return segments
 

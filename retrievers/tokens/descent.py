@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .segment import Segment
+from .segment import IndexSegment
 
 _BLOCK = 64  # places read at once: a call of the system costs the same for one
 
@@ -15,7 +15,7 @@ class Descent:
 
     __slots__ = ("_blocks", "_query", "_seen", "high", "length", "low", "segment")
 
-    def __init__(self, segment: Segment, query: Sequence[int]) -> None:
+    def __init__(self, segment: IndexSegment, query: Sequence[int]) -> None:
         """`query`: the context backwards."""
         self.segment = segment
         self._query = query

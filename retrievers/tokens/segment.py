@@ -50,7 +50,7 @@ def _largest(heads: Sequence[int] | NDArray[np.uint32]) -> int:
     return int(heads[-1]) if len(heads) else 0
 
 
-class Segment:
+class IndexSegment:
     """The files of one segment. Text and places are read where a search looks, and stay on disk; the rest, a hundredth
     of them, is in memory. Raises files.IndexFileError for files that do not fit each other."""
 

@@ -18,7 +18,7 @@ DATA = Path(__file__).parents[3] / "shared" / "data" / "gec"
 
 @pytest.fixture(autouse=True)
 def bundled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COPYSPEC_MODEL", raising=False)
+    monkeypatch.setenv("COPYSPEC_MODEL", "default")
 
 
 def both(marked: str) -> tuple[bytes, bytes]:

@@ -82,7 +82,7 @@ class Commands:
 def commands() -> Iterator[Commands]:
     if not hasattr(os, "fork"):
         pytest.skip("no fork")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COPYSPEC_MODEL": ""}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COPYSPEC_MODEL": "default"}
     with subprocess.Popen(
         [sys.executable, "-c", SERVER], cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as server:

@@ -12,7 +12,7 @@ from copyspec.budget import Budget, CostModel
 from copyspec.decoding.requests import Request, RowStats
 from copyspec.decoding.resumable import Resumable
 from copyspec.drafters.following import FollowingDrafter
-from copyspec.engine.turns import Turn
+from copyspec.engine.pass_lock import PassLock
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.sources import Source
 from copyspec.verification.noise import gumbel
@@ -40,7 +40,7 @@ def resumable(target: FakeTarget, prompt: list[int], sampling: SamplingOptions) 
     def request() -> Request:
         return Request(prompt, LIMIT, sampling, frozenset([EOS]), sources, lambda: drafters.create(sources, [EOS]))
 
-    return Resumable(target, request, DraftOptions(adaptive=False), CostModel(), Turn(list))
+    return Resumable(target, request, DraftOptions(adaptive=False), CostModel(), PassLock(list))
 
 
 @given(

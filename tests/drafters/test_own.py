@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import copyspec
-from copyspec import Budget, DraftContext, DraftTree, Engine, Scored
+from copyspec import Budget, DraftContext, DraftTree, Engine, ScoredDraft
 from copyspec.drafters.own import join
 from copyspec.tree import ROOT, check_tree
 from tests.helpers.texts import byte_level, llama
@@ -86,7 +86,7 @@ def test_an_observer_sees_the_logits_of_every_node(engine: Engine) -> None:
     class Observer(Knowing):
         seen: list[int] = []  # noqa: RUF012
 
-        def observe(self, scored: Scored) -> None:
+        def observe(self, scored: ScoredDraft) -> None:
             assert scored.logits.shape == (1 + len(scored.tree), len(byte_level()))
             self.seen.append(scored.top(2)[0][0][0])
 

@@ -145,6 +145,12 @@ def test_the_models_generation_config_is_honoured(changes: dict[str, Any]) -> No
         assert list(configured.generate(PROMPT, CORPUS, max_new_tokens=length).token_ids) == expected
 
 
+@pytest.mark.parametrize("changes", [{"bad_words_ids": 3}, {"suppress_tokens": "x"}, {"no_repeat_ngram_size": "2"}])
+def test_what_a_generation_config_cannot_mean_is_said(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="the model's generation_config asks for what there is not: "):
+        with_config(engine(), **changes).generate(PROMPT, CORPUS, max_new_tokens=3)
+
+
 @pytest.mark.parametrize("forced", [None, 9])
 def test_tokens_suppressed_at_the_beginning_are_those_of_the_first_place(forced: int | None) -> None:
     for ids in ([40], [40, 41, 42]):

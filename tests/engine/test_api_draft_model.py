@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast,
 
 import copyspec
 from copyspec.engine.engine import Engine
-from copyspec.engine.turns import Turn
+from copyspec.engine.pass_lock import PassLock
 from tests.helpers.tiny import tiny_model, tiny_tokenizer
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
@@ -138,11 +138,11 @@ def test_the_model_itself_and_models_in_training_are_refused(engine: Engine) -> 
 
 def test_engines_that_draft_for_each_other_do_not_wait_for_each_other() -> None:
     first, second = threading.RLock(), threading.RLock()
-    turns = [Turn(lambda: [first, second]), Turn(lambda: [second, first])]
+    turns = [PassLock(lambda: [first, second]), PassLock(lambda: [second, first])]
 
-    def take(turn: Turn) -> None:
+    def take(lock: PassLock) -> None:
         for _ in range(2000):
-            turn.run(partial(turn.run, lambda: None))
+            lock.run(partial(lock.run, lambda: None))
 
     threads = [threading.Thread(target=take, args=(turn,), daemon=True) for turn in turns]
     for thread in threads:

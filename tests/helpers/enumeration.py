@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 
 from copyspec.tree import ROOT, DraftTree, Sampled
-from copyspec.verification.classic.candidates import Chance
+from copyspec.verification.classic.candidates import Randomness
 from copyspec.verification.classic.rules import Rule
 from copyspec.verification.classic.sampled import draw
 from copyspec.verification.walk import walk
@@ -23,7 +23,7 @@ Q = torch.tensor([5.0, 2.0, 4.0, 2.0, 11.0]) / 24
 
 
 class Branching:
-    """A Chance that follows scripted choices, then the first possible one, and notes the others."""
+    """A Randomness that follows scripted choices, then the first possible one, and notes the others."""
 
     def __init__(self, script: Sequence[int]) -> None:
         self._script = script
@@ -51,7 +51,7 @@ class Branching:
         return choice
 
 
-def outcomes(run: Callable[[Chance], T]) -> Iterator[tuple[float, T]]:
+def outcomes(run: Callable[[Randomness], T]) -> Iterator[tuple[float, T]]:
     """Every outcome of `run` with its probability."""
     scripts: list[list[int]] = [[]]
     while scripts:
@@ -61,7 +61,7 @@ def outcomes(run: Callable[[Chance], T]) -> Iterator[tuple[float, T]]:
         yield chance.weight, outcome
 
 
-def emitted(run: Callable[[Chance], int]) -> torch.Tensor:
+def emitted(run: Callable[[Randomness], int]) -> torch.Tensor:
     """The distribution of the token that `run` answers. [VOCAB], float64"""
     total = torch.zeros(VOCAB, dtype=torch.float64)
     for weight, token in outcomes(run):
@@ -77,7 +77,7 @@ def variation(left: torch.Tensor, right: torch.Tensor) -> float:
 class TableNodes:
     """A target whose P is a row of a table: the last token's, or the last row at the root."""
 
-    def __init__(self, table: torch.Tensor, tree: DraftTree, chance: Chance, *, greedy: bool = False) -> None:
+    def __init__(self, table: torch.Tensor, tree: DraftTree, chance: Randomness, *, greedy: bool = False) -> None:
         self._table, self._tree, self._chance, self.greedy = table, tree, chance, greedy
 
     def probabilities(self, node: int) -> torch.Tensor:
@@ -87,7 +87,7 @@ class TableNodes:
         p = self.probabilities(node)
         return int(p.argmax()) if self.greedy else self._chance.token(p)
 
-    def chance(self, node: int) -> Chance:
+    def chance(self, node: int) -> Randomness:
         return self._chance
 
 
@@ -133,7 +133,7 @@ def tree_of(children: Mapping[tuple[int, ...], Sequence[int]], drawn: Mapping[tu
 
 def drafted(
     table: torch.Tensor,
-    chance: Chance,
+    chance: Randomness,
     counts: tuple[int, int],
     *,
     replacement: bool = True,
@@ -151,13 +151,13 @@ def drafted(
     return tree_of(copied, drawn)
 
 
-def joint(rule: Rule, target: torch.Tensor, draft: Callable[[Chance], DraftTree]) -> torch.Tensor:
+def joint(rule: Rule, target: torch.Tensor, draft: Callable[[Randomness], DraftTree]) -> torch.Tensor:
     """The distribution of the first two tokens, over all drafts and decisions. [VOCAB, VOCAB]
 
     Where a step emits one token the second follows the target: later steps emit by the same rule.
     """
 
-    def run(chance: Chance) -> tuple[int, ...]:
+    def run(chance: Randomness) -> tuple[int, ...]:
         tree = draft(chance)
         return walked(rule, tree, TableNodes(target, tree, chance), 2)
 

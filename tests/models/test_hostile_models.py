@@ -84,7 +84,8 @@ def test_there_is_one_door() -> None:
         for path in (root / room).rglob("*.py")
         if ".from_pretrained(" in path.read_text(encoding="utf-8")
     ]
-    assert places == ["copyspec/models/pretrained.py"]
+    # Beside the door only what reads a GGUF file, in an empty folder; what it makes of it goes through the door.
+    assert sorted(places) == ["copyspec/models/gguf.py", "copyspec/models/pretrained.py"]
 
 
 def test_no_code_of_a_folder_runs(honest: Path, tmp_path: Path) -> None:
@@ -133,7 +134,7 @@ def test_absurd_values_are_load_errors(honest: Path, tmp_path: Path) -> None:
     layers = "config: num_hidden_layers=1000000000"
     ends |= tried([(layers, kinds[layers])], honest, tmp_path)
     assert "config.json has num_hidden_layers=1000000000, more than 20,000" in ends[layers]
-    texts = [each for each in tokenizers() if "backtracking" not in each[0] and "growing" not in each[0]]
+    texts = list(tokenizers())
     tried(some_of_each(texts, 25, seed=1), honest, tmp_path)
 
 

@@ -32,6 +32,7 @@ def nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(_STATE, "configured", None)
     monkeypatch.setattr(_STATE, "named_default", False)
     monkeypatch.delenv("COPYSPEC_MODEL", raising=False)
+    monkeypatch.setattr(loading, "is_ready", lambda alias: False)
     yield
 
 
@@ -216,7 +217,6 @@ def test_configured_named_and_default_models(
     folders: list[Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, loads: list[object]
 ) -> None:
     monkeypatch.setattr(loading, "BUNDLED", folders[2])
-    monkeypatch.setattr("copyspec.api.BUNDLED", folders[2])
     with caplog.at_level(logging.WARNING, logger="copyspec"):
         copyspec.generate("the", max_new_tokens=2)
         copyspec.generate("the", max_new_tokens=2)
@@ -391,7 +391,7 @@ def test_a_stream_cancelled_twice_ends_with_its_step(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(copyspec.Engine, "steps", slow)
 
     async def read() -> None:
-        async for _ in await copyspec.agenerate("the cat", model=tiny, stream=True, max_new_tokens=50):
+        async for _ in await copyspec.agenerate("the cat", model=tiny, stream=True, max_new_tokens=50, batch_size=3):
             pass
 
     async def run() -> None:
@@ -405,4 +405,4 @@ def test_a_stream_cancelled_twice_ends_with_its_step(monkeypatch: pytest.MonkeyP
             await task
 
     asyncio.run(run())
-    assert ended.is_set()
+    assert ended.wait(10)

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from copyspec.pipelines.documents import Edit, Segment, shown
+from copyspec.pipelines.edits.alignment import align
 from copyspec.pipelines.edits.diff import apply, diff, merge, segment_edits, shift, tokenized
-from copyspec.pipelines.edits.words import Tolerance, align, words
+from copyspec.pipelines.edits.words import Tolerance, words
 
 STRICT = Tolerance(forms=False, quotes=False, spacing=False)
 LEXICON = [
@@ -188,3 +189,8 @@ def test_tokenised_segments_stay_tokenised() -> None:
     assert tokenized('He doesn\'t like (really) U.S. "stuff" at 3.14, e.g. this.') == (
         'He does n\'t like ( really ) U.S. " stuff " at 3.14 , e.g. this .'
     )
+
+
+def test_no_space_comes_behind_an_entity() -> None:
+    assert diff("| &emsp;the other half", "| & emsp; the other half") == []
+    assert apply("Hello;world", diff("Hello;world", "Hello; world")) == "Hello; world"

@@ -11,23 +11,11 @@ from collections.abc import Callable
 
 import pytest
 
-from copyspec.pipelines import FormatOptions, FunctionCorrector, GuardOptions, Part, Runner, RunOptions, Work, format_of
+from benchmarks.hostile.files_cases import OPEN
+from copyspec.pipelines import FormatOptions, FunctionCorrector, Part, Runner, RunOptions, Work, format_of
 from copyspec.pipelines.documents import Edit, FormatError, Segment
 from copyspec.pipelines.edits.diff import stray
 from tests.pipelines.test_docx import docx, p, r, texts
-
-OPEN = GuardOptions(
-    allow_numbers=True,
-    allow_links=True,
-    allow_code=True,
-    allow_names=True,
-    allow_new_words=True,
-    allow_swaps=True,
-    any_language=True,
-    max_edit_ratio=1e9,
-    max_lost_ratio=1e9,
-    strip_wrappers=False,
-)
 
 
 def corrected(form: str, data: bytes, correct: Callable[[str], str], **options: object) -> tuple[bytes, list[str]]:

@@ -271,3 +271,19 @@ def test_wrappers_may_stay() -> None:
     assert checked(SOURCE, f'"{RIGHT}"').refusal is None
     assert apply(SOURCE, checked(SOURCE, f'"{RIGHT}"', strip_wrappers=False, allow_swaps=True).edits) == f'"{RIGHT}"'
     assert apply(text, checked(text, f'"{RIGHT}"').edits) == f'"{RIGHT}"'
+
+
+@pytest.mark.parametrize("unit", ["a,B,", "你a,", "a b_c ", "http://a.b/c;x,"])
+def test_many_edits_of_a_long_word_take_little_time(unit: str) -> None:
+    """What an edit sticks to was the whole of a text without white space, for each of its edits."""
+    source = unit * (18_000 // len(unit))
+    output = "".join("" if number % 13 == 0 else char for number, char in enumerate(source))
+    start = time.process_time()
+    checked(source, output, max_edit_ratio=1e9, max_lost_ratio=1e9, allow_new_words=True, any_language=True, caution=0)
+    assert time.process_time() - start < _SOON / 3
+
+
+def test_white_space_of_an_answer_takes_little_time() -> None:
+    start = time.process_time()
+    assert checked("He go home.", f"He goes{chr(9) * 60_000}home.", strip_wrappers=False).edits
+    assert time.process_time() - start < _SOON / 3

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks.hostile.bases import KINDS, NAME, Tokenizer, documents, encode, make, passages, uses
-from benchmarks.hostile.forging import replaced, sealed
+from benchmarks.hostile.forging_manifests import replaced, sealed
 from benchmarks.hostile.indexes import FAILURES, run
 from copyspec.retrievers import (
     BM25Retriever,

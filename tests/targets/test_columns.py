@@ -74,7 +74,8 @@ def test_windows_and_chunks_count_positions(batch: Rows, size: int) -> None:
 @settings(deadline=None)
 @given(trees())
 def test_ancestors_include_the_node_itself(tree: DraftTree) -> None:
-    on_path = ancestors(tree.parents)
+    on_path, depths = ancestors(tree.parents)
+    assert depths == tree.depths()
     assert on_path.shape == (len(tree), len(tree))
     assert [int(row.sum()) for row in on_path] == tree.depths()
     assert on_path.diagonal().all()

@@ -6,7 +6,7 @@ import torch
 
 from copyspec.targets import wrap
 from copyspec.targets.columns import lay_out
-from copyspec.targets.hooks.cpu_parity import Segment, segments
+from copyspec.targets.hooks.cpu_parity import RowSegment, segments
 from copyspec.tree import ROOT, DraftTree
 from tests.helpers.models import random_ids, tiny
 
@@ -18,10 +18,14 @@ def chain_of(tokens: list[int]) -> DraftTree:
 def test_segments_of_a_prompt_a_chain_and_a_branch() -> None:
     tree = DraftTree([1, 2, 3, 4, 5], [ROOT, 0, 1, 0, ROOT], [0.5] * 5, [None] * 5)
     # 12 prompt columns; nodes 0-2 see 13, 14 and 15 keys; nodes 3 and 4 are no part of the chain.
-    assert segments(lay_out([0], [[7] * 12], [tree])) == (Segment(0, 12, 12), Segment(12, 15, 15), Segment(15, 17, 17))
+    assert segments(lay_out([0], [[7] * 12], [tree])) == (
+        RowSegment(0, 12, 12),
+        RowSegment(12, 15, 15),
+        RowSegment(15, 17, 17),
+    )
     # A root that sees 14 keys, nodes that see 15, 16 and 17: two numbers of whole vectors.
-    assert segments(lay_out([13], [[7]], [tree])) == (Segment(0, 2, 15), Segment(2, 4, 17), Segment(4, 6, 19))
-    assert segments(lay_out([15], [[7]], [DraftTree()])) == (Segment(0, 1, 16),)
+    assert segments(lay_out([13], [[7]], [tree])) == (RowSegment(0, 2, 15), RowSegment(2, 4, 17), RowSegment(4, 6, 19))
+    assert segments(lay_out([15], [[7]], [DraftTree()])) == (RowSegment(0, 1, 16),)
 
 
 def test_every_column_is_in_one_segment_and_sees_its_keys() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from copyspec.options import SamplingOptions
 from copyspec.tree import ROOT, DraftTree, Sampled
-from copyspec.verification.classic.candidates import Chance, Turn, take_turns, turns_of
+from copyspec.verification.classic.candidates import DraftCandidate, Randomness, candidates_of, verify_candidates
 from copyspec.verification.classic.rules import Rule
 from copyspec.verification.classic.sampled import draw
 from copyspec.verification.registry import RULES, VerificationOptions, rule
@@ -39,10 +39,10 @@ def test_lenience_emits_at_most_p_over_lenience(
 ) -> None:
     """On trees too: by induction over the turns, the bound of a turn is that of its residual."""
 
-    def run(chance: Chance) -> int:
-        turns = turns_of(draw(q, count, chance, replacement=replacement), p)
-        turns += [Turn(token, None) for token in copied]
-        token, rest = take_turns(p, turns, chance, lenience=lenience)
+    def run(chance: Randomness) -> int:
+        turns = candidates_of(draw(q, count, chance, replacement=replacement), p)
+        turns += [DraftCandidate(token, None) for token in copied]
+        token, rest = verify_candidates(p, turns, chance, lenience=lenience)
         return chance.token(rest) if token is None else token
 
     out = emitted(run)
@@ -61,7 +61,7 @@ def test_lenience_of_one_token_is_its_formula() -> None:
     assert variation(out, P) > 0.05, "and that is not P"
 
 
-def first(chosen: Rule, drawn: dict[tuple[int, ...], Sampled], chance: Chance) -> int:
+def first(chosen: Rule, drawn: dict[tuple[int, ...], Sampled], chance: Randomness) -> int:
     tree = tree_of({}, drawn)
     return walked(chosen, tree, TableNodes(P[None], tree, chance), 1)[0]
 

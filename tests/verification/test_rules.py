@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from copyspec.tree import ROOT, DraftTree, Sampled, check_tree
 from copyspec.verification.classic.candidates import (
-    Chance,
-    Turn,
+    DraftCandidate,
+    Randomness,
     acceptance,
+    candidates_of,
     k_sequential,
     residual,
     solve_rho,
-    take_turns,
-    turns_of,
+    verify_candidates,
 )
 from copyspec.verification.classic.sampled import draw
 from copyspec.verification.registry import RULES, rule
@@ -54,7 +54,7 @@ def tables(seed: int, *, support: int = VOCAB) -> torch.Tensor:
     return table.softmax(-1)
 
 
-def settle(token: int | None, rest: torch.Tensor, chance: Chance) -> int:
+def settle(token: int | None, rest: torch.Tensor, chance: Randomness) -> int:
     return chance.token(rest) if token is None else token
 
 
@@ -65,10 +65,12 @@ def test_multi_step_emits_p(
 ) -> None:
     """Any number of draws, with and without replacement, copied children before or after them."""
 
-    def run(chance: Chance) -> int:
-        turns = turns_of(draw(q, count, chance, replacement=replacement), p)
-        certain = [Turn(token, None) for token in copied]
-        return settle(*take_turns(p, turns + certain if drawn_first else certain + turns, chance), chance)
+    def run(chance: Randomness) -> int:
+        candidates = candidates_of(draw(q, count, chance, replacement=replacement), p)
+        certain = [DraftCandidate(token, None) for token in copied]
+        return settle(
+            *verify_candidates(p, candidates + certain if drawn_first else certain + candidates, chance), chance
+        )
 
     assert variation(emitted(run), p) < EXACT
 
@@ -76,10 +78,10 @@ def test_multi_step_emits_p(
 @settings(max_examples=25, deadline=None)
 @given(distributions, distributions, st.integers(1, 3), copied_sets)
 def test_k_sequential_emits_p(p: torch.Tensor, q: torch.Tensor, count: int, copied: list[int]) -> None:
-    def run(chance: Chance) -> int:
+    def run(chance: Randomness) -> int:
         token, rest = k_sequential(p, q, draw(q, count, chance).tokens, chance)
         if token is None:
-            token, rest = take_turns(rest, [Turn(token, None) for token in copied], chance)
+            token, rest = verify_candidates(rest, [DraftCandidate(token, None) for token in copied], chance)
         return settle(token, rest, chance)
 
     assert variation(emitted(run), p) < EXACT
@@ -116,7 +118,7 @@ def test_trees_of_depth_two_keep_the_joint_distribution(case: str) -> None:
     for name, counts, replacement, copied in TREES[case]:
 
         def draft(
-            chance: Chance,
+            chance: Randomness,
             counts: tuple[int, int] = counts,
             replacement: bool = replacement,
             copied: dict[tuple[int, ...], list[int]] = copied,
@@ -135,7 +137,7 @@ def test_draws_without_a_node_keep_their_turns() -> None:
     """Trees cut to fewer nodes or levels stay exact: the draws are listed at the parent."""
     target, drafter = tables(1), tables(2, support=3)
 
-    def draft(chance: Chance) -> DraftTree:
+    def draft(chance: Randomness) -> DraftTree:
         return drafted(drafter, chance, (2, 1)).up_to_depth(1).first_chain()
 
     expected = target[-1].double()[:, None] * target[:-1].double()
@@ -153,21 +155,23 @@ def test_greedy_decoding_takes_the_argmax_under_every_exact_rule(name: str) -> N
         assert weight > 0 and tokens == (best, int(target[best].argmax()))[: len(tokens)]
 
 
-def accepted(p: torch.Tensor, run_turns: list[Turn]) -> float:
+def accepted(p: torch.Tensor, run_turns: list[DraftCandidate]) -> float:
     """The probability that a turn is accepted."""
-    return sum(w for w, token in outcomes(lambda chance: take_turns(p, run_turns, chance)[0]) if token is not None)
+    return sum(
+        w for w, token in outcomes(lambda chance: verify_candidates(p, run_turns, chance)[0]) if token is not None
+    )
 
 
 @settings(max_examples=40, deadline=None)
 @given(distributions, distributions, copied_sets)
 def test_drawn_children_first_is_never_worse(p: torch.Tensor, q: torch.Tensor, copied: list[int]) -> None:
     """One draw beside copied children: sum min(P, Q) off them, and P on them, is what that order accepts."""
-    certain = [Turn(token, None) for token in copied]
+    certain = [DraftCandidate(token, None) for token in copied]
     first = last = 0.0
     for weight, drawn in outcomes(lambda chance: draw(q, 1, chance)):
-        turns = turns_of(drawn, p)
-        first += weight * accepted(p, turns + certain)
-        last += weight * accepted(p, certain + turns)
+        candidates = candidates_of(drawn, p)
+        first += weight * accepted(p, candidates + certain)
+        last += weight * accepted(p, certain + candidates)
     best = torch.where(torch.isin(torch.arange(VOCAB), torch.tensor(copied, dtype=torch.long)), p, p.minimum(q))
     assert first == pytest.approx(float(best.sum()), abs=1e-5)
     assert first >= last - 1e-5
@@ -206,9 +210,9 @@ def test_residuals_without_mass_keep_r_without_the_child() -> None:
 def test_draws_without_replacement_are_distinct_and_renormalised() -> None:
     drawn = draw(Q, VOCAB + 3, Branching([]), replacement=False)
     assert sorted(drawn.tokens) == list(range(VOCAB)), "as many as there are"
-    turns = turns_of(drawn, P)
+    candidates = candidates_of(drawn, P)
     left = Q.clone()
-    for token, q in turns:
+    for token, q in candidates:
         assert q is not None and torch.allclose(q, left / left.sum(), atol=1e-6)
         left[token] = 0.0
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from copyspec.tree import DraftTree, Sampled
-from copyspec.verification.classic.candidates import Chance, Turn, take_turns
+from copyspec.verification.classic.candidates import DraftCandidate, Randomness, verify_candidates
 from copyspec.verification.classic.sampled import draw
 from copyspec.verification.registry import rule
 from tests.helpers.enumeration import EXACT, P, Q, TableNodes, emitted, tree_of, variation, walked
@@ -22,18 +22,18 @@ RARE = 0.05  # SPREAD holds one token below
 BEST, SECOND = (int(token) for token in Q.topk(2).indices)
 
 
-def settle(p: torch.Tensor, turns: list[Turn], chance: Chance) -> int:
-    token, rest = take_turns(p, turns, chance)
+def settle(p: torch.Tensor, candidates: list[DraftCandidate], chance: Randomness) -> int:
+    token, rest = verify_candidates(p, candidates, chance)
     return chance.token(rest) if token is None else token
 
 
-def under(name: str, tree: DraftTree, chance: Chance) -> int:
+def under(name: str, tree: DraftTree, chance: Randomness) -> int:
     """The first token that a step of ours emits."""
     nodes = TableNodes(P[None], tree, chance)
     return walked(rule(name), tree, nodes, 1)[0]
 
 
-def every_path_draws(chance: Chance) -> int:
+def every_path_draws(chance: Randomness) -> int:
     """REST's and Medusa's nucleus mode: each path has a sample of its own, then a fresh one ends the step."""
     samples = [chance.token(P) for _ in range(2)]
     for child, sample in zip((BEST, SECOND), samples, strict=True):
@@ -42,51 +42,51 @@ def every_path_draws(chance: Chance) -> int:
     return chance.token(P)
 
 
-def one_draw_for_all_paths(chance: Chance) -> int:
+def one_draw_for_all_paths(chance: Randomness) -> int:
     return under("coupled", tree_of({(): [BEST, SECOND]}, {}), chance)
 
 
-def unchanged_q(chance: Chance) -> int:
+def unchanged_q(chance: Randomness) -> int:
     """Children drawn without replacement, verified with the Q of the first."""
     drawn = draw(Q, 2, chance, replacement=False)
-    return settle(P, [Turn(token, Q) for token in drawn.tokens], chance)
+    return settle(P, [DraftCandidate(token, Q) for token in drawn.tokens], chance)
 
 
-def renormalised_q(chance: Chance) -> int:
+def renormalised_q(chance: Randomness) -> int:
     return under("multi-step", tree_of({}, {(): draw(Q, 2, chance, replacement=False)}), chance)
 
 
-def ratio_for_certain_children(chance: Chance) -> int:
+def ratio_for_certain_children(chance: Randomness) -> int:
     """The two most likely children of Q, certain to be drafted, verified as if drawn."""
-    return settle(P, [Turn(BEST, Q), Turn(SECOND, Q)], chance)
+    return settle(P, [DraftCandidate(BEST, Q), DraftCandidate(SECOND, Q)], chance)
 
 
-def certain_children(chance: Chance) -> int:
+def certain_children(chance: Randomness) -> int:
     return under("multi-step", tree_of({(): [BEST, SECOND]}, {}), chance)
 
 
-def duplicate_dropped(chance: Chance) -> int:
+def duplicate_dropped(chance: Randomness) -> int:
     """A drawn child that a copied child holds already loses its rejected turn."""
     token = chance.token(Q)
-    return settle(P, [Turn(BEST, None)] + ([Turn(token, Q)] if token != BEST else []), chance)
+    return settle(P, [DraftCandidate(BEST, None)] + ([DraftCandidate(token, Q)] if token != BEST else []), chance)
 
 
-def duplicate_kept(chance: Chance) -> int:
+def duplicate_kept(chance: Randomness) -> int:
     return under("multi-step", tree_of({(): [BEST]}, {(): draw(Q, 1, chance)}), chance)
 
 
-def duplicate_kept_after_the_copy(chance: Chance) -> int:
+def duplicate_kept_after_the_copy(chance: Randomness) -> int:
     token = chance.token(Q)
-    return settle(P, [Turn(BEST, None), Turn(token, Q)], chance)
+    return settle(P, [DraftCandidate(BEST, None), DraftCandidate(token, Q)], chance)
 
 
-def pruned(chance: Chance) -> int:
+def pruned(chance: Randomness) -> int:
     """A draw pruned for its small Q, as if it had never been made."""
     token = chance.token(SPREAD)
-    return settle(P, [Turn(token, SPREAD)] if SPREAD[token] > RARE else [], chance)
+    return settle(P, [DraftCandidate(token, SPREAD)] if SPREAD[token] > RARE else [], chance)
 
 
-def pruned_from_the_tree_alone(chance: Chance) -> int:
+def pruned_from_the_tree_alone(chance: Randomness) -> int:
     drawn = draw(SPREAD, 1, chance)
     tree = tree_of({}, {(): drawn})
     if SPREAD[drawn.tokens[0]] < RARE:
@@ -94,16 +94,16 @@ def pruned_from_the_tree_alone(chance: Chance) -> int:
     return under("multi-step", tree, chance)
 
 
-def q_before_processors(chance: Chance) -> int:
+def q_before_processors(chance: Randomness) -> int:
     drawn = draw(SHARPENED, 1, chance)
     return under("rejection", tree_of({}, {(): Sampled(drawn.tokens, Q)}), chance)
 
 
-def q_as_drawn(chance: Chance) -> int:
+def q_as_drawn(chance: Randomness) -> int:
     return under("rejection", tree_of({}, {(): draw(SHARPENED, 1, chance)}), chance)
 
 
-TRAPS: list[tuple[Callable[[Chance], int], float, list[Callable[[Chance], int]]]] = [
+TRAPS: list[tuple[Callable[[Randomness], int], float, list[Callable[[Randomness], int]]]] = [
     (every_path_draws, 0.19, [one_draw_for_all_paths]),  # published for 0.15 to 0.23
     (unchanged_q, 0.11, [renormalised_q]),
     (ratio_for_certain_children, 0.43, [certain_children]),
@@ -114,7 +114,7 @@ TRAPS: list[tuple[Callable[[Chance], int], float, list[Callable[[Chance], int]]]
 
 
 @pytest.mark.parametrize(("trap", "size", "right"), TRAPS, ids=lambda value: getattr(value, "__name__", None))
-def test_trap(trap: Callable[[Chance], int], size: float, right: list[Callable[[Chance], int]]) -> None:
+def test_trap(trap: Callable[[Randomness], int], size: float, right: list[Callable[[Randomness], int]]) -> None:
     assert variation(emitted(trap), P) == pytest.approx(size, rel=0.15)
     for ours in right:
         assert variation(emitted(ours), P) < EXACT

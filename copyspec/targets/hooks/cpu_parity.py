@@ -28,7 +28,7 @@ Masks = torch.Tensor | dict[str, torch.Tensor]
 _fused = torch.nn.functional.scaled_dot_product_attention
 
 
-class Segment(NamedTuple):
+class RowSegment(NamedTuple):
     """Columns begin..end of a pass, and how many of the key slots they are shown."""
 
     begin: int
@@ -39,7 +39,7 @@ class Segment(NamedTuple):
 class SegmentedMask(torch.Tensor):
     """A mask with which fused attention works segment by segment. Neither the model nor other threads notice."""
 
-    segments: tuple[Segment, ...]
+    segments: tuple[RowSegment, ...]
 
     @classmethod
     def __torch_function__(
@@ -72,7 +72,7 @@ def near_plain(model: PreTrainedModel, masks: Masks, columns: Columns) -> Masks:
     return _segmented(masks, found)
 
 
-def segments(columns: Columns) -> tuple[Segment, ...]:
+def segments(columns: Columns) -> tuple[RowSegment, ...]:
     """Segments of a pass of one row: the prompt, the tree's first chain vector by vector, the other nodes."""
     slots = columns.slots[0]
     total, width = len(slots), columns.visible.shape[2]
@@ -80,19 +80,19 @@ def segments(columns: Columns) -> tuple[Segment, ...]:
     in_order = np.append(columns.positions[0] == slots, False)
     chain = int(in_order.argmin())
     prompt = total - columns.kept + 1
-    found = [Segment(0, prompt, int(slots[prompt - 1]) + 1)] if prompt > 1 else []
+    found = [RowSegment(0, prompt, int(slots[prompt - 1]) + 1)] if prompt > 1 else []
     begin = found[0].end if found else 0
     while begin < chain:
         vectors = (int(slots[begin]) + 1) // VECTOR
         end = min(chain, begin + VECTOR * (vectors + 1) - 1 - int(slots[begin]))
-        found.append(Segment(begin, end, int(slots[end - 1]) + 1))
+        found.append(RowSegment(begin, end, int(slots[end - 1]) + 1))
         begin = end
     if begin < total:
-        found.append(Segment(begin, total, width))
+        found.append(RowSegment(begin, total, width))
     return tuple(found)
 
 
-def _segmented(mask: torch.Tensor, found: tuple[Segment, ...]) -> torch.Tensor:
+def _segmented(mask: torch.Tensor, found: tuple[RowSegment, ...]) -> torch.Tensor:
     segmented = mask.as_subclass(SegmentedMask)
     segmented.segments = found
     return segmented

@@ -9,7 +9,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from transformers import GenerationConfig
 
-from copyspec.targets.facts import MASKED_ATTENTION, configs
+from copyspec.targets.hooks.attention import configs, use_masked_attention
 from copyspec.targets.selftest.shrinking import shrunk
 
 if TYPE_CHECKING:
@@ -27,11 +27,7 @@ _SEED = 20_260_101
 def small_config(model: PreTrainedModel) -> PreTrainedConfig:
     """The configuration of `model`, small, with attention that takes masks. Raises what the type raises for it."""
     config = shrunk(model.config, window=WINDOW, positions=POSITIONS)
-    attention = model.config._attn_implementation
-    if attention not in MASKED_ATTENTION:
-        attention = "sdpa" if model._supports_sdpa else "eager"
-    for part in configs(config):
-        part._attn_implementation_internal = attention
+    use_masked_attention(model, configs(config))
     return config
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from copyspec.targets.facts import masked_attention, read_device, read_facts
+from copyspec.targets.facts import read_device, read_facts
 from copyspec.targets.generation import prepared, settings
+from copyspec.targets.hooks.attention import masked_attention
 from copyspec.tree import ROOT, DraftTree
 
 if TYPE_CHECKING:

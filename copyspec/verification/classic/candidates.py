@@ -19,14 +19,14 @@ _BISECTIONS = 40
 _EQUAL = 1 - 1e-6
 
 
-class Turn(NamedTuple):
+class DraftCandidate(NamedTuple):
     """One draft token at a node, and what it was drawn from."""
 
     token: int
     q: torch.Tensor | None  # [V], renormalised where drawn without replacement; None: copied
 
 
-class Chance(Protocol):
+class Randomness(Protocol):
     """The randomness of one output position, independent of what the drafts were drawn with."""
 
     def accepts(self, probability: float) -> bool:
@@ -38,8 +38,8 @@ class Chance(Protocol):
         ...
 
 
-def take_turns(
-    p: torch.Tensor, turns: Sequence[Turn], chance: Chance, *, lenience: float = 1.0
+def verify_candidates(
+    p: torch.Tensor, candidates: Sequence[DraftCandidate], chance: Randomness, *, lenience: float = 1.0
 ) -> tuple[int | None, torch.Tensor]:
     """The accepted token, if any, and what is left of P to draw from otherwise. [V]
 
@@ -48,7 +48,7 @@ def take_turns(
     Chen et al. 2023 (arXiv:2302.01318). `lenience` below 1 divides the ratio and loses the distribution.
     """
     rest = p
-    for token, q in turns:
+    for token, q in candidates:
         if chance.accepts(acceptance(rest, q, token, lenience=lenience)):
             return token, rest
         rest = residual(rest, q, token)
@@ -81,7 +81,7 @@ def residual(r: torch.Tensor, q: torch.Tensor | None, token: int) -> torch.Tenso
 
 
 def k_sequential(
-    p: torch.Tensor, q: torch.Tensor, tokens: Sequence[int], chance: Chance
+    p: torch.Tensor, q: torch.Tensor, tokens: Sequence[int], chance: Randomness
 ) -> tuple[int | None, torch.Tensor]:
     """The accepted one of k independent draws from Q, if any, and what is left of P otherwise. [V]
 
@@ -122,7 +122,7 @@ def solve_rho(p: torch.Tensor, q: torch.Tensor, k: int) -> float:
     return high
 
 
-def turns_of(drawn: Sampled, p: torch.Tensor) -> list[Turn]:
+def candidates_of(drawn: Sampled, p: torch.Tensor) -> list[DraftCandidate]:
     """The turns of the drawn children of a node. Raises ValueError where Q is not over P's vocabulary."""
     q = drawn.probabilities.to(p)
     if q.shape != p.shape:
@@ -130,9 +130,9 @@ def turns_of(drawn: Sampled, p: torch.Tensor) -> list[Turn]:
             f"the drafter drew from {list(q.shape)} tokens where the target has {list(p.shape)}: "
             "hand over a distribution over the target's vocabulary"
         )
-    turns: list[Turn] = []
+    candidates: list[DraftCandidate] = []
     for token in drawn.tokens:
-        turns.append(Turn(token, q))
+        candidates.append(DraftCandidate(token, q))
         if not drawn.replacement:
             q = residual(q, None, token)
-    return turns
+    return candidates

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from copyspec.tree import ROOT, DraftTree
-from copyspec.verification.classic.candidates import Chance, take_turns
+from copyspec.verification.classic.candidates import Randomness, verify_candidates
 from copyspec.verification.classic.rules import Children, Guarantee, NextToken, Nodes, at_each_node, require_greedy
 
 if TYPE_CHECKING:
@@ -46,9 +46,9 @@ class Lenience:
             return _longest_path(tree, nodes, self._passes)
         children = Children(tree)
 
-        def decide(p: torch.Tensor, node: int, chance: Chance) -> tuple[int | None, torch.Tensor]:
+        def decide(p: torch.Tensor, node: int, chance: Randomness) -> tuple[int | None, torch.Tensor]:
             turns = [*children.drawn(node, p), *children.copied(node)]
-            return take_turns(p, turns, chance, lenience=self.lenience)
+            return verify_candidates(p, turns, chance, lenience=self.lenience)
 
         return at_each_node(decide, nodes)
 

@@ -17,7 +17,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from copyspec.tree import DraftTree
-from copyspec.verification.classic.candidates import Chance, Turn, k_sequential, take_turns, turns_of
+from copyspec.verification.classic.candidates import (
+    DraftCandidate,
+    Randomness,
+    candidates_of,
+    k_sequential,
+    verify_candidates,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -44,7 +50,7 @@ class Nodes(Protocol):
         """P after `node`. [V], float32."""
         ...
 
-    def chance(self, node: int) -> Chance:
+    def chance(self, node: int) -> Randomness:
         """The randomness of the position after `node`, from its beginning."""
         ...
 
@@ -78,12 +84,12 @@ class Children:
         for parent, token in zip(tree.parents, tree.tokens, strict=True):
             self._tokens.setdefault(parent, []).append(token)
 
-    def drawn(self, node: int, p: torch.Tensor) -> list[Turn]:
-        return turns_of(self._sampled[node], p) if node in self._sampled else []
+    def drawn(self, node: int, p: torch.Tensor) -> list[DraftCandidate]:
+        return candidates_of(self._sampled[node], p) if node in self._sampled else []
 
-    def copied(self, node: int) -> list[Turn]:
+    def copied(self, node: int) -> list[DraftCandidate]:
         drawn = set(self._sampled[node].tokens) if node in self._sampled else set()
-        return [Turn(token, None) for token in self._tokens.get(node, ()) if token not in drawn]
+        return [DraftCandidate(token, None) for token in self._tokens.get(node, ()) if token not in drawn]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +124,8 @@ def _in_turns(tree: DraftTree, nodes: Nodes, most: int | None = None) -> NextTok
     """The children of a node have their turns, drawn ones first, `most` of them."""
     children = Children(tree)
 
-    def decide(p: torch.Tensor, node: int, chance: Chance) -> tuple[int | None, torch.Tensor]:
-        return take_turns(p, [*children.drawn(node, p), *children.copied(node)][:most], chance)
+    def decide(p: torch.Tensor, node: int, chance: Randomness) -> tuple[int | None, torch.Tensor]:
+        return verify_candidates(p, [*children.drawn(node, p), *children.copied(node)][:most], chance)
 
     return at_each_node(decide, nodes)
 
@@ -169,18 +175,18 @@ class KSequential:
             )
         children = Children(tree)
 
-        def decide(p: torch.Tensor, node: int, chance: Chance) -> tuple[int | None, torch.Tensor]:
+        def decide(p: torch.Tensor, node: int, chance: Randomness) -> tuple[int | None, torch.Tensor]:
             drawn = children.drawn(node, p)
             token: int | None = None
             if drawn and (q := drawn[0].q) is not None:
                 token, p = k_sequential(p, q, [turn.token for turn in drawn], chance)
-            return (token, p) if token is not None else take_turns(p, children.copied(node), chance)
+            return (token, p) if token is not None else verify_candidates(p, children.copied(node), chance)
 
         return at_each_node(decide, nodes)
 
 
 def at_each_node(
-    decide: Callable[[torch.Tensor, int, Chance], tuple[int | None, torch.Tensor]], nodes: Nodes
+    decide: Callable[[torch.Tensor, int, Randomness], tuple[int | None, torch.Tensor]], nodes: Nodes
 ) -> NextToken:
     """The rule that decides node by node: an accepted draft, or a draw from what is left. Greedy P is one-hot."""
 

@@ -8,7 +8,7 @@ import torch
 
 from copyspec.options import SamplingOptions
 from copyspec.tree import ROOT, DraftTree, Sampled
-from copyspec.verification.classic.candidates import Chance, residual
+from copyspec.verification.classic.candidates import Randomness, residual
 from copyspec.verification.classic.rules import NextToken, Rule
 from copyspec.verification.margins import Margin, best_two
 from copyspec.verification.noise import gumbel, uniform
@@ -41,7 +41,7 @@ class KeyedChance:
         return int((probabilities.log() + noise[0]).argmax())
 
 
-def draw(q: torch.Tensor, count: int, chance: Chance, *, replacement: bool = True) -> Sampled:
+def draw(q: torch.Tensor, count: int, chance: Randomness, *, replacement: bool = True) -> Sampled:
     """`count` draft tokens from Q [V], for `DraftTree.sampled`. Q: as drawn from, after temperature and truncation.
 
     Without replacement fewer come back where Q holds fewer tokens. `chance`: of the position that is drafted,
@@ -91,7 +91,7 @@ class RulePicks:
     def probabilities(self, node: int) -> torch.Tensor:
         return self.scores(node).softmax(-1)
 
-    def chance(self, node: int) -> Chance:
+    def chance(self, node: int) -> Randomness:
         return KeyedChance(self._picker.sampling, self._position(node))
 
     def scores(self, node: int) -> torch.Tensor:

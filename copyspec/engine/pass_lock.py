@@ -9,12 +9,12 @@ from typing import TypeVar
 from copyspec.forks import give_way
 from copyspec.targets.locks import lock_of
 
-__all__ = ["Turn", "lock_of"]
+__all__ = ["PassLock", "lock_of"]
 
 T = TypeVar("T")
 
 
-class Turn:
+class PassLock:
     """Around every pass: holds the locks of a model and of those that draft for it.
 
     Always in the same order, so that two engines that draft for each other never wait for each other.

@@ -1,0 +1,135 @@
+"""Time of a pass outside the model and outside drafting, in CPU time of the decoding thread.
+
+    python -m benchmarks.overhead
+    python -m benchmarks.overhead --beside CHECKOUT     # the same, with another checkout's copyspec, in turn
+
+From the end of the first pass of the model to the end of the last one: what is neither in `model.forward` nor in the
+drafter's `propose` and `accept`, per pass. With edits the accepted path often leaves the first chain, so that cache
+entries move; with `drafter="none"` there is nothing to verify or to move. Rows are all taken at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from time import thread_time
+
+SENTENCES = Path(__file__).parent / "data" / "sentences.txt"
+TOKENS = 48
+
+
+class Meter:
+    """CPU time of this thread inside the functions it is put around, and between their calls."""
+
+    def __init__(self) -> None:
+        self.passes = 0
+        self._inside = self._first = self._last = 0.0
+        self._depth = 0
+
+    def around(self, call: Callable[..., object], *, is_pass: bool) -> Callable[..., object]:
+        def timed(*arguments: object, **options: object) -> object:
+            started = thread_time()
+            self._depth += 1
+            try:
+                return call(*arguments, **options)
+            finally:
+                self._depth -= 1
+                ended = thread_time()
+                if self.passes and not self._depth:
+                    self._inside += ended - started
+                if is_pass:
+                    self.passes += 1
+                    self._last = ended
+                    self._first = self._first or ended
+
+        return timed
+
+    def per_pass(self) -> float:
+        return (self._last - self._first - self._inside) / max(1, self.passes - 1)
+
+
+def measure(rows: int, *, drafts: bool) -> tuple[float, int]:
+    """Seconds outside model and drafter per pass, and the passes."""
+    import copyspec
+    from copyspec.drafters import CopyDrafter
+
+    engine = copyspec.load("default", dtype="float32")
+    texts = [line for line in SENTENCES.read_text(encoding="utf-8").splitlines() if line][:rows]
+    texts *= -(-rows // len(texts))
+    meter = Meter()
+    forward, propose, accept = engine.model.forward, CopyDrafter.propose, CopyDrafter.accept
+    engine.model.forward = meter.around(forward, is_pass=True)  # type: ignore[method-assign]
+    CopyDrafter.propose = meter.around(propose, is_pass=False)  # type: ignore[assignment, method-assign]
+    CopyDrafter.accept = meter.around(accept, is_pass=False)  # type: ignore[assignment, method-assign]
+    try:
+        engine.generate(
+            [f"Correct the grammar: {text}" for text in texts[:rows]],
+            edit_source=texts[:rows] if drafts else None,
+            drafter="auto" if drafts else "none",
+            max_new_tokens=TOKENS,
+            ignore_eos=True,
+            batch_size=rows,
+        )
+    finally:
+        engine.model.forward = forward
+        CopyDrafter.propose, CopyDrafter.accept = propose, accept  # type: ignore[method-assign]
+    return meter.per_pass(), meter.passes
+
+
+def measure_all(repeats: int) -> dict[str, float]:
+    """Microseconds by rows and kind: medians."""
+    import torch
+
+    torch.set_num_threads(1)
+    found: dict[str, float] = {}
+    for drafts in (True, False):
+        for rows in (1, 8, 32):
+            measure(rows, drafts=drafts)  # the first passes of a shape allocate
+            times = [measure(rows, drafts=drafts)[0] for _ in range(repeats)]
+            found[f"{'edits' if drafts else 'plain'}, {rows} rows"] = round(median(times) * 1e6, 1)
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.overhead", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--beside", type=Path, help="another checkout of copyspec")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3, help="turns that the two take")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.child:
+        print(json.dumps(measure_all(options.repeats)))
+        return 0
+    here = Path(__file__).parent.parent
+    checkouts = {"this": here} | ({"beside": options.beside.resolve()} if options.beside else {})
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in checkouts}
+    for _ in range(options.rounds):
+        for name, checkout in checkouts.items():
+            command = [sys.executable, str(Path(__file__).resolve()), "--child", "--repeats", str(options.repeats)]
+            environment = {**os.environ, "PYTHONPATH": str(checkout)}
+            done = subprocess.run(command, env=environment, cwd=checkout, capture_output=True, text=True, check=True)
+            runs[name].append(json.loads(done.stdout.splitlines()[-1]))
+    report = {
+        name: {each: round(median(run[each] for run in of_it), 1) for each in of_it[0]} for name, of_it in runs.items()
+    }
+    if options.beside:
+        report["ratio"] = {each: round(report["this"][each] / report["beside"][each], 3) for each in report["this"]}
+    print(f"{'microseconds a pass':24}" + "".join(f"{name:>10}" for name in report))
+    for each in report["this"]:
+        print(f"{each:24}" + "".join(f"{report[name][each]:>10}" for name in report))
+    if options.json:
+        options.json.write_text(json.dumps({"command": "python -m benchmarks.overhead", **report}, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

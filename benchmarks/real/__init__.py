@@ -1,0 +1,1 @@
+"""A real model on prompts of real tasks."""

@@ -1,0 +1,222 @@
+"""A real model's own outputs on prompts of real tasks: plain decoding, prompt lookup and copyspec in one process.
+
+python -m benchmarks.real shared/data/transcripts --dtype float32 --threads 1 --json real-float32-1.json
+python -m benchmarks.real --report real-float32-1.json
+
+Methods take turns on each prompt, after a short run of each that is not counted; a prompt's time is the median of its
+repeats, in wall time and in the processor time of the process. `generate` and prompt lookup are transformers' own
+(prompt lookup of 10 tokens); plain is copyspec without drafts. Outputs are compared with those of `generate`. What was
+measured is written after every prompt, and a run goes on from what its file holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from time import perf_counter, process_time
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+import copyspec
+from benchmarks.real.cases import TASKS, Case, read_cases
+from benchmarks.real.report import table
+from benchmarks.transcripts import machine, write_json
+
+if TYPE_CHECKING:
+    from copyspec import Engine
+
+METHODS = ("generate", "lookup", "plain", "copyspec")
+LOOKUP_TOKENS = 10
+WARM_UP_TOKENS = 4
+
+
+@dataclass(slots=True)
+class Run:
+    """One method on one prompt, or on a batch of them."""
+
+    tokens: list[list[int]]
+    passes: int = 0
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    parts: dict[str, float] = field(default_factory=dict)  # seconds in the passes, in drafting, elsewhere
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What all methods share."""
+
+    max_new_tokens: int
+    threads: int
+    batch: int
+
+
+class Bench:
+    """The methods on one engine."""
+
+    def __init__(self, engine: Engine, setting: Setting) -> None:
+        self._engine, self._setting = engine, setting
+        self._passes = 0
+        engine.model.register_forward_hook(self._count)
+
+    def run(self, method: str, cases: Sequence[Case], max_new_tokens: int | None = None) -> Run:
+        """Decodes the cases together."""
+        limit = max_new_tokens or self._setting.max_new_tokens
+        decode: Callable[[], Run]
+        if method in ("generate", "lookup"):
+            extra = {"prompt_lookup_num_tokens": LOOKUP_TOKENS} if method == "lookup" else {}
+            ids = [self._engine.codec.encode_chat(case.chat).ids for case in cases]
+            decode = lambda: self._theirs(ids, limit, extra)  # noqa: E731
+        else:
+            decode = lambda: self._ours(cases, limit, drafts=method == "copyspec")  # noqa: E731
+        self._passes = 0
+        wall, cpu = perf_counter(), process_time()
+        run = decode()
+        run.seconds, run.cpu_seconds = perf_counter() - wall, process_time() - cpu
+        run.passes = self._passes
+        return run
+
+    def _ours(self, cases: Sequence[Case], limit: int, *, drafts: bool) -> Run:
+        results = self._engine.generate(
+            [case.chat for case in cases],
+            [case.references for case in cases],
+            edit_source=[case.edit_source for case in cases],
+            max_new_tokens=limit,
+            batch_size=len(cases),
+            drafter="auto" if drafts else "none",
+        )
+        stats = max((result.stats for result in results), key=lambda each: each.seconds)
+        parts = {
+            "passes": stats.prefill_seconds + stats.target_seconds,
+            "drafting": stats.draft_seconds,
+            "verifying": stats.verify_seconds,
+            "elsewhere": stats.other_seconds,
+        }
+        return Run([list(result.token_ids) for result in results], parts=parts)
+
+    def _theirs(self, prompts: Sequence[list[int]], limit: int, extra: Mapping[str, object]) -> Run:
+        model = self._engine.model
+        pad = cast("int", model.generation_config.pad_token_id)
+        width = max(map(len, prompts))
+        generate = cast("Callable[..., torch.Tensor]", model.generate)
+        tokens = generate(
+            torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts]),
+            attention_mask=torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]),
+            max_new_tokens=limit,
+            do_sample=False,
+            **extra,
+        )
+        end = model.generation_config.eos_token_id
+        ends = set(end) if isinstance(end, list) else {end}
+        return Run([_until(row, ends) for row in tokens[:, width:].tolist()])
+
+    def _count(self, *_: object) -> None:
+        self._passes += 1
+
+
+def _until(tokens: list[int], ends: set[object]) -> list[int]:
+    for place, token in enumerate(tokens):
+        if token in ends:
+            return tokens[: place + 1]
+    return tokens
+
+
+def measure(bench: Bench, cases: Sequence[Case], methods: Sequence[str], repeats: int) -> dict[str, Any]:
+    """What is kept of one prompt, or one batch."""
+    for method in methods:
+        bench.run(method, cases, WARM_UP_TOKENS)
+    runs: dict[str, list[Run]] = {method: [] for method in methods}
+    for repeat in range(repeats):
+        for turn in range(len(methods)):
+            method = methods[(repeat + turn) % len(methods)]
+            runs[method].append(bench.run(method, cases))
+    first = runs[methods[0]][0].tokens
+    found: dict[str, Any] = {"ids": [case.id for case in cases], "task": cases[0].task, "methods": {}}
+    for method, each in runs.items():
+        found["methods"][method] = {
+            "tokens": sum(map(len, each[0].tokens)),
+            "passes": each[0].passes,
+            "seconds": median(run.seconds for run in each),
+            "cpu_seconds": median(run.cpu_seconds for run in each),
+            "equal": all(run.tokens == first for run in each),
+            "parted": [_parted(run, base) for run, base in zip(each[0].tokens, first, strict=True)],
+            "parts": {name: median(run.parts[name] for run in each) for name in each[0].parts},
+        }
+    return found
+
+
+def _parted(tokens: Sequence[int], base: Sequence[int]) -> int | None:
+    """Where two outputs part; None where they are equal."""
+    if tokens == base:
+        return None
+    return next(
+        (at for at, (a, b) in enumerate(zip(tokens, base, strict=False)) if a != b), min(len(tokens), len(base))
+    )
+
+
+def batches(cases: Sequence[Case], size: int) -> Iterator[list[Case]]:
+    """Cases of one task together, in the order in which batches fill."""
+    waiting: dict[str, list[Case]] = {}
+    for case in cases:
+        waiting.setdefault(case.task, []).append(case)
+        if len(waiting[case.task]) == size:
+            yield waiting.pop(case.task)
+    yield from (rest for rest in waiting.values() if rest)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("transcripts", nargs="?", help="a folder of .jsonl.gz files, one for each task")
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--tasks", nargs="+", default=TASKS)
+    parser.add_argument("--per-task", type=int, default=30)
+    parser.add_argument("--max-prompt", type=int, default=1024, help="tokens")
+    parser.add_argument("--max-new-tokens", type=int, default=128)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--methods", nargs="+", default=METHODS)
+    parser.add_argument("--json", type=Path, help="written after every prompt; a run goes on from what it holds")
+    parser.add_argument("--report", type=Path, nargs="+", help="print the tables of these files, and run nothing")
+    given = parser.parse_args()
+    if given.report:
+        for path in given.report:
+            print(table(json.loads(path.read_text(encoding="utf-8"))))
+        return 0
+    if given.transcripts is None:
+        parser.error("give the folder of the transcripts, or --report")
+    methods = [name for name in given.methods if given.batch == 1 or name != "lookup"]  # it takes one prompt only
+    torch.set_num_threads(given.threads)
+    setting = Setting(given.max_new_tokens, given.threads, given.batch)
+    head = {"model": given.model, "dtype": given.dtype, **asdict(setting), "repeats": given.repeats}
+    report: dict[str, Any] = {"command": " ".join(["python -m benchmarks.real", *sys.argv[1:]]), **head, "runs": []}
+    if given.json is not None and given.json.exists():
+        before = json.loads(given.json.read_text(encoding="utf-8"))
+        if any(before.get(name) != value for name, value in head.items()):
+            parser.error(f"{given.json} holds a run with other settings; remove it, or name another file")
+        report["runs"] = before["runs"]
+    report |= {"machine": machine(), "torch": torch.__version__}
+    engine = copyspec.load(given.model, dtype=given.dtype)
+    bench = Bench(engine, setting)
+    cases = read_cases(
+        given.transcripts, engine, tasks=given.tasks, per_task=given.per_task, max_prompt=given.max_prompt
+    )
+    done = {tuple(run["ids"]) for run in report["runs"]}
+    for batch in batches(cases, given.batch):
+        if tuple(case.id for case in batch) in done:
+            continue
+        report["runs"].append(measure(bench, batch, methods, given.repeats))
+        if given.json is not None:
+            write_json(given.json, report)
+    print(table(report))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

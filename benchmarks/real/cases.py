@@ -1,0 +1,80 @@
+"""Prompts of the recorded transcripts as a pipeline gives them to a real model: chats with what may be copied."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.transcripts import EDIT_TASKS, Transcript, read_transcripts
+
+if TYPE_CHECKING:
+    from copyspec import Engine
+
+TASKS = ("gec", "gec_document", "multiturn_edit", "rag", "summarization", "code_edit", "chat")
+ROLES = {"System:": "system", "User:": "user", "Assistant:": "assistant"}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One prompt."""
+
+    id: str
+    task: str
+    chat: list[dict[str, str]]
+    references: list[str]
+    edit_source: str | None
+
+
+def read_cases(
+    folder: str | Path, engine: Engine, *, tasks: Sequence[str], per_task: int, max_prompt: int, seed: int = 0
+) -> list[Case]:
+    """At most `per_task` prompts of each task, one of each group, none of more than `max_prompt` tokens; tasks take
+    turns, so that a run that is stopped has something of each."""
+    chosen = []
+    for task in tasks:
+        rows = read_transcripts([Path(folder) / f"{task}.jsonl.gz"])
+        random.Random(f"{seed}:{task}").shuffle(rows)
+        cases: list[Case] = []
+        groups: set[str] = set()
+        for row in rows:
+            if len(cases) == per_task:
+                break
+            case = case_of(row)
+            # A few tasks have fewer groups than prompts are wanted: then a group comes twice.
+            again = row.group in groups and len({each.group for each in rows}) > len(groups)
+            if again or len(engine.codec.encode_chat(case.chat).ids) > max_prompt:
+                continue
+            groups.add(row.group)
+            cases.append(case)
+        chosen.append(cases)
+    return [case for case in chain.from_iterable(zip_longest(*chosen)) if case is not None]
+
+
+def case_of(row: Transcript) -> Case:
+    """A transcript as a chat. Its first reference is the edited text where the task is an edit."""
+    edits = row.task in EDIT_TASKS and bool(row.references)
+    return Case(
+        row.id,
+        row.task,
+        chat_of(row.prompt),
+        [] if edits else list(row.references),
+        row.references[0] if edits else None,
+    )
+
+
+def chat_of(prompt: str) -> list[dict[str, str]]:
+    """A flattened chat as messages: lines that are "User:" and the like begin one. Other layouts are one message."""
+    lines = prompt.split("\n")
+    if lines[0] not in ROLES:
+        return [{"role": "user", "content": prompt}]
+    messages: list[dict[str, str]] = []
+    for line in lines:
+        if line in ROLES:
+            messages.append({"role": ROLES[line], "content": ""})
+        else:
+            messages[-1]["content"] += line + "\n"
+    return [{**each, "content": each["content"].strip()} for each in messages if each["content"].strip()]

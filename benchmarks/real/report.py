@@ -1,0 +1,50 @@
+"""The table of a run of `benchmarks.real`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.transcripts import ratio
+
+OWN = "copyspec"
+
+
+def table(report: Mapping[str, Any]) -> str:
+    """Totals by task, as Markdown: times over those of copyspec, wall time first, processor time in brackets."""
+    runs = report["runs"]
+    others = [name for name in runs[0]["methods"] if name != OWN] if runs else []
+    title = f"{report['model']}, {report['dtype']}, threads {report['threads']}, batch {report['batch']}"
+    head = ["task", "prompts", "tokens a pass", *(f"over {name}" for name in others), "in passes", "drafting", "equal"]
+    lines = [title, "", f"| {' | '.join(head)} |", f"|---|{'--:|' * (len(head) - 1)}"]
+    tasks = list(dict.fromkeys(run["task"] for run in runs))
+    for task in tasks:
+        lines.append(_row(task, [run for run in runs if run["task"] == task], others))
+    if len(tasks) > 1:
+        lines.append(_row("all", runs, others))
+    return "\n".join(lines) + "\n"
+
+
+def figures(runs: Sequence[Mapping[str, Any]], others: Sequence[str]) -> dict[str, float]:
+    """Of some runs: `over NAME` and `over NAME, processor` for each other method, and what the table shows beside."""
+    own = [run["methods"][OWN] for run in runs]
+    seconds, cpu = sum(each["seconds"] for each in own), sum(each["cpu_seconds"] for each in own)
+    found = {
+        "tokens a pass": ratio(sum(each["tokens"] for each in own), sum(each["passes"] for each in own)),
+        "in passes": ratio(sum(each["parts"]["passes"] for each in own), seconds),
+        "drafting": ratio(sum(each["parts"]["drafting"] for each in own), seconds),
+    }
+    for name in others:
+        theirs = [run["methods"][name] for run in runs]
+        found[f"over {name}"] = ratio(sum(each["seconds"] for each in theirs), seconds)
+        found[f"over {name}, processor"] = ratio(sum(each["cpu_seconds"] for each in theirs), cpu)
+    return found
+
+
+def _row(name: str, runs: Sequence[Mapping[str, Any]], others: Sequence[str]) -> str:
+    found = figures(runs, others)
+    outputs = [parted for run in runs for parted in run["methods"][OWN]["parted"]]
+    cells = [name, str(len(outputs)), f"{found['tokens a pass']:.2f}"]
+    cells += [f"{found[f'over {each}']:.2f}x ({found[f'over {each}, processor']:.2f}x)" for each in others]
+    cells += [f"{found['in passes']:.0%}", f"{found['drafting']:.0%}", f"{outputs.count(None)} of {len(outputs)}"]
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,154 @@
+"""What a pass costs by the tokens that it carries: the chain's last one and draft nodes, through a target's own passes.
+
+python -m benchmarks.speed.node_prices --model smollm2 --threads 1 2 --dtypes float32 bfloat16 --json prices.json
+
+Passes of all sizes take turns, so that a busy moment strikes all of them; each figure is the median of many. The price
+of a size is its median over that of one token, in wall time and in the processor time of the process.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from time import perf_counter, process_time
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+import copyspec
+from benchmarks.transcripts import machine, ratio, write_json
+from copyspec.targets import wrap
+from copyspec.targets.base import Session, Target
+from copyspec.targets.linears import FastLinears
+from copyspec.targets.wrapped import WrappedModel
+from copyspec.tree import ROOT, DraftTree
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+NODES = (1, 2, 4, 6, 8, 12, 16, 24, 32)
+CONTEXT = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Of passes of one size."""
+
+    tokens: int
+    seconds: float
+    cpu_seconds: float
+
+
+def tree_of(nodes: int, branches: int) -> DraftTree:
+    """A likeliest chain and, where `branches` is above 1, others beside it from the root on, of half its length."""
+    chain = max(1, nodes if branches < 2 else (nodes + 1) // 2)
+    parents, tokens = [], []
+    for node in range(nodes):
+        parents.append(node - 1 if 0 < node < chain or node > chain else ROOT)
+        tokens.append(300 + node)
+    return DraftTree(tokens, parents, [0.9**node for node in range(nodes)])
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """Which passes are measured."""
+
+    sizes: Sequence[int] = NODES  # tokens, the chain's last one included
+    context: int = CONTEXT
+    repeats: int = 15
+    rows: int = 1
+    branches: int = 2
+
+
+def prices(targets: Sequence[Target], passes: Passes) -> list[list[Price]]:
+    """A price per target and size."""
+    rows = passes.rows
+    prompts = [[200 + (7 * row + 13 * place) % 5000 for place in range(passes.context)] for row in range(rows)]
+    times: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    with ExitStack() as stack:
+        sessions = []
+        for target in targets:
+            session = target.open(prompts)
+            stack.callback(session.close)
+            session.score(prompts, [DraftTree() for _ in prompts])
+            session.keep([[] for _ in prompts])
+            sessions.append(session)
+        for repeat in range(passes.repeats + 2):
+            for size in passes.sizes:
+                for index, session in enumerate(sessions):
+                    time = _timed(session, [tree_of(size - 1, passes.branches)] * rows)
+                    if repeat >= 2:  # the first ones allocate
+                        times.setdefault((index, size), []).append(time)
+    return [
+        [Price(size, *(median(each) for each in zip(*times[index, size], strict=True))) for size in passes.sizes]
+        for index in range(len(targets))
+    ]
+
+
+def targets_of(model: PreTrainedModel) -> dict[str, Target]:
+    """The model with torch's own linear layers, and as it is run."""
+    plain = wrap(model)
+    assert isinstance(plain, WrappedModel)
+    plain._linears = FastLinears(nn.Module())
+    return {"torch's linear layers": plain, "as it is run": wrap(model)}
+
+
+def _timed(session: Session, trees: Sequence[DraftTree]) -> tuple[float, float]:
+    """Wall and processor time of one pass, its argmax and the commit of nothing but the chain."""
+    lengths = list(session.lengths)
+    wall, cpu = perf_counter(), process_time()
+    session.score([[500] for _ in trees], trees).argmax(-1).tolist()
+    session.keep([[] for _ in trees])
+    result = perf_counter() - wall, process_time() - cpu
+    session.trim(lengths)
+    return result
+
+
+def _show(found: Mapping[str, Sequence[Price]]) -> None:
+    for name, each in found.items():
+        one = each[0]
+        print(f"  {name}")
+        for price in each:
+            wall, cpu = ratio(price.seconds, one.seconds), ratio(price.cpu_seconds, one.cpu_seconds)
+            print(
+                f"    {price.tokens:>3} tokens {1e3 * price.seconds:8.1f} ms, {wall:5.2f}"
+                f"   processor {1e3 * price.cpu_seconds:8.1f} ms, {cpu:5.2f}",
+                flush=True,
+            )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
+    parser.add_argument("--threads", nargs="+", type=int, default=[1])
+    parser.add_argument("--sizes", nargs="+", type=int, default=NODES, help="tokens of a pass, the last one included")
+    parser.add_argument("--context", type=int, default=CONTEXT)
+    parser.add_argument("--rows", type=int, default=1)
+    parser.add_argument("--branches", type=int, default=2, help="1: chains only")
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    tables = []
+    passes = Passes(given.sizes, given.context, given.repeats, given.rows, given.branches)
+    for dtype in given.dtypes:
+        targets = targets_of(copyspec.load(given.model, dtype=dtype).model)
+        for threads in given.threads:
+            torch.set_num_threads(threads)
+            found = dict(zip(targets, prices(list(targets.values()), passes), strict=True))
+            print(f"{dtype}, {threads} threads, {given.rows} rows, {given.context} tokens before")
+            _show(found)
+            kept = {name: [asdict(price) for price in each] for name, each in found.items()}
+            tables.append({"dtype": dtype, "threads": threads, "rows": given.rows, "prices": kept})
+    if given.json is not None:
+        write_json(given.json, {"model": given.model, "machine": machine(), "tables": tables})
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

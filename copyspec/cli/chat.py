@@ -1,0 +1,195 @@
+"""`copyspec chat`: a conversation, answered as it is written, that copies from its history and from added files."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from copyspec.cli.common import UsageError, quiet_libraries, read
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+    from copyspec.engine.engine import Engine
+    from copyspec.engine.keywords import GenerateOptions
+    from copyspec.engine.results import Chunk, Result
+
+COMMANDS = """/add FILE  put a text before the next message: the model reads it, and copies from it
+/spans     what the last answer copied, and from where
+/new       forget the conversation
+/help      this list
+/quit      end, as Ctrl-D does; Ctrl-C stops an answer"""
+
+_MODEL, _SAMPLING, _OUTPUT = "Model", "How tokens are picked", "Output"
+_SHOWN = 60  # characters of a copied piece
+
+
+def chat(
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            "-m",
+            help="Hub id, folder, GGUF file or name (copyspec models). Default: $COPYSPEC_MODEL, or as listed there.",
+            rich_help_panel=_MODEL,
+        ),
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, auto.", rich_help_panel=_MODEL)] = None,
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.", rich_help_panel=_MODEL)] = "auto",
+    system: Annotated[str | None, typer.Option(help="What the conversation begins with.")] = None,
+    add: Annotated[list[Path] | None, typer.Option("--add", "-a", help="As /add FILE. Repeatable.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="Of an answer.", rich_help_panel=_SAMPLING)] = 512,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.", rich_help_panel=_SAMPLING)] = 0.0,
+    top_p: Annotated[float, typer.Option(help="1 turns it off.", rich_help_panel=_SAMPLING)] = 1.0,
+    seed: Annotated[int | None, typer.Option(help="Of the sampling.", rich_help_panel=_SAMPLING)] = None,
+    spans: Annotated[
+        bool, typer.Option("--spans", help="After each answer what it copied, on stderr.", rich_help_panel=_OUTPUT)
+    ] = False,
+    stats: Annotated[
+        bool, typer.Option("--stats", help="After each answer its counters, on stderr.", rich_help_panel=_OUTPUT)
+    ] = False,
+) -> int:
+    """Talk with a model; every line of stdin is a message, answers go to stdout.
+
+    Lines that begin with / are commands: /add FILE, /spans, /new, /help, /quit. Ctrl-C stops an answer and keeps the
+    conversation.
+    """
+    import copyspec
+
+    quiet_libraries()
+    engine = copyspec.load(model, device=device, dtype=dtype)
+    options: GenerateOptions = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p}
+    if seed is not None:
+        options["seed"] = seed
+    talk = Conversation(engine, options, system)
+    for path in add or ():
+        talk.add(path)
+    while (line := _line()) is not None:
+        if not line.strip():
+            continue
+        if line.startswith("/"):
+            if not _command(talk, line.strip()):
+                return 0
+            continue
+        try:
+            talk.answer(line)
+        except ValueError as error:  # longer than the context, say: there may be a shorter one
+            print(f"copyspec: {error}", file=sys.stderr)
+        for wanted, show in ((spans, _show_spans), (stats, _show_stats)):
+            if wanted and talk.last is not None:
+                show(talk)
+    return 0
+
+
+@dataclass
+class Conversation:
+    """The messages so far, and texts that wait for the next one."""
+
+    engine: Engine
+    options: Mapping[str, object]
+    system: str | None
+    messages: list[dict[str, str]] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)  # all that were added, by name: what spans are named after
+    waiting: list[str] = field(default_factory=list)
+    last: Result | None = None
+
+    def add(self, path: Path) -> None:
+        """Puts a file before the next message. Raises UsageError where it cannot be read."""
+        text = read(path, "/add")
+        self.files[path.name] = text
+        self.waiting.append(f"{path.name}:\n{text.strip()}")
+
+    def forget(self) -> None:
+        self.messages, self.files, self.waiting, self.last = [], {}, [], None
+
+    def answer(self, text: str) -> None:
+        """Writes the answer to stdout as it comes. Ctrl-C ends it; what was written stays part of the conversation."""
+        question = {"role": "user", "content": "\n\n".join([*self.waiting, text])}
+        self.waiting = []
+        written = ""
+        self.last = None
+        chunks = self._stream(question)
+        try:
+            with contextlib.closing(chunks):
+                for chunk in chunks:
+                    piece = chunk.text if written else chunk.text.lstrip()
+                    written += piece
+                    print(piece, end="", flush=True)
+                    self.last = chunk.result or self.last
+        except KeyboardInterrupt:
+            print(" [stopped]", end="", file=sys.stderr)
+        print(flush=True)
+        self.messages += [question, {"role": "assistant", "content": written}]
+
+    def _stream(self, question: dict[str, str]) -> Generator[Chunk, None, None]:
+        """A stream of the answer. The oldest messages are left out where the context cannot hold all."""
+        from copyspec.engine.inputs import PromptTooLongError
+
+        references = [{"text": text, "name": name} for name, text in self.files.items()]
+        opening = [] if self.system is None else [{"role": "system", "content": self.system}]
+        while True:
+            try:
+                chat = [*opening, *self.messages, question]
+                return self.engine.stream(chat, references, **self.options)  # type: ignore[arg-type,return-value]
+            except PromptTooLongError:
+                if not self.messages:
+                    raise
+                del self.messages[:2]
+                print("copyspec: the oldest message is left out: the model's context is full", file=sys.stderr)
+
+
+def _line() -> str | None:
+    """The next line; None at the end. The prompt is on stderr: stdout has the answers."""
+    if sys.stdin.isatty():
+        with contextlib.suppress(ImportError):
+            import readline  # noqa: F401  # lines can be edited, and come again
+        print("> ", end="", file=sys.stderr, flush=True)
+    try:
+        return input()
+    except EOFError:
+        return None
+
+
+def _command(talk: Conversation, line: str) -> bool:
+    """Does what a line that begins with / says; False ends the conversation."""
+    name, _, rest = line.partition(" ")
+    if name == "/quit":
+        return False
+    if name == "/add" and rest:
+        try:
+            talk.add(Path(rest.strip()).expanduser())
+        except UsageError as error:
+            print(f"copyspec: {error}", file=sys.stderr)
+    elif name == "/new":
+        talk.forget()
+    elif name == "/spans":
+        _show_spans(talk)
+    else:
+        print(COMMANDS, file=sys.stderr)
+    return True
+
+
+def _show_spans(talk: Conversation) -> None:
+    found = talk.last.spans if talk.last is not None else ()
+    for span in found:
+        assert talk.last is not None
+        text = " ".join(talk.last.text[span.start_char : span.end_char].split())
+        shown = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+        print(f"  {span.place.source}: {shown}", file=sys.stderr)
+    if not found:
+        print("  nothing was copied", file=sys.stderr)
+
+
+def _show_stats(talk: Conversation) -> None:
+    assert talk.last is not None
+    stats = talk.last.stats
+    print(
+        f"  {stats.num_output_tokens} tokens, {stats.tokens_per_second:.0f} a second, "
+        f"{stats.mean_acceptance_length:.2f} per pass of the model",
+        file=sys.stderr,
+    )

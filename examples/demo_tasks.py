@@ -1,0 +1,40 @@
+"""What the demo asks: a correction, a question about passages, a text changed in a second turn."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from copyspec.pipelines import correction_prompt, quote_prompt
+from copyspec.retrievers import BM25Retriever
+
+TEXTS = Path(__file__).parent / "texts"
+QUESTIONS = ("What was the last crewed lightship replaced by?", "Which style do module names have?")
+CORRECT = "Correct the grammar and spelling of this text. Write nothing but the corrected text.\n\n{text}"
+CHANGE = "Write your text again, with 'boat' changed to 'ship' everywhere. Change nothing else."
+
+
+@dataclass(frozen=True)
+class Task:
+    """One prompt, what it shows, and where its output may be copied from."""
+
+    title: str
+    chat: list[dict[str, str]]
+    references: list[str] = field(default_factory=list)
+    edit_source: str | None = None
+
+
+def tasks(real: bool) -> list[Task]:
+    """For a real instruction model, or for the small one of the package, which knows two instructions."""
+    question = QUESTIONS[real]
+    essay = (TEXTS / "essay.txt").read_text(encoding="utf-8").splitlines()[0]
+    corpus = (TEXTS / ("style_guide.txt" if real else "passages.txt")).read_text(encoding="utf-8").splitlines()
+    found = [hit.text for hit in BM25Retriever(corpus).search(question, k=2 if real else 1)]
+    ask = "\n\n".join([*found, f"Answer from this text: {question}"]) if real else quote_prompt(question, *found)
+    fix = CORRECT.format(text=essay) if real else correction_prompt(essay)
+    asked = f"QUESTION: {question} BM25 found among {len(corpus)} passages: {' / '.join(found)}"
+    change = [*_user("Tell me about the old boat."), {"role": "assistant", "content": essay}, *_user(CHANGE)]
+    first = [Task(f"TO CORRECT: {essay}", _user(fix), edit_source=essay), Task(asked, _user(ask), references=found)]
+    return [*first, Task(f"SECOND TURN: {CHANGE}", change)] if real else first
+
+
+def _user(content: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": content}]

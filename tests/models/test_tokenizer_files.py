@@ -1,0 +1,90 @@
+"""What a tokenizer.json may do with a text."""
+
+from __future__ import annotations
+
+import pytest
+from tokenizers import Regex, pre_tokenizers
+
+from copyspec.models.errors import FileError
+from copyspec.models.tokenizer_files import check_pipeline
+from copyspec.text.codec import Codec
+from tests.helpers.tiny import tiny_tokenizer
+
+O200K = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+USED = {
+    "GPT-2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    "Llama 3, Qwen": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "DeepSeek": r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "o200k": O200K,
+    "classes in classes": r"[\p{Han}]+|[\p{Lu}\p{Lt}&&[^\p{Han}]]*[\p{Ll}&&[^\p{Han}]]+| ?[^(\s|[.,!?…。，、।۔،])]+",
+    "digits by three": r"(?=(\d{3})+(?!\d))|\p{N}{1,3}(?=(?:\p{N}{3})*(?:\P{N}|$))",
+    "lines": r"(?:\r?\n)+(?!\r?\n)|(?:\p{L}+ )*|( ?\p{L}+){1,3}",
+    "no expression": "((",
+}
+RUNS_AWAY = ["(a*)*b", "(a+)+$", "(.|.)*c", "(a|a)*b", r"(\w+\s?)*!", "(?=(a+)+b)a", "(ab|a|b|ba)*$z", "((H|e|.)*)*c"]
+
+
+def replaced(pattern: str, content: str, kind: str = "String") -> dict[str, object]:
+    return {"type": "Replace", "pattern": {kind: pattern}, "content": content}
+
+
+@pytest.mark.parametrize("pattern", USED.values(), ids=USED)
+def test_expressions_that_are_used_may_be_read(pattern: str) -> None:
+    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    check_pipeline({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, {"type": "ByteLevel"}]}})
+
+
+@pytest.mark.parametrize("pattern", RUNS_AWAY)
+def test_expressions_that_run_away_are_refused(pattern: str) -> None:
+    found = {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": pattern}}]}}
+    with pytest.raises(FileError, match=r"pre_tokenizer of tokenizer\.json has an expression that takes all time"):
+        check_pipeline(found)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [{"type": "Prepend", "prepend": "▁"}, replaced(" ", "▁")],
+        [replaced(char, "xy") for char in "æœßĳŋþ"],  # side by side, not one upon the other
+        [{"type": "NFKC"}, replaced(" {2,}", "▁", "Regex"), replaced(r"\s+", " ", "Regex"), replaced("``", '"')],
+    ],
+)
+def test_normalisers_that_are_used_may_be_read(steps: list[dict[str, object]]) -> None:
+    check_pipeline({"normalizer": {"type": "Sequence", "normalizers": steps}})
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [replaced(".", "a" * 1000, "Regex")],
+        [replaced("", "a" * 1000)],
+        [replaced("a", "bb"), replaced("b", "c" * 9), replaced("c", "d" * 9)],
+        [replaced("", "a")] * 9,
+        [replaced("a*", "b", "Regex")] * 9,
+    ],
+)
+def test_normalisers_that_write_pages_are_refused(steps: list[dict[str, object]]) -> None:
+    with pytest.raises(FileError, match=r"normalizer of tokenizer.json may make [\d,]+ characters of one"):
+        check_pipeline(
+            {"normalizer": {"type": "Sequence", "normalizers": [{"type": "Sequence", "normalizers": steps}]}}
+        )
+
+
+def test_padding_has_an_end() -> None:
+    check_pipeline({"padding": {"strategy": {"Fixed": 512}, "pad_to_multiple_of": 8}})
+    check_pipeline({"padding": {"strategy": "BatchLongest"}})
+    with pytest.raises(FileError, match="pads every text to 10,000,000,000 tokens"):
+        check_pipeline({"padding": {"strategy": {"Fixed": 10**10}}})
+
+
+def test_a_panic_is_an_error_that_names_the_tokenizer() -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.name_or_path = "some/tokenizer"
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("(a+)+$"), "isolated")
+    with pytest.raises(ValueError, match="the tokenizer of 'some/tokenizer' fails on this text"):
+        Codec(tokenizer).encode("a" * 40 + "!")

@@ -1,0 +1,182 @@
+"""Linear layers of few rows: the products of PyTorch, the model left as it came, and nothing taken on trust."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import linear
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from copyspec.targets import linears, wrap
+from copyspec.targets.linears import ROWS, FastLinears, is_compiled
+from copyspec.tree import DraftTree
+
+DTYPES = [
+    pytest.param(dtype, marks=pytest.mark.skipif(not is_compiled(dtype), reason="not compiled for this processor"))
+    for dtype in (torch.float32, torch.bfloat16)
+]
+needs_it = pytest.mark.skipif(not is_compiled(torch.float32), reason="not compiled for this processor")
+
+
+def layer(outputs: int, inputs: int, dtype: torch.dtype, *, bias: bool = False, seed: int = 0) -> nn.Linear:
+    torch.manual_seed(seed)
+    return nn.Linear(inputs, outputs, bias=bias).to(dtype).requires_grad_(False)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("outputs", "inputs"), [(32, 2048), (192, 576), (608, 544), (96, 1536), (1056, 64)])
+@torch.inference_mode()
+def test_products_are_those_of_torch(dtype: torch.dtype, threads: int, outputs: int, inputs: int) -> None:
+    given = torch.randn(max(ROWS[dtype]), inputs, dtype=dtype)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        for bias in (False, True):
+            module = layer(outputs, inputs, dtype, bias=bias)
+            exact = linear(given.double(), module.weight.double(), None if not bias else module.bias.double())
+            for rows in (1, 2, 3, 7, 8, 9, 33, max(ROWS[dtype])):
+                found = linears._forward(module)(given[:rows])
+                assert found.dtype == dtype and found.shape == (rows, outputs)
+                step = 2.0**-8 if dtype == torch.bfloat16 else 1e-5
+                torch.testing.assert_close(found.double(), exact[:rows], rtol=step, atol=step)
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@torch.inference_mode()
+def test_a_row_is_the_same_among_others(dtype: torch.dtype) -> None:
+    forward, given = linears._forward(layer(288, 576, dtype)), torch.randn(max(ROWS[dtype]), 576, dtype=dtype)
+    together = forward(given)
+    for rows in (2, 5, 8, 31):
+        assert torch.equal(forward(given[:rows]), together[:rows])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_pass_uses_them_and_the_model_is_left_as_it_came(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=320, hidden_size=256, intermediate_size=512, num_hidden_layers=2, num_attention_heads=4
+    )
+    model = LlamaForCausalLM(config).eval().to(dtype)
+    target = wrap(model)
+    fast = FastLinears(model)
+    assert len(fast) > 0
+    layers = [module for module in model.modules() if type(module) is nn.Linear]
+    with pytest.raises(RuntimeError, match="inside"), fast.used():
+        assert any("forward" in vars(module) for module in layers)
+        raise RuntimeError("inside")
+    prompt = list(range(3, 40))
+    session = target.open([prompt])
+    scored = session.score([prompt], [DraftTree([5, 6, 7], [-1, 0, -1], [0.9, 0.8, 0.1])])
+    session.close()
+    assert not any("forward" in vars(module) for module in layers)
+    with torch.inference_mode():
+        theirs = model(torch.tensor([[*prompt, 5, 6]])).logits[0, -3:]
+    found = scored[0, :3].float()
+    torch.testing.assert_close(found, theirs.float(), atol=0.05 if dtype == torch.bfloat16 else 1e-4, rtol=0.05)
+
+
+@needs_it
+def test_what_does_not_fit_is_left_to_torch() -> None:
+    class Other(nn.Linear):
+        pass
+
+    hooked = layer(256, 256, torch.float32)
+    hooked.forward = hooked.forward  # type: ignore[method-assign]  # as accelerate does
+    strided = layer(256, 256, torch.float32)
+    strided.weight = nn.Parameter(torch.randn(256, 512)[:, ::2], requires_grad=False)
+    modules = [
+        layer(16, 16, torch.float32),
+        layer(250, 512, torch.float32),
+        layer(512, 250, torch.float32),
+        layer(256, 256, torch.float64),
+        layer(256, 256, torch.float16),
+        Other(256, 256),
+        hooked,
+        strided,
+    ]
+    assert len(FastLinears(nn.ModuleList(modules))) == 0
+    assert len(FastLinears(nn.ModuleList([*modules, layer(256, 256, torch.float32)]))) == 1
+
+
+@needs_it
+def test_weights_may_change_under_it() -> None:
+    module = layer(256, 256, torch.float32)
+    forward, given = linears._forward(module), torch.randn(3, 256)
+
+    def check(given: torch.Tensor) -> None:
+        torch.testing.assert_close(forward(given), linear(given, module.weight, module.bias), atol=1e-4, rtol=1e-4)
+
+    with torch.inference_mode():
+        check(given)
+        module.weight.mul_(2.0)
+        check(given)
+        module.weight = nn.Parameter(torch.randn(128, 256), requires_grad=False)
+        check(given)
+        module.to(torch.bfloat16)
+        check(given.bfloat16())
+        module.to(torch.float64)
+        check(given.double())
+        check(given[:0].double())
+
+
+@needs_it
+def test_gradients_go_through_torch() -> None:
+    module = layer(256, 256, torch.float32).requires_grad_(True)
+    linears._forward(module)(torch.randn(2, 256)).sum().backward()
+    assert module.weight.grad is not None
+
+
+@needs_it
+def test_a_wrong_result_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wrong:
+        VERSION = linears.VERSION
+        is_supported = staticmethod(lambda format: True)
+
+        @staticmethod
+        def linear(y: np.ndarray, *rest: object) -> None:
+            y[:] = 0
+
+    monkeypatch.setattr(linears, "_linear", Wrong)
+    assert len(FastLinears(nn.ModuleList([layer(256, 256, torch.float32)]))) == 0
+    Wrong.VERSION = 0
+    assert not is_compiled(torch.float32)
+
+
+@needs_it
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"x": np.zeros((3, 64), "f")}, "shapes do not fit"),
+        ({"y": np.zeros((2, 32), "f")}, "shapes do not fit"),
+        ({"y": np.zeros((3, 64), "f")}, "shapes do not fit"),
+        ({"bias": np.zeros(31, "f")}, "shapes do not fit"),
+        ({"x": np.zeros((0, 32), "f"), "y": np.zeros((0, 32), "f")}, "x has 0 rows"),
+        ({"x": np.zeros((129, 32), "f"), "y": np.zeros((129, 32), "f")}, "x has 129 rows"),
+        ({"weight": np.zeros((32, 8), "f"), "x": np.zeros((3, 8), "f")}, "multiples of 32 and 16"),
+        ({"weight": np.zeros((16, 32), "f"), "y": np.zeros((3, 16), "f")}, "multiples of 32 and 16"),
+        ({"x": np.zeros((3, 32), "d")}, "x has format 'd'"),
+        ({"x": np.zeros((3, 32), np.uint16)}, "x has format 'H', another array 'f'"),
+        ({"x": np.zeros(32, "f")}, "x has 1 dimensions instead of 2"),
+        ({"bias": np.zeros((1, 32), "f")}, "bias has 2 dimensions instead of 1"),
+        ({"y": b"0" * 384}, "read-only|not writable|writable"),
+        ({"x": np.zeros((3, 64), "f")[:, ::2]}, "contiguous"),
+        ({"x": None}, "bytes-like"),
+        ({"threads": 0}, "threads is 0"),
+    ],
+)
+def test_the_module_trusts_no_argument(arguments: dict[str, object], message: str) -> None:
+    given: dict[str, object] = {
+        "y": np.zeros((3, 32), "f"),
+        "x": np.zeros((3, 32), "f"),
+        "weight": np.zeros((32, 32), "f"),
+        "bias": None,
+        "threads": 1,
+    }
+    linears._linear.linear(*given.values())  # type: ignore[arg-type]
+    with pytest.raises((TypeError, ValueError, BufferError), match=message):
+        linears._linear.linear(*{**given, **arguments}.values())  # type: ignore[arg-type]
