@@ -16,13 +16,13 @@ from copyspec.checks import check_type
 from copyspec.engine.call_options import check_options
 from copyspec.integrations.transformers.call import Rows, read_rows
 from copyspec.integrations.transformers.outputs import (
-    Columns,
     CopiedDecoderOnlyOutput,
     CopiedEncoderDecoderOutput,
+    StreamerColumns,
     sequences,
     stacked,
 )
-from copyspec.integrations.transformers.rows import Record, check_processors, row_processors, row_stops
+from copyspec.integrations.transformers.rows import ScoreRecorder, check_processors, row_processors, row_stops
 
 if TYPE_CHECKING:
     from transformers import (
@@ -95,8 +95,8 @@ class _Call:
         self, engine: Engine, model: PreTrainedModel, rows: Rows, jobs: list[Job], options: CallOptions
     ) -> None:
         self._engine, self._model, self._rows, self._jobs, self._options = engine, model, rows, jobs, options
-        self._logits: list[Record] | None = None
-        self._scores: list[Record] | None = None
+        self._logits: list[ScoreRecorder] | None = None
+        self._scores: list[ScoreRecorder] | None = None
 
     def prepare(
         self, processors: LogitsProcessorList, criteria: StoppingCriteriaList, config: GenerationConfig
@@ -104,9 +104,9 @@ class _Call:
         """Gives each request what `generate` has prepared for its row, in place of what copyspec would."""
         ids, device = self._rows.ids, self._model.device
         if config.return_dict_in_generate and config.output_logits:
-            self._logits = [Record() for _ in self._jobs]
+            self._logits = [ScoreRecorder() for _ in self._jobs]
         if config.return_dict_in_generate and config.output_scores:
-            self._scores = [Record() for _ in self._jobs]
+            self._scores = [ScoreRecorder() for _ in self._jobs]
         for row, job in enumerate(self._jobs):
             padding = 0 if self._model.config.is_encoder_decoder else ids.shape[1] - len(job.request.prompt)
             own = row_processors(processors, row, len(self._jobs), ids[row : row + 1, :padding].to(device))
@@ -122,7 +122,7 @@ class _Call:
 
     def run(self, streamer: BaseStreamer | None) -> None:
         """Decodes all rows."""
-        columns = None if streamer is None else Columns(streamer, len(self._jobs), self._rows.pad)
+        columns = None if streamer is None else StreamerColumns(streamer, len(self._jobs), self._rows.pad)
         steps = self._engine.steps([job.request for job in self._jobs], self._options)
         try:
             for outputs in steps:

@@ -10,7 +10,7 @@ import torch
 from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
 from copyspec.engine.results import Result
-from copyspec.integrations.transformers.rows import Record
+from copyspec.integrations.transformers.rows import ScoreRecorder
 
 if TYPE_CHECKING:
     from transformers.generation.streamers import BaseStreamer
@@ -30,7 +30,7 @@ class CopiedEncoderDecoderOutput(GenerateEncoderDecoderOutput):
     results: list[Result] | None = None
 
 
-class Columns:
+class StreamerColumns:
     """Tells a streamer the tokens of all rows, [rows], as `generate` does: column by column, ended rows padded."""
 
     def __init__(self, streamer: BaseStreamer, rows: int, pad: int) -> None:
@@ -57,7 +57,7 @@ def sequences(ids: torch.Tensor, outputs: Sequence[Sequence[int]], pad: int) -> 
     return cast("torch.LongTensor", torch.cat([ids, torch.tensor(filled, dtype=ids.dtype, device=ids.device)], dim=1))
 
 
-def stacked(records: Sequence[Record] | None) -> tuple[torch.Tensor] | None:
+def stacked(records: Sequence[ScoreRecorder] | None) -> tuple[torch.Tensor] | None:
     """The scores of each step, [rows, V]: zeros for rows that had ended. transformers' types have one step."""
     if records is None:
         return None

@@ -49,7 +49,7 @@ class RowProcessors(LogitsProcessor):
         return cast("torch.FloatTensor", self._processors(input_ids, scores))
 
 
-class Record(LogitsProcessor):
+class ScoreRecorder(LogitsProcessor):
     """Keeps the scores of each output token at its place among the processors."""
 
     def __init__(self) -> None:

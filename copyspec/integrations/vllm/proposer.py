@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from copyspec.budget import Budget
 from copyspec.integrations.vllm import runner as runners
 from copyspec.integrations.vllm.costs import LEAST_SCORE, Calibration, Chain, StepCosts, cut
-from copyspec.integrations.vllm.rows import Row, RowMaker
+from copyspec.integrations.vllm.rows import RequestRow, RequestRows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,7 +43,7 @@ class Proposer:
         self._verified: list[tuple[Sequence[float], int]] = []  # drafts of the step before, and how much was accepted
         self._runner: Any | None = None
         self._drafts_sampled = True
-        self._rows: dict[object, Row] = {}
+        self._rows: dict[object, RequestRow] = {}
         self._last: tuple[int, int, float] | None = None  # rows, draft tokens and start of a step that decodes alone
         self._told = False
         runners.check_version()
@@ -121,7 +121,7 @@ class Proposer:
 
     def _followed(
         self, slot: int, sampled: Sequence[int], totals: NDArray[np.int32], tokens: NDArray[np.int32]
-    ) -> Row | None:
+    ) -> RequestRow | None:
         """The row in `slot`, which knows its tokens; None where nothing is to be drafted."""
         if not sampled or not self._drafts_sampled:
             return None
@@ -137,7 +137,7 @@ class Proposer:
             self._tell_failure()
             return None
 
-    def _chain(self, row: Row, budget: Budget) -> Chain:
+    def _chain(self, row: RequestRow, budget: Budget) -> Chain:
         """The likeliest continuation of a row."""
         room = row.room(min(self._most, self._max_length - row.length - 1))
         if room <= 0:
@@ -149,7 +149,7 @@ class Proposer:
             return NOTHING
         return tree.tokens[:room], tree.scores[:room]
 
-    def _row(self, slot: int, sampled: int, total: int, tokens: NDArray[np.int32]) -> Row:
+    def _row(self, slot: int, sampled: int, total: int, tokens: NDArray[np.int32]) -> RequestRow:
         if self._runner is None:
             return self._row_by_tokens(slot, sampled, total, tokens)
         key = self._runner.input_batch.req_ids[slot]  # looked up each time: the runner makes its batch anew
@@ -162,7 +162,7 @@ class Proposer:
             row = self._rows[key] = self._maker.make(request, prompt, request.sampling_params)
         return row
 
-    def _row_by_tokens(self, slot: int, sampled: int, total: int, tokens: NDArray[np.int32]) -> Row:
+    def _row_by_tokens(self, slot: int, sampled: int, total: int, tokens: NDArray[np.int32]) -> RequestRow:
         """Without a runner: the row that was in this slot before, if its tokens are still there."""
         row = self._rows.get(slot)
         start = tuple(tokens[:4].tolist())
@@ -186,7 +186,7 @@ class Proposer:
             logger.exception("drafting failed for a request, which goes on without drafts; told once")
 
 
-def _agrees(row: Row, tokens: NDArray[np.int32]) -> bool:
+def _agrees(row: RequestRow, tokens: NDArray[np.int32]) -> bool:
     return row.seen == 0 or int(tokens[row.length - 1]) == row.last
 
 
@@ -199,7 +199,7 @@ def _adaptive(vllm_config: Any) -> bool:
     return bool(own.get("adaptive", True))
 
 
-def _row_maker(model: Any) -> RowMaker:
+def _row_maker(model: Any) -> RequestRows:
     from vllm.tokenizers import cached_tokenizer_from_config
 
     from copyspec.engine.language import Language
@@ -210,4 +210,4 @@ def _row_maker(model: Any) -> RowMaker:
     eos = (model.try_get_generation_config() or {}).get("eos_token_id")
     eos = tokenizer.eos_token_id if eos is None else eos
     ends = [eos] if isinstance(eos, int) else list(eos or [])
-    return RowMaker(codec, vocab_size, ends, Language(codec, vocab_size).ngrams)
+    return RequestRows(codec, vocab_size, ends, Language(codec, vocab_size).ngrams)

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Row:
+class RequestRow:
     """One request."""
 
     request: object  # the engine's own object for it, or what stands for it where that is not known
@@ -57,7 +57,7 @@ class Row:
         return most if self.max_tokens is None else min(most, self.max_tokens - self.seen - 1)
 
 
-class RowMaker:
+class RequestRows:
     """Makes rows for one model: its tokenizer, its ends of sequence, its n-grams."""
 
     def __init__(self, codec: Codec, vocab_size: int, eos: Collection[int], ngrams: NGrams | None) -> None:
@@ -65,14 +65,14 @@ class RowMaker:
         self._eos = [token for token in eos if 0 <= token < vocab_size]
         self._told = False
 
-    def make(self, request: object, prompt: Sequence[int], parameters: object = None) -> Row:
+    def make(self, request: object, prompt: Sequence[int], parameters: object = None) -> RequestRow:
         """A row without output; `parameters`: vLLM's SamplingParams, if any. It never raises for what a request holds:
         that would end the engine."""
         sources = self._sources(prompt, getattr(parameters, "extra_args", None))
         drafter = drafters.create(sources, self._eos, ngrams=self._ngrams)
         max_tokens, min_tokens = getattr(parameters, "max_tokens", None), getattr(parameters, "min_tokens", 0)
         repeats = bool(getattr(parameters, "temperature", 0)) and getattr(parameters, "seed", None) is not None
-        return Row(request, drafter, len(prompt), max_tokens, min_tokens or 0, repeats)
+        return RequestRow(request, drafter, len(prompt), max_tokens, min_tokens or 0, repeats)
 
     def _sources(self, prompt: Sequence[int], extra_args: Mapping[str, Any] | None) -> list[Source]:
         edit: Text | None = None
