@@ -83,12 +83,14 @@ class CopyDrafter:
         path.reverse()
         while len(path) < budget.max_nodes and self._lengthen(grown, path[-1]):
             path.append(len(grown.tokens) - 1)
-        tokens, scores, positions = (
-            [each[node] for node in path] for each in (grown.tokens, grown.scores, grown.positions)
+        scores = [grown.scores[node] for node in path]
+        path = path[: budget.cut(scores)]
+        if not path:
+            return EMPTY
+        origins = self._corpus.origins([grown.positions[node] for node in path])
+        return DraftTree(
+            [grown.tokens[node] for node in path], range(ROOT, len(path) - 1), scores[: len(path)], origins
         )
-        length = budget.cut(scores)
-        origins = self._corpus.origins(positions[:length])
-        return DraftTree(tokens[:length], range(-1, length - 1), scores[:length], origins) if length else EMPTY
 
     def _lengthen(self, grown: Grown, node: int) -> bool:
         """Adds the token that the likeliest cursor after `node` stands at, which is otherwise not worth a place."""
