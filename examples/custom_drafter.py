@@ -1,4 +1,4 @@
-"""A drafter of your own, beside copying: it drafts the greeting and the sign-off that your support team always writes.
+"""A drafter of your own, beside copying: it drafts phrases that your support team always writes.
 
 python -m examples.custom_drafter
 """
@@ -26,15 +26,13 @@ class PhraseDrafter:
 
 
 def phrases(context: copyspec.DraftContext) -> PhraseDrafter:
-    texts = (" Thank you for your patience, and please write to us again.", " We are sorry for the trouble.")
-    return PhraseDrafter([context.encode(text) for text in texts])
+    return PhraseDrafter([context.encode(" Thank you for your patience, and please write to us again.")])
 
 
 def main() -> None:
     prompt = "Correct the grammar: We is sorry for the trouble. Thank you for your patience, and please writes to us."
     result = copyspec.generate(prompt, drafter=["auto", phrases], max_new_tokens=60)
-    print(result.text)
-    print(f"{result.stats.num_output_tokens} tokens in {result.stats.num_calls} passes")
+    print(result.text, f"{result.stats.num_output_tokens} tokens in {result.stats.num_calls} passes", sep="\n")
     assert result.text == copyspec.generate(prompt, drafter="none", max_new_tokens=60).text
 
 

@@ -15,23 +15,21 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
-from typing import Any
+from typing import Any, cast
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import copyspec
 from benchmarks.speed.prompts import DATA, TEMPLATE
 from benchmarks.speed.report import surroundings
 from benchmarks.transcripts import ratio, write_json
-from copyspec.models.loading import BUNDLED
 
 Seconds = dict[str, list[tuple[float, float]]]
 """By method and repeat: by the clock, and of the CPU."""
 
 Method = Callable[[dict[str, torch.Tensor], list[str]], torch.Tensor]
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = ("float32", "bfloat16")
 
 
 def methods(model: Any, tokenizer: Any, max_new_tokens: int, batch_size: int) -> dict[str, Method]:
@@ -111,8 +109,9 @@ def main(words: Sequence[str] | None = None) -> int:
         torch.set_num_threads(options.threads)
     file = DATA / "sentences.txt" if options.texts is None else Path(options.texts)
     texts = [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()][: options.rows]
-    tokenizer = AutoTokenizer.from_pretrained(BUNDLED, padding_side="left")
-    model: Any = AutoModelForCausalLM.from_pretrained(BUNDLED, dtype=DTYPES[options.dtype])
+    engine = copyspec.load("default", dtype=options.dtype)
+    tokenizer, model = engine.tokenizer, cast("Any", engine.model)
+    tokenizer.padding_side = "left"
     report: dict[str, Any] = {
         "benchmark": "custom_generate",
         "command": "python -m benchmarks.integrations.custom_generate " + shlex.join(given),

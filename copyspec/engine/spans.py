@@ -15,6 +15,10 @@ from copyspec.tree import Origin
 MAX_TIES = 8
 
 
+SHORT = 8
+"""Tokens: what was copied from a place that then turned out to be another one."""
+
+
 @dataclass(frozen=True, slots=True)
 class NamedSource:
     """A source as its caller knows it."""
@@ -72,7 +76,8 @@ class CopiedOutput:
 def _join(tokens: Sequence[int], origins: Sequence[Origin | None], sources: Sequence[NamedSource]) -> list[_Run]:
     """Copied tokens as runs. A run goes on as long as its source does: over the target's own tokens, and over
     tokens that were drafted from another place with the same text. The tokens before a run that nobody copied join it
-    too, where its source holds them: the target's own, and common words that were drafted before a copy was found."""
+    too, where its source holds them: the target's own, and common words that were drafted before a copy was found, a
+    SHORT run of another place among them."""
 
     def at(source: int, offset: int) -> int | None:
         stream = tokens if source == OUTPUT else sources[source].tokens
@@ -84,9 +89,16 @@ def _join(tokens: Sequence[int], origins: Sequence[Origin | None], sources: Sequ
         if last is not None and last.end == i and at(last.source, last.continues_at()) == token:
             last.end += 1
         elif origin is not None:
-            back, free = 0, i - (last.end if last is not None else 0)
-            while back < free and at(origin.source, origin.offset - back - 1) == tokens[i - back - 1]:
+            is_short = last is not None and last.end - last.start <= SHORT
+            floor = last.end if last is not None and not is_short else runs[-2].end if len(runs) > 1 else 0
+            back = 0
+            while back < i - floor and at(origin.source, origin.offset - back - 1) == tokens[i - back - 1]:
                 back += 1
+            if last is not None and is_short and back > i - last.end:
+                if back >= i - last.start:
+                    runs.pop()
+                else:
+                    back = i - last.end
             runs.append(_Run(origin.source, origin.offset - back, i - back, i + 1))
     return runs
 

@@ -57,7 +57,7 @@ def test_lossy_rules_are_asked_for_and_marked(capsys: pytest.CaptureFixture[str]
     ("options", "message"),
     [
         (["--draft-model", "layers:no"], "layers:2"),
-        (["--drafter", "modell"], "'auto', 'copy', 'model' or 'none'"),
+        (["--drafter", "modell"], "'auto', 'copy', 'model', 'none'"),
         (["--drafter", "model"], "--draft-model"),
         (["--rule", "lenient"], "lenient"),
         (["--rule", "lenience", "--lossy", "--rule-setting", "lenience"], "NAME=NUMBER"),

@@ -154,7 +154,9 @@ def test_what_a_generation_config_cannot_mean_is_said(changes: dict[str, Any]) -
 @pytest.mark.parametrize("forced", [None, 9])
 def test_tokens_suppressed_at_the_beginning_are_those_of_the_first_place(forced: int | None) -> None:
     for ids in ([40], [40, 41, 42]):
-        free = plain_ids(llama(len(byte_level()), seed=7), ids, max_new_tokens=3, pad_token_id=1)
+        model = llama(len(byte_level()), seed=7)
+        model.generation_config = GenerationConfig(bos_token_id=0, pad_token_id=1)
+        free = plain_ids(model, ids, max_new_tokens=3)
         configured = with_config(engine(), begin_suppress_tokens=sorted({*free}), forced_bos_token_id=forced)
         expected = plain_ids(configured.model, ids, max_new_tokens=12)
         assert list(configured.generate(ids, max_new_tokens=12).token_ids) == expected

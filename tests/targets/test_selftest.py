@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -62,8 +62,13 @@ def all_nodes_seen(patch: pytest.MonkeyPatch) -> None:
 
 
 def late_positions(patch: pytest.MonkeyPatch) -> None:
-    right = columns.DraftTree.depths
-    patch.setattr(columns.DraftTree, "depths", lambda self: [min(depth, 7) for depth in right(self)])
+    right = columns.ancestors
+
+    def late(parents: Sequence[int]) -> tuple[columns.BoolArray, list[int]]:
+        on_path, depths = right(parents)
+        return on_path, [min(depth, 7) for depth in depths]
+
+    patch.setattr(columns, "ancestors", late)
 
 
 def nothing_moved(patch: pytest.MonkeyPatch) -> None:
