@@ -107,7 +107,7 @@ class CallScheduler:
             if self.max_waiting is not None and waiting + len(ticket.waiting) > self.max_waiting:
                 raise QueueFullError(
                     f"{waiting} requests wait for {self.name!r} already, and max_waiting={self.max_waiting}: ask again "
-                    "later, or raise engine.max_waiting"
+                    "later, or raise engine.scheduler.max_waiting"
                 )
             if any(each.driver == get_ident() for each in self._lanes.values()):
                 key = (*key, ticket)  # asked inside a pass, by a criterion, say: it cannot wait for the next one
@@ -160,14 +160,15 @@ class CallScheduler:
         """Ends the ticket's rows: at once where no others share their passes, within one step elsewhere. Whoever waits
         for it gets the error.
 
-        The garbage collector may be the caller, in the midst of anything: where the lock is held, whoever drives next
-        finds the ticket cancelled.
+        Without an error the garbage collector may be the caller, in the midst of anything, even with the lock held:
+        then whoever drives next finds the ticket cancelled.
         """
+        if error is None:
+            ticket.is_cancelled = True
+        if not self._lock.acquire(blocking=error is not None):
+            return
         if error is not None:
             ticket.fail(error)
-        ticket.is_cancelled = True
-        if not self._lock.acquire(blocking=False):
-            return
         try:
             abandoned = self._abandoned(ticket.lane)
             self._changed.notify_all()
