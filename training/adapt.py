@@ -41,15 +41,15 @@ class AdaptPlan:
     shape: LoraShape = field(default_factory=LoraShape)
     mixture: Mixture = field(
         default_factory=lambda: Mixture(
-            sentence=0.82, paragraph=0.08, quote_one=0.02, quote_many=0.08, jumble=0.0, opening=0.0, rare=0.06,
-            clean=0.3, open=True, many=(1, 24, 28, 21, 14, 8, 4), run_on=0.12, lower=0.03, reworded=0.0, longest=190,
-            dialect=False,
+            sentence=0.56, paragraph=0.35, quote_one=0.02, quote_many=0.07, jumble=0.0, opening=0.0, rare=0.05,
+            spaced=0.35, clean=0.28, open=True, many=(1, 22, 28, 22, 15, 8, 4), run_on=0.12, lower=0.03, reworded=0.0,
+            sentences=4, longest=160, dialect=False,
         )
     )  # fmt: skip
     rate_a: float = 7e-4  # peak learning rates; the matrices that begin at zero learn faster (Hayou et al. 2024)
     rate_b: float = 2e-3
     edited: float = 2.0  # weight of a token that differs from the source; others have 1
-    batch: int = 640  # padded positions of a step
+    batch: int = 512  # padded positions of a step
     limit: int = 320  # tokens of an example
     warmup: int = 15  # steps
     seed: int = 0

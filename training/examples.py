@@ -55,6 +55,7 @@ class Mixture:
     many: tuple[float, ...] = (4, 28, 30, 20, 11, 7)  # weights of 0, 1, 2, ... mistakes in a sentence
     run_on: float = 0.0  # share of the ends between two sentences that are lost
     reworded: float = 0.25  # share of the corrections asked for in other words
+    sentences: int = 6  # of a paragraph to correct, at most
     longest: int = 320  # characters of a sentence
     dialect: bool = True  # sentences in dialect or old English, of which no one knows what is wrong
     lower: float = 0.0  # share of the texts with mistakes that have no capitals at all
@@ -98,9 +99,9 @@ class ExampleMaker:
 
     def paragraph(self, rng: random.Random) -> Example:
         sentences = rng.choice(self.long)
-        count = min(len(sentences), rng.randrange(2, 7))
+        count = min(len(sentences), rng.randrange(2, self.mixture.sentences + 1))
         start = rng.randrange(len(sentences) - count + 1)
-        chosen = [s for s in sentences[start : start + count] if len(s) <= 320 and well_formed(s)]
+        chosen = [s for s in sentences[start : start + count] if len(s) <= self.mixture.longest and well_formed(s)]
         if not chosen:
             return self.sentence(rng)
         straight = rng.random() < 0.7

@@ -30,7 +30,7 @@ class LoraShape:
 
     rank: int = 16
     alpha: float = 32.0
-    first_layer: int = 12  # layers below it stay as they are
+    first_layer: int = 15  # layers below it stay as they are
 
     @property
     def scale(self) -> float:
