@@ -7,8 +7,10 @@ import re
 from typing import TYPE_CHECKING
 
 import copyspec
+from copyspec.api import load_corrector
 from copyspec.engine.call_options import check_options
 from copyspec.engine.inputs import PromptTooLongError
+from copyspec.models.aliases import ALIASES
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -23,6 +25,11 @@ _ANY_TEXT = "a text"
 def engine_of(model: ModelLike) -> Engine:
     """The engine of `model` as `copyspec.generate` takes it; None is the configured or bundled one."""
     return model if isinstance(model, copyspec.Engine) else copyspec.load(model)
+
+
+def corrector_of(model: ModelLike) -> Engine:
+    """As `engine_of`; None is the configured model, or the best of those that correct and quote."""
+    return model if isinstance(model, copyspec.Engine) else load_corrector(model)
 
 
 def wants_chat(engine: Engine) -> bool:
@@ -49,6 +56,12 @@ def is_bundled(engine: Engine) -> bool:
 
     path = getattr(engine.model.config, "_name_or_path", "")
     return bool(path) and os.path.realpath(path) == os.path.realpath(BUNDLED)
+
+
+def corrects(engine: Engine) -> bool:
+    """Whether it is a model of copyspec's own that was trained to correct and to quote sentences."""
+    alias = ALIASES.get(engine.name)
+    return is_bundled(engine) or (alias is not None and alias.corrects)
 
 
 def fits(engine: Engine, prompt: str, *, chat: bool) -> bool:

@@ -146,10 +146,10 @@ def adapt(data: Path, base: Path, out: Path, plan: AdaptPlan, deadline: float) -
          for k, rate in enumerate((plan.rate_a, plan.rate_b))],
         betas=(0.9, 0.99), weight_decay=0.01,
     )  # fmt: skip
-    step, progress, pool, index = 0, 0.0, 0, 0
+    step, progress, place = 0, 0.0, (0, 0)
     if (out / "checkpoint.pt").exists():
         found = torch.load(out / "checkpoint.pt", weights_only=True)
-        step, progress, pool, index = (found[name] for name in ("step", "progress", "pool", "index"))
+        step, progress, place = found["step"], found["progress"], (found["pool"], found["index"])
         optimizer.load_state_dict(found["optimizer"])
         with torch.no_grad():
             for key, pair in adapter.items():
@@ -157,7 +157,8 @@ def adapt(data: Path, base: Path, out: Path, plan: AdaptPlan, deadline: float) -
                     part.copy_(kept)
     schedule = Schedule(plan.steps, deadline, out, progress, plan.warmup)
     meter, saved = Meter(), time.time()
-    for pool, index, ids, weights in AdaptBatches(maker, tokenizer, plan, f"{plan.seed}").from_place(pool, index):
+    batches = AdaptBatches(maker, tokenizer, plan, f"{plan.seed}")
+    for pool, index, ids, weights in batches.from_place(*place):
         step += 1
         factor = schedule.advance(step)
         loss, count = llama.loss(adapter, plan.shape, ids.to(plan.device), weights.to(plan.device))
@@ -195,9 +196,14 @@ def _held_out(
 ) -> dict[str, float]:
     """Mean loss of the held-out tokens that repeat the source, and of those that differ from it."""
     found = {}
-    for name, chosen in (("held_out_kept", lambda w: w == 1), ("held_out_edited", lambda w: w > 1)):
+    for name, is_edited in (("held_out_kept", False), ("held_out_edited", True)):
         sums = [
-            llama.loss(adapter, plan.shape, ids.to(plan.device), chosen(weights).float().to(plan.device))
+            llama.loss(
+                adapter,
+                plan.shape,
+                ids.to(plan.device),
+                (weights > 1 if is_edited else weights == 1).float().to(plan.device),
+            )
             for ids, weights in batches
         ]
         found[name] = round(float(sum(s for s, _ in sums) / sum(n for _, n in sums)), 4)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +58,9 @@ class FrozenLlama:
         self.head = weights.get("lm_head.weight", self.embedding)
         self.norm = weights["model.norm.weight"]
         self.norms = [
-            (weights[f"model.layers.{i}.input_layernorm.weight"], weights[f"model.layers.{i}.post_attention_layernorm.weight"])
+            tuple(weights[f"model.layers.{i}.{name}_layernorm.weight"] for name in ("input", "post_attention"))
             for i in range(self.layers)
-        ]  # fmt: skip
+        ]
         self.linear = {
             f"{i}.{name}": weights[f"model.layers.{i}.{_PLACE[name]}.{name}.weight"]
             for i in range(self.layers)
@@ -82,7 +82,7 @@ class FrozenLlama:
 
         ``ids``: [rows, length], padded right; ``weights``: [rows, length], of each token as one to be predicted.
         """
-        rows, length = ids.shape
+        length = ids.shape[1]
         wanted = weights[:, 1:] > 0
         asked = F.pad(wanted, (0, 1))  # positions whose next token is predicted
         angles = torch.outer(torch.arange(length, device=ids.device).float(), self._turns)
@@ -151,8 +151,3 @@ def save_adapter(folder: Path, adapter: Adapter, shape: LoraShape, base: str) ->
         "layers_to_transform": sorted({int(key.split(".")[0]) for key in adapter}),
     }  # fmt: skip
     (folder / "adapter_config.json").write_text(json.dumps(config, indent=1) + "\n")
-
-
-def describe(shape: LoraShape) -> dict[str, float]:
-    """The shape as a plan keeps it."""
-    return asdict(shape)

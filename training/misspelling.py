@@ -87,11 +87,7 @@ def _by_vowel(word: str, rng: random.Random) -> str:
 
 def cut(word: str, lexicon: Lexicon, rng: random.Random) -> tuple[str, str] | None:
     """A lower-case word as two words that are words themselves: ``some thing``."""
-    places = [
-        i
-        for i in range(2, len(word) - 2)
-        if lexicon.words[word[:i]] >= 200 and lexicon.words[word[i:]] >= 200
-    ]
+    places = [i for i in range(2, len(word) - 2) if lexicon.words[word[:i]] >= 200 and lexicon.words[word[i:]] >= 200]
     if not places:
         return None
     i = rng.choice(places)

@@ -42,9 +42,7 @@ _FLOOR = 0.01  # of the peak learning rate, at the end
 class Schedule:
     """Progress from 0 to 1 that arrives at the deadline whatever the speed, and does not move while stopped."""
 
-    def __init__(
-        self, steps: int, deadline: float, out: Path, progress: float = 0.0, warmup: int = _WARMUP
-    ) -> None:
+    def __init__(self, steps: int, deadline: float, out: Path, progress: float = 0.0, warmup: int = _WARMUP) -> None:
         """``steps``: of the run, 0 for one that ends at the ``deadline``."""
         self.steps, self.deadline, self.out, self.progress = steps, deadline, out, progress
         self.warmup = warmup

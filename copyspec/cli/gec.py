@@ -106,6 +106,10 @@ def gec(
         float,
         typer.Option(help="How clearly a model must prefer an edit; 0: at all.", rich_help_panel=GUARDS),
     ] = 1.0,
+    min_confidence: Annotated[
+        float,
+        typer.Option(help="Probability that an edit needs against the source's words.", rich_help_panel=GUARDS),
+    ] = 0.0,
     protect: Annotated[
         list[str] | None, typer.Option(help="A regular expression of more that stays.", rich_help_panel=GUARDS)
     ] = None,
@@ -186,6 +190,7 @@ def gec(
         any_language=any_language,
         words=words_of(words or ()),
         caution=caution,
+        min_confidence=min_confidence,
     )
     asked = ModelOptions(
         instruction,

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from copyspec import Input, Result
 from copyspec.engine.results import Change
+from copyspec.models.aliases import ALIASES
 
 from ..documents import Refusal
 from ..edits.earlier import PLACES, EarlierCorrections
-from ..models import check_template, fill, is_bundled, wants_chat
+from ..models import check_template, corrects, fill, wants_chat
+from .hypotheses import Hypotheses
 
 if TYPE_CHECKING:
     from copyspec import Engine
@@ -99,10 +101,11 @@ class ModelOptions:
     system: str | None = None  # a system message, for models with a chat template
     max_new_tokens: int | None = None  # None: by the length of the text
     batch_size: int = 8
-    by_sentence: bool | None = None  # None: encoder-decoder models and the bundled one get sentences, others paragraphs
+    by_sentence: bool | None = None  # None: encoder-decoder models and copyspec's own get sentences, others paragraphs
     segment_tokens: int | None = None  # longer texts are split; None: what fits into the model's context
     drafts: bool = True  # False decodes plainly; the output is the same
-    draft_models: tuple[str, ...] = ()  # smaller models that draft too, as `draft_model` of `generate`
+    draft_models: tuple[str, ...] = ()  # smaller models that draft too, as `draft_model` of `generate`; correctors
+    # among them (`models.corrects`) write their own correction of each text once, which is copied from
     earlier: int = PLACES  # places corrected last in the run that drafts are copied from too
 
     def __post_init__(self) -> None:
@@ -128,9 +131,11 @@ class ModelCorrector:
         if options.system is not None and not engine.tokenizer.chat_template:
             raise ValueError(f"system={options.system!r} needs a chat template, and {engine.name!r} has none")
         by_sentence = (
-            self.is_encoder_decoder or is_bundled(engine) if options.by_sentence is None else options.by_sentence
+            self.is_encoder_decoder or corrects(engine) if options.by_sentence is None else options.by_sentence
         )
         self.by_sentence = by_sentence
+        self._draft_models, correctors = _apart(options.draft_models if options.drafts else (), engine)
+        self._hypotheses = Hypotheses(correctors, options.batch_size) if correctors else None
         self._is_lossless = engine.codec.decode(engine.codec.encode(_PROBE).ids).strip() == _PROBE
         self.limit = self._limit()
 
@@ -160,8 +165,8 @@ class ModelCorrector:
         }
         if self.options.system is not None:
             options["system"] = self.options.system
-        if self.options.draft_models:
-            options["draft_model"] = self.options.draft_models
+        if self._draft_models:
+            options["draft_model"] = self._draft_models
         if not self.options.drafts:
             options["drafter"] = "none"
         encode = self.engine.codec.encode
@@ -169,6 +174,8 @@ class ModelCorrector:
         inputs = self._inputs(texts, asked, earlier)
         for index, result in self.engine.generate_each(inputs, ordered=False, skip_too_long=True, **options):
             text = asked.pop(index)
+            if self._hypotheses is not None:
+                self._hypotheses.done(index, text, result)
             outcome = self._outcome(text, result)
             if outcome.text is not None:
                 earlier.add(text, outcome.text)
@@ -178,15 +185,20 @@ class ModelCorrector:
         self, texts: Iterable[str | None], asked: dict[int, str], earlier: EarlierCorrections
     ) -> Iterator[Input | None]:
         index = 0
-        for text in texts:
-            if text is None:
+        ahead = self._hypotheses.ahead(texts) if self._hypotheses else (text and (text, ()) for text in texts)
+        for each in ahead:
+            if each is None:
                 yield None
                 continue
+            text, hypotheses = each
             asked[index] = text
+            if self._hypotheses is not None:
+                self._hypotheses.begun(index, hypotheses)
             index += 1
             yield Input(
                 fill(self.instruction, text=text),
                 edit_source=text,
+                references=hypotheses or None,
                 max_new_tokens=self._max_new_tokens(text),
                 earlier=earlier.ids(),
             )
@@ -247,6 +259,29 @@ def instruction_for(engine: Engine) -> str:
         (task,) = tasks.values()
         prefix = task.get("prefix") if isinstance(task, dict) else None
     return prefix + "{text}" if isinstance(prefix, str) else ENCODER_INSTRUCTION
+
+
+def _apart(names: Sequence[str], engine: Engine) -> tuple[tuple[str, ...], list[ModelCorrector]]:
+    """Models that draft token by token, and those that correct by themselves."""
+    from copyspec.api import load
+    from copyspec.engine.draft_models import LAYERS, POOL
+    from copyspec.models.loading import BUNDLED, named
+    from copyspec.models.pretrained import Pretrained
+
+    others: list[str] = []
+    correctors: list[ModelCorrector] = []
+    for name in names:
+        if name == POOL or name.startswith(LAYERS):
+            others.append(name)
+            continue
+        place = named(name)
+        alias = ALIASES.get(place)
+        is_own = place == str(BUNDLED) or (alias is not None and alias.corrects)
+        if is_own or Pretrained(place).config().is_encoder_decoder:
+            correctors.append(ModelCorrector(load(place, device=str(engine.model.device))))
+        else:
+            others.append(name)
+    return tuple(others), correctors
 
 
 def fingerprint(engine: Engine) -> str:

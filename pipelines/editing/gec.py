@@ -16,7 +16,7 @@ from ..documents import Edit, Part, Refusal
 from ..edits.diff import apply
 from ..formats.text import segments_of
 from ..guards.guards import GuardOptions
-from ..models import check_template, engine_of, fill
+from ..models import check_template, corrector_of, fill
 from .correctors import INSTRUCTION, Corrector, ModelCorrector, ModelOptions
 from .runner import Done, Runner, RunOptions, Work
 from .segmentation import Splitter
@@ -116,7 +116,7 @@ class GECPipeline:
                 raise ValueError(f"{names} cannot be given beside a corrector, which decides that itself")
             self.corrector: Corrector = model
         else:
-            self.corrector = ModelCorrector(engine_of(model), ModelOptions(**given))  # type: ignore[arg-type]
+            self.corrector = ModelCorrector(corrector_of(model), ModelOptions(**given))  # type: ignore[arg-type]
         self.runner = Runner(self.corrector, RunOptions(**running))  # type: ignore[arg-type]
 
     @overload
