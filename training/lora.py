@@ -98,7 +98,7 @@ class FrozenLlama:
                 gate, up = (self._project(h, f"{i}.{name}", adapter, shape) for name in ("gate_proj", "up_proj"))
                 x = x + self._project(F.silu(gate) * up, f"{i}.down_proj", adapter, shape)
         targets = ids[:, 1:][wanted]
-        rare = targets[targets >= _FREQUENT].unique()
+        rare = torch.unique(targets[targets >= _FREQUENT])
         vocabulary = torch.cat((self.head[:_FREQUENT], self.head[rare]))
         places = torch.where(targets < _FREQUENT, targets, _FREQUENT + torch.searchsorted(rare, targets))
         logits = F.linear(self._normed(x, self.norm), vocabulary).float()

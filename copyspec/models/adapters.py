@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from copyspec.models.aliases import ADAPTER_WEIGHTS
 from copyspec.models.errors import FileError, first_line
 from copyspec.models.files import (
     ADAPTER,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ADAPTER_WEIGHTS = "adapter_model.safetensors"
 TEMPLATE = "chat_template.jinja"
 MAX_ADAPTER = 1 << 30  # bytes of an adapter's weights
 MAX_RANK = 1024
@@ -101,7 +101,7 @@ def merge(base: Path, adapter: Path, folder: Path) -> None:
     parts = dict(low_rank.parts)
     logger.warning("the adapter %s is merged into its base, once; that takes some seconds", adapter.name)
     merged = {}
-    with safe_open(base / WEIGHTS, framework="pt") as weights:  # type: ignore[no-untyped-call]
+    with safe_open(base / WEIGHTS, framework="pt") as weights:
         for name in weights.keys():  # noqa: SIM118
             weight = weights.get_tensor(name).float()
             if name in parts:

@@ -33,6 +33,8 @@ class Alias:
         return None
 
 
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+
 _SMOLLM2 = Alias(
     name="smollm2",
     about="SmolLM2-135M-Instruct (4 bits a weight), follows short instructions in English",
@@ -55,7 +57,7 @@ _SMOLLM2_CORRECT = replace(
 ALIASES = {
     alias.name: alias
     for alias in (_SMOLLM2, _SMOLLM2_CORRECT)
-    if alias.adapter is None or alias.adapter.is_dir()  # a build may lack it
+    if alias.adapter is None or (alias.adapter / ADAPTER_WEIGHTS).is_file()  # a build may lack it
 }
 
 

@@ -12,7 +12,8 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
-from copyspec.models.adapters import ADAPTER_WEIGHTS, merge, read_adapter
+from copyspec.models.adapters import merge, read_adapter
+from copyspec.models.aliases import ADAPTER_WEIGHTS
 from copyspec.models.errors import FileError
 from tests.helpers.texts import byte_level, llama
 
