@@ -83,6 +83,20 @@ def test_imports_point_down() -> None:
     assert up == []
 
 
+FORBIDDEN = {"copyspec.pipelines": "copyspec.decoding"}  # what steps over a floor that keeps a secret
+
+
+def test_pipelines_reach_decoding_through_the_engine_alone() -> None:
+    across = [
+        f"{name} -> {other}"
+        for name, others in graph().items()
+        for above, below in FORBIDDEN.items()
+        for other in sorted(others)
+        if name.startswith(above) and other.startswith(below)
+    ]
+    assert across == []
+
+
 @pytest.mark.parametrize(
     ("name", "source", "found"),
     [
