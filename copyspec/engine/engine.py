@@ -15,9 +15,9 @@ from copyspec.decoding.resumable import Resumable
 from copyspec.engine import generation_config
 from copyspec.engine.call import Call
 from copyspec.engine.call_options import CallOptions, check_options
-from copyspec.engine.draft_models import DraftModels
+from copyspec.engine.draft_models import DraftModels, LoadedModel
 from copyspec.engine.feed import Input, generate_each
-from copyspec.engine.inputs import encoder_limit, gather
+from copyspec.engine.inputs import gather
 from copyspec.engine.jobs import Job, JobMaker
 from copyspec.engine.pass_lock import PassLock, lock_of
 from copyspec.engine.results import Chunk, Result
@@ -26,6 +26,7 @@ from copyspec.engine.scheduler import CallScheduler
 from copyspec.engine.threads import Passes, Threads
 from copyspec.forks import check_forked
 from copyspec.targets import wrap
+from copyspec.targets.limits import encoder_length, trained_length
 from copyspec.text.codec import Codec
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from copyspec.engine.keywords import GenerateOptions
     from copyspec.engine.tickets import Ticket
+    from copyspec.models.loading import ModelChoice
     from copyspec.text.prompts import ManyPrompts, OnePrompt
 
 logger = logging.getLogger(__name__)
@@ -58,9 +60,11 @@ class Engine:
         *,
         name: str | None = None,
         on_unsupported: Literal["error", "plain"] = "error",
+        load_draft: Callable[[ModelChoice], LoadedModel] | None = None,
     ) -> None:
         """`on_unsupported="plain"`: decode architectures that cannot verify drafts without drafts; the default
-        raises UnsupportedModelError. The model is used as it is: in its dtype, on its device."""
+        raises UnsupportedModelError. The model is used as it is: in its dtype, on its device.
+        `load_draft`: loads what `draft_model=` names, for several engines; None: for this one alone."""
         self.name = name or getattr(model, "name_or_path", "") or type(model).__name__
         self.model = model
         self.codec = Codec(tokenizer)
@@ -68,7 +72,7 @@ class Engine:
         self.is_unloaded = False
         self._on_unsupported = on_unsupported
         self._costs = CostModel()
-        self._drafting = drafting = DraftModels(model, self.codec)
+        self._drafting = drafting = DraftModels(model, self.codec, load_draft)
         self._pass_lock = PassLock(lambda: [lock, *drafting.locks])
         self._threads = Threads(model, self._costs)
         self._given_threads: int | None = None
@@ -80,7 +84,7 @@ class Engine:
         model = self.model
         self._vocabulary = _vocabulary(model)
         self._target = wrap(model, on_unsupported=self._on_unsupported)
-        limit = encoder_limit(model.config.to_dict())
+        limit = encoder_length(model.config)
         self._jobs = JobMaker(
             self._target, self.codec, lambda: generation_config.read(model), limit, self._drafting.predictors
         )
@@ -89,6 +93,19 @@ class Engine:
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         return self.codec.tokenizer
+
+    @property
+    def max_length(self) -> int | None:
+        """Tokens of the longest prompt that the model reads; None where there is no end.
+
+        A decoder's prompt and output share it. Longer prompts raise PromptTooLongError."""
+        self._check_loaded()
+        return encoder_length(self.model.config) if self._target.is_encoder_decoder else self._target.max_length
+
+    @property
+    def split_length(self) -> int | None:
+        """Where longer texts are split: `max_length`, or the length that a model without an end was trained for."""
+        return self.max_length or trained_length(self.model.config)
 
     @property
     def threads(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -41,14 +41,6 @@ def gather(
     shared = [*parse_prediction(options.prediction), *ambient_references(), *parse_earlier(earlier)]
     each = zip(prompts, edits, own, strict=True)
     return [replace(prompt, edit=edit, references=[*shared, *mine]) for prompt, edit, mine in each], single
-
-
-def encoder_limit(config: Mapping[str, object]) -> int | None:
-    """Tokens that an encoder with absolute positions reads, from the model's config as a dict."""
-    if not config.get("is_encoder_decoder"):
-        return None
-    limit = config.get("max_position_embeddings")
-    return limit if isinstance(limit, int) else None
 
 
 class InputEncoder:
