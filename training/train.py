@@ -21,6 +21,7 @@ import time
 from dataclasses import dataclass, replace
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.multiprocessing as mp
@@ -239,7 +240,7 @@ def main() -> None:
     plan = PRESETS[args.preset]
     rates = replace(plan.rates, matrix=plan.rates.matrix * args.rate, other=plan.rates.other * args.rate)
     weights = args.weights or plan.weights
-    shares = {
+    shares: dict[str, Any] = {
         name: float(value) for name, _, value in (part.partition("=") for part in args.mixture.split(",") if part)
     }
     layers = tuple(int(i) for i in args.layers.split(",")) if args.layers else plan.layers

@@ -117,6 +117,10 @@ def gec(
     instruction: Annotated[
         str | None, typer.Option(help="How to ask, with {text}: 'Fix: {text}'.", rich_help_panel=MODEL)
     ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(help="Ask as a kind of model wants it: coedit, t5-gec, chat.", rich_help_panel=MODEL),
+    ] = None,
     system: options.System = None,
     device: options.Device = None,
     dtype: options.Dtype = "auto",
@@ -201,6 +205,7 @@ def gec(
         segment_tokens,
         drafts=not plain,
         draft_models=tuple(draft_model or ()),
+        preset=preset,
     )
     run = RunOptions(guards, splitter(segmenter))
     loading: LoadOptions = {"device": device, "dtype": dtype}

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from copyspec import Input, Result
+from copyspec import Input, Result, load
 from copyspec.engine.results import Change
-from copyspec.models.aliases import ALIASES
 
 from ..documents import Refusal
 from ..edits.earlier import PLACES, EarlierCorrections
-from ..models import check_template, corrects, fill, wants_chat
+from ..models import check_template, corrects, corrects_by_itself, fill, wants_chat
 from .hypotheses import Hypotheses
+from .presets import check_fits, preset_of
 
 if TYPE_CHECKING:
     from copyspec import Engine
@@ -106,11 +106,14 @@ class ModelOptions:
     drafts: bool = True  # False decodes plainly; the output is the same
     draft_models: tuple[str, ...] = ()  # smaller models that draft too, as `draft_model` of `generate`; correctors
     # among them (`models.corrects`) write their own correction of each text once, which is copied from
+    preset: str | None = None  # a name of `presets`: how a known kind of corrector is asked
     earlier: int = PLACES  # places corrected last in the run that drafts are copied from too
 
     def __post_init__(self) -> None:
         if self.instruction is not None:
             check_template(self.instruction, "text")
+        if self.preset is not None:
+            preset_of(self.preset)
         for name in ("max_new_tokens", "batch_size", "segment_tokens"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -125,16 +128,23 @@ class ModelCorrector:
     def __init__(self, engine: Engine, options: ModelOptions | None = None) -> None:
         self.engine = engine
         self.options = options = options or ModelOptions()
-        self.instruction = check_template(options.instruction or instruction_for(engine), "text")
         self.is_encoder_decoder = bool(engine.model.config.is_encoder_decoder)
+        preset = None if options.preset is None else preset_of(options.preset)
+        if options.preset is not None:
+            has_template = bool(engine.tokenizer.chat_template)
+            kind = self.is_encoder_decoder
+            check_fits(options.preset, engine.name, is_encoder_decoder=kind, has_template=has_template)
+        known = preset.instruction if preset is not None else instruction_for(engine)
+        self.instruction = check_template(options.instruction or known, "text")
         self.chat = not self.is_encoder_decoder and wants_chat(engine)
         if options.system is not None and not engine.tokenizer.chat_template:
             raise ValueError(f"system={options.system!r} needs a chat template, and {engine.name!r} has none")
-        by_sentence = (
-            self.is_encoder_decoder or corrects(engine) if options.by_sentence is None else options.by_sentence
-        )
-        self.by_sentence = by_sentence
-        self._draft_models, correctors = _apart(options.draft_models if options.drafts else (), engine)
+        usual = preset.by_sentence if preset is not None else self.is_encoder_decoder or corrects(engine)
+        self.by_sentence = usual if options.by_sentence is None else options.by_sentence
+        drafting = options.draft_models if options.drafts else ()
+        small = [name for name in drafting if corrects_by_itself(name)]
+        self._draft_models = tuple(name for name in drafting if name not in small)
+        correctors = [ModelCorrector(load(name, device=str(engine.model.device))) for name in small]
         self._hypotheses = Hypotheses(correctors, options.batch_size) if correctors else None
         self._is_lossless = engine.codec.decode(engine.codec.encode(_PROBE).ids).strip() == _PROBE
         self.limit = self._limit()
@@ -185,7 +195,11 @@ class ModelCorrector:
         self, texts: Iterable[str | None], asked: dict[int, str], earlier: EarlierCorrections
     ) -> Iterator[Input | None]:
         index = 0
-        ahead = self._hypotheses.ahead(texts) if self._hypotheses else (text and (text, ()) for text in texts)
+        ahead: Iterator[tuple[str, tuple[str, ...]] | None]
+        if self._hypotheses is not None:
+            ahead = self._hypotheses.ahead(texts)
+        else:
+            ahead = (None if text is None else (text, ()) for text in texts)
         for each in ahead:
             if each is None:
                 yield None
@@ -258,29 +272,6 @@ def instruction_for(engine: Engine) -> str:
         (task,) = tasks.values()
         prefix = task.get("prefix") if isinstance(task, dict) else None
     return prefix + "{text}" if isinstance(prefix, str) else ENCODER_INSTRUCTION
-
-
-def _apart(names: Sequence[str], engine: Engine) -> tuple[tuple[str, ...], list[ModelCorrector]]:
-    """Models that draft token by token, and those that correct by themselves."""
-    from copyspec.api import load
-    from copyspec.engine.draft_models import LAYERS, POOL
-    from copyspec.models.loading import BUNDLED, named
-    from copyspec.models.pretrained import Pretrained
-
-    others: list[str] = []
-    correctors: list[ModelCorrector] = []
-    for name in names:
-        if name == POOL or name.startswith(LAYERS):
-            others.append(name)
-            continue
-        place = named(name)
-        alias = ALIASES.get(place)
-        is_own = place == str(BUNDLED) or (alias is not None and alias.corrects)
-        if is_own or Pretrained(place).config().is_encoder_decoder:
-            correctors.append(ModelCorrector(load(place, device=str(engine.model.device))))
-        else:
-            others.append(name)
-    return tuple(others), correctors
 
 
 def fingerprint(engine: Engine) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict, overload
 
@@ -78,6 +78,11 @@ class PipelineOptions(TypedDict, total=False):
 
     instruction: str | None
     """With `{text}` where the text belongs. None: what the model is known to want."""
+    preset: str | None
+    """How a known kind of corrector is asked: "coedit", "t5-gec" or "chat"."""
+    draft_models: Sequence[str]
+    """Smaller models that draft too. One that corrects by itself ("smollm2-correct", "default", an encoder-decoder)
+    writes its correction of each text once, which drafts are copied from while that pays."""
     system: str | None
     """A system message, for models with a chat template."""
     max_new_tokens: int | None

@@ -9,12 +9,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from copyspec import Result
-
-if TYPE_CHECKING:
-    from .correctors import Corrector
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +20,17 @@ TRIALS = 4
 LOOK_AGAIN = 16
 """One text of so many is decoded the other way, so that a change is seen."""
 MEMORY = 0.85  # weight of earlier texts in the time of one
+
+
+class _Corrected(Protocol):
+    @property
+    def text(self) -> str | None: ...
+
+
+class _Writes(Protocol):
+    """What of a corrector is used here."""
+
+    def correct(self, texts: Iterable[str | None]) -> Iterator[tuple[int, _Corrected]]: ...
 
 
 class Price:
@@ -68,7 +76,7 @@ def _mean(mean: float, new: float) -> float:
 class Hypotheses:
     """Asks smaller correctors ahead of the larger model, some texts at once."""
 
-    def __init__(self, correctors: Iterable[Corrector], batch_size: int) -> None:
+    def __init__(self, correctors: Iterable[_Writes], batch_size: int) -> None:
         self._correctors = tuple(correctors)
         self._batch_size = batch_size
         self.price = Price()
