@@ -1,7 +1,8 @@
 """What a corrector is worth: ``python -m benchmarks.quality.corrector --data DIR --json OUT [--parts ...] [--rows N]``.
 
-Parts: the GEC sets (GLEU raw, by the word-similarity guard and behind the pipeline's guards, edits by type, three
-confidences), `everyday` (150 sentences with one mistake each), `alone` (correct text that comes back as it is), `quotes`.
+Parts: the GEC sets (GLEU raw, by word similarity and behind the guards of the pipeline, edits by type, three
+confidences), `everyday` (150 sentences with one mistake each), `alone` (correct text that comes back as it is) and
+`quotes`.
 The JSON is written after every part, so that a run that is stopped keeps what it has.
 """
 
@@ -37,16 +38,14 @@ def read_everyday(path: Path = EVERYDAY) -> list[tuple[str, str, list[str]]]:
     return [(kind, wrong, right.split("|")) for kind, wrong, right in (line.split("\t") for line in lines)]
 
 
-def measure_everyday(model: QualityModel, engine: Engine) -> Table:
+def measure_everyday(engine: Engine) -> Table:
     """Repaired, harmed (changed into what is no answer) and left as it was, raw and behind the guards."""
     rows = read_everyday()
     sources = [wrong for _, wrong, _ in rows]
     table: Table = {"n": len(rows)}
-    pipeline = GECPipeline(ModelCorrector(engine, ModelOptions()))
-    for name, outputs in (
-        ("raw", model.corrections(sources)),
-        ("guarded", [done.text for done in pipeline(sources)]),
-    ):
+    corrector = Remembering(ModelCorrector(engine, ModelOptions(by_sentence=False)))
+    behind = [done.text for done in GECPipeline(corrector)(sources)]
+    for name, outputs in (("raw", [corrector.known(source) for source in sources]), ("guarded", behind)):
         hits = [output in right for output, (_, _, right) in zip(outputs, rows, strict=True)]
         left = [output == source for output, source in zip(outputs, sources, strict=True)]
         kinds: dict[str, int] = {}
@@ -70,7 +69,7 @@ def measure_set(engine: Engine, data: Path, name: str, count: int | None) -> Tab
     """One GEC set; the model is asked once for each sentence."""
     rows = sample(read_rows(data / "gec" / f"{name}.jsonl.gz"), count, 0)
     sources, references = [row["source"] for row in rows], [row["references"] for row in rows]
-    corrector = Remembering(ModelCorrector(engine, ModelOptions()))
+    corrector = Remembering(ModelCorrector(engine, ModelOptions(by_sentence=False)))
     free = GuardOptions(
         True, True, True, True, 1e9, 1e9, strip_wrappers=False, allow_new_words=True, allow_swaps=True,
         any_language=True, caution=0.0,
@@ -82,7 +81,7 @@ def measure_set(engine: Engine, data: Path, name: str, count: int | None) -> Tab
     for label, guards in settings.items():
         outputs[label] = [done.text for done in GECPipeline(corrector, guards=guards)(sources)]
         corrector.is_complete = True
-    known = [corrector._known[source].text or source for source in sources]
+    known = [corrector.known(source) for source in sources]
     outputs = {
         "raw": known,
         "words shared 0.6": [guarded(s, o, 0.6) for s, o in zip(sources, known, strict=True)],
@@ -104,7 +103,7 @@ def measure_set(engine: Engine, data: Path, name: str, count: int | None) -> Tab
 def measure(model: QualityModel, part: str, data: Path, count: int | None) -> Table:
     """One part of the result."""
     if part == "everyday":
-        return measure_everyday(model, model.engine)
+        return measure_everyday(model.engine)
     if part in SETS:
         return measure_set(model.engine, data, part, count)
     if part == "quotes":

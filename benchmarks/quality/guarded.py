@@ -39,6 +39,10 @@ class Remembering:
     def length(self, text: str) -> int:
         return self._corrector.length(text)
 
+    def known(self, text: str) -> str:
+        """What it answered to a text; the text itself where that could not be used."""
+        return (self._known[text].text if text in self._known else None) or text
+
     def correct(self, texts: Iterable[str | None]) -> Iterator[tuple[int, Outcome]]:
         taken: list[str] = []
 
