@@ -86,10 +86,10 @@ widened(const uint16_t *pairs, const int is_odd)
                                       : _mm256_slli_epi32(units, 16));
 }
 
-/* The sums of the inputs 16 * quarter + (0 .. 15) of every chunk at even or odd places, added to `sums` or put there. */
+/* The sums of every chunk's 16 inputs from x and weight on, at even or odd places, added to `sums` or put there. */
 INLINE void
-quarter_sums(const int rows, const float *x, const uint16_t *weight, Py_ssize_t in, const int quarter,
-             const int is_odd, const int is_added, Ahead *ahead, __m256 *sums)
+quarter_sums(const int rows, const int is_odd, const float *x, const uint16_t *weight, Py_ssize_t in, Py_ssize_t chunks,
+             Ahead ahead, int is_added, __m256 *sums)
 {
     __m256 sum[ROWS][OUTPUTS];
     for (int row = 0; row < rows; row++) {
@@ -97,19 +97,21 @@ quarter_sums(const int rows, const float *x, const uint16_t *weight, Py_ssize_t 
             sum[row][i] = _mm256_setzero_ps();
         }
     }
-    for (Py_ssize_t at = 16 * quarter; at < in; at += CHUNK) {
-        _mm_prefetch(ahead->at, _MM_HINT_T0);
-        ahead->at += ahead->step;
+    for (Py_ssize_t chunk = 0; chunk < chunks; chunk++) {
+        _mm_prefetch(ahead.at, _MM_HINT_T0);
+        ahead.at += ahead.step;
         __m256 given[ROWS];
         for (int row = 0; row < rows; row++) {
-            given[row] = _mm256_loadu_ps(x + row * in + at + 8 * is_odd);
+            given[row] = _mm256_loadu_ps(x + row * in + 8 * is_odd);
         }
         for (int i = 0; i < OUTPUTS; i++) {
-            __m256 weights = widened(weight + i * in + at, is_odd);
+            __m256 weights = widened(weight + i * in, is_odd);
             for (int row = 0; row < rows; row++) {
                 sum[row][i] = _mm256_fmadd_ps(given[row], weights, sum[row][i]);
             }
         }
+        x += CHUNK;
+        weight += CHUNK;
     }
     for (int row = 0; row < rows; row++) {
         for (int i = 0; i < OUTPUTS; i++) {
@@ -119,39 +121,48 @@ quarter_sums(const int rows, const float *x, const uint16_t *weight, Py_ssize_t 
     }
 }
 
+typedef void (*Quarter)(const float *, const uint16_t *, Py_ssize_t, Py_ssize_t, Ahead, int, __m256 *);
+
 /* Products of one panel in bfloat16. x holds float32: of every 16 inputs first the 8 at even places. */
 INLINE void
-brain_sums(const int rows, const float *x, const uint16_t *weight, Py_ssize_t in, Ahead ahead, __m256 *sums)
+brain_sums(const int rows, const Quarter *quarters, const float *x, const uint16_t *weight, Py_ssize_t in, Ahead ahead,
+           __m256 *sums)
 {
-    __m256 even[ROWS * OUTPUTS], odd[ROWS * OUTPUTS], more[ROWS * OUTPUTS];
-    quarter_sums(rows, x, weight, in, 0, 0, 0, &ahead, even);
-    quarter_sums(rows, x, weight, in, 2, 0, 1, &ahead, even);
-    quarter_sums(rows, x, weight, in, 1, 0, 0, &ahead, more);
-    quarter_sums(rows, x, weight, in, 3, 0, 1, &ahead, more);
-    for (int i = 0; i < rows * OUTPUTS; i++) {
-        even[i] = _mm256_add_ps(even[i], more[i]);
+    __m256 halves[2][2][ROWS * OUTPUTS]; /* even and odd places; quarters 0 and 2, 1 and 3 */
+    for (int quarter = 0; quarter < 4; quarter++) {
+        Py_ssize_t at = 16 * quarter, chunks = (in - at + CHUNK - 1) / CHUNK;
+        for (int is_odd = 0; is_odd < 2; is_odd++) {
+            quarters[is_odd](x + at, weight + at, in, chunks, ahead, quarter > 1, halves[is_odd][quarter % 2]);
+            ahead.at += ahead.step * chunks;
+        }
     }
-    quarter_sums(rows, x, weight, in, 0, 1, 0, &ahead, odd);
-    quarter_sums(rows, x, weight, in, 2, 1, 1, &ahead, odd);
-    quarter_sums(rows, x, weight, in, 1, 1, 0, &ahead, more);
-    quarter_sums(rows, x, weight, in, 3, 1, 1, &ahead, more);
     for (int i = 0; i < rows * OUTPUTS; i++) {
-        odd[i] = _mm256_add_ps(odd[i], more[i]);
+        __m256 even = _mm256_add_ps(halves[0][0][i], halves[0][1][i]);
+        __m256 odd = _mm256_add_ps(halves[1][0][i], halves[1][1][i]);
         /* Both halves hold 8 sums' even or odd places, whose sum is the even or odd places of the last 8 sums. */
-        __m128 evens = _mm_add_ps(_mm256_castps256_ps128(even[i]), _mm256_extractf128_ps(even[i], 1));
-        __m128 odds = _mm_add_ps(_mm256_castps256_ps128(odd[i]), _mm256_extractf128_ps(odd[i], 1));
+        __m128 evens = _mm_add_ps(_mm256_castps256_ps128(even), _mm256_extractf128_ps(even, 1));
+        __m128 odds = _mm_add_ps(_mm256_castps256_ps128(odd), _mm256_extractf128_ps(odd, 1));
         sums[i] = _mm256_set_m128(_mm_unpackhi_ps(evens, odds), _mm_unpacklo_ps(evens, odds));
     }
 }
 
+#define DEFINE_QUARTER(NAME, ROWS_HERE, IS_ODD)                                                                        \
+    FAST static __attribute__((noinline)) void NAME(const float *x, const uint16_t *weight, Py_ssize_t in,             \
+                                                    Py_ssize_t chunks, Ahead ahead, int is_added, __m256 *sums)        \
+    {                                                                                                                  \
+        quarter_sums(ROWS_HERE, IS_ODD, x, weight, in, chunks, ahead, is_added, sums);                                 \
+    }
 #define DEFINE_SUMS(ROWS_HERE)                                                                                         \
+    DEFINE_QUARTER(even_##ROWS_HERE, ROWS_HERE, 0)                                                                     \
+    DEFINE_QUARTER(odd_##ROWS_HERE, ROWS_HERE, 1)                                                                      \
     FAST static void floats_##ROWS_HERE(const void *x, const void *weight, Py_ssize_t in, Ahead ahead, __m256 *sums)  \
     {                                                                                                                  \
         float_sums(ROWS_HERE, x, weight, in, ahead, sums);                                                          \
     }                                                                                                                  \
     FAST static void brains_##ROWS_HERE(const void *x, const void *weight, Py_ssize_t in, Ahead ahead, __m256 *sums)  \
     {                                                                                                                  \
-        brain_sums(ROWS_HERE, x, weight, in, ahead, sums);                                                          \
+        static const Quarter quarters[2] = {even_##ROWS_HERE, odd_##ROWS_HERE};                                        \
+        brain_sums(ROWS_HERE, quarters, x, weight, in, ahead, sums);                                                   \
     }
 DEFINE_SUMS(1)
 DEFINE_SUMS(2)
@@ -225,6 +236,6 @@ prepare(Product *p)
     }
 }
 
-const Kernel AVX2_KERNEL = {is_supported, scratch_size, prepare, multiply};
+const Kernel AVX2_KERNEL = {"avx2", is_supported, scratch_size, prepare, multiply};
 
 #endif

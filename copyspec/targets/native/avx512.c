@@ -187,6 +187,6 @@ multiply(const Product *p, Py_ssize_t first, Py_ssize_t last)
         (p->kind == BFLOAT16 ? finish_brains : finish_floats)(p, sums, first);
     }
 }
-const Kernel AVX512_KERNEL = {is_supported, NULL, NULL, multiply};
+const Kernel AVX512_KERNEL = {"avx512", is_supported, NULL, NULL, multiply};
 
 #endif

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-#define VERSION 2 /* of what the function takes and how it adds: linears.py knows the same */
+#define VERSION 3 /* of what the function takes and how it adds: linears.py knows the same */
 
 #if HAS_KERNELS
 
@@ -141,7 +141,7 @@ check(const Product *p, const Py_buffer *y, const Py_buffer *x, const Py_buffer 
         PyErr_Format(PyExc_ValueError, "threads is %d; it is a number from 1", p->threads);
     }
     else if (kernel_for(p->kind) == NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "this processor cannot: ask is_supported");
+        PyErr_SetString(PyExc_RuntimeError, "this processor cannot: instructions() is empty");
     }
     else {
         return 0;
@@ -196,7 +196,7 @@ no_x:
 }
 
 static PyObject *
-supported(PyObject *Py_UNUSED(module), PyObject *args)
+instructions(PyObject *Py_UNUSED(module), PyObject *args)
 {
     const char *format;
     if (!PyArg_ParseTuple(args, "s", &format)) {
@@ -206,17 +206,19 @@ supported(PyObject *Py_UNUSED(module), PyObject *args)
         PyErr_Format(PyExc_ValueError, "format is \"%s\"; 'f' is float32, 'H' the bits of bfloat16", format);
         return NULL;
     }
-    return PyBool_FromLong(kernel_for(*format == 'H' ? BFLOAT16 : FLOAT32) != NULL);
+    const Kernel *kernel = kernel_for(*format == 'H' ? BFLOAT16 : FLOAT32);
+    return PyUnicode_FromString(kernel != NULL ? kernel->instructions : "");
 }
 
 PyDoc_STRVAR(linear_doc, "linear(y, x, weight, bias, threads)\n\n"
                          "Writes x W^T + b into y, [m, n]. Arrays of float32 or of the bits of bfloat16; bias may be "
                          "None.");
-PyDoc_STRVAR(supported_doc, "is_supported(format)\n\nWhether this processor can: 'f' float32, 'H' bfloat16.");
+PyDoc_STRVAR(instructions_doc, "instructions(format)\n\n"
+                               "Those of this processor that are used: 'f' float32, 'H' bfloat16; \"\" where it has none.");
 
 static PyMethodDef methods[] = {
     {"linear", linear, METH_VARARGS, linear_doc},
-    {"is_supported", supported, METH_VARARGS, supported_doc},
+    {"instructions", instructions, METH_VARARGS, instructions_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -28,6 +28,7 @@ typedef struct {
 } Product;
 
 typedef struct {
+    const char *instructions;
     int (*is_supported)(Kind kind); /* by this processor */
     /* Bytes of scratch memory that a product needs, and what is written there before threads start; may be NULL. */
     size_t (*scratch_size)(const Product *product);
