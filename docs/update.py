@@ -26,6 +26,7 @@ COMMANDS = (
     "gec",
     "rag",
     "edit",
+    "serve",
     "index",
     "index add",
     "index list",

@@ -8,7 +8,7 @@ from numbers import Integral
 from typing import TypeAlias, TypeGuard
 
 from copyspec.checks import plain_list, shown
-from copyspec.text.chat import Message, check_chat
+from copyspec.text.chat import Message, check_chat, map_texts
 
 OnePrompt: TypeAlias = "str | Sequence[int] | Sequence[Message]"
 """Text, token ids or a chat."""
@@ -55,7 +55,9 @@ def _parse_one(prompt: object, where: str) -> Prompt:
         if is_ids(prompt):
             return Prompt(ids=check_ids(prompt, where))
         if any(isinstance(item, Mapping) for item in prompt):
-            return Prompt(chat=check_chat(prompt, where))
+            chat = check_chat(prompt, where)
+            map_texts(chat, lambda text, role: encodable(text, f"{where}, a message of {role!r},"))
+            return Prompt(chat=chat)
     raise TypeError(f"{where} must be {ACCEPTED}; got {shown(prompt)}")
 
 
