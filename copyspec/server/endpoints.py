@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 
 from copyspec.engine import aio
 from copyspec.engine.call import Call
-from copyspec.engine.call_options import DEFAULT_MAX_NEW_TOKENS
+from copyspec.engine.call_options import DEFAULT_MAX_NEW_TOKENS, CallOptions, check_options
 from copyspec.engine.engine import Engine
 from copyspec.engine.inputs import PromptTooLongError
 from copyspec.engine.results import Result
@@ -121,7 +121,7 @@ class Server:
             self._events(call, replies, begun), media_type="text/event-stream; charset=utf-8", headers=headers
         )
 
-    def _options(self, body: SharedBody, prompt: object) -> dict[str, object]:
+    def _options(self, body: SharedBody, prompt: object) -> CallOptions:
         """Of the engine. Raises TypeError or ValueError for what is not offered here."""
         body.check_extra()
         options = body.options()
@@ -136,7 +136,7 @@ class Server:
         outputs = prompts * max(body.n or 1, 1)
         if outputs > self.settings.max_outputs:
             raise ValueError(f"a request may have {self.settings.max_outputs} outputs (prompts times n), not {outputs}")
-        return {**options, "batch_size": self.settings.batch_size, "timeout": self.settings.timeout}
+        return check_options({**options, "batch_size": self.settings.batch_size, "timeout": self.settings.timeout})
 
     async def _whole(self, call: Call, replies: Replies, request: Request, begun: float) -> Response:
         """The answer in one piece; nothing is decoded for a client that has gone."""

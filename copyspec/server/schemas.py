@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from copyspec.checks import shown
-from copyspec.engine.keywords import reject_unknown
+from copyspec.engine.unknown import reject_unknown
 
 IGNORED = frozenset(
     (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from copyspec.checks import check_number, check_whole
-from copyspec.engine.call_options import DEFAULT_BATCH_SIZE
+from copyspec.engine.call_options import CallOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +14,7 @@ class ServerSettings:
 
     names: tuple[str, ...] = ()  # under which the model is asked for; none: the engine's own
     api_key: str | None = field(default=None, repr=False)  # None: anybody may ask
-    batch_size: int = DEFAULT_BATCH_SIZE  # rows of the model that requests share
+    batch_size: int = CallOptions().batch_size  # rows of the model that requests share
     max_waiting: int = 256  # prompts that wait for a row; more are answered with 429
     max_body_bytes: int = 4 << 20
     max_tokens: int | None = None  # of one output; None: what the context holds
