@@ -92,21 +92,16 @@ def serve(
     if threads is not None:
         engine.threads = threads
 
-    def ready() -> None:
-        print(
-            f"copyspec: {', '.join(settings.names)} on {address_of(bound)}/v1 (Ctrl-C stops)",
-            file=sys.stderr,
-            flush=True,
-        )
-        if settings.api_key is None and not is_local(bound):
-            print(f"copyspec: anybody who reaches this address may ask: set {KEY_VARIABLE}", file=sys.stderr)
-
     from copyspec.server.endpoints import Server
 
     server = Server(engine, settings)
     server.warm_up()
-    with contextlib.closing(bound):
-        make(server, stop_seconds=stop_seconds, ready=ready).run(sockets=[bound])
+    names = ", ".join(settings.names)
+    with contextlib.closing(bound):  # it listens already: who comes now waits
+        print(f"copyspec: {names} on {address_of(bound)}/v1 (Ctrl-C stops)", file=sys.stderr, flush=True)
+        if settings.api_key is None and not is_local(bound):
+            print(f"copyspec: anybody who reaches this address may ask: set {KEY_VARIABLE}", file=sys.stderr)
+        make(server, stop_seconds=stop_seconds).run(sockets=[bound])
     return 0
 
 

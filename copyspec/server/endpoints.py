@@ -25,7 +25,7 @@ from copyspec.engine.scheduler import QueueFullError
 from copyspec.server.asgi import error_body
 from copyspec.server.gate import Gate
 from copyspec.server.metrics import CONTENT_TYPE, Metrics
-from copyspec.server.replies import DONE, Json, Replies, server_sent
+from copyspec.server.replies import DONE, Json, Replies, as_json, server_sent
 from copyspec.server.schemas import ChatBody, CompletionBody, SharedBody
 from copyspec.server.settings import ServerSettings
 
@@ -33,15 +33,6 @@ logger = logging.getLogger(__name__)
 
 BAD_REQUEST = "invalid_request_error"
 RETRY_SECONDS = "1"
-
-
-class JsonResponse(Response):
-    """What cannot be encoded, a lone surrogate in an echoed value say, stands as `?`."""
-
-    media_type = "application/json"
-
-    def render(self, content: object) -> bytes:
-        return content if isinstance(content, bytes) else server_sent(content)[len(b"data: ") : -2]
 
 
 class Server:
@@ -85,7 +76,7 @@ class Server:
         return {"object": "list", "data": [self._card(name) for name in self.names]}
 
     async def model(self, name: str) -> Response:
-        return JsonResponse(self._card(name)) if name in self.names else self._no_such_model(name)
+        return _json(as_json(self._card(name))) if name in self.names else self._no_such_model(name)
 
     async def chat(self, body: ChatBody, request: Request) -> Response:
         return await self._answer(body, request, is_chat=True)
@@ -154,7 +145,7 @@ class Server:
                 task.cancel()
         self.metrics.began(time.perf_counter() - begun)
         self.metrics.finished(results)
-        return JsonResponse(replies.whole(results))
+        return _json(as_json(replies.whole(results)))
 
     async def _events(self, call: Call, replies: Replies, begun: float) -> AsyncIterator[bytes]:
         """The answer as server-sent events. An error ends it as an event of its own."""
@@ -207,7 +198,11 @@ def _failure(error: Exception) -> tuple[int, str, str]:
 
 def _error(status: int, message: str, kind: str, *, code: str | None = None, retry: bool = False) -> Response:
     headers = {"retry-after": RETRY_SECONDS} if retry else None
-    return JsonResponse(error_body(message, kind, code=code), status, headers)
+    return _json(error_body(message, kind, code=code), status, headers)
+
+
+def _json(body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(body, status, headers, media_type="application/json")
 
 
 async def _invalid(request: Request, error: Exception) -> Response:

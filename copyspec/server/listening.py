@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 
 import uvicorn
 
@@ -49,19 +48,11 @@ def is_local(bound: socket.socket) -> bool:
     return host.startswith("127.") or host == "::1"
 
 
-def make(server: Server, *, stop_seconds: float, ready: Callable[[], None] | None = None) -> uvicorn.Server:
+def make(server: Server, *, stop_seconds: float) -> uvicorn.Server:
     """What serves on a socket: `run(sockets=[...])` does until SIGINT or SIGTERM, or until `should_exit` is set.
 
-    Then no more requests are taken, and those that run have `stop_seconds`. `ready` is called when the first one may
-    come.
+    Then no more requests are taken, and those that run have `stop_seconds`.
     """
-
-    class Announcing(uvicorn.Server):
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            if ready is not None and self.started:
-                ready()
-
     config = uvicorn.Config(
         server.app(),
         log_config=None,  # to the program's own logs: nothing is written to stdout
@@ -73,4 +64,4 @@ def make(server: Server, *, stop_seconds: float, ready: Callable[[], None] | Non
         lifespan="off",
         ws="none",
     )
-    return Announcing(config)
+    return uvicorn.Server(config)

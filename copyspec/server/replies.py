@@ -91,9 +91,14 @@ class Replies:
         return {"spans": [asdict(span) for span in output.spans]} if self.with_spans else {}
 
 
+def as_json(data: object) -> bytes:
+    """What cannot be encoded, a lone surrogate in an echoed value say, stands as `?`."""
+    return json.dumps(data, ensure_ascii=False).encode("utf-8", "replace")
+
+
 def server_sent(data: object) -> bytes:
     """One event of a stream."""
-    return f"data: {json.dumps(data, ensure_ascii=False)}\n\n".encode("utf-8", "replace")
+    return b"data: " + as_json(data) + b"\n\n"
 
 
 DONE = b"data: [DONE]\n\n"
