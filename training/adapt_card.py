@@ -1,4 +1,4 @@
-"""Writes docs/correct_model.md: ``python -m training.adapt_card --quality benchmarks/results/corrector.json --run RUN``.
+"""Writes docs/correct_model.md: ``python -m training.adapt_card --quality JSON --run RUN``.
 
 Figures come from :mod:`benchmarks.quality.corrector` and the run's log; nothing is typed by hand but the words around.
 """
@@ -18,6 +18,7 @@ _SETTINGS = (
     "raw", "words shared 0.6", "guards", "guards, caution 0.5", "guards, swaps, caution 0.5",
     "confidence 0.5", "confidence 0.8", "confidence 0.95",
 )  # fmt: skip
+_QUOTED = ("verbatim", "whole_sentence", "holds")
 Row = dict[str, Any]
 
 
@@ -91,7 +92,7 @@ def write(quality: Row, run: Path) -> str:
         ),
         "quotes": table(
             ("given", "verbatim", "a whole sentence", "holds the answer"),
-            [(name.replace("_", " "), *(quality["quotes"][name][key] for key in ("verbatim", "whole_sentence", "holds")))
+            [(name.replace("_", " "), *(quality["quotes"][name][key] for key in _QUOTED))
              for name in ("passage", "one_sentence")],
         ) if "quotes" in quality else "Not measured.",
         "good": outputs(quality, "good"),
