@@ -230,6 +230,8 @@ class Chunk:
     text: str
     token_ids: tuple[int, ...]
     """The tokens of the step. Their text may come later: characters and stop strings are held until complete."""
+    sources: tuple[SourceName | None, ...] = field(default=(), kw_only=True)
+    """Where each of the tokens was copied from; None: the model wrote it."""
     source: SourceName | None = None  # where the first copied token of the step came from
     index: int = 0  # of the prompt
     result: Result | None = None  # with the last chunk of a prompt
