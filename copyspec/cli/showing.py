@@ -83,6 +83,7 @@ def watch(chunks: Iterator[Chunk], decode: Callable[[Sequence[int]], str], shown
     growing, pieces = GrowingText(console), _Pieces(decode, shown)
     started, tokens, passes, copied = perf_counter(), 0, 0, 0
     result: Result | None = None
+    found: Provenance | None = None
     with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
         for chunk in chunks:
             passes, tokens = passes + 1, tokens + len(chunk.token_ids)
@@ -96,10 +97,12 @@ def watch(chunks: Iterator[Chunk], decode: Callable[[Sequence[int]], str], shown
             )
             live.update(growing.tail(f"{told}, {seconds:.1f} s"), refresh=True)
             result = chunk.result or result
-        growing.land(())
+        if result is not None:
+            found = result.provenance()
+            growing.finish(found)
         live.update(growing.tail(), refresh=True)
-    assert result is not None
-    print_legend(result.provenance(), growing.order)
+    assert result is not None and found is not None
+    print_legend(found, growing.order)
     return result
 
 

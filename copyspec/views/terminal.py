@@ -42,9 +42,9 @@ def style_of(number: int, console: Console) -> Style:
     return Style(color=_INK, bgcolor=_PAPERS[(number - 1) % len(_PAPERS)])
 
 
-def coloured(found: Provenance, console: Console) -> Text:
-    """The text, its copied parts in the colours of their sources."""
-    numbers = {source: number for number, source in enumerate(found.ranked(), 1)}
+def coloured(found: Provenance, console: Console, order: Sequence[str] = ()) -> Text:
+    """The text, its copied parts in the colours of their sources. `order` as in `legend`."""
+    numbers = _numbers(found, order)
     text = Text(end="")
     for start, end, piece in found.stretches():
         style = None if piece is None else style_of(numbers[piece.place.source], console)
@@ -109,7 +109,7 @@ class GrowingText:
         count = max(0, len(lines) - TAIL_LINES)
         taken, start = [], 0
         for end in lines[:count]:
-            taken.append(self._line(start, end))
+            taken.append(_cut(self._text, start, end))
             start = end
         self._text = self._text[start:]
         self._landed = max(0, self._landed - start)
@@ -129,13 +129,18 @@ class GrowingText:
             lines.append(Text(status[: self._console.width], style="dim", no_wrap=True))
         return Group(*lines)
 
-    def _line(self, start: int, end: int) -> Text:
-        return _cut(self._text, start, end)
+    def finish(self, found: Provenance) -> None:
+        """Colours what is left as the whole text has it: the beginning of a copy is known to be one only later."""
+        whole = coloured(found, self._console, self.order)
+        if len(self._text) and whole.plain.endswith(self._text.plain):
+            self._text = whole[len(whole) - len(self._text) :]
+        self._landed = len(self._text)
 
 
 def _cut(text: Text, start: int, end: int) -> Text:
     line = text[start:end]
-    line.rstrip_end(len(line.plain.rstrip("\n")))
+    if spaces := len(line) - len(line.plain.rstrip()):
+        line.right_crop(spaces)
     line.no_wrap, line.end = True, "\n"
     return line
 
@@ -150,10 +155,13 @@ def line_ends(text: str, width: int) -> Iterator[int]:
             column, start = 0, found.end()
             continue
         size = cell_len(word)
-        if column and column + size > width and not word.isspace():
+        if word.isspace():  # at the end of a line there is always room for it
+            column += size
+            continue
+        if column and column + size > width:
             yield at
             column, start = 0, at
-        while column + size > width:  # a word wider than a line, or spaces at its end
+        while column + size > width:  # a word wider than a line
             fits = _fitting(word, width - column)
             at += fits
             yield at
