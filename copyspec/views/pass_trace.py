@@ -21,7 +21,7 @@ class TraceError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class PassTimes:
+class TraceTimes:
     """Seconds of one pass; all rows of the batch have them together."""
 
     start: float  # since the first pass of the row began
@@ -41,7 +41,7 @@ class PassTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class PassNodes:
+class TraceNodes:
     """The draft tree of one pass; parents come before their children. [m] each"""
 
     tokens: tuple[int, ...] = ()
@@ -70,9 +70,9 @@ class PassNodes:
 class TracePass:
     """One pass of the model, as one row took part in it."""
 
-    times: PassTimes
+    times: TraceTimes
     tokens: tuple[int, ...]  # what joined the output: accepted ones, and the model's own at the end
-    nodes: PassNodes
+    nodes: TraceNodes
     path: tuple[int, ...]  # accepted nodes
     rows: int = 1  # of the batch
     is_first: bool = False  # it read the prompt
@@ -180,7 +180,7 @@ class Trace:
         omitted = _mapping(top.get("omitted", {}), "omitted")
         return cls(
             tuple(_pass(each, f"passes[{index}]") for index, each in enumerate(_list(top.get("passes"), "passes"))),
-            {int(token): text for token, text in texts.items()},
+            {int(token): str(text) for token, text in texts.items()},
             _totals(omitted),
             str(top.get("model", "")),
             _whole(top.get("prompt_tokens", 0), "prompt_tokens"),
@@ -201,7 +201,7 @@ def _pass(given: object, where: str) -> TracePass:
     times = _mapping(fields.get("times"), f"{where}.times")
     nodes = _mapping(fields.get("nodes"), f"{where}.nodes")
     parents = _wholes(nodes.get("parents"), f"{where}.nodes.parents", ROOT)
-    tree = PassNodes(
+    tree = TraceNodes(
         _wholes(nodes.get("tokens"), f"{where}.nodes.tokens"),
         parents,
         tuple(_number(each, f"{where}.nodes.scores") for each in _list(nodes.get("scores"), f"{where}.nodes.scores")),
@@ -217,7 +217,7 @@ def _pass(given: object, where: str) -> TracePass:
         raise TraceError(f"{where}.path is no path from the root of the tree")
     names = ("start", "draft", "model", "verify", "other")
     return TracePass(
-        PassTimes(*(_number(times.get(name, 0.0), f"{where}.times.{name}") for name in names)),
+        TraceTimes(*(_number(times.get(name, 0.0), f"{where}.times.{name}") for name in names)),
         _wholes(fields.get("tokens"), f"{where}.tokens"),
         tree,
         path,
@@ -277,5 +277,3 @@ def _number(given: object, where: str) -> float:
 def _short(given: object) -> str:
     text = repr(given)
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 from copyspec.tree import DraftTree
-from copyspec.views.pass_trace import PassNodes, PassTimes, Trace, TracePass, TraceTotals
+from copyspec.views.pass_trace import TraceNodes, TraceTimes, Trace, TracePass, TraceTotals
 
 MAX_PASSES = 20_000
 MAX_NODES = 400_000
@@ -57,13 +57,13 @@ class TraceRecorder:
     def _pass(self, each: RecordedPass) -> TracePass:
         started, proposed, scored, verified, committed = each.clock
         tree = each.tree
-        nodes = PassNodes(
+        nodes = TraceNodes(
             tuple(tree.tokens),
             tuple(tree.parents),
             tuple(map(float, tree.scores)),
             tuple(self._voice(tree, node) for node in range(len(tree))),
         )
-        times = PassTimes(
+        times = TraceTimes(
             max(0.0, started - (self._start or 0.0)),
             proposed - started,
             scored - proposed,
