@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 from copyspec.tree import DraftTree
-from copyspec.views.pass_trace import TraceNodes, TraceTimes, Trace, TracePass, TraceTotals
+from copyspec.views.pass_trace import Trace, TraceNodes, TracePass, TraceTimes, TraceTotals
 
 MAX_PASSES = 20_000
 MAX_NODES = 400_000
