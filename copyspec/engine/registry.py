@@ -74,7 +74,7 @@ def load_engine(choice: ModelChoice) -> Engine:
     """Loads the model and its tokenizer. Raises LoadError, or UnsupportedModelError for its architecture."""
     model, tokenizer = load_model(choice)
     if not isinstance(choice.model, str):
-        return Engine(model, tokenizer, on_unsupported=choice.on_unsupported)
+        return Engine(model, tokenizer, on_unsupported=choice.on_unsupported, static=choice.static)
     name = choice.model
     with load_errors(lambda error: f"model {name!r} cannot be used: {first_line(error)}", but=UnsupportedModelError):
-        return Engine(model, tokenizer, name=name, on_unsupported=choice.on_unsupported)
+        return Engine(model, tokenizer, name=name, on_unsupported=choice.on_unsupported, static=choice.static)

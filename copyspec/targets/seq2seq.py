@@ -91,6 +91,7 @@ class Seq2SeqSession(TreeSession):
         """Keys and values of each layer's cross-attention, [B, H, S, D]."""
         held: list[tuple[torch.Tensor, torch.Tensor]] = []
         for layer in self._cross.layers:
+            assert isinstance(layer, DynamicLayer)
             assert layer.keys is not None and layer.values is not None
             held.append((layer.keys, layer.values))
         return held

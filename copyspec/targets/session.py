@@ -31,6 +31,9 @@ class TreeSession(ABC):
     and the session has one row.
     """
 
+    runner = "eager"
+    is_settled = True
+
     def __init__(self, rows: int, *, chains_only: bool = False) -> None:
         self._cache = TreeCache(rows)
         self._chains_only = chains_only

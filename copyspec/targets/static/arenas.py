@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from copyspec.forks import at_rest
-from copyspec.targets.static.buffers import KeyValues, Layout
+from copyspec.targets.static.buffers import KeyValues, CacheLayout
 from copyspec.targets.static.running import ProgramRunner
 
 KEPT = 2
@@ -20,10 +20,10 @@ KEPT = 2
 class ArenaSize:
     """What a session needs at least."""
 
-    layout: Layout
+    layout: CacheLayout
     rows: int
     capacity: int  # slots of a row, scratch included
-    cross: Layout | None = None  # of cross-attention, in encoder-decoder models
+    cross: CacheLayout | None = None  # of cross-attention, in encoder-decoder models
     cross_width: int = 0  # states of the encoder
 
     def fits(self, other: ArenaSize) -> bool:
@@ -54,7 +54,7 @@ class Arena:
     def fill_cross(
         self, layers: Sequence[tuple[torch.Tensor, torch.Tensor]], visible: torch.Tensor, lowest: torch.Tensor
     ) -> None:
-        """Takes the encoder's keys and values of all rows, [B, H, S, D], and which of its states are no pads, [B, S]."""
+        """Takes the encoder's keys and values, [B, H, S, D], and which of its states are no pads, [B, S]."""
         assert self.cross is not None and self.cross_mask is not None
         rows, width = visible.shape
         for row in range(rows):

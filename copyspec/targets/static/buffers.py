@@ -27,10 +27,10 @@ class Plane(NamedTuple):
     """Where the keys, or the values, of one layer are."""
 
     kind: PlaneKind
-    index: int
+    place: int
 
 
-class Layout:
+class CacheLayout:
     """Which planes the layers of a model need, by what it wrote into another cache."""
 
     def __init__(self, layers: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
@@ -43,7 +43,7 @@ class Layout:
         self.device = devices.pop()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Layout) and (self.planes, self.device) == (other.planes, other.device)
+        return isinstance(other, CacheLayout) and (self.planes, self.device) == (other.planes, other.device)
 
     def __hash__(self) -> int:
         return hash((tuple(self.planes), self.device))
@@ -54,15 +54,15 @@ class Layout:
 
     def _plane(self, tensor: torch.Tensor) -> Plane:
         kind = PlaneKind(tensor.shape[1], tensor.shape[3], tensor.dtype)
-        index = self.counts.get(kind, 0)
-        self.counts[kind] = index + 1
-        return Plane(kind, index)
+        place = self.counts.get(kind, 0)
+        self.counts[kind] = place + 1
+        return Plane(kind, place)
 
 
 class KeyValues:
     """The buffers of one batch."""
 
-    def __init__(self, layout: Layout, rows: int, capacity: int) -> None:
+    def __init__(self, layout: CacheLayout, rows: int, capacity: int) -> None:
         self.layout, self.rows, self.capacity = layout, rows, capacity
         with torch.inference_mode(False):  # normal tensors: compiled programs write to them
             self.buffers = {
@@ -75,13 +75,13 @@ class KeyValues:
 
     def view(self, plane: Plane, rows: int, slots: int) -> torch.Tensor:
         """The first rows and slots of one plane, [rows, H, slots, D]."""
-        return self.buffers[plane.kind][plane.index, :rows, :, :slots]
+        return self.buffers[plane.kind][plane.place, :rows, :, :slots]
 
     def adopt(self, row: int, layers: Sequence[tuple[torch.Tensor, torch.Tensor]], source: int, length: int) -> None:
         """Copies the first `length` slots of row `source` of another cache's layers."""
         for planes, pair in zip(self.layout.planes, layers, strict=True):
             for plane, tensor in zip(planes, pair, strict=True):
-                self.buffers[plane.kind][plane.index, row, :, :length] = tensor[source, :, :length]
+                self.buffers[plane.kind][plane.place, row, :, :length] = tensor[source, :, :length]
 
     def copy_rows(self, sources: Sequence[int], targets: Sequence[int], other: KeyValues, used: int) -> None:
         """Copies rows of `other` (or of these buffers) here, as if all were read before any write."""
@@ -137,18 +137,16 @@ class StaticCache(Cache):
         self.width = width
         self.row_index = torch.arange(rows, device=device).unsqueeze(1)  # [B, 1]
         self.slots = torch.zeros((rows, nodes), dtype=torch.long, device=device)  # [B, Q], where a pass writes
-        planes = key_values.layout.planes
-        super().__init__(
-            layers=[
-                StaticLayer(self, key_values.view(keys, rows, width), key_values.view(values, rows, width))
-                for keys, values in planes
-            ]
-        )
+        self._static_layers = [
+            StaticLayer(self, key_values.view(keys, rows, width), key_values.view(values, rows, width))
+            for keys, values in key_values.layout.planes
+        ]
+        super().__init__(layers=list(self._static_layers))
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.layers[layer_idx].update(key_states, value_states)
+        return self._static_layers[layer_idx].update(key_states, value_states)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return 0

@@ -24,9 +24,7 @@ Masks = torch.Tensor | dict[str, torch.Tensor]
 class EnterModel(Protocol):
     """How a kind of model is called."""
 
-    def __call__(
-        self, tokens: torch.Tensor, positions: torch.Tensor, masks: Masks, cache: StaticCache
-    ) -> torch.Tensor:
+    def __call__(self, tokens: torch.Tensor, positions: torch.Tensor, masks: Masks, cache: StaticCache) -> torch.Tensor:
         """Logits of all columns, [B, Q, V]."""
         ...
 

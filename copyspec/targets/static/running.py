@@ -7,12 +7,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
+from copyspec.static_options import CapturedGraph, Runner, StaticOptions
 from copyspec.targets.static.packing import SCRATCH_FIELDS
 from copyspec.targets.static.program import StaticProgram
-from copyspec.targets.static.settings import MAX_GRAPHS, WARM_PASSES, CapturedGraph, Runner, StaticOptions
+from copyspec.targets.static.settings import MAX_GRAPHS, WARM_PASSES
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +25,7 @@ Size = tuple[int, int, int]
 class CudaGraph:
     """A CUDA graph. All of one runner share a memory pool: one of them runs at a time."""
 
-    def __init__(self, pool: object) -> None:
+    def __init__(self, pool: Any) -> None:
         self._graph, self._pool = torch.cuda.CUDAGraph(), pool
 
     def capture(self) -> AbstractContextManager[object]:
@@ -141,7 +143,7 @@ def _line(error: Exception) -> str:
 def without_cudnn_attention(device: torch.device) -> Iterator[None]:
     """For its length fused attention does not go to cuDNN, which on Hopper plans each new shape for 20 to 400 ms.
     A setting of the whole process: it is then as it was."""
-    if device.type != "cuda" or not torch.backends.cuda.cudnn_sdp_enabled():
+    if device.type != "cuda" or not torch.backends.cuda.cudnn_sdp_enabled():  # type: ignore[no-untyped-call]
         with nullcontext():
             yield
         return

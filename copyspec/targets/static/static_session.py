@@ -7,20 +7,21 @@ notes which of them move: the next pass does that before anything else.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from copyspec.targets.session import check_rows
-from copyspec.targets.static.arenas import Arena, ArenaSize
-from copyspec.targets.static.buffers import Layout
+from copyspec.static_options import Runner, StaticOptions
+from copyspec.targets.session import TreeSession, check_rows
+from copyspec.targets.static.arenas import Arena, ArenaPool, ArenaSize
+from copyspec.targets.static.buffers import CacheLayout
 from copyspec.targets.static.packing import SlotMove, pack
-from copyspec.targets.static.settings import EXACT_NODES, NODE_BUCKETS, Runner, node_bucket, row_bucket, slot_bucket
+from copyspec.targets.static.settings import EXACT_NODES, NODE_BUCKETS, node_bucket, row_bucket, slot_bucket
 from copyspec.tree import EMPTY
 
 if TYPE_CHECKING:
     from copyspec.targets.base import Session
-    from copyspec.targets.static.static_target import StaticTarget
+    from copyspec.targets.seq2seq import Seq2SeqSession
     from copyspec.tree import DraftTree
 
 MOST_RESERVED = 2048
@@ -29,10 +30,42 @@ MOST_RESERVED = 2048
 Chains = Sequence[Sequence[int]]
 
 
+class SessionHost(Protocol):
+    """What a session needs of its target."""
+
+    options: StaticOptions
+    arenas: ArenaPool
+
+    @property
+    def lowest(self) -> torch.Tensor:
+        """What an additive mask holds where nothing is seen."""
+        ...
+
+    def reader(self, prompts: Sequence[Sequence[int]]) -> TreeSession:
+        """A session that reads prompts."""
+        ...
+
+    def encoder_session(self, prompts: Sequence[Sequence[int]]) -> Seq2SeqSession | None:
+        """What holds the encoder's output; None for decoder-only models."""
+        ...
+
+    def learn(self, layout: CacheLayout) -> None:
+        """Tells what the model's layers keep, as seen in a pass."""
+        ...
+
+    def layout(self) -> CacheLayout:
+        """The same; a pass over one token finds out."""
+        ...
+
+    def arena(self, size: ArenaSize) -> Arena:
+        """An arena that nobody uses."""
+        ...
+
+
 class StaticSession:
     """Rows of one batch in one arena."""
 
-    def __init__(self, target: StaticTarget, prompts: Sequence[Sequence[int]], new_tokens: int) -> None:
+    def __init__(self, target: SessionHost, prompts: Sequence[Sequence[int]], new_tokens: int) -> None:
         self._target = target
         self._new_tokens = new_tokens
         self._lengths = [0] * len(prompts)
@@ -62,16 +95,15 @@ class StaticSession:
     def score(self, chains: Chains, trees: Sequence[DraftTree]) -> torch.Tensor:
         check_rows(len(self._lengths), chains, trees)
         starts = list(self._lengths)
-        chains = [list(chain) for chain in chains]
-        self._prefill(starts, chains, max(map(len, trees)))
-        width = max(map(len, trees))
-        while self._needs_pieces(chains, width):
-            self._read_piece(starts, chains)
-        logits = self._pass(starts, chains, trees)
-        self._scored = [(start, len(chain)) for start, chain in zip(starts, chains, strict=True)]
-        if all(len(chain) == 1 for chain in chains):
-            return logits[: len(chains), : 1 + width]
-        firsts = [len(chain) - 1 for chain in chains]
+        unread, width = [list(chain) for chain in chains], max(map(len, trees))
+        self._prefill(starts, unread, width)
+        while self._needs_pieces(unread, width):
+            self._read_piece(starts, unread)
+        logits = self._pass(starts, unread, trees)
+        self._scored = [(start, len(chain)) for start, chain in zip(starts, unread, strict=True)]
+        if all(len(chain) == 1 for chain in unread):
+            return logits[: len(unread), : 1 + width]
+        firsts = [len(chain) - 1 for chain in unread]
         return torch.stack([logits[row, first : first + 1 + width] for row, first in enumerate(firsts)])
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
@@ -203,7 +235,7 @@ class StaticSession:
         self._used = max(self._used, max(starts) + columns)
         return logits
 
-    def _hold(self, layout: Layout | None, rows: int, used: int) -> None:
+    def _hold(self, layout: CacheLayout | None, rows: int, used: int) -> None:
         """Sees that the arena has room for so many rows and slots."""
         arena = self._arena
         if layout is None:
@@ -224,7 +256,7 @@ class StaticSession:
         self._cross_is_stale = self._encoder is not None
         self._target.arenas.give(arena)
 
-    def _size(self, layout: Layout, rows: int, capacity: int) -> ArenaSize:
+    def _size(self, layout: CacheLayout, rows: int, capacity: int) -> ArenaSize:
         if self._encoder is None:
             return ArenaSize(layout, rows, capacity)
         cross = self._layout_of(self._encoder.cross_contents())
@@ -238,7 +270,7 @@ class StaticSession:
             arena.fill_cross(self._encoder.cross_contents(), self._encoder.cross_mask(), self._target.lowest)
             self._cross_is_stale = False
 
-    def _layout_of(self, contents: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> Layout:
-        layout = Layout(contents)
+    def _layout_of(self, contents: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> CacheLayout:
+        layout = CacheLayout(contents)
         self._target.learn(layout)
         return layout

@@ -12,16 +12,18 @@ from weakref import WeakSet
 import torch
 
 from copyspec.forks import at_rest
+from copyspec.static_options import StaticOptions
+from copyspec.targets.facts import read_facts
 from copyspec.targets.hooks.attention import masked_attention
+from copyspec.targets.selftest import checking as selftest
 from copyspec.targets.seq2seq import Seq2SeqSession
 from copyspec.targets.session import TreeSession
 from copyspec.targets.static.arenas import Arena, ArenaPool, ArenaSize
-from copyspec.targets.static.buffers import Layout
+from copyspec.targets.static.buffers import CacheLayout
 from copyspec.targets.static.encoder_decoder import enter_encoder_decoder
 from copyspec.targets.static.program import StaticProgram, enter_causal
 from copyspec.targets.static.refusals import refusal
 from copyspec.targets.static.running import ProgramRunner, Size, without_cudnn_attention
-from copyspec.targets.static.settings import StaticOptions
 from copyspec.targets.static.static_session import StaticSession
 from copyspec.targets.wrapped import check_mode
 
@@ -39,12 +41,16 @@ logger = logging.getLogger(__name__)
 class StaticTarget:
     """A model behind another target of this project, which reads prompts and takes over where this one refuses."""
 
-    def __init__(self, inner: CausalTarget | Seq2SeqTarget, options: StaticOptions | None = None) -> None:
+    def __init__(
+        self, inner: CausalTarget | Seq2SeqTarget, options: StaticOptions | None = None, *, is_checked: bool = False
+    ) -> None:
+        """`is_checked`: no self-test is made of an architecture that this project's tests do not cover."""
         self.inner = inner
         self.options = options or StaticOptions()
         self.options.verify()
         self.arenas = ArenaPool()
-        self._layout: Layout | None = None
+        self._is_checked = is_checked
+        self._layout: CacheLayout | None = None
         self._weights: tuple[int, ...] = ()
         self._refused: str | None = None
         self._sessions: WeakSet[Session] = WeakSet()
@@ -98,7 +104,7 @@ class StaticTarget:
         with self._lock:
             self._check_weights()
             if not self._sessions:
-                self._decide(refusal(self.inner))
+                self._decide(refusal(self.inner) or self._failure())
             if self._refused is None:
                 session: Session = StaticSession(self, prompts, new_tokens)
             else:
@@ -107,34 +113,29 @@ class StaticTarget:
             return session
 
     def reader(self, prompts: Sequence[Sequence[int]]) -> TreeSession:
-        """A session that reads prompts."""
         session = self.inner.open(prompts)
         assert isinstance(session, TreeSession)
         return session
 
     def encoder_session(self, prompts: Sequence[Sequence[int]]) -> Seq2SeqSession | None:
-        """What holds the encoder's output; None for decoder-only models."""
         if not self.is_encoder_decoder:
             return None
         session = self.inner.open(prompts)
         assert isinstance(session, Seq2SeqSession)
         return session
 
-    def learn(self, layout: Layout) -> None:
-        """What the model's layers keep, as seen in a pass."""
+    def learn(self, layout: CacheLayout) -> None:
         self._layout = layout
 
-    def layout(self) -> Layout:
-        """The same; a pass over one token finds out."""
+    def layout(self) -> CacheLayout:
         if self._layout is None:
             reader = self.reader([[0]])
             reader.prefill([[0]])
-            self._layout = Layout(reader.contents())
+            self._layout = CacheLayout(reader.contents())
             reader.close()
         return self._layout
 
     def arena(self, size: ArenaSize) -> Arena:
-        """An arena that nobody uses."""
         return self.arenas.take(size, lambda size: Arena(size, self.facts.zero.dtype, self._runner))
 
     def _runner(self, arena: Arena) -> ProgramRunner:
@@ -166,6 +167,21 @@ class StaticTarget:
         if weights != self._weights:
             self.arenas.clear()
             self._weights, self._layout = weights, None
+
+    def _failure(self) -> str | None:
+        """Why static passes do not score as `generate` does; None where they do, or are known to."""
+        if self._is_checked or selftest.is_known(self.model):
+            return None
+        plain = StaticOptions(use="always", graphs=False)
+
+        def make(model: PreTrainedModel) -> StaticTarget:
+            return StaticTarget(type(self.inner)(model, read_facts(model)), plain, is_checked=True)
+
+        failure = selftest.attempt(make, self.model, kind="static")
+        self._is_checked = failure is None
+        return (
+            failure and f"{type(self.model).__name__} has no static passes that score like plain decoding ({failure})"
+        )
 
     def _decide(self, reason: str | None) -> None:
         if reason is not None and reason != self._refused:
