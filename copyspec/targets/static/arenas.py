@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from copyspec.forks import at_rest
-from copyspec.targets.static.buffers import KeyValues, CacheLayout
+from copyspec.targets.static.buffers import CacheLayout, KeyValues
 from copyspec.targets.static.running import ProgramRunner
 
 KEPT = 2
