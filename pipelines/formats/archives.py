@@ -1,4 +1,4 @@
-"""Documents that are zip archives (.docx, .odt): unpacked in bounded memory, packed again with all other bytes as they were."""
+"""Documents that are zip archives (.docx, .odt): unpacked in bounded memory, packed again with all other bytes kept."""
 
 from __future__ import annotations
 

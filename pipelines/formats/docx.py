@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 from ..documents import Edit, FormatError, Part, Refusal, Segment
+from .archives import repacked, unpacked
 from .docx_revisions import Revision, spliced
 from .docx_xml import OBJECT, Paragraph, paragraphs
-from .archives import repacked, unpacked
 from .reading import as_label, changed, joined, segment_of
 
 _STORIES = re.compile(r"word/(?:document|header|footer|footnotes|endnotes)\d*\.xml")
