@@ -49,22 +49,23 @@ class Told:
     html: Path | None = None
     m2: Path | None = None
     writes: bool = False  # the corrected text into files; what else is not asked for goes to stdout
-    list: str | None = None  # one of LISTS: edits on stdout
+    listed: str | None = None  # one of LISTS: edits on stdout
 
     def __post_init__(self) -> None:
-        looking = [f"--{name}" for name in ("check", "diff", "list") if getattr(self, name)]
+        asked = {"--check": self.check, "--diff": self.diff, "--list": self.listed}
+        looking = [option for option, value in asked.items() if value]
         if len(looking) > 1:
             raise UsageError(f"{' and '.join(looking)} both tell what would change; give one")
         if looking and self.writes:
             raise UsageError(f"{looking[0]} writes nothing; leave -i and -o out")
         shown = [name for name in ("edits", "html", "m2") if str(getattr(self, name)) == STDIN]
-        if len(shown) + self.diff + (self.list is not None) > 1:
+        if len(shown) + self.diff + (self.listed is not None) > 1:
             raise UsageError("one of --diff, --list, --edits -, --html - and --m2 - can have stdout")
 
     @property
     def only_looks(self) -> bool:
         """Whether what would change is told, and nothing written."""
-        return self.check or self.diff or self.list is not None
+        return self.check or self.diff or self.listed is not None
 
     @property
     def shows_text(self) -> bool:
@@ -85,8 +86,8 @@ class Told:
             found.append(reports.Printed())
         if self.diff:
             found.append(reports.DiffPrinted(files))
-        if self.list is not None:
-            found.append(reports.EditsListed(self.list, encoding))
+        if self.listed is not None:
+            found.append(reports.EditsListed(self.listed, encoding))
         if self.edits is not None:
             found.append(reports.EditsWritten(self.edits, encoding, files))
         if self.html is not None:

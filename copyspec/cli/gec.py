@@ -58,7 +58,7 @@ def gec(
     diff: Annotated[
         bool, typer.Option("--diff", help="A unified diff instead; exit code 1 if not empty.", rich_help_panel=OUTPUT)
     ] = False,
-    list: Annotated[  # noqa: A002
+    list: Annotated[
         str | None,
         typer.Option(
             help="Every edit as a line instead: text (file:line:col) or github; exit code 1 if any.",
@@ -149,8 +149,8 @@ def gec(
     """Correct the grammar of files: only mistakes change, every other byte stays.
 
     Corrected text goes to stdout, to -o FILE or, with -i, into the files themselves. Exit code 1: --check, --diff or
-    --list found something to correct; 2: wrong usage; 3: a file could not be read or written, or was saved by somebody else
-    meanwhile; the others are done.
+    --list found something to correct; 2: wrong usage; 3: a file could not be read or written, or was saved by
+    somebody else meanwhile; the others are done.
 
     The summary counts what was left as it was, by reason. Edits that touch numbers, links, code, names or what
     --protect names; markup: an edit would bring some, protected: it touches some; words: it would bring a word of no

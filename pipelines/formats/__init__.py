@@ -61,6 +61,12 @@ _SCANNERS: dict[str, tuple[Scanner, str]] = {
     "po": (gettext.translations, gettext.FORBIDDEN),
     **{name: (partial(source.comments, language=name), source.FORBIDDEN) for name in LANGUAGES},
 }
+
+
+def _scanned_as(scan: Scanner, forbidden: str) -> Callable[[FormatOptions], Format]:
+    return lambda told: WholeFormat(scan, forbidden=forbidden, encoding=told.encoding)
+
+
 _MAKERS: dict[str, Callable[[FormatOptions], Format]] = {
     "txt": lambda told: TextFormat(by_line=told.by_line, encoding=told.encoding),
     "lines": lambda told: TextFormat(by_line=True, encoding=told.encoding),
@@ -75,12 +81,7 @@ _MAKERS: dict[str, Callable[[FormatOptions], Format]] = {
     "m2": lambda told: M2Format(encoding=told.encoding),
     "odt": lambda told: OpenDocumentFormat(),
     "ipynb": lambda told: NotebookFormat(encoding=told.encoding),
-    **{
-        name: lambda told, scan=scan, forbidden=forbidden: WholeFormat(
-            scan, forbidden=forbidden, encoding=told.encoding
-        )
-        for name, (scan, forbidden) in _SCANNERS.items()
-    },
+    **{name: _scanned_as(*scanner) for name, scanner in _SCANNERS.items()},
 }
 NAMES = tuple(_MAKERS)
 """What `format_of` knows; `lines` is a segment a line, `parallel` the same with punctuation set apart by spaces."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from json import JSONDecodeError, JSONDecoder, decoder
 from typing import BinaryIO
 
-from ..documents import Edit, FormatError, Part
+from ..documents import Edit, FormatError, Part, Refusal, Segment
 from ..edits.diff import apply
 from .markdown import blocks
 from .reading import changed, check_encoding, encode, lines_of
@@ -76,7 +76,9 @@ def _rewritten(strings: Sequence[tuple[int, int, str]], edits: Sequence[Edit]) -
 
 
 def _part(text: str, raw: _Raw) -> Part:
-    segments, refused, at = [], [], 0
+    segments: list[Segment] = []
+    refused: list[Refusal] = []
+    at = 0
     for part in blocks(lines_of(text)):
         for segment in part.segments:
             protected, hidden = (

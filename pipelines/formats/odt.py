@@ -11,7 +11,7 @@ from typing import BinaryIO
 from xml.parsers import expat
 from xml.sax.saxutils import escape
 
-from ..documents import Edit, FormatError, Part, Refusal
+from ..documents import Edit, FormatError, Part, Refusal, Segment
 from .archives import repacked, unpacked
 from .docx_xml import OBJECT
 from .reading import as_label, changed, joined, segment_of
@@ -75,10 +75,13 @@ class OpenDocumentFormat:
         data = stream.read()
         text, at = [], 0
         pieces: list[_Piece] = []
-        segments, refused = [], []
+        segments: list[Segment] = []
+        refused: list[Refusal] = []
         for paragraph in _Parser(_content(data)).found:
             body = paragraph.text
-            fixed, objects, place = [], [], 0
+            fixed: list[tuple[int, int]] = []
+            objects: list[tuple[int, int]] = []
+            place = 0
             for piece in paragraph.pieces:
                 span = place, place + len(piece.text)
                 place = span[1]
@@ -94,7 +97,7 @@ class OpenDocumentFormat:
                 fixed, objects = ([s for s in each if start <= s[0] and s[1] <= end] for each in (fixed, objects))
                 found = as_label(body, found) if paragraph.is_label else found
                 segments.append(
-                    type(found)(
+                    Segment(
                         start + at,
                         end + at,
                         [(a + at, b + at) for a, b in joined(found.protected, fixed, objects)],

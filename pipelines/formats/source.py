@@ -167,8 +167,8 @@ def _docstring(text: str, starts: list[int], node: ast.Constant) -> Iterator[Pro
     if first >= last:
         return
     for prose in restructured.blocks(text[first:last]):
-        moved = [[(a + first, b + first) for a, b in spans] for spans in (prose.markup, prose.fixed)]
-        yield Prose(prose.start + first, prose.end + first, *moved, is_label=True)
+        markup, fixed = ([(a + first, b + first) for a, b in spans] for spans in (prose.markup, prose.fixed))
+        yield Prose(prose.start + first, prose.end + first, markup, fixed, is_label=True)
 
 
 def _place(text: str, starts: list[int], line: int, column: int) -> int:

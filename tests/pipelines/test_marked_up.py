@@ -247,8 +247,8 @@ def content(data: bytes) -> str:
 
 def test_opendocument_texts_keep_their_elements() -> None:
     body = (
-        "<text:h>He go to the school</text:h><text:p>She <text:span>have</text:span><text:s/>two &amp; three cat<text:note>"
-        "<text:p>It go.</text:p></text:note>.</text:p><text:p>He<text:change/> go.</text:p>"
+        "<text:h>He go to the school</text:h><text:p>She <text:span>have</text:span><text:s/>two &amp; three cat"
+        "<text:note><text:p>It go.</text:p></text:note>.</text:p><text:p>He<text:change/> go.</text:p>"
     )
     data = odt(body)
     assert corrected("odt", data, lambda told: told) == data
@@ -308,5 +308,5 @@ def test_hostile_repetition_takes_linear_time(form: str, unit: str) -> None:
 
 @pytest.mark.parametrize("form", MARKED_UP)
 def test_random_hostile_files(form: str) -> None:
-    found = fuzz(12, 7, formats=[form])
+    found = fuzz(5, 7, formats=[form])
     assert not found.wrong, found.examples
