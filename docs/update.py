@@ -35,6 +35,7 @@ COMMANDS = (
     "index remove",
     "models",
     "models fetch",
+    "trace",
     "doctor",
 )
 METHOD = "copyspec"

@@ -26,6 +26,8 @@ from copyspec.text.stops import CriterionStop, StopStrings, text_of
 from copyspec.tree import Origin
 from copyspec.verification.margins import Margin
 from copyspec.verification.registry import decides_apart
+from copyspec.views.pass_trace import Trace
+from copyspec.views.recording import TraceRecorder, voice
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
@@ -90,7 +92,14 @@ class Job:
             changes=self._changes(departures),
             _spans=partial(copied.find_spans, self.codec.decode),
             _sources=partial(copied.source_texts, self.codec.decode),
+            _trace=self._trace(),
         )
+
+    def _trace(self) -> Callable[[], Trace] | None:
+        recorder = self.request.recorder
+        if not isinstance(recorder, TraceRecorder):
+            return None
+        return partial(recorder.trace, self.codec.decode, prompt_tokens=len(self.request.prompt))
 
     def _changes(self, departures: Sequence[Departure]) -> tuple[Change, ...]:
         """Departures from the edit source, which comes first, with characters of its text."""
@@ -210,6 +219,7 @@ class JobMaker:
                 *options.processors,
             ],
             rule=rule if decides_apart(rule, sampling) else None,
+            recorder=TraceRecorder(partial(voice, sources=sources, eos=eos)) if options.trace else None,
         )
         return Job(index, request, named, self._codec, options, strings, blocks)
 
