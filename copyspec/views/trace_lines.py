@@ -55,7 +55,7 @@ def summary(trace: Trace) -> list[str]:
             decisions[name] = decisions.get(name, 0) + 1
     if single:
         why = ", ".join(f"{name} {count}" for name, count in sorted(decisions.items(), key=lambda item: -item[1]))
-        lines.append(f"{single} passes brought one token: {why}")
+        lines.append(f"{single} pass{'' if single == 1 else 'es'} brought one token: {why}")
     if trace.omitted.num_calls:
         lines.append(f"{trace.omitted.num_calls} later passes were only counted")
     return lines

@@ -20,7 +20,7 @@ from tests.helpers.texts import engine
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
 
-COUNTS = [
+COUNTS = (
     "num_calls",
     "num_drafts",
     "num_draft_tokens",
@@ -28,8 +28,8 @@ COUNTS = [
     "num_output_tokens",
     "num_draft_tokens_per_source",
     "num_accepted_tokens_per_source",
-]
-SECONDS = ["prefill_seconds", "draft_seconds", "target_seconds", "verify_seconds", "other_seconds"]
+)
+SECONDS = ("prefill_seconds", "draft_seconds", "target_seconds", "verify_seconds", "other_seconds")
 
 
 def traced(**options: Any) -> Result:
