@@ -24,7 +24,8 @@ class ChunkMaker:
             job = self._jobs[output.row]
             job.add(output)
             text = self._texts[output.row].push(output.tokens)
-            yield Chunk(text, tuple(output.tokens), _first_source(job, output), job.index, job.result)
+            logprobs = tuple(job.logprobs[-len(output.tokens) :]) if output.tokens else ()
+            yield Chunk(text, tuple(output.tokens), _first_source(job, output), job.index, job.result, logprobs)
 
 
 class _TextStream:
