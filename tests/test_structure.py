@@ -21,6 +21,7 @@ FLOORS = (
     {"engine"},
     {"retrievers"},
     {"api"},
+    {"server"},
     {"integrations"},
     {""},
     {"pipelines"},
