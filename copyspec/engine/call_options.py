@@ -22,6 +22,7 @@ from copyspec.checks import (
 )
 from copyspec.engine.datastores import TokenStore, check_datastores
 from copyspec.engine.option_checks import (
+    check_constraint,
     is_config,
     listed,
     parse_callables,
@@ -93,6 +94,13 @@ class CallOptions:
     """transformers' criteria, asked after each token of a prompt's output."""
     logits_processor: LogitsProcessor | Sequence[LogitsProcessor] | None = None
     """transformers' processors, applied to each token's scores as `generate` does."""
+    json_schema: Mapping[str, object] | type | str | None = None
+    """The output is JSON of this schema: a mapping, a str of JSON, or a pydantic class; see
+    [constraints](#constraints)."""
+    regex: str | None = None
+    """The output matches this regular expression."""
+    choices: Sequence[str] | None = None
+    """The output is one of these strings."""
     logprobs: int | None = None
     """Log-probabilities of the output tokens, and of the so many likeliest ones at each place (0: of the output's
     alone): `Result.logprobs`, `Chunk.logprobs`."""
@@ -177,6 +185,7 @@ class CallOptions:
         wanted = "an OutputCache: copyspec.OutputCache('a namespace')"
         check_type(cache is None or isinstance(cache, OutputCache), "output_cache", cache, wanted)
         self._check_chat()
+        check_constraint(self.json_schema, self.regex, self.choices)
         self._set(self._stops())
         self._set(self._sampling())
         self._set(self._drafting())

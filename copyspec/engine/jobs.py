@@ -6,13 +6,14 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from copyspec.decoding.departures import Departure
 from copyspec.decoding.requests import Finish, Request, RowStats, StepOutput
 from copyspec.drafters.predictors.language_model import RowContext
 from copyspec.engine import generation_config
 from copyspec.engine.call_options import DEFAULT_MAX_NEW_TOKENS, EDIT_GROWTH, CallOptions
+from copyspec.engine.constraints import Constraints
 from copyspec.engine.datastores import Datastores
 from copyspec.engine.inputs import InputEncoder
 from copyspec.engine.language import Language
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from copyspec.decoding.requests import StopCondition
     from copyspec.drafters.base import Drafter
+    from copyspec.drafters.own import DrafterFactory
     from copyspec.engine.draft_models import MakePredictor
     from copyspec.targets.base import Target
 
@@ -133,6 +135,7 @@ class JobMaker:
         encoder or a limit; `draft_models`: what makes rows' predictors of what `draft_model` names."""
         self._draft_models = draft_models
         self._datastores = Datastores(codec)
+        self._constraints = Constraints(codec, target.vocab_size)
         self._language = Language(codec, target.vocab_size)
         self._target = target
         self._codec = codec
@@ -223,6 +226,10 @@ class JobMaker:
         recorder = None
         if options.logprobs is not None:
             recorder = LogprobRecorder(len(start), options.logprobs, warpers(sampling), self._codec.decode)
+        constraint = self._constraints.make(options, eos)
+        own, limits = options.own_drafters, list[Any]()
+        if constraint is not None:
+            own, limits = (*own, constraint.drafter), [constraint.processor(len(start))]
         row = RowContext(output.prompt, sampling, len(start), self._target.vocab_size)
         request = Request(
             prompt=output.prompt,
@@ -230,34 +237,47 @@ class JobMaker:
             sampling=sampling,
             eos_token_ids=eos,
             sources=sources,
-            drafter=self._drafter(sources, eos, row, options) if options.drafts else None,
+            drafter=self._drafter(sources, eos, row, options, own) if options.drafts else None,
             stops=stops,
             processors=[
                 *generation_config.processors(output, penalise=penalise),
                 *options.processors,
-                *cast("list[LogitsProcessor]", [recorder] if recorder is not None else []),
+                *limits,
+                *([cast("LogitsProcessor", recorder)] if recorder is not None else []),
             ],
             rule=rule if decides_apart(rule, sampling) else None,
         )
         return Job(index, request, named, self._codec, options, strings, blocks, recorder=recorder)
 
     def _drafter(
-        self, sources: Sequence[Source], eos: frozenset[int], row: RowContext, options: CallOptions
+        self,
+        sources: Sequence[Source],
+        eos: frozenset[int],
+        row: RowContext,
+        options: CallOptions,
+        own: Sequence[DrafterFactory],
     ) -> Callable[[], Drafter] | None:
         if not self._target.supports_drafts:
             return None
         known = [token for token in eos if 0 <= token < self._target.vocab_size]
-        if options.own_drafters:
-            return partial(self._joined, sources, frozenset(known), row, options)
+        if own:
+            return partial(self._joined, sources, frozenset(known), row, options, own)
         return self._builtin(sources, known, row, options)
 
-    def _joined(self, sources: Sequence[Source], eos: frozenset[int], row: RowContext, options: CallOptions) -> Drafter:
-        """The caller's drafters, beside ours where those are wanted."""
+    def _joined(
+        self,
+        sources: Sequence[Source],
+        eos: frozenset[int],
+        row: RowContext,
+        options: CallOptions,
+        own: Sequence[DrafterFactory],
+    ) -> Drafter:
+        """The caller's drafters and the one of a constraint, beside ours where those are wanted."""
         from copyspec.drafters.own import DraftContext, JoinedDrafter, make_own
 
         size, encode, decode = self._target.vocab_size, self._codec.encode, self._codec.decode
         context = DraftContext(row.prompt, sources, eos, size, lambda text: encode(text).ids, decode)
-        made = [make_own(factory, context) for factory in options.own_drafters]
+        made = [make_own(factory, context) for factory in own]
         if options.copies or options.draft_models or options.datastores:
             made.insert(0, self._builtin(sources, eos, row, options)())
         return JoinedDrafter(made, size)

@@ -63,6 +63,13 @@ class GenerateOptions(TypedDict, total=False):
     """transformers' criteria, asked after each token of a prompt's output."""
     logits_processor: LogitsProcessor | Sequence[LogitsProcessor] | None
     """transformers' processors, applied to each token's scores as `generate` does."""
+    json_schema: Mapping[str, object] | type | str | None
+    """The output is JSON of this schema: a mapping, a str of JSON, or a pydantic class; see
+    constraints."""
+    regex: str | None
+    """The output matches this regular expression."""
+    choices: Sequence[str] | None
+    """The output is one of these strings."""
     logprobs: int | None
     """Log-probabilities of the output tokens, and of the so many likeliest ones at each place (0: of the output's
     alone): `Result.logprobs`, `Chunk.logprobs`."""

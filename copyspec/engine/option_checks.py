@@ -22,6 +22,21 @@ def is_config(value: object) -> bool:
     return isinstance(value, Mapping) or callable(getattr(value, "to_diff_dict", None))
 
 
+def check_constraint(json_schema: object, regex: object, choices: object) -> None:
+    """Raises TypeError or ValueError for what is no constraint, and for two of them."""
+    given = {"json_schema": json_schema, "regex": regex, "choices": choices}
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        raise ValueError(f"{' and '.join(names)} are given: an output has one constraint")
+    fits = json_schema is None or isinstance(json_schema, (str, Mapping)) or hasattr(json_schema, "model_json_schema")
+    check_type(fits, "json_schema", json_schema, "a mapping, a str of JSON or a pydantic class")
+    check_type(regex is None or (isinstance(regex, str) and bool(regex)), "regex", regex, "a regular expression")
+    fits = choices is None or (
+        isinstance(choices, (list, tuple)) and bool(choices) and all(isinstance(one, str) and one for one in choices)
+    )
+    check_type(fits, "choices", choices, "a list of strings, none of them empty")
+
+
 def parse_drafters(given: object) -> tuple[str, tuple[DrafterFactory, ...]]:
     """Ours by name ("own": none of them), and what makes the caller's: of a name, a factory, or a list of them."""
     wanted = "'auto', 'copy', 'model', 'none', a function that makes a drafter, or a list of these"

@@ -120,8 +120,14 @@ class Picker:
 
     def process(self, scores: torch.Tensor) -> torch.Tensor:
         """Scores [1, V] through the history-dependent processors, with the output as told to `append`."""
+        shape = scores.shape
         for processor in self._processors:
             scores = processor(self._ids[:, : self._length], scores)
+            if getattr(scores, "shape", None) != shape:
+                raise ValueError(
+                    f"a logits_processor returned {_kind(scores)}; it is called with one row, scores "
+                    f"of shape {list(shape)}, and must return scores of that shape"
+                )
         return scores
 
     def unperturbed(self, logits: torch.Tensor, path: Sequence[int]) -> torch.Tensor:
@@ -184,6 +190,11 @@ class _WalkPicks:
 
     def scores(self, node: int) -> torch.Tensor:
         return self._last[0]
+
+
+def _kind(scores: object) -> str:
+    shape = getattr(scores, "shape", None)
+    return f"a {type(scores).__name__}" if shape is None else f"scores of shape {list(shape)}"
 
 
 def _history_dependent(sampling: SamplingOptions, processors: Sequence[LogitsProcessor]) -> list[LogitsProcessor]:
