@@ -24,8 +24,10 @@ class ChunkMaker:
             job = self._jobs[output.row]
             job.add(output)
             text = self._texts[output.row].push(output.tokens)
+            sources = _sources(job, output)
+            first = next((source for source in sources if source is not None), None)
             logprobs = tuple(job.logprobs[-len(output.tokens) :]) if output.tokens else ()
-            yield Chunk(text, tuple(output.tokens), _first_source(job, output), job.index, job.result, logprobs)
+            yield Chunk(text, tuple(output.tokens), first, job.index, job.result, sources=sources, logprobs=logprobs)
 
 
 class _TextStream:
@@ -50,8 +52,11 @@ class _TextStream:
         return piece
 
 
-def _first_source(job: Job, output: StepOutput) -> str | None:
+def _sources(job: Job, output: StepOutput) -> tuple[str | None, ...]:
+    """The name of each token's source."""
+    names: list[str | None] = []
     for found in output.origins:
-        if found is not None and (origin := job.named(found)) is not None:
-            return "output" if origin.source == OUTPUT else job.sources[origin.source].name
-    return None
+        origin = job.named(found)
+        name = None if origin is None else "output" if origin.source == OUTPUT else job.sources[origin.source].name
+        names.append(name)
+    return tuple(names)
