@@ -70,7 +70,10 @@ def chain_of(engine: copyspec.Engine, retriever: Runnable[str, Any], drafter: st
     options = {"drafter": drafter}
     llm = ChatCopySpec(model=engine.model, tokenizer=engine.tokenizer, max_tokens=MAX_TOKENS, model_kwargs=options)
     prompt = ChatPromptTemplate.from_template(PROMPT)
-    return {"context": retriever, "question": RunnablePassthrough()} | prompt | llm | StrOutputParser()
+    chain: Runnable[str, str] = (
+        {"context": retriever, "question": RunnablePassthrough()} | prompt | llm | StrOutputParser()
+    )
+    return chain
 
 
 def answer(chains: Mapping[str, Runnable[str, str]], context: Runnable[str, str], row: Mapping[str, Any]) -> Any:

@@ -58,7 +58,8 @@ def ours(engine: Engine, cases: Sequence[Case], limit: int, *, drafts: bool, sam
         max_new_tokens=limit,
         batch_size=len(cases),
         drafter="auto" if drafts else "none",
-        **({"temperature": TEMPERATURE, "seed": SEED} if sampled else {}),
+        temperature=TEMPERATURE if sampled else None,
+        seed=SEED if sampled else None,
     )
     return [list(result.token_ids) for result in results]
 
@@ -70,14 +71,15 @@ def parted(engine: Engine, method: str, case: Case, expected: Sequence[int], fou
     at = 0
     while at < min(len(expected), len(found)) and expected[at] == found[at]:
         at += 1
-    tokens = [side[at] if at < len(side) else None for side in (expected, found)]
+    left = expected[at] if at < len(expected) else None
+    right = found[at] if at < len(found) else None
     gap = None
-    if None not in tokens:
+    if left is not None and right is not None:
         ids = [*engine.codec.encode_chat(case.chat).ids, *expected[:at]]
         with torch.inference_mode():
             scores = engine.model(torch.tensor([ids], device=engine.model.device)).logits[0, -1].float()
-        gap = float(scores[tokens[0]] - scores[tokens[1]])
-    return Parting(method, case.id, at, *tokens, gap)
+        gap = float(scores[left] - scores[right])
+    return Parting(method, case.id, at, left, right, gap)
 
 
 def measure(engine: Engine, cases: Sequence[Case], limit: int) -> dict[str, Any]:
