@@ -83,18 +83,18 @@ def write(quality: Row, run: Path) -> str:
     """The card."""
     parts = {
         "corrections": corrections(quality),
-        "types": types(quality, "conll14") if "conll14" in quality else "",
+        "types": types(quality, "conll14") if "conll14" in quality else "Not measured yet.",
         "types_jfleg": types(quality, "jfleg_dev"),
         "everyday": everyday(quality),
         "alone": table(
             ("correct text", "n", "left exactly"),
-            [(name.replace("_", " "), row["n"], row["exact"]) for name, row in quality.get("alone", {}).items()],
-        ),
+            [(name.replace("_", " "), row["n"], row["exact"]) for name, row in quality["alone"].items()],
+        ) if "alone" in quality else "Not measured yet.",
         "quotes": table(
             ("given", "verbatim", "a whole sentence", "holds the answer"),
             [(name.replace("_", " "), *(quality["quotes"][name][key] for key in _QUOTED))
              for name in ("passage", "one_sentence")],
-        ) if "quotes" in quality else "Not measured.",
+        ) if "quotes" in quality else "Not measured yet.",
         "good": outputs(quality, "good"),
         "bad": outputs(quality, "bad"),
         "curve": curve(run / "log.jsonl"),
