@@ -29,7 +29,9 @@ def main() -> int:
     parser.add_argument("--actors", type=int, default=2)
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--drive", nargs=2, metavar=("IN", "OUT"), help="one run alone, to be killed by another process")
+    parser.add_argument(
+        "--drive", nargs=2, metavar=("IN", "OUT"), help="one run alone, to be killed by another process"
+    )
     arguments = parser.parse_args()
     if arguments.drive:
         print(json.dumps(drive(*map(Path, arguments.drive), arguments.actors, arguments.part).cpu_seconds))

@@ -124,6 +124,7 @@ def _mapped(
         raise ImportError('this needs Ray: pip install "copyspec[ray]"') from error
     if not ray.is_initialized():
         ray.init(address=address, log_to_driver=False)
+    ray.data.DataContext.get_current().enable_progress_bars = False
 
     class Actor:
         def __init__(self) -> None:
