@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 FLOORS = (
     {"budget", "checks", "filesystem", "fingerprints", "forks", "json_strings", "sources", "tree"},
     {"models", "options", "targets", "text"},
-    {"verification"},
+    {"verification", "views"},
     {"drafters"},
     {"decoding"},
     {"engine"},
