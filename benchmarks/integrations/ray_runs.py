@@ -30,7 +30,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--drive", nargs=2, metavar=("IN", "OUT"), help="one run alone, to be killed by another process"
+        "--drive", nargs=2, metavar=("IN", "OUT"), help="one run, which another process kills"
     )
     arguments = parser.parse_args()
     if arguments.drive:
