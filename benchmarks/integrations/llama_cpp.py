@@ -123,11 +123,12 @@ def measure(file: Path, texts: list[str], chat: bool, arguments: argparse.Namesp
             "cpu_speedup": ratio(base[1], cpu),
             "equal": sum(a == b for a, b in zip(plain, outputs[name], strict=True)),
         }
-        print(
-            f"{name:<24}{model.evaluations:>6} evaluations {tokens:>6} tokens {wall:>8.2f} s "
-            f"{found[name]['speedup']:>5.2f}x (CPU {cpu:.2f} s, {found[name]['cpu_speedup']:.2f}x) {found[name]['equal']} of {len(texts)} equal",
-            flush=True,
+        told = found[name]
+        counts = (
+            f"{name:<24}{model.evaluations:>6} evaluations {tokens:>6} tokens {wall:>8.2f} s {told['speedup']:>5.2f}x"
         )
+        cost = f"(CPU {cpu:.2f} s, {told['cpu_speedup']:.2f}x)"
+        print(f"{counts} {cost} {told['equal']} of {len(texts)} equal", flush=True)
     return found
 
 

@@ -29,9 +29,7 @@ def main() -> int:
     parser.add_argument("--actors", type=int, default=2)
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--drive", nargs=2, metavar=("IN", "OUT"), help="one run, which another process kills"
-    )
+    parser.add_argument("--drive", nargs=2, metavar=("IN", "OUT"), help="one run, which another process kills")
     arguments = parser.parse_args()
     if arguments.drive:
         print(json.dumps(drive(*map(Path, arguments.drive), arguments.actors, arguments.part).cpu_seconds))

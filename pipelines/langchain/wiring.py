@@ -51,7 +51,7 @@ def _bind(chain: Runnable[object, object], references: Private) -> Runnable[obje
     if isinstance(chain, RunnableSequence):
         return RunnableSequence(*(_bind(step, references) for step in chain.steps), name=chain.name)
     if isinstance(chain, RunnableBindingBase):
-        copied = {"bound": _bind(chain.bound, references)}
+        copied: dict[str, object] = {"bound": _bind(chain.bound, references)}
         if _is_remote(chain.bound) and "extra_body" in chain.kwargs:  # bound outside, and so stronger
             copied["kwargs"] = {**chain.kwargs, "extra_body": _body(chain.kwargs["extra_body"], references)}
         return chain.model_copy(update=copied)
