@@ -69,8 +69,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         file, chat = model_file(arguments.model, Path(scratch))
         found = measure(file, texts, chat, arguments)
-    report = {"command": shlex.join(["python", "-m", "benchmarks.integrations.llama_cpp", *sys.argv[1:]])}
-    report |= {"methods": found, "texts": len(texts), **surroundings()}
+    report: dict[str, Any] = {
+        "command": shlex.join(["python", "-m", "benchmarks.integrations.llama_cpp", *sys.argv[1:]])
+    }
+    report |= {"methods": found, "texts": len(texts), **surroundings("cpu")}
     if arguments.json:
         write_json(arguments.json, report)
     return 0 if all(each["equal"] == len(texts) for each in found.values()) else 1

@@ -26,6 +26,8 @@ class Upper:
     def identity(self) -> dict[str, object]:
         return {"task": "upper"}
 
+    def load(self) -> None: ...
+
     def __init__(self, fails_after: int | None = None) -> None:
         self.left = fails_after
 

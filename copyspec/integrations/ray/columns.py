@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from copyspec import Engine
     from copyspec.pipelines import Correction, GECPipeline
 
 logger = logging.getLogger(__name__)
@@ -23,6 +24,10 @@ class ColumnTask(Protocol):
     @property
     def identity(self) -> Mapping[str, object]:
         """What the results depend on, ready for JSON: a run goes on only with the same."""
+        ...
+
+    def load(self) -> object:
+        """Gets ready; the time is not that of a batch."""
         ...
 
     def __call__(self, batch: Columns) -> dict[str, list[Any]]: ...
@@ -78,6 +83,10 @@ class CorrectColumn:
         except Exception:  # of one of them, say: the others have nothing to do with it
             return [_one(pipeline, text) for text in texts]
 
+    def load(self) -> None:
+        """Loads the model, where that has not been done."""
+        self._loaded()
+
     def _loaded(self) -> GECPipeline:
         if self._pipeline is None:
             import copyspec
@@ -112,13 +121,18 @@ class AnswerColumn:
         columns = {"question": self._question, "passages": self._passages, "to": self._to}
         return {"task": "answer", **columns, "model": str(self._model), "dtype": self._dtype}
 
+    def load(self) -> Engine:
+        """Loads the model, where that has not been done."""
+        import copyspec
+
+        model = self._model
+        return model if isinstance(model, copyspec.Engine) else copyspec.load(model, dtype=self._dtype)
+
     def __call__(self, batch: Columns) -> dict[str, list[Any]]:
         """The columns of `batch` as lists, the answer, and ERROR. Only a missing column raises."""
-        import copyspec
         from copyspec.pipelines import answer
 
-        model = self._model if isinstance(self._model, copyspec.Engine) else None
-        engine = model or copyspec.load(self._model, dtype=self._dtype)
+        engine = self.load()
         columns = _lists(batch)
         results: list[str | None] = []
         errors: list[str | None] = []

@@ -74,6 +74,7 @@ class PartWriter:
 
     def __call__(self, given: Mapping[str, Any]) -> dict[str, Any]:
         part = RowPart(**given)
+        self._task.load()
         begun = time.process_time()
         rows, failed = part.read()
         done: list[Row] = []
