@@ -70,6 +70,9 @@ class Stats:
     trust: float = 1.0  # what the drafter's probabilities were multiplied with at the end, by its record
     saved_passes: float = 0.0  # passes' worth of time that drafting saved less what it cost, by measured costs
     pass_seconds: float = 0.0  # of a pass without a draft, all rows of the batch, as measured at the end
+    runner: str = "eager"
+    """How the last pass of the model was made: "eager", "static", "graph", "compiled" or "compiled graph"; docs/gpu.md
+    says when."""
     pass_costs: Mapping[int, float] = field(default_factory=dict)
     """What a pass with so many draft nodes took, in units of `pass_seconds`, for the numbers that were measured."""
     prefill_seconds: float = 0.0  # the first pass, which also verifies the first draft
@@ -125,6 +128,7 @@ class Stats:
             trust=row.trust,
             saved_passes=row.earned_calls,
             pass_seconds=row.call_seconds,
+            runner=row.runner,
             pass_costs=dict(row.call_costs),
             prefill_seconds=row.prefill_seconds,
             draft_seconds=row.draft_seconds,
