@@ -1,6 +1,7 @@
 """Recorded edits asked for in many ways: tokens a pass where the drafter is told which text is edited, and where not.
 
-python -m benchmarks.replay.forms TRANSCRIPTS... --tokenizer FILE [--forms further] [--rows 200] [--nodes 32] [--json FILE]
+python -m benchmarks.replay.forms TRANSCRIPTS... --tokenizer FILE [--forms further]
+                                  [--rows 200] [--nodes 32] [--json FILE]
 """
 
 from __future__ import annotations
