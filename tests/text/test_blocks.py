@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.replay.prompt_forms import FITTED, HELD_OUT, Form
-from copyspec.text.blocks import BUCKETS, LOOKED_AT, MOST_BLOCKS, MOST_CHARACTERS, find_blocks, token_starts
+from copyspec.text.block_tokens import token_starts
+from copyspec.text.blocks import BUCKETS, LOOKED_AT, MOST_BLOCKS, MOST_CHARACTERS, find_blocks
 
 TEXTS = (
     "She have two cat, and he go to school every days with them.",
