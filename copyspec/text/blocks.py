@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 BUCKETS = 19
@@ -13,6 +13,8 @@ BUCKETS = 19
 
 EVEN = 12
 """The bucket of even odds."""
+
+MOST_ODDS = 2.0 ** (BUCKETS - 1 - EVEN)
 
 MOST_BLOCKS = 8
 MOST_STARTS = 48
@@ -22,10 +24,13 @@ LEAST_SHARE = 0.1
 LEAST_SIZE = 2  # characters of a block
 WRAPPING = 40  # characters of an opening or a closing mark
 _HEADER = r"[^\w\n]{0,4}\w[\w -]{0,40}[*_\"]*:[*_\"]*"
-_TURN = r"<\|[^|<>\n]{1,40}\|>|</?(?:start|end)_of_turn>|\[/?INST\]|</?s>"
+_MARKUP = r"<\|[^|<>\n]{1,40}\|>|</?(?:start|end)_of_turn>|\[/?INST\]|</?s>"
+_SPEAKER = r"^[*# ]{0,4}(?:System|User|Human|Assistant|AI|Bot|Model)[*]*:[*]*\s*"
+_TURN = rf"(?:(?:{_MARKUP})(?:\s*[a-z]+(?=\n|<\|))?\s*)+|{_SPEAKER}"
+"""Between two turns: all markup and the role that is named in it, or a speaker's name at the start of a line."""
 
 _MARKS = re.compile(
-    rf"(?P<turn>(?:{_TURN})(?:[a-z]+\n+|\s*))"
+    rf"(?P<turn>{_TURN})"
     r"|<(?P<tag>[A-Za-z][\w:-]*)>\s*"
     r"|^[ \t]*(?P<fence>(?:```+|~~~+)(?=[\w+-]*[ \t]*\n)|\"\"\"|''')(?:(?<=[`~])[\w+-]*)?[ \t]*\n?"
     r"|^(?P<rule>(?P<dash>[-=*_])(?P=dash){2,})[ \t]*\n"
@@ -41,7 +46,7 @@ _MARKS = re.compile(
 )
 _CLOSING = {'"': '"', "'": "'", "“": "”", "«": "»", "„": "“", "‘": "’", "`": "`", "「": "」"}
 _ROLE = r"[*#]{0,3}[ \t]*[A-Z][A-Za-z]*(?: [A-Za-z]+)?[*]*:[*]*"
-_END_OF_TURN = re.compile(rf"{_TURN}|\n[ \t]*\n{_ROLE}[ \t]*(?:\n|\Z)")
+_END_OF_TURN = re.compile(rf"{_TURN}|\n[ \t]*\n{_ROLE}[ \t]*(?:\n|\Z)", re.MULTILINE)
 _CLOSED = re.compile(r"['\"”»“’`」](?!\w)")
 
 # Logarithms of odds against no text being edited, fitted by `benchmarks.replay.fit_blocks`: of each mark, for the text
@@ -63,15 +68,18 @@ _OF_MARKS = {
 _OF_FEATURES = {
     "size": 0.02,
     "short": -3.04,
-    "turns behind": -0.53,
+    "turns behind": -1.82,
     "starts the turn": -1.17,
     "ends the turn": -0.91,
     "share of the turn": 4.49,
-    "first turn": -2.25,
+    "first turn": -0.01,
     "holds a text": -0.28,
     "asks first": -1.08,
     "is asked for": -0.14,
     "system turn": -0.37,
+    "reply": 0.84,
+    "starts a reply": 1.4,
+    "starts the last reply": 1.23,
 }
 KINDS = tuple(_OF_MARKS)
 WEIGHTS = [weight for pair in _OF_MARKS.values() for weight in pair] + list(_OF_FEATURES.values())
@@ -81,6 +89,7 @@ _APART = frozenset({"tag", "fence", "rule", "quote", "json"})
 _NEAREST = 4  # of them that are looked at
 _ASKED = re.compile(r"[:?][*_]*[ \t]*\n\s*\Z")
 _SYSTEM = re.compile(r"\bsystem\b|<<SYS>>", re.IGNORECASE)
+_REPLY = re.compile(r"\b(?:assistant|model|bot|ai)\b|\[/INST\]", re.IGNORECASE)
 _ASKS = re.compile(r"[^\n]*[:?][ \t]*\n")
 
 
@@ -104,6 +113,8 @@ class Candidate:
 def find_blocks(text: str) -> list[Block]:
     """The likeliest blocks, the likeliest first. They may overlap: one text can end in several places."""
     found = sorted(candidates(text), key=lambda each: (-each.weight, each.start, -each.stop))[:MOST_STARTS]
+    # What is certain to be edited, as against nothing, may still start in two places: their odds keep their ratio.
+    scale = min(1.0, MOST_ODDS / max((candidate.weight for candidate in found), default=1.0))
     least = LEAST_SHARE * (1.0 + sum(candidate.weight for candidate in found))
     blocks: dict[tuple[int, int], Block] = {}  # by where they stop: one text with several beginnings
     inner: list[Candidate] = []
@@ -123,12 +134,12 @@ def find_blocks(text: str) -> list[Block]:
         if block is None:
             block = blocks[candidate.stop, apart] = Block(candidate.start, candidate.stop)
         block.start = min(block.start, candidate.start)
-        block.starts.append((candidate.start, _bucket(candidate.weight)))
+        block.starts.append((candidate.start, _bucket(scale * candidate.weight)))
     for candidate in inner:
         around = [block for block in blocks.values() if block.start <= candidate.start < block.stop]
         if around:
             smallest = min(around, key=lambda block: block.stop - block.start)
-            smallest.starts.append((candidate.start, _bucket(candidate.weight)))
+            smallest.starts.append((candidate.start, _bucket(scale * candidate.weight)))
     for block in blocks.values():
         block.starts.sort()
     return list(blocks.values())
@@ -158,15 +169,17 @@ def candidates(text: str) -> list[Candidate]:
     found: dict[tuple[int, int], Candidate] = {}
     turns = [match.span() for match in _END_OF_TURN.finditer(text, first)]
     at = len(turns)
+    replies = _replies(text, turns, end)
     marks: list[tuple[int, str, re.Match[str] | None]] = [(first, "paragraph", None)]
     marks += [(match.end(), str(match.lastgroup), match) for match in _MARKS.finditer(text, first)]
     apart: list[tuple[int, int]] = []  # texts in quotes, fences and tags behind the mark, the nearest last
     for start, kind, match in reversed(marks):
         while at and turns[at - 1][0] >= start:
             at -= 1
-        turn_start = turns[at - 1][1] if at else first
+        mark_start, turn_start = turns[at - 1] if at else (first, first)
         turn_stop = min(end, turns[at][0]) if at < len(turns) else end
-        is_system = _SYSTEM.search(text, max(0, turn_start - 30), turn_start + 10) is not None
+        is_system = _SYSTEM.search(text, mark_start, turn_start) is not None
+        is_reply = at - 1 in replies
         inner = None
         for reading, (begins, stops) in enumerate(_readings(text, kind, match, start, turn_stop)):
             stop = begins + len(text[begins:stops].rstrip())
@@ -174,11 +187,12 @@ def candidates(text: str) -> list[Candidate]:
             if size < LEAST_SIZE:
                 continue
             of_turn = max(1, len(text[turn_start:turn_stop].strip()))
+            is_first = not text[turn_start:begins].strip()
             features = (
                 math.log2(size) / 10,
                 float(size < 20),
                 float(min(3, len(turns) - at)),
-                float(not text[turn_start:begins].strip()),
+                float(is_first),
                 float(not text[stop:turn_stop].strip()),
                 min(1.0, size / of_turn),
                 float(at == 0 and bool(turns)),
@@ -186,6 +200,9 @@ def candidates(text: str) -> list[Candidate]:
                 float(_ASKS.match(text, begins, stop) is not None),
                 float(_ASKED.search(text, max(first, begins - 8), begins) is not None),
                 float(is_system),
+                float(is_reply),
+                float(is_reply and is_first),
+                float(is_reply and is_first and at - 1 == replies[-1]),
             )
             mark = 2 * KINDS.index(kind) + reading
             score = WEIGHTS[mark] + sum(map(operator.mul, WEIGHTS[2 * len(KINDS) :], features))
@@ -197,6 +214,16 @@ def candidates(text: str) -> list[Candidate]:
         if inner is not None:
             apart.append(inner)
     return list(found.values())
+
+
+def _replies(text: str, turns: Sequence[tuple[int, int]], end: int) -> list[int]:
+    """Which of the turns' marks stand before what the model said earlier."""
+    stops = [start for start, _ in [*turns, (end, end)][1:]]
+    return [
+        number
+        for number, ((start, begins), stop) in enumerate(zip(turns, stops, strict=True))
+        if text[begins:stop].strip() and _REPLY.search(text, start, begins) is not None
+    ]
 
 
 def _readings(text: str, kind: str, match: re.Match[str] | None, start: int, turn: int) -> Iterator[tuple[int, int]]:
