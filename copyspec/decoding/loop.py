@@ -106,6 +106,8 @@ class _Call:
     allowed: int  # nodes that each tree might have had
     longest: int  # tokens of the longest chain
     times: Sequence[float]  # started, proposed, scored, verified, committed
+    runner: str  # how it was made
+    is_settled: bool  # False: its time says nothing of later ones
 
 
 class _Batch:
@@ -130,7 +132,7 @@ class _Batch:
     def admit(self, rows: list[Row]) -> list[StepOutput]:
         """New rows make their first step by themselves, prompt and first tree in one call, and then join."""
         newcomers = _Batch(self._target, self._draft, self._cost_model)
-        newcomers._rows, newcomers._session = rows, self._target.open([row.request.prompt for row in rows])
+        newcomers._rows, newcomers._session = rows, self._open(rows)
         try:
             outputs = newcomers.step()
         except BaseException:
@@ -143,6 +145,9 @@ class _Batch:
             self._rows += newcomers._rows
         return outputs
 
+    def _open(self, rows: Sequence[Row]) -> Session:
+        return self._target.open([row.request.prompt for row in rows], max(row.limit for row in rows))
+
     def step(self) -> list[StepOutput]:
         """Propose, verify, commit: one target call."""
         assert self._session is not None
@@ -153,11 +158,12 @@ class _Batch:
         times.append(clock())
         picks = score(self._session, self._rows, trees)
         times.append(clock())
+        runner, is_settled = self._session.runner, self._session.is_settled
         paths = [row.verify(tree, pick) for row, tree, pick in zip(self._rows, trees, picks, strict=True)]
         times.append(clock())
         self._commit(self._session, paths)
         times.append(clock())
-        return self._account(_Call(trees, paths, allowed, longest, times))
+        return self._account(_Call(trees, paths, allowed, longest, times, runner, is_settled))
 
     def _propose(self) -> tuple[list[DraftTree], int]:
         """A tree per row, as large as the cost of a call makes worth while, and how large they might have been."""
@@ -191,13 +197,14 @@ class _Batch:
         is_first = self._is_first
         if is_first:
             self._cost_model.observe_first(rows, call.longest + nodes, scored - proposed)
-        else:
+        elif call.is_settled:
             self._cost_model.observe(rows, nodes, scored - proposed)
         outputs = []
         parts = shares(self._cost_model, trees, call.allowed, is_first=is_first)
         for row, tree, path, part in zip(self._rows, trees, call.paths, parts, strict=True):
             stats = row.stats
             stats.calls += 1
+            stats.runner = call.runner
             stats.draft_seconds += proposed - started
             if is_first:
                 stats.prefill_seconds += scored - proposed

@@ -82,6 +82,7 @@ class RowStats:
     trust: float = 1.0  # of late, in what the drafter says of its own drafts
     call_costs: dict[int, float] = field(default_factory=dict)  # by nodes, those measured, as last used: empty call = 1
     call_seconds: float = 0.0  # of an empty call, as last used
+    runner: str = "eager"  # how the last call was made
     # Seconds of the batch's steps while this row was in it.
     prefill_seconds: float = 0.0  # the first call, which also verifies the first tree
     draft_seconds: float = 0.0
@@ -102,7 +103,7 @@ class RowStats:
         )
 
 
-_LATEST = frozenset({"trust", "call_costs", "call_seconds"})
+_LATEST = frozenset({"runner", "trust", "call_costs", "call_seconds"})
 """What says how things stand, and is no count."""
 
 

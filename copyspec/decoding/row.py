@@ -61,6 +61,11 @@ class Row:
         self._proposed, self._seconds = EMPTY, 0.0  # by the drafter for this call, and its time
         self.pacer = Pacer(self._costs.start()) if adaptive and self._drafter is not None else None
 
+    @property
+    def limit(self) -> int:
+        """Tokens of the output at most."""
+        return self._limit
+
     def propose(self, budget: Budget) -> DraftTree:
         """The row's draft: empty without a drafter, and while drafting does not pay."""
         self._asked = False

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from typing import TypeAlias, TypeGuard
 
-from copyspec.checks import plain_list, shown
-from copyspec.text.chat import Message, check_chat
+from copyspec.checks import check_ids, encodable, is_ids, plain_list, shown
+from copyspec.text.chat import Message, check_chat, map_texts
+from copyspec.text.references import Reference
 
-OnePrompt: TypeAlias = "str | Sequence[int] | Sequence[Message]"
-"""Text, token ids or a chat."""
+OnePrompt: TypeAlias = "str | Sequence[int] | Sequence[Message] | Mapping[str, object]"
+"""Text, token ids, a chat, or what a tokenizer makes of one text."""
 ManyPrompts: TypeAlias = "list[str] | tuple[str, ...] | Sequence[Sequence[int]] | Sequence[Sequence[Message]]"
 
 ACCEPTED = "a str, a chat ([{'role': 'user', 'content': ...}]), a list of token ids, or a list of those"
@@ -19,11 +19,13 @@ ACCEPTED = "a str, a chat ([{'role': 'user', 'content': ...}]), a list of token 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt in one of its three forms; the other two are None."""
+    """One prompt in one of its three forms, the other two None, and what it comes with."""
 
     text: str | None = None
     chat: list[Message] | None = None
     ids: list[int] | None = None
+    edit: Reference | None = None
+    references: Sequence[Reference] = ()
 
 
 def parse_prompts(prompt: object) -> tuple[list[Prompt], bool]:
@@ -31,17 +33,20 @@ def parse_prompts(prompt: object) -> tuple[list[Prompt], bool]:
 
     Raises TypeError or ValueError that names what was given and what a prompt may be.
     """
-    prompt = plain_list(prompt)
+    prompt = _unpadded(prompt, "prompt") if _is_encoding(prompt) else plain_list(prompt)
     if not isinstance(prompt, (list, tuple)):
         return [_parse_one(prompt, "prompt")], True
     if not prompt:
         raise ValueError(f"prompt is an empty list; give {ACCEPTED}")
-    if is_ids(prompt) or any(isinstance(item, Mapping) for item in prompt):
+    if is_ids(prompt) or any(isinstance(item, Mapping) and not _is_encoding(item) for item in prompt):
         return [_parse_one(prompt, "prompt")], True
     return [_parse_one(item, f"prompt[{i}]") for i, item in enumerate(prompt)], False
 
 
 def _parse_one(prompt: object, where: str) -> Prompt:
+    if _is_encoding(prompt):
+        rows = _unpadded(prompt, where)
+        prompt = rows[0] if isinstance(rows, list) and len(rows) == 1 and isinstance(rows[0], (list, tuple)) else rows
     prompt = plain_list(prompt)
     if isinstance(prompt, str):
         if not prompt:
@@ -55,32 +60,33 @@ def _parse_one(prompt: object, where: str) -> Prompt:
         if is_ids(prompt):
             return Prompt(ids=check_ids(prompt, where))
         if any(isinstance(item, Mapping) for item in prompt):
-            return Prompt(chat=check_chat(prompt, where))
+            chat = check_chat(prompt, where)
+            map_texts(chat, lambda text, role: encodable(text, f"{where}, a message of {role!r},"))
+            return Prompt(chat=chat)
     raise TypeError(f"{where} must be {ACCEPTED}; got {shown(prompt)}")
 
 
-def is_ids(value: Sequence[object]) -> TypeGuard[Sequence[int]]:
-    """True for a non-empty sequence that begins with a whole number: token ids, right or wrong ones."""
-    return len(value) > 0 and isinstance(value[0], Integral) and not isinstance(value[0], bool)
+def _is_encoding(value: object) -> TypeGuard[Mapping[str, object]]:
+    """What calling a tokenizer gives: a BatchEncoding, or a dict of its tensors."""
+    return isinstance(value, Mapping) and "input_ids" in value
 
 
-def check_ids(ids: Sequence[object], where: str) -> list[int]:
-    """Token ids as a list; raises ValueError that names the first one that is none."""
-    result: list[int] = []
-    for i, token in enumerate(ids):
-        if not isinstance(token, Integral) or isinstance(token, bool) or int(token) < 0:
-            raise ValueError(f"{where}[{i}] is no token id: {token!r}; token ids are whole numbers from 0")
-        result.append(int(token))
-    return result
+def _unpadded(encoding: Mapping[str, object], where: str) -> object:
+    """The token ids of an encoding, a list of them or one list per row, without padding on either side."""
+    ids, mask = plain_list(encoding["input_ids"]), plain_list(encoding.get("attention_mask"))
+    if mask is None or not isinstance(ids, (list, tuple)):
+        return ids
+    if is_ids(ids):
+        return _seen(ids, mask, where)
+    if not isinstance(mask, (list, tuple)) or len(mask) != len(ids):
+        raise ValueError(f"{where}: input_ids has {len(ids)} rows, and attention_mask has another number of them")
+    return [_seen(plain_list(row), plain_list(seen), where) for row, seen in zip(ids, mask, strict=True)]
 
 
-def encodable(text: str, where: str) -> str:
-    """`text`, unless it holds lone surrogates: tokenizers cannot read those."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"{where} holds a lone surrogate at character {error.start}: {text[error.start]!r}; no tokenizer reads it "
-            "(text.encode('utf-8', 'replace').decode() replaces such characters)"
-        ) from None
-    return text
+def _seen(ids: object, mask: object, where: str) -> list[object]:
+    if not isinstance(ids, (list, tuple)) or not isinstance(mask, (list, tuple)) or len(ids) != len(mask):
+        raise ValueError(f"{where}: input_ids and attention_mask differ in shape")
+    seen = [i for i, each in enumerate(mask) if each]
+    if seen and seen[-1] - seen[0] + 1 != len(seen):
+        raise ValueError(f"{where}: attention_mask hides tokens between others; it may hide padding on either side")
+    return [ids[i] for i in seen]
