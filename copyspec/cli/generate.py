@@ -103,6 +103,10 @@ def generate(
         bool,
         typer.Option("--lossy", help="The rule may change what the model would write.", rich_help_panel=_DRAFTS),
     ] = False,
+    logprobs: Annotated[
+        int | None,
+        typer.Option(help="With --json: log-probabilities, of so many likely tokens too.", rich_help_panel=_OUTPUT),
+    ] = None,
     json_output: Annotated[
         bool, typer.Option("--json", help="Text, tokens, counters and spans as JSON.", rich_help_panel=_OUTPUT)
     ] = False,
@@ -144,6 +148,7 @@ def generate(
         "system": system,
         "chat": True if chat else "auto",
         "rendered": rendered,
+        "logprobs": logprobs,
         "edit_source": read(edit_file, "--edit-file") if edit_file is not None else edit,
         "max_new_tokens": max_new_tokens,
         "temperature": temperature,

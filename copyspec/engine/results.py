@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from copyspec.decoding.requests import FinishReason, RowStats
+from copyspec.engine.logprobs import TokenLogprob
 from copyspec.verification.margins import Margin
 from copyspec.views.page import framed
 from copyspec.views.provenance import Provenance, SourceText, provenance_of
@@ -171,6 +172,8 @@ class Result:
     """With `n` above 1: all samples in order; this result is the first of them."""
     margins: tuple[Margin, ...] = ()
     """Of each token up to the first difference, where `compare` found one."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """Of each token of `token_ids`, where `logprobs=` was given."""
     changes: tuple[Change, ...] = ()
     """Of a greedy output with `edit_source`, where the model's tokenizer knows characters."""
     _spans: tuple[Span, ...] | Callable[[], tuple[Span, ...]] = field(default=(), repr=False)
@@ -204,7 +207,7 @@ class Result:
         return [f"{tokens:,} tokens in {passes:,} passes of the model"] if passes else []
 
     def to_dict(self) -> dict[str, object]:
-        """Everything but the samples' nesting, ready for JSON."""
+        """Everything that is told of the output, ready for JSON; `samples` as such objects too."""
         return {
             "text": self.text,
             "token_ids": list(self.token_ids),
@@ -215,6 +218,9 @@ class Result:
             "rule": self.rule,
             "lossy": self.lossy,
             "stats": self.stats.to_dict(),
+            "changes": [asdict(change) for change in self.changes],
+            "logprobs": [asdict(each) for each in self.logprobs],
+            "samples": [{**sample.to_dict(), "samples": []} for sample in self.samples],
             "spans": [asdict(span) for span in self.spans],
         }
 
@@ -239,6 +245,8 @@ class Chunk:
     source: SourceName | None = None  # where the first copied token of the step came from
     index: int = 0  # of the prompt
     result: Result | None = None  # with the last chunk of a prompt
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """Of each token of `token_ids`, where `logprobs=` was given."""
 
 
 @dataclass(frozen=True, slots=True)
