@@ -36,6 +36,7 @@ COMMANDS = (
     "index remove",
     "models",
     "models fetch",
+    "trace",
     "doctor",
 )
 METHOD = "copyspec"

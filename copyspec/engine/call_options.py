@@ -147,6 +147,9 @@ class CallOptions:
     timeout: float | None = None
     """Seconds that the call may take, waiting for other calls included: TimeoutError then. A pass that runs is not
     interrupted. None: no limit."""
+    trace: bool = False
+    """Keep what each pass did: `Result.trace`, which `Trace.save` writes and `copyspec trace` shows
+    ([format](trace.md))."""
 
     # What they come to.
     sampling: SamplingOptions = field(init=False)

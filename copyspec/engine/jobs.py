@@ -29,6 +29,8 @@ from copyspec.tree import Origin
 from copyspec.verification.margins import Margin
 from copyspec.verification.picking import warpers
 from copyspec.verification.registry import decides_apart
+from copyspec.views.pass_trace import Trace
+from copyspec.views.recording import TraceRecorder, voice
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, LogitsProcessor
@@ -99,7 +101,14 @@ class Job:
             changes=self._changes(departures),
             _spans=partial(copied.find_spans, self.codec.decode),
             _sources=partial(copied.source_texts, self.codec.decode),
+            _trace=self._trace(),
         )
+
+    def _trace(self) -> Callable[[], Trace] | None:
+        recorder = self.request.recorder
+        if not isinstance(recorder, TraceRecorder):
+            return None
+        return partial(recorder.trace, self.codec.decode, prompt_tokens=len(self.request.prompt))
 
     def _changes(self, departures: Sequence[Departure]) -> tuple[Change, ...]:
         """Departures from the edit source, which comes first, with characters of its text."""
@@ -247,6 +256,7 @@ class JobMaker:
                 *([cast("LogitsProcessor", recorder)] if recorder is not None else []),
             ],
             rule=rule if decides_apart(rule, sampling) else None,
+            recorder=TraceRecorder(partial(voice, sources=sources, eos=eos)) if options.trace else None,
         )
         return Job(index, request, named, self._codec, options, strings, blocks, recorder=recorder)
 

@@ -116,3 +116,6 @@ class GenerateOptions(TypedDict, total=False):
     timeout: float | None
     """Seconds that the call may take, waiting for other calls included: TimeoutError then. A pass that runs is not
     interrupted. None: no limit."""
+    trace: bool | None
+    """Keep what each pass did: `Result.trace`, which `Trace.save` writes and `copyspec trace` shows
+    (format)."""

@@ -9,6 +9,7 @@ from copyspec.decoding.requests import FinishReason, RowStats
 from copyspec.engine.logprobs import TokenLogprob
 from copyspec.verification.margins import Margin
 from copyspec.views.page import framed
+from copyspec.views.pass_trace import Trace
 from copyspec.views.provenance import Provenance, SourceText, provenance_of
 from copyspec.views.provenance_page import provenance_page
 
@@ -178,6 +179,7 @@ class Result:
     """Of a greedy output with `edit_source`, where the model's tokenizer knows characters."""
     _spans: tuple[Span, ...] | Callable[[], tuple[Span, ...]] = field(default=(), repr=False)
     _sources: Callable[[], tuple[SourceText, ...]] = field(default=tuple, repr=False, compare=False)
+    _trace: Trace | Callable[[], Trace] | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         return self.text
@@ -188,6 +190,13 @@ class Result:
         if callable(self._spans):
             self._spans = self._spans()
         return self._spans
+
+    @property
+    def trace(self) -> Trace | None:
+        """What each pass did, where `trace=True` was given."""
+        if callable(self._trace):
+            self._trace = self._trace()
+        return self._trace
 
     def provenance(self) -> Provenance:
         """The spans in characters, with the texts of their sources; without these where the result was pickled."""
@@ -225,7 +234,7 @@ class Result:
         }
 
     def __getstate__(self) -> tuple[object, ...]:
-        self.spans  # noqa: B018  what spans are worked out from (tokenizer encodings) is not pickled, nor are sources
+        self.spans, self.trace  # noqa: B018  what spans are worked out from (tokenizer encodings) is not pickled, nor are sources
         return tuple(tuple if name == "_sources" else getattr(self, name) for name in Result.__slots__)
 
     def __setstate__(self, state: Sequence[object]) -> None:
