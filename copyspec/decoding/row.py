@@ -121,6 +121,8 @@ class Row:
         if self.finish is not None and self._drafter is not None:
             self._conclude(share)
         since, self._reported = self._reported, len(self._output)
+        if self.request.recorder is not None:
+            self.request.recorder.record(tree, path, self._output[since:], self.stats, share.rows)
         return StepOutput(
             row=self.index,
             tokens=self._output[since:],
