@@ -41,7 +41,8 @@ class Remembering:
 
     def known(self, text: str) -> str:
         """What it answered to a text; the text itself where that could not be used."""
-        return (self._known[text].text if text in self._known else None) or text
+        found = self._known[text].text if text in self._known else None
+        return found.removeprefix(" ") if found else text  # the bundled model begins with one
 
     def correct(self, texts: Iterable[str | None]) -> Iterator[tuple[int, Outcome]]:
         taken: list[str] = []
