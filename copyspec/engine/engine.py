@@ -11,7 +11,7 @@ from copyspec.budget import CostModel
 from copyspec.checks import check_flag, check_whole
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request, StepOutput
-from copyspec.decoding.resumable import Resumable
+from copyspec.decoding.sequence import RewindableSequence
 from copyspec.engine import generation_config
 from copyspec.engine.call import Call
 from copyspec.engine.call_options import CallOptions, check_options
@@ -233,10 +233,10 @@ class Engine:
     ) -> Ticket:
         return self.scheduler.submit(self.steps, requests, options, version=self._target, loop=loop)
 
-    def resumable(self, make_request: Callable[[], Request], options: CallOptions) -> Resumable:
+    def rewindable(self, make_request: Callable[[], Request], options: CallOptions) -> RewindableSequence:
         """One output that its caller decodes step by step and may take back, taking turns with other threads."""
         self._check_loaded()
-        return Resumable(self._target, make_request, options.draft, self._costs, self._passes(options))
+        return RewindableSequence(self._target, make_request, options.draft, self._costs, self._passes(options))
 
     def unload(self) -> None:
         """Lets go of the model, which is freed when running streams have ended. New calls raise RuntimeError."""

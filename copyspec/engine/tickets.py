@@ -14,14 +14,6 @@ if TYPE_CHECKING:
     import asyncio
     import threading
 
-    import torch
-    from transformers import LogitsProcessor
-
-    from copyspec.decoding.requests import StopCondition
-
-CANCELLED = "cancelled"
-"""The detail with which a row ends that nobody waits for any more."""
-
 
 class Ticket:
     """One caller's requests in the queue."""
@@ -79,7 +71,7 @@ class Ticket:
                 return
             if request is None:
                 return
-            self.waiting.append((self._count, self._guarded(request)))
+            self.waiting.append((self._count, replace(request, owner=self)))
             self._count += 1
 
     def take(self) -> list[StepOutput] | None:
@@ -119,13 +111,6 @@ class Ticket:
     def _wake(self) -> None:
         if self._loop is not None and self.arrived is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.arrived.set)
-
-    def _guarded(self, request: Request) -> Request:
-        # The cancellation comes last: plain decoding is asked first why an output ends.
-        stops: list[StopCondition] = [_GuardedStop(stop, self) for stop in request.stops]
-        processors = [_GuardedProcessor(processor, self) for processor in request.processors]
-        stops.append(_Cancellation(self))
-        return replace(request, stops=stops, processors=processors, on_error=self.fail)  # type: ignore[arg-type]
 
 
 class Lane:
@@ -254,43 +239,3 @@ class TimeLimit:
         return TimeoutError(
             f"no complete answer within timeout={self._seconds!r} seconds; give it more, or fewer new tokens"
         )
-
-
-class _Cancellation:
-    """Ends a row that nobody waits for with its next token."""
-
-    def __init__(self, ticket: Ticket) -> None:
-        self._ticket = ticket
-
-    def push(self, token: int) -> str | None:
-        return CANCELLED if self._ticket.is_cancelled else None
-
-
-class _GuardedStop:
-    """A caller's stop condition, whose errors are the caller's alone."""
-
-    def __init__(self, stop: StopCondition, ticket: Ticket) -> None:
-        self._stop = stop
-        self._ticket = ticket
-
-    def push(self, token: int) -> str | None:
-        try:
-            return self._stop.push(token)
-        except Exception as error:
-            self._ticket.fail(error)
-            return CANCELLED
-
-
-class _GuardedProcessor:
-    """A caller's logits processor, whose errors are the caller's alone."""
-
-    def __init__(self, processor: LogitsProcessor, ticket: Ticket) -> None:
-        self._processor = processor
-        self._ticket = ticket
-
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        try:
-            return self._processor(input_ids, scores)  # type: ignore[no-any-return]
-        except Exception as error:
-            self._ticket.fail(error)
-            return scores

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from copyspec.decoding.requests import Finish, Request, RowStats
+from copyspec.decoding.requests import Finish, Request
+from copyspec.decoding.stats import Stats
 from copyspec.retrievers import Hit
 
 from ..models import fill
@@ -15,7 +16,7 @@ from .shown_documents import Documents
 
 if TYPE_CHECKING:
     from copyspec import Engine
-    from copyspec.decoding.resumable import Resumable
+    from copyspec.decoding.sequence import RewindableSequence
     from copyspec.engine.call_options import CallOptions
     from copyspec.engine.jobs import Job
 
@@ -64,8 +65,8 @@ class Strides:
         self.shown: list[tuple[int, Hit]] = []  # position and document of each stride
         self._hit = NO_DOCUMENT
         self._earlier: list[int] = []  # an output that may be right
-        self._open: OrderedDict[int, Resumable] = OrderedDict()
-        self._closed_stats = RowStats()
+        self._open: OrderedDict[int, RewindableSequence] = OrderedDict()
+        self._closed_stats = Stats()
 
     @property
     def position(self) -> int:
@@ -73,12 +74,12 @@ class Strides:
         return len(self.tokens)
 
     @property
-    def stats(self) -> RowStats:
+    def stats(self) -> Stats:
         """Counters of all the model's calls."""
         total = self._closed_stats
         for context in self._open.values():
             total += context.stats
-        return replace(total, output_tokens=len(self.tokens))
+        return replace(total, num_output_tokens=len(self.tokens))
 
     def query(self) -> str:
         """The last tokens of prompt and output, as text."""
@@ -134,18 +135,18 @@ class Strides:
         jobs, _ = self._engine.jobs(self._prompt, None, self._options)
         return jobs[0]
 
-    def _context(self) -> Resumable:
+    def _context(self) -> RewindableSequence:
         """The output behind the document, as far as it is known."""
         context = self._open.get(self._hit.id)
         if context is None:
             while len(self._open) >= self.contexts:
                 self._leave(self._open.popitem(last=False)[1])
             hit = self._hit
-            context = self._open[hit.id] = self._engine.resumable(lambda: self._request(hit), self._options)
+            context = self._open[hit.id] = self._engine.rewindable(lambda: self._request(hit), self._options)
         self._open.move_to_end(self._hit.id)
         return context
 
-    def _leave(self, context: Resumable) -> None:
+    def _leave(self, context: RewindableSequence) -> None:
         self._closed_stats += context.stats
         context.close()
 

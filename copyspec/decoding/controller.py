@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from math import ceil
 from typing import TYPE_CHECKING
 
 from copyspec.tree import EMPTY, ROOT, DraftTree
 
 if TYPE_CHECKING:
-    from copyspec.budget import Budget, CostModel
+    from copyspec.budget import Budget
 
 SHARE = 0.015
 """Of a row's tokens, in calls' worth of time: what drafting may lose beside what the row starts with."""
@@ -31,7 +30,7 @@ _BEFORE = 4.0  # trials in which a new row's drafter is taken to have been as ri
 _DOUBT = 1.0  # trials that keep a record of none right from being believed to the last
 
 
-class Pacer:
+class DraftController:
     """Decides for one row, by what its drafts have been worth.
 
     Three things keep drafting from costing more than it brings:
@@ -130,7 +129,9 @@ class Pacer:
                 self._right = _TRIALS * self._right + any(tree.parents[child] == node for child in taken)
 
 
-def fit(pacers: Sequence[Pacer | None], trees: Sequence[DraftTree], budget: Budget) -> tuple[list[DraftTree], int]:
+def fit(
+    controllers: Sequence[DraftController | None], trees: Sequence[DraftTree], budget: Budget
+) -> tuple[list[DraftTree], int]:
     """The trees of one call, cut to the nodes that are worth their cost, and how many each might have had.
 
     All rows wait for the widest tree: the width is the one that gives the most expected tokens of all rows per time,
@@ -143,16 +144,16 @@ def fit(pacers: Sequence[Pacer | None], trees: Sequence[DraftTree], budget: Budg
     orders: list[list[int]] = []
     gains = [0.0] * (widest + 1)  # expected tokens of the n-th node of every row
     allowed = 0.0
-    for pacer, tree in zip(pacers, trees, strict=True):
-        if pacer is None or not len(tree):
+    for controller, tree in zip(controllers, trees, strict=True):
+        if controller is None or not len(tree):
             orders.append([])
             continue
-        worth = pacer.believed(tree)
-        most = PROBE_NODES if pacer.is_probe and pacer.trust < 1.0 else len(tree)
+        worth = controller.believed(tree)
+        most = PROBE_NODES if controller.is_probe and controller.trust < 1.0 else len(tree)
         orders.append(sorted(range(len(tree)), key=lambda node: (-worth[node], node))[:most])
         for place, node in enumerate(orders[-1], start=1):
             gains[place] += worth[node]
-        allowed += pacer.allowance
+        allowed += controller.allowance
     limit = budget.max_nodes
     while limit and rows * (budget.costs[limit] - 1.0) > allowed:
         limit -= 1
@@ -168,22 +169,3 @@ def fit(pacers: Sequence[Pacer | None], trees: Sequence[DraftTree], budget: Budg
         for tree, order in zip(trees, orders, strict=True)
     ]
     return fitted, limit
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What a call cost, and one row's part of that."""
-
-    rows: int
-    seconds: float  # of a call without nodes; 0: not known
-    cost: float  # this row's, beyond an empty call, in units of one
-    allowed_nodes: int
-    measured: Mapping[int, float]  # seconds of a call by its nodes
-
-
-def shares(costs: CostModel, trees: Sequence[DraftTree], allowed: int, *, is_first: bool) -> list[Share]:
-    """What a call with `trees` cost each row: all rows waited, and those that drafted pay for it by their nodes."""
-    rows, width, total = len(trees), max(map(len, trees)), sum(map(len, trees))
-    extra = rows * (costs.costs(rows, width, is_first=is_first)[width] - 1.0) / total if total else 0.0
-    seconds, measured = costs.seconds(rows), costs.measured(rows)
-    return [Share(rows, seconds, extra * len(tree), allowed, measured) for tree in trees]
