@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Literal, TypedDict, overload
 
 from copyspec.checks import check_flag, shown
 from copyspec.engine import aio
-from copyspec.engine.call_options import check_options
+from copyspec.engine.call_options import CallOptions, check_options
 from copyspec.engine.comparison import compare_jobs
 from copyspec.engine.engine import Engine
-from copyspec.engine.keywords import GenerateOptions, reject_unknown
+from copyspec.engine.keywords import GenerateOptions
 from copyspec.engine.registry import Registry
 from copyspec.engine.results import Chunk, Comparison, Result
+from copyspec.engine.unknown import reject_unknown
 from copyspec.models.loading import MODEL_VARIABLE, ModelChoice, about_default, check_dtype, choose_default, named
 from copyspec.text.prompts import parse_prompts
 from copyspec.text.references import references
@@ -117,11 +118,9 @@ def generate(
     architecture cannot verify drafts.
     """
     check_flag("stream", stream)
-    checked, call = _split(options)
-    engine = _engine(checked)
-    if stream:
-        return engine.stream(prompt, references, **call)
-    return engine.generate(prompt, references, **call)  # type: ignore[call-overload,no-any-return]
+    model, checked = _split(options)
+    call = _engine(model).start(prompt, references, checked)
+    return call.chunks() if stream else call.answer()
 
 
 @overload
@@ -153,12 +152,12 @@ async def agenerate(
     With `stream=True` it gives an asynchronous iterator: `async for chunk in await agenerate(..., stream=True)`.
     """
     check_flag("stream", stream)
-    checked, call = _split(options)
-    submitted = await aio.submit(lambda: _engine(checked), prompt, references, dict(call))
+    model, checked = _split(options)
+    call = await aio.submit(lambda: _engine(model), prompt, references, checked)
     if stream:
-        return submitted.achunks()
-    results = await submitted.aresults()
-    return results[0] if submitted.is_single else results
+        return call.achunks()
+    results = await call.aresults()
+    return results[0] if call.is_single else results
 
 
 @overload
@@ -173,9 +172,9 @@ def compare(
     In float32 the outputs are equal. In half precision a pass over several tokens may round differently from
     passes over one, and near-ties can flip: `Comparison.difference` shows where, and how near the tie was.
     """
-    checked, call = _split(options)
+    model, checked = _split(options)
     _, single = parse_prompts(prompt)
-    comparisons = compare_jobs(_engine(checked), prompt, references, check_options(call))
+    comparisons = compare_jobs(_engine(model), prompt, references, checked)
     return comparisons[0] if single else comparisons
 
 
@@ -220,13 +219,11 @@ def configure(*, max_loaded: int | None = None, **options: Unpack[ModelKeywords]
     _STATE.configured = _choice(dict(options)) if options else None
 
 
-def _split(options: CallKeywords) -> tuple[dict[str, object], GenerateOptions]:
-    """Options of the model and options of the call; raises for names that are neither."""
-    reject_unknown(options, [*GenerateOptions.__annotations__, *ModelKeywords.__annotations__, "references", "stream"])
+def _split(options: CallKeywords) -> tuple[dict[str, object], CallOptions]:
+    """Options of the model and options of the call, checked before a model is loaded."""
     given: dict[str, object] = dict(options)
     model = {name: given.pop(name) for name in ModelKeywords.__annotations__ if name in given}
-    check_options(given)  # before a model is loaded
-    return model, given  # type: ignore[return-value]
+    return model, check_options(given, [*ModelKeywords.__annotations__, "references", "stream"])
 
 
 def _engine(options: dict[str, object]) -> Engine:

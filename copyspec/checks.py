@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
+from typing import TypeGuard
 
 
 def shown(value: object) -> str:
@@ -75,6 +76,46 @@ def check_whole(name: str, value: int, *, low: int, high: int | None = None, why
     if not isinstance(value, int) or isinstance(value, bool) or value < low or (high is not None and value > high):
         bounds = f"at least {low}" if high is None else f"from {low} to {high}"
         raise ValueError(f"{name} must be a whole number {bounds}{f' ({why})' if why else ''}, got {value!r}")
+
+
+def check_count(name: str, value: object) -> int:
+    """`value`; raises ValueError where it is no whole number from 1."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name} must be a whole number from 1, got {value!r}")
+    return value
+
+
+def check_seconds(name: str, value: object) -> None:
+    """Raises ValueError where `value` is no time."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        raise ValueError(f"{name} must be a number of seconds above 0, got {value!r}")
+
+
+def is_ids(value: Sequence[object]) -> TypeGuard[Sequence[int]]:
+    """True for a non-empty sequence that begins with a whole number: token ids, right or wrong ones."""
+    return len(value) > 0 and isinstance(value[0], Integral) and not isinstance(value[0], bool)
+
+
+def check_ids(ids: Sequence[object], where: str) -> list[int]:
+    """Token ids as a list; raises ValueError that names the first one that is none."""
+    result: list[int] = []
+    for i, token in enumerate(ids):
+        if not isinstance(token, Integral) or isinstance(token, bool) or int(token) < 0:
+            raise ValueError(f"{where}[{i}] is no token id: {token!r}; token ids are whole numbers from 0")
+        result.append(int(token))
+    return result
+
+
+def encodable(text: str, where: str) -> str:
+    """`text`, unless it holds lone surrogates: tokenizers cannot read those."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{where} holds a lone surrogate at character {error.start}: {text[error.start]!r}; no tokenizer reads it "
+            "(text.encode('utf-8', 'replace').decode() replaces such characters)"
+        ) from None
+    return text
 
 
 def is_panic(error: BaseException) -> bool:

@@ -1,4 +1,4 @@
-"""Options: what a caller may choose, verified once."""
+"""What decoding is told of a call's options, verified where it is made."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ MAX_PENALTY = 1e6  # the same
 
 @dataclass(frozen=True, slots=True)
 class SamplingOptions:
-    """How a token is picked from the target's logits. The default is greedy."""
+    """How one row's tokens are picked from the target's logits. The default is greedy. Raises ValueError that names the
+    option, its value and what it may be."""
 
     temperature: float = 0.0  # 0: greedy
     top_k: int = 0  # 0: off
@@ -30,8 +31,7 @@ class SamplingOptions:
     def is_greedy(self) -> bool:
         return self.temperature == 0.0
 
-    def verify(self) -> None:
-        """Raises ValueError that names the option, its value and what it may be."""
+    def __post_init__(self) -> None:
         if self.temperature != 0 or isinstance(self.temperature, bool):
             check_number("temperature", self.temperature, low=MIN_TEMPERATURE, high=MAX_TEMPERATURE, why="or 0: greedy")
         check_whole("top_k", self.top_k, low=0, why="0 turns it off")
@@ -55,11 +55,10 @@ class SamplingOptions:
 
 @dataclass(frozen=True, slots=True)
 class DraftOptions:
-    """How much is drafted. None of it changes the output."""
+    """How much is drafted. None of it changes the output. Raises ValueError for a number out of range."""
 
     max_nodes: int = 32  # of the tree that one call verifies; 0: plain decoding
     adaptive: bool = True  # fit the tree to the measured cost of a call; False: always up to max_nodes
 
-    def verify(self) -> None:
-        """Raises ValueError that names the option, its value and what it may be."""
+    def __post_init__(self) -> None:
         check_whole("max_draft_nodes", self.max_nodes, low=0, high=1024, why="0 decodes plainly")

@@ -1,5 +1,5 @@
-"""Writes the generated parts of the documentation: help texts into docs/cli.md, measured tables into README.md and
-docs/replay.md.
+"""Writes what is generated: help texts into docs/cli.md, the table of options into docs/api.md and their types into
+copyspec/engine/keywords.py, measured tables into README.md and docs/replay.md.
 
 python -m docs.update            writes what is out of date
 python -m docs.update --check    exit status 1 where something is
@@ -15,6 +15,8 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+
+from docs import generated_options
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -121,22 +123,33 @@ def replayed() -> Iterator[tuple[str, str, Callable[[], str]]]:
             yield "docs/replay.md", name, partial(make, report)
 
 
-PARTS = (("docs/cli.md", "help", help_texts), ("README.md", "measured", measured))
+PARTS = (
+    ("docs/cli.md", "help", help_texts),
+    ("docs/api.md", "options", generated_options.table),
+    ("README.md", "measured", measured),
+)
+KEYWORDS = ROOT / "copyspec" / "engine" / "keywords.py"
 
 
 def main() -> int:
-    stale = []
+    stale = [_written(KEYWORDS, generated_options.keywords())]
     for file, name, make in (*PARTS, *replayed()):
         path = ROOT / file
         before = path.read_text(encoding="utf-8")
-        after = between(before, name, make())
-        if after != before:
-            stale.append(file)
-            if "--check" not in sys.argv[1:]:
-                path.write_text(after, encoding="utf-8")
-    if stale:
-        print(f"{'out of date' if '--check' in sys.argv[1:] else 'updated'}: {', '.join(stale)}")
-    return 1 if stale and "--check" in sys.argv[1:] else 0
+        stale.append(_written(path, between(before, name, make())))
+    changed = list(dict.fromkeys(filter(None, stale)))
+    if changed:
+        print(f"{'out of date' if '--check' in sys.argv[1:] else 'updated'}: {', '.join(changed)}")
+    return 1 if changed and "--check" in sys.argv[1:] else 0
+
+
+def _written(path: Path, text: str) -> str:
+    """The file's name where `text` is not what it holds; then it is written, unless --check is given."""
+    if path.read_text(encoding="utf-8") == text:
+        return ""
+    if "--check" not in sys.argv[1:]:
+        path.write_text(text, encoding="utf-8")
+    return str(path.relative_to(ROOT))
 
 
 if __name__ == "__main__":

@@ -83,6 +83,20 @@ def test_imports_point_down() -> None:
     assert up == []
 
 
+FORBIDDEN = {"copyspec.pipelines": "copyspec.decoding"}  # what steps over a floor that keeps a secret
+
+
+def test_pipelines_reach_decoding_through_the_engine_alone() -> None:
+    across = [
+        f"{name} -> {other}"
+        for name, others in graph().items()
+        for above, below in FORBIDDEN.items()
+        for other in sorted(others)
+        if name.startswith(above) and other.startswith(below)
+    ]
+    assert across == []
+
+
 @pytest.mark.parametrize(
     ("name", "source", "found"),
     [
@@ -136,3 +150,30 @@ def test_private_names_of_transformers_stand_in_hooks_alone() -> None:
 
 def _is_self(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id in ("self", "cls")
+
+
+ROW_VALUES = {"Input", "Job", "Output", "Result"}  # hold what an option came to, for one row
+
+
+def test_an_option_is_written_once() -> None:
+    """Besides the dataclass: what decoding is told of sampling, what a generator writes, and the command line."""
+    known = {"call_options", "keywords", "options"}
+    options = next(
+        node
+        for node in ast.parse(FILES["copyspec.engine.call_options"].read_text()).body
+        if isinstance(node, ast.ClassDef) and node.name == "CallOptions"
+    )
+    names = {
+        node.target.id for node in options.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
+    again = [
+        f"{module}: {node.target.id}"
+        for module, path in FILES.items()
+        if module.startswith(("copyspec.engine", "copyspec.api", "copyspec.options"))
+        and module.rpartition(".")[2] not in known
+        for found in ast.walk(ast.parse(path.read_text()))
+        if isinstance(found, ast.ClassDef) and found.name not in ROW_VALUES
+        for node in found.body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id in names
+    ]
+    assert again == []

@@ -6,15 +6,14 @@ import asyncio
 from collections.abc import Callable
 
 from copyspec.engine.call import Call
+from copyspec.engine.call_options import CallOptions
 from copyspec.engine.engine import Engine
 
 
-async def submit(load: Callable[[], Engine], prompt: object, references: object, options: dict[str, object]) -> Call:
-    """`Engine.submit` in a worker thread; `load` is called there too. Wrong arguments raise when this is awaited."""
+async def submit(load: Callable[[], Engine], prompt: object, references: object, options: CallOptions) -> Call:
+    """`Engine.start` in a worker thread; `load` is called there too. Wrong arguments raise when this is awaited."""
     loop = asyncio.get_running_loop()
-    preparing = asyncio.ensure_future(
-        asyncio.to_thread(lambda: load().submit(prompt, references, loop=loop, **options))  # type: ignore[arg-type]
-    )
+    preparing = asyncio.ensure_future(asyncio.to_thread(lambda: load().start(prompt, references, options, loop)))
     try:
         return await asyncio.shield(preparing)
     except asyncio.CancelledError:

@@ -48,6 +48,11 @@ class Call:
             self._add(outputs)
         return self._results()
 
+    def answer(self) -> Result | list[Result]:
+        """The result of one prompt alone, or the results of a list."""
+        results = self.results()
+        return results[0] if self.is_single else results
+
     async def aresults(self) -> list[Result]:
         """As `results`, for asyncio. Cancelling the task ends the decoding within one step."""
         async with aclosing(self._scheduler.asteps(self._ticket, self._timeout)) as steps:

@@ -1,16 +1,28 @@
-"""What one call was given besides prompt and references, checked once."""
+"""What one call may be given besides prompt and references: every option, its default, its check, what it comes to.
+
+An option is written here, and where the command line offers it. `keywords.py`, which types `generate(**options)`, and
+the table in docs/api.md are generated from this file by `python -m docs.update`.
+"""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Literal
 
-from copyspec.checks import check_flag, check_strings, check_type, plain_list, plain_number
+from copyspec.checks import (
+    check_count,
+    check_flag,
+    check_seconds,
+    check_strings,
+    check_type,
+    plain_list,
+    plain_number,
+)
 from copyspec.engine.datastores import TokenStore, check_datastores
-from copyspec.engine.keywords import GenerateOptions, reject_unknown
 from copyspec.engine.output_cache import OutputCache
+from copyspec.engine.unknown import reject_unknown
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.verification.registry import DEFAULT_RULE, VerificationOptions, decides_apart
 
@@ -18,133 +30,226 @@ if TYPE_CHECKING:
     from transformers import LogitsProcessor, StoppingCriteria
 
     from copyspec.drafters.own import DrafterFactory
+    from copyspec.engine.draft_models import DraftChoice
 
+    DrafterName = Literal["auto", "copy", "model", "none"]
 
 # Enough for a page of text; a forgotten limit costs seconds, not hours.
 DEFAULT_MAX_NEW_TOKENS = 512
 # A corrected or edited text is seldom twice its source; twice is what it may always have.
 EDIT_GROWTH = 2
 
-DEFAULT_BATCH_SIZE = 8
-
 DRAFTERS = ("auto", "copy", "model", "none")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallOptions:
-    """The options of one call, checked; fields as in `GenerateOptions`."""
+    """The options of one call. Making one checks them: TypeError or ValueError names the option, its value and the
+    way out. What they come to stands in the attributes below them."""
 
-    edit_source: object = None
-    prediction: object = None
+    edit_source: str | Sequence[str | None] | None = None
+    """The text being edited, one per prompt: the output is expected to follow it. Not shown to the model."""
+    prediction: str | Mapping[str, object] | None = None
+    """The expected output, as a str or in OpenAI's shape: one more reference."""
     max_new_tokens: int | None = None
-    sampling: SamplingOptions = field(default_factory=SamplingOptions)
+    """Limit of the output. Default 512; with `edit_source` at least twice its length. Never more than the context
+    holds."""
+    max_tokens: int | None = None
+    """The same under its other name."""
+    temperature: float = 0.0
+    """0, the default, is greedy. Sampling settings of the model's generation_config are not applied."""
+    top_k: int = 0
+    """Sampling takes the so many likeliest tokens; 0, the default: all."""
+    top_p: float = 1.0
+    """Sampling takes the likeliest tokens that have this probability together; 1, the default: all."""
+    min_p: float = 0.0
+    """Sampling takes tokens with at least this part of the likeliest one's probability; 0, the default: all."""
     repetition_penalty: float | None = None
-    stop: tuple[str, ...] = ()
+    """As in transformers. None: the model's generation_config decides."""
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    """Token ids to numbers that are added to their logits."""
+    seed: int | None = None
+    """Of the sampling noise; None draws one, which the result names. Same seed, same output."""
+    stop: str | Sequence[str] | None = None
+    """End before this text, or the first of these."""
     include_stop: bool = False
-    stop_token_ids: frozenset[int] = frozenset()
+    """Keep the stop string (or the text of the stop token) in the text."""
+    stop_token_ids: Sequence[int] | None = None
+    """End the output like the model's own end of sequence."""
     ignore_eos: bool = False
-    stopping_criteria: tuple[StoppingCriteria, ...] = ()
-    logits_processor: tuple[LogitsProcessor, ...] = ()
+    """Go on behind the model's own end of sequence."""
+    stopping_criteria: StoppingCriteria | Sequence[StoppingCriteria] | None = None
+    """transformers' criteria, asked after each token of a prompt's output."""
+    logits_processor: LogitsProcessor | Sequence[LogitsProcessor] | None = None
+    """transformers' processors, applied to each token's scores as `generate` does."""
     system: str | None = None
-    chat: bool | str = "auto"
+    """A system message; a str prompt becomes the user's message of a chat."""
+    chat: bool | Literal["auto"] = "auto"
+    """True wraps a str prompt as a chat; "auto", the default, never does without `system`."""
     n: int = 1
-    draft: DraftOptions = field(default_factory=DraftOptions)
-    draft_models: tuple[object, ...] = ()
-    datastores: tuple[TokenStore, ...] = ()
-    copies: bool = True  # False: only draft models, datastores and own drafters draft
-    own_drafters: tuple[DrafterFactory, ...] = ()
-    verification: VerificationOptions = field(default_factory=VerificationOptions)
+    """Samples per prompt (`Result.samples`); above 1 it needs a temperature."""
+    drafter: DrafterName | DrafterFactory | Sequence[DrafterName | DrafterFactory] = "auto"
+    """"auto": copies, and `draft_model` beside them while it pays; "copy" or "model": only one of them; "none" decodes
+    plainly. A function that takes a `copyspec.DraftContext` and returns a `Drafter`: [drafts of your
+    own](#your-own-drafter); in a list with "auto" or other functions they share the tree. The output is the same."""
+    draft_model: DraftChoice | Sequence[DraftChoice] | None = None
+    """A smaller model that drafts too, or several: a hub id, a folder, a loaded model of the same tokenizer, an engine
+    of any, "layers:2" for the model's own first two layers, or "pool" for what it found likely before in the same
+    output. Not altered."""
+    datastore: TokenStore | Sequence[TokenStore] | None = None
+    """An open `copyspec.retrievers.Datastore` of the model's tokenizer, or several: what followed there after the
+    output's last tokens is drafted beside the copies (REST; [datastores](retrieval.md#drafting-from-it))."""
+    max_draft_nodes: int = 32
+    """Draft tokens that one pass of the model may verify; 0 decodes plainly."""
+    rule: str = DEFAULT_RULE
+    """How drafts are accepted: "coupled", the default, writes what the model would have written, or [another
+    rule](concepts.md#other-rules)."""
+    rule_settings: Mapping[str, float] = field(default_factory=dict)
+    """Of a rule that has any: {"lenience": 0.5}, say."""
+    lossy: bool = False
+    """True: the rule may be one that changes what the model would write."""
     output_cache: OutputCache | None = None
-    batch_size: int = DEFAULT_BATCH_SIZE
+    """Earlier outputs of one namespace to copy from, to which this call's are added: `OutputCache("namespace")`, with
+    `save` and `load`. Default: none."""
+    batch_size: int = 8
+    """Prompts in the model at once."""
     threads: int | None = None
+    """Of torch, for the passes of a model on a CPU. None: [as many as are measured to be best](concepts.md#threads),
+    and no more than OMP_NUM_THREADS or torch.set_num_threads leave it; what the program has is the same behind each
+    pass."""
     timeout: float | None = None
+    """Seconds that the call may take, waiting for other calls included: TimeoutError then. A pass that runs is not
+    interrupted. None: no limit."""
+
+    # What they come to.
+    sampling: SamplingOptions = field(init=False)
+    draft: DraftOptions = field(init=False)
+    verification: VerificationOptions = field(init=False)
+    limit: int | None = field(init=False)
+    """Of new tokens, by either of its names."""
+    stop_strings: tuple[str, ...] = field(init=False)
+    stop_ids: frozenset[int] = field(init=False)
+    criteria: tuple[StoppingCriteria, ...] = field(init=False)
+    processors: tuple[LogitsProcessor, ...] = field(init=False)
+    own_drafters: tuple[DrafterFactory, ...] = field(init=False)
+    copies: bool = field(init=False)
+    """False: only draft models, datastores and own drafters draft."""
+    draft_models: tuple[object, ...] = field(init=False)
+    """Those that draft in this call."""
+    datastores: tuple[TokenStore, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        for name in ("include_stop", "ignore_eos", "lossy"):
+            check_flag(name, getattr(self, name))
+        for name in ("n", "batch_size"):
+            check_count(name, getattr(self, name))
+        if self.threads is not None:
+            check_count("threads", self.threads)
+        if self.timeout is not None:
+            check_seconds("timeout", self.timeout)
+        cache = self.output_cache
+        wanted = "an OutputCache: copyspec.OutputCache('a namespace')"
+        check_type(cache is None or isinstance(cache, OutputCache), "output_cache", cache, wanted)
+        self._check_chat()
+        self._set(self._stops())
+        self._set(self._sampling())
+        self._set(self._drafting())
+
+    def _set(self, derived: Mapping[str, object]) -> None:
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
 
     @property
     def drafts(self) -> bool:
+        """Whether anything is drafted."""
         return self.draft.max_nodes > 0
 
+    def _check_chat(self) -> None:
+        system, chat = self.system, self.chat
+        check_type(system is None or isinstance(system, str), "system", system, "a str")
+        check_type(chat == "auto" or isinstance(chat, bool), "chat", chat, "'auto', True or False")
+        if system is not None and chat is False:
+            raise ValueError("system= makes the prompt a chat; leave out chat=False, or write it into the prompt")
 
-def check_options(given: Mapping[str, object]) -> CallOptions:
-    """`given` with defaults; raises TypeError or ValueError that names the option, its value and the way out."""
-    reject_unknown(given, GenerateOptions.__annotations__)
-    given = {name: plain_number(value) for name, value in given.items() if value is not None}
-    sampling = _sampling(given)
-    penalty = given.get("repetition_penalty")
-    if sampling.seed == 0 and given.get("seed") is None and sampling.temperature:
-        sampling = replace(sampling, seed=secrets.randbits(31))
-    sampling.verify()
-    stop = given.get("stop")
-    check_type(stop is None or isinstance(stop, (str, list, tuple)), "stop", stop, "a str or a list of them")
-    drafters = _drafters(given.get("drafter", "auto"))
-    given["drafter"] = drafters.name
-    draft, verification = _draft_options(given), _verification(given)
-    if decides_apart(verification.make(sampling), sampling):
-        # The output depends on the drafts: they must not depend on measured times, or no run would repeat.
-        draft = replace(draft, adaptive=False)
-    n = _whole("n", given.get("n", 1))
-    if n > 1 and sampling.is_greedy:
-        raise ValueError(f"n={n} needs a temperature above 0: greedy samples would all be the same")
-    system, chat = given.get("system"), given.get("chat", "auto")
-    check_type(system is None or isinstance(system, str), "system", system, "a str")
-    check_type(chat == "auto" or isinstance(chat, bool), "chat", chat, "'auto', True or False")
-    if system is not None and chat is False:
-        raise ValueError("system= makes the prompt a chat; leave out chat=False, or write it into the prompt")
-    return CallOptions(
-        edit_source=given.get("edit_source"),
-        prediction=given.get("prediction"),
-        max_new_tokens=_max_new_tokens(given),
-        sampling=sampling,
-        repetition_penalty=sampling.repetition_penalty if penalty is not None else None,
-        stop=check_strings("stop", stop),  # type: ignore[arg-type]
-        include_stop=_flag("include_stop", given),
-        stop_token_ids=_token_ids(given.get("stop_token_ids")),
-        ignore_eos=_flag("ignore_eos", given),
-        stopping_criteria=_callables("stopping_criteria", given),  # type: ignore[arg-type]
-        logits_processor=_callables("logits_processor", given),  # type: ignore[arg-type]
-        system=system,  # type: ignore[arg-type]
-        chat=chat,  # type: ignore[arg-type]
-        n=n,
-        draft=draft,
-        draft_models=_draft_models(given),
-        datastores=_datastores(given),
-        copies=drafters.name in ("auto", "copy"),
-        own_drafters=drafters.own,
-        verification=verification,
-        output_cache=_output_cache(given),
-        batch_size=_whole("batch_size", given.get("batch_size", DEFAULT_BATCH_SIZE)),
-        threads=_whole("threads", given["threads"]) if "threads" in given else None,
-        timeout=_timeout(given),
-    )
+    def _stops(self) -> dict[str, object]:
+        stop, names = self.stop, ("max_new_tokens", "max_tokens")
+        check_type(stop is None or isinstance(stop, (str, list, tuple)), "stop", stop, "a str or a list of them")
+        limits = {name: check_count(name, getattr(self, name)) for name in names if getattr(self, name) is not None}
+        if len(set(limits.values())) == 2:
+            given = " and ".join(f"{name}={limit!r}" for name, limit in limits.items())
+            raise ValueError(f"{given} are two names of one limit; give one")
+        return {
+            "limit": next(iter(limits.values()), None),
+            "stop_strings": check_strings("stop", stop),
+            "stop_ids": _token_ids(self.stop_token_ids),
+            "criteria": _callables("stopping_criteria", self.stopping_criteria),
+            "processors": _callables("logits_processor", self.logits_processor),
+        }
 
-
-_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "logit_bias", "seed")
-
-
-def _sampling(given: Mapping[str, object]) -> SamplingOptions:
-    options = {name: given[name] for name in _SAMPLING if name in given}
-    bias = options.get("logit_bias")
-    if isinstance(bias, Mapping):
-        options["logit_bias"] = {plain_number(token): plain_number(value) for token, value in bias.items()}
-    return SamplingOptions(**options)  # type: ignore[arg-type]
-
-
-def _max_new_tokens(given: Mapping[str, object]) -> int | None:
-    names = [name for name in ("max_new_tokens", "max_tokens") if given.get(name) is not None]
-    if len(names) == 2 and given[names[0]] != given[names[1]]:
-        raise ValueError(
-            f"max_new_tokens={given['max_new_tokens']!r} and max_tokens={given['max_tokens']!r} are two names of one "
-            "limit; give one"
+    def _sampling(self) -> dict[str, object]:
+        """How tokens are picked. A seed that nobody gave is drawn here, once, and stays in copies of these options."""
+        bias = self.logit_bias
+        if isinstance(bias, Mapping):
+            bias = {plain_number(token): plain_number(value) for token, value in bias.items()}  # type: ignore[misc]
+        seed = self.seed
+        if seed is None:
+            seed = secrets.randbits(31) if self.temperature else 0
+        sampling = SamplingOptions(
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
+            logit_bias=bias,
+            seed=seed,
         )
-    return _whole(names[0], given[names[0]]) if names else None
+        if self.n > 1 and sampling.is_greedy:
+            raise ValueError(f"n={self.n} needs a temperature above 0: greedy samples would all be the same")
+        rule, values = self.rule, self.rule_settings
+        check_type(isinstance(rule, str), "rule", rule, "the name of a rule, 'coupled' for example")
+        named = isinstance(values, Mapping) and all(isinstance(name, str) for name in values)
+        check_type(named, "rule_settings", values, "a mapping of the rule's settings to numbers")
+        numbers: Any = {name: plain_number(value) for name, value in values.items()}
+        return {
+            "sampling": sampling,
+            "seed": seed,
+            "verification": VerificationOptions(rule, self.lossy, numbers),
+        }
+
+    def _drafting(self) -> dict[str, object]:
+        name, own = _drafters(self.drafter)
+        asks_models = name in ("auto", "model")
+        models, stores = _draft_models(self.draft_model), check_datastores(self.datastore)
+        if name == "model" and not (models or stores):
+            raise ValueError(
+                "drafter='model' needs a model to draft with: give draft_model='a hub id or a folder', or datastore="
+            )
+        # Where the output depends on the drafts, they must not depend on measured times, or no run would repeat.
+        steady = decides_apart(self.verification.make(self.sampling), self.sampling)
+        draft = DraftOptions(max_nodes=self.max_draft_nodes, adaptive=not steady)
+        return {
+            "draft": replace(draft, max_nodes=0) if name == "none" else draft,
+            "own_drafters": own,
+            "copies": name in ("auto", "copy"),
+            "draft_models": models if asks_models else (),
+            "datastores": stores if asks_models else (),
+        }
 
 
-class _Drafters(NamedTuple):
-    name: str  # one of DRAFTERS, or "own": none of ours
-    own: tuple[DrafterFactory, ...]
+def check_options(given: Mapping[str, object], others: Iterable[str] = ()) -> CallOptions:
+    """`given` as options; None stands for an option that was not given. Raises TypeError for unknown names too;
+    `others`: what may have been meant besides."""
+    reject_unknown(given, [*OPTIONS, *others])
+    values: Any = {name: plain_number(value) for name, value in given.items() if value is not None}
+    return CallOptions(**values)
 
 
-def _drafters(given: object) -> _Drafters:
-    """Ours by name, and what makes the caller's: a name, a factory, or a list of them."""
+OPTIONS = tuple(each.name for each in fields(CallOptions) if each.init)
+"""The names of all options."""
+
+
+def _drafters(given: object) -> tuple[str, tuple[DrafterFactory, ...]]:
+    """Ours by name ("own": none of them), and what makes the caller's: of a name, a factory, or a list of them."""
     wanted = "'auto', 'copy', 'model', 'none', a function that makes a drafter, or a list of these"
     each = list(given) if isinstance(given, (list, tuple)) else [given]
     names = [one for one in each if isinstance(one, str)]
@@ -156,19 +261,10 @@ def _drafters(given: object) -> _Drafters:
         raise ValueError(
             f"drafter={given!r} holds {' and '.join(map(repr, names))}; a list holds one name, and not 'none'"
         )
-    return _Drafters(names[0] if names else "own", own)  # type: ignore[arg-type]
+    return names[0] if names else "own", own  # type: ignore[return-value]
 
 
-def _draft_options(given: Mapping[str, object]) -> DraftOptions:
-    nodes = given.get("max_draft_nodes")
-    draft = DraftOptions() if nodes is None else DraftOptions(max_nodes=nodes)  # type: ignore[arg-type]
-    draft.verify()
-    return DraftOptions(max_nodes=0) if given["drafter"] == "none" else draft
-
-
-def _draft_models(given: Mapping[str, object]) -> tuple[object, ...]:
-    """Those that draft in this call."""
-    value, drafter = given.get("draft_model"), given.get("drafter", "auto")
+def _draft_models(value: object) -> tuple[object, ...]:
     models = tuple(value) if isinstance(value, (list, tuple)) else () if value is None else (value,)
     if models:
         from copyspec.engine.draft_models import can_draft
@@ -176,34 +272,7 @@ def _draft_models(given: Mapping[str, object]) -> tuple[object, ...]:
         for model in models:
             wanted = "a hub id, a folder, a transformers model, an Engine or 'layers:2'"
             check_type(can_draft(model), "draft_model", model, wanted)
-    if drafter == "model" and not (models or check_datastores(given.get("datastore"))):
-        raise ValueError(
-            "drafter='model' needs a model to draft with: give draft_model='a hub id or a folder', or datastore="
-        )
-    return models if drafter in ("auto", "model") else ()
-
-
-def _datastores(given: Mapping[str, object]) -> tuple[TokenStore, ...]:
-    stores = check_datastores(given.get("datastore"))
-    return stores if given.get("drafter", "auto") in ("auto", "model") else ()
-
-
-def _output_cache(given: Mapping[str, object]) -> OutputCache | None:
-    cache = given.get("output_cache")
-    wanted = "an OutputCache: copyspec.OutputCache('a namespace')"
-    check_type(cache is None or isinstance(cache, OutputCache), "output_cache", cache, wanted)
-    return cache if isinstance(cache, OutputCache) else None
-
-
-def _verification(given: Mapping[str, object]) -> VerificationOptions:
-    chosen = given.get("rule", DEFAULT_RULE)
-    check_type(isinstance(chosen, str), "rule", chosen, "the name of a rule, 'coupled' for example")
-    values = given.get("rule_settings", {})
-    named = isinstance(values, Mapping) and all(isinstance(name, str) for name in values)
-    check_type(named, "rule_settings", values, "a mapping of the rule's settings to numbers")
-    assert isinstance(chosen, str) and isinstance(values, Mapping)
-    numbers = {name: plain_number(value) for name, value in values.items()}
-    return VerificationOptions(chosen, _flag("lossy", given), numbers)  # type: ignore[arg-type]
+    return models
 
 
 def _token_ids(value: object) -> frozenset[int]:
@@ -221,30 +290,10 @@ def _token_ids(value: object) -> frozenset[int]:
     return frozenset(ids)
 
 
-def _callables(name: str, given: Mapping[str, object]) -> tuple[object, ...]:
-    value = given.get(name)
+def _callables(name: str, value: object) -> tuple[Any, ...]:
     if value is None:
         return ()
     items = tuple(value) if isinstance(value, (list, tuple)) else (value,)
     for item in items:
         check_type(callable(item) and not isinstance(item, type), name, item, "an instance of it, or a list of them")
     return items
-
-
-def _flag(name: str, given: Mapping[str, object]) -> bool:
-    return check_flag(name, given.get(name, False))
-
-
-def _timeout(given: Mapping[str, object]) -> float | None:
-    seconds = given.get("timeout")
-    if seconds is None:
-        return None
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
-        raise ValueError(f"timeout must be a number of seconds above 0, got {seconds!r}")
-    return float(seconds)
-
-
-def _whole(name: str, value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} must be a whole number from 1, got {value!r}")
-    return value

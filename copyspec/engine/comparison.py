@@ -7,7 +7,6 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from copyspec.engine.results import Comparison, Difference, Result
-from copyspec.options import DraftOptions
 
 if TYPE_CHECKING:
     from copyspec.engine.call_options import CallOptions
@@ -26,7 +25,7 @@ def compare_jobs(engine: Engine, prompt: object, references: object, options: Ca
         raise ValueError(f"compare decodes each prompt twice with one seed; n={options.n} is not offered")
     # One number of threads for both sides: another rounds differently.
     options = replace(options, threads=options.threads or engine.threads)
-    plain_options = replace(options, draft=DraftOptions(max_nodes=0))
+    plain_options = replace(options, max_draft_nodes=0)
     _warm_up(engine, prompt, references, (plain_options, options))
     plain_jobs, _ = engine.jobs(prompt, references, plain_options)
     copied_jobs, _ = engine.jobs(prompt, references, options)
@@ -92,7 +91,7 @@ def _run(engine: Engine, job: Job, options: CallOptions, *, keep_margins: bool =
 
 def _warm_up(engine: Engine, prompt: object, references: object, options: tuple[CallOptions, ...]) -> None:
     for each in options:
-        short = replace(each, max_new_tokens=min(each.max_new_tokens or WARM_UP_TOKENS, WARM_UP_TOKENS))
+        short = replace(each, max_new_tokens=min(each.limit or WARM_UP_TOKENS, WARM_UP_TOKENS), max_tokens=None)
         jobs, _ = engine.jobs(prompt, references, short)
         for _ in engine.steps([jobs[0].request], short):
             pass

@@ -50,10 +50,13 @@ MakePredictor = Callable[[RowContext], "Predictor"]
 
 class DraftModels:
     """The draft models of one engine. They are used as they are; those named by a str are loaded onto the engine's
-    device, in its dtype, and kept as long as the engine."""
+    device, in its dtype, and kept as long as the engine; engines of one registry share them."""
 
-    def __init__(self, model: PreTrainedModel, codec: Codec) -> None:
-        self._model, self._codec = model, codec
+    def __init__(
+        self, model: PreTrainedModel, codec: Codec, load: Callable[[ModelChoice], LoadedModel] | None = None
+    ) -> None:
+        """`load`: gives the models that are named; None: they are this engine's alone."""
+        self._model, self._codec, self._load_named = model, codec, load
         self._loaded: dict[object, tuple[object, MakePredictor]] = {}  # with what keeps its key from being used again
         self._loading = at_rest(threading.Lock())
         self.locks: tuple[threading.RLock, ...] = ()
@@ -97,7 +100,11 @@ class DraftModels:
             return early_exit(self._model, int(number)), self._codec
         if isinstance(chosen, (str, os.PathLike)):
             name, device = named(chosen), self._model.device
-            model, tokenizer = load_model(ModelChoice(name, device=device, dtype=self._model.dtype))
+            choice = ModelChoice(name, device=device, dtype=self._model.dtype)
+            if self._load_named is not None:
+                named_model = self._load_named(choice)
+                return named_model.model, named_model.codec
+            model, tokenizer = load_model(choice)
             return model, Codec(tokenizer)
         from transformers import PreTrainedModel
 

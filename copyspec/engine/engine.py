@@ -15,9 +15,9 @@ from copyspec.decoding.sequence import RewindableSequence
 from copyspec.engine import generation_config
 from copyspec.engine.call import Call
 from copyspec.engine.call_options import CallOptions, check_options
-from copyspec.engine.draft_models import DraftModels
+from copyspec.engine.draft_models import DraftModels, LoadedModel
 from copyspec.engine.feed import Input, generate_each
-from copyspec.engine.inputs import encoder_limit, gather
+from copyspec.engine.inputs import gather
 from copyspec.engine.jobs import Job, JobMaker
 from copyspec.engine.pass_lock import PassLock, lock_of
 from copyspec.engine.results import Chunk, Result
@@ -25,15 +25,8 @@ from copyspec.engine.scheduler import CallScheduler
 from copyspec.engine.threads import Passes, Threads
 from copyspec.forks import check_forked
 from copyspec.targets import wrap
+from copyspec.targets.limits import encoder_length, trained_length
 from copyspec.text.codec import Codec
-from copyspec.text.prompts import parse_prompts
-from copyspec.text.references import (
-    ambient_references,
-    parse_earlier,
-    parse_edits,
-    parse_prediction,
-    parse_references,
-)
 
 if TYPE_CHECKING:
     import asyncio
@@ -43,8 +36,8 @@ if TYPE_CHECKING:
 
     from copyspec.engine.keywords import GenerateOptions
     from copyspec.engine.tickets import Ticket
+    from copyspec.models.loading import ModelChoice
     from copyspec.text.prompts import ManyPrompts, OnePrompt
-    from copyspec.text.references import Reference
 
 logger = logging.getLogger(__name__)
 
@@ -66,9 +59,11 @@ class Engine:
         *,
         name: str | None = None,
         on_unsupported: Literal["error", "plain"] = "error",
+        load_draft: Callable[[ModelChoice], LoadedModel] | None = None,
     ) -> None:
         """`on_unsupported="plain"`: decode architectures that cannot verify drafts without drafts; the default
-        raises UnsupportedModelError. The model is used as it is: in its dtype, on its device."""
+        raises UnsupportedModelError. The model is used as it is: in its dtype, on its device.
+        `load_draft`: loads what `draft_model=` names, for several engines; None: for this one alone."""
         self.name = name or getattr(model, "name_or_path", "") or type(model).__name__
         self.model = model
         self.codec = Codec(tokenizer)
@@ -76,7 +71,7 @@ class Engine:
         self.is_unloaded = False
         self._on_unsupported = on_unsupported
         self._costs = CostModel()
-        self._drafting = drafting = DraftModels(model, self.codec)
+        self._drafting = drafting = DraftModels(model, self.codec, load_draft)
         self._pass_lock = PassLock(lambda: [lock, *drafting.locks])
         self._threads = Threads(model, self._costs)
         self._given_threads: int | None = None
@@ -88,7 +83,7 @@ class Engine:
         model = self.model
         self._vocabulary = _vocabulary(model)
         self._target = wrap(model, on_unsupported=self._on_unsupported)
-        limit = encoder_limit(model.config.to_dict())
+        limit = encoder_length(model.config)
         self._jobs = JobMaker(
             self._target, self.codec, lambda: generation_config.read(model), limit, self._drafting.predictors
         )
@@ -97,6 +92,19 @@ class Engine:
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         return self.codec.tokenizer
+
+    @property
+    def max_length(self) -> int | None:
+        """Tokens of the longest prompt that the model reads; None where there is no end.
+
+        A decoder's prompt and output share it. Longer prompts raise PromptTooLongError."""
+        self._check_loaded()
+        return encoder_length(self.model.config) if self._target.is_encoder_decoder else self._target.max_length
+
+    @property
+    def split_length(self) -> int | None:
+        """Where longer texts are split: `max_length`, or the length that a model without an end was trained for."""
+        return self.max_length or trained_length(self.model.config)
 
     @property
     def threads(self) -> int:
@@ -141,19 +149,16 @@ class Engine:
         self, prompt: object, references: object = None, *, stream: bool = False, **options: Unpack[GenerateOptions]
     ) -> Result | list[Result] | Iterator[Chunk]:
         """As `copyspec.generate`, with this model."""
-        if check_flag("stream", stream):
-            return self.stream(prompt, references, **options)
-        checked = check_options(options)
-        call = self._submit(prompt, references, checked)
-        results = call.results()
-        return results[0] if call.is_single else results
+        check_flag("stream", stream)
+        call = self.start(prompt, references, check_options(options))
+        return call.chunks() if stream else call.answer()
 
     def stream(self, prompt: object, references: object = None, **options: Unpack[GenerateOptions]) -> Iterator[Chunk]:
         """The output in pieces, as the model's passes bring them. Closing the iterator ends the generation.
 
         Wrong arguments raise here, not with the first piece.
         """
-        return self._submit(prompt, references, check_options(options)).chunks()
+        return self.start(prompt, references, check_options(options)).chunks()
 
     def submit(
         self,
@@ -165,7 +170,16 @@ class Engine:
     ) -> Call:
         """Puts prompts into the engine's queue, where calls share passes of the model: as `generate`, to be waited for
         with `Call.results`, `chunks`, or, where `loop` is the running event loop, `aresults` or `achunks`."""
-        return self._submit(prompt, references, check_options(options), loop)
+        return self.start(prompt, references, check_options(options), loop)
+
+    def start(
+        self, prompt: object, references: object, options: CallOptions, loop: asyncio.AbstractEventLoop | None = None
+    ) -> Call:
+        """As `submit`, with options that are checked already."""
+        with self.scheduler.arriving():
+            jobs, single = self.jobs(prompt, references, options)
+            ticket = self._enqueue([job.request for job in jobs], options, loop)
+        return Call(self.scheduler, ticket, jobs, single=single, timeout=options.timeout)
 
     def generate_each(
         self,
@@ -196,12 +210,8 @@ class Engine:
     ) -> tuple[list[Job], bool]:
         """One job per prompt and sample, and whether there was one prompt alone; `earlier` as in `Input`."""
         self._check_loaded()
-        prompts, single = parse_prompts(prompt)
-        own = parse_references(references, len(prompts))
-        edits = parse_edits(options.edit_source, len(prompts))
-        shared: list[Reference] = [*parse_prediction(options.prediction), *ambient_references()]
-        shared += parse_earlier(earlier)
-        return self._current_jobs().make(gather(prompts, edits, own, shared), options), single
+        prompts, single = gather(prompt, references, options, earlier)
+        return self._current_jobs().make(prompts, options), single
 
     def steps(
         self, requests: Iterable[Request | None], options: CallOptions, *, keep_margins: bool = False
@@ -220,23 +230,18 @@ class Engine:
         finally:
             self._pass_lock.run(steps.close)
 
-    def _submit(
-        self, prompt: object, references: object, options: CallOptions, loop: asyncio.AbstractEventLoop | None = None
-    ) -> Call:
-        with self.scheduler.arriving():
-            jobs, single = self.jobs(prompt, references, options)
-            ticket = self._enqueue([job.request for job in jobs], options, loop)
-        return Call(self.scheduler, ticket, jobs, single=single, timeout=options.timeout)
-
     def _enqueue(
         self, requests: Iterable[Request | None], options: CallOptions, loop: asyncio.AbstractEventLoop | None = None
     ) -> Ticket:
         return self.scheduler.submit(self.steps, requests, options, version=self._target, loop=loop)
 
-    def rewindable(self, make_request: Callable[[], Request], options: CallOptions) -> RewindableSequence:
-        """One output that its caller decodes step by step and may take back, taking turns with other threads."""
+    def rewindable(self, make_job: Callable[[], Job], options: CallOptions) -> RewindableSequence:
+        """One output that its caller decodes step by step and may take back, taking turns with other threads.
+
+        `make_job` gives equal jobs each time, as `jobs` makes them."""
         self._check_loaded()
-        return RewindableSequence(self._target, make_request, options.draft, self._costs, self._passes(options))
+        passes = self._passes(options)
+        return RewindableSequence(self._target, lambda: make_job().request, options.draft, self._costs, passes)
 
     def unload(self) -> None:
         """Lets go of the model, which is freed when running streams have ended. New calls raise RuntimeError."""

@@ -105,7 +105,8 @@ class _Feed:
         options = replace(
             self._options,
             edit_source=each.edit_source,
-            max_new_tokens=each.max_new_tokens or self._options.max_new_tokens,
+            max_new_tokens=each.max_new_tokens or self._options.limit,
+            max_tokens=None,
         )
         jobs, single = self._engine.jobs(each.prompt, each.references, options, each.earlier)
         if not single:

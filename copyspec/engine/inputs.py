@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from copyspec.engine.spans import NamedSource
 from copyspec.text.chat import ChatError, Message, with_system
 from copyspec.text.codec import Codec, Encoded, Lead
-from copyspec.text.prompts import Prompt
-from copyspec.text.references import Reference
+from copyspec.text.prompts import Prompt, parse_prompts
+from copyspec.text.references import (
+    Reference,
+    ambient_references,
+    parse_earlier,
+    parse_edits,
+    parse_prediction,
+    parse_references,
+)
 
 if TYPE_CHECKING:
     from copyspec.engine.call_options import CallOptions
@@ -24,31 +31,16 @@ class PromptTooLongError(ValueError):
     """The prompt does not fit into the model's context."""
 
 
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """What one prompt comes with."""
-
-    prompt: Prompt
-    edit: Reference | None
-    references: Sequence[Reference]
-
-
 def gather(
-    prompts: Sequence[Prompt],
-    edits: Sequence[Reference | None],
-    references: Sequence[Sequence[Reference]],
-    shared: Sequence[Reference],
-) -> list[Inputs]:
-    """What each prompt comes with; `shared` references are those of all prompts."""
-    return [Inputs(prompt, edit, [*shared, *own]) for prompt, edit, own in zip(prompts, edits, references, strict=True)]
-
-
-def encoder_limit(config: Mapping[str, object]) -> int | None:
-    """Tokens that an encoder with absolute positions reads, from the model's config as a dict."""
-    if not config.get("is_encoder_decoder"):
-        return None
-    limit = config.get("max_position_embeddings")
-    return limit if isinstance(limit, int) else None
+    prompt: object, references: object, options: CallOptions, earlier: Sequence[Sequence[int]] = ()
+) -> tuple[list[Prompt], bool]:
+    """The prompts of a call with what each may copy from, and whether there was one prompt alone."""
+    prompts, single = parse_prompts(prompt)
+    own = parse_references(references, len(prompts))
+    edits = parse_edits(options.edit_source, len(prompts))
+    shared = [*parse_prediction(options.prediction), *ambient_references(), *parse_earlier(earlier)]
+    each = zip(prompts, edits, own, strict=True)
+    return [replace(prompt, edit=edit, references=[*shared, *mine]) for prompt, edit, mine in each], single
 
 
 class InputEncoder:
@@ -68,16 +60,16 @@ class InputEncoder:
         return encoded
 
     def sources(
-        self, inputs: Inputs, prompt: Sequence[int], earlier: Sequence[Reference], *, with_references: bool
+        self, prompt: Prompt, ids: Sequence[int], earlier: Sequence[Reference], *, with_references: bool
     ) -> list[NamedSource]:
         """The edit source and the references, empty ones left out, `earlier` outputs last."""
-        given = [(inputs.edit, "edit")] if inputs.edit is not None else []
+        given = [(prompt.edit, "edit")] if prompt.edit is not None else []
         if with_references:
-            given += [(reference, reference.kind) for reference in inputs.references]
+            given += [(reference, reference.kind) for reference in prompt.references]
             given += [(reference, "reference") for reference in earlier]
         if not given:
             return []
-        lead = self._codec.lead(prompt, starts_text=self._target.is_encoder_decoder)
+        lead = self._codec.lead(ids, starts_text=self._target.is_encoder_decoder)
         sources: list[NamedSource] = []
         for reference, kind in given:
             if reference.text is None:
@@ -86,8 +78,8 @@ class InputEncoder:
                 key = (reference.text, lead)
                 encoded = self._copies[key] = self._copies.get(key) or self._codec.encode_copy(*key)
             if encoded.ids:
-                ids = self._known(encoded.ids)
-                sources.append(NamedSource(reference.name, kind, reference.index, ids, encoded.offsets))
+                known = self._known(encoded.ids)
+                sources.append(NamedSource(reference.name, kind, reference.index, known, encoded.offsets))
         return sources
 
     def check_tokens(self, where: str, ids: Iterable[int], what: str = "were the ids") -> None:

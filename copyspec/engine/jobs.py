@@ -15,13 +15,14 @@ from copyspec.drafters.predictors.language_model import RowContext
 from copyspec.engine import generation_config
 from copyspec.engine.call_options import DEFAULT_MAX_NEW_TOKENS, EDIT_GROWTH, CallOptions
 from copyspec.engine.datastores import Datastores
-from copyspec.engine.inputs import InputEncoder, Inputs
+from copyspec.engine.inputs import InputEncoder
 from copyspec.engine.language import Language
 from copyspec.engine.results import Change, Result
 from copyspec.engine.spans import CopiedOutput, NamedSource
 from copyspec.sources import Source, SourceKind
 from copyspec.text.codec import Codec
 from copyspec.text.prompt_blocks import PromptBlock, prompt_blocks
+from copyspec.text.prompts import Prompt
 from copyspec.text.stops import CriterionStop, StopStrings, text_of
 from copyspec.tree import Origin
 from copyspec.verification.margins import Margin
@@ -74,7 +75,7 @@ class Job:
     def _finish(self, finish: Finish, stats: Stats, departures: Sequence[Departure]) -> Result:
         text, detail = self._text(finish), finish.detail
         # The model's own end of sequence needs no reason.
-        reason = None if isinstance(detail, int) and detail not in self.options.stop_token_ids else detail
+        reason = None if isinstance(detail, int) and detail not in self.options.stop_ids else detail
         copied = CopiedOutput(tuple(self.tokens), tuple(self._origins), self.sources, text)  # type: ignore[arg-type]
         return Result(
             text=text,
@@ -103,7 +104,7 @@ class Job:
 
     def _text(self, finish: Finish) -> str:
         ended_by_token = finish.reason == "stop" and isinstance(finish.detail, int)
-        kept = self.options.include_stop and finish.detail in self.options.stop_token_ids
+        kept = self.options.include_stop and finish.detail in self.options.stop_ids
         text = text_of(self.tokens[:-1] if ended_by_token and not kept else self.tokens, self.codec.decode)
         match = self.stop_strings.match if self.stop_strings is not None else None
         if match is None or finish.detail != match.string:
@@ -133,16 +134,14 @@ class JobMaker:
         self._encoder_limit = encoder_limit
         self._noted: set[str] = set()
 
-    def make(self, inputs: Sequence[Inputs], options: CallOptions) -> list[Job]:
+    def make(self, prompts: Sequence[Prompt], options: CallOptions) -> list[Job]:
         """A job per prompt and sample. Raises ValueError where a prompt or an option does not fit the model."""
         config = self.config()
         encoder = InputEncoder(self._target, self._codec, self._encoder_limit)
         encoder.check_tokens("logit_bias", options.sampling.logit_bias)
-        encoder.check_tokens("stop_token_ids", options.stop_token_ids)
-        self._note_special(options.stop)
-        stop = (*options.stop, *generation_config.stop_strings(config))
-        options = replace(options, stop=tuple(dict.fromkeys(stop)))
-        return [job for index, each in enumerate(inputs) for job in self._make(index, each, options, encoder, config)]
+        encoder.check_tokens("stop_token_ids", options.stop_ids)
+        self._note_special(options.stop_strings)
+        return [job for index, each in enumerate(prompts) for job in self._make(index, each, options, encoder, config)]
 
     def config(self) -> GenerationConfig:
         """The model's config as it is now. What it asks for and is not done is logged once."""
@@ -154,18 +153,18 @@ class JobMaker:
         return config
 
     def _make(
-        self, index: int, inputs: Inputs, options: CallOptions, encoder: InputEncoder, config: GenerationConfig
+        self, index: int, given: Prompt, options: CallOptions, encoder: InputEncoder, config: GenerationConfig
     ) -> list[Job]:
-        encoded = encoder.prompt(index, inputs.prompt, options)
+        encoded = encoder.prompt(index, given, options)
         prompt, start = encoded.ids, self._target.start(encoded.ids)
         cache = options.output_cache if options.drafts else None
         earlier = cache.references(self._codec.decode(prompt)) if cache is not None else []
-        sources = encoder.sources(inputs, prompt, earlier, with_references=options.drafts)
+        sources = encoder.sources(given, prompt, earlier, with_references=options.drafts)
         # Counted without drafts too: the limit is part of the output.
         edit_tokens = len(sources[0].tokens) if sources and sources[0].kind == "edit" else 0
         if options.drafts:
             sources.append(NamedSource("prompt", "prompt", None, prompt, encoded.offsets))
-        limit = options.max_new_tokens or max(DEFAULT_MAX_NEW_TOKENS, EDIT_GROWTH * edit_tokens)
+        limit = options.limit or max(DEFAULT_MAX_NEW_TOKENS, EDIT_GROWTH * edit_tokens)
         if self._target.max_length is not None:
             limit = min(limit, self._target.max_length - len(start) + 1)
         output = generation_config.Output(config, prompt, len(start), limit, self._target.device)
@@ -183,13 +182,14 @@ class JobMaker:
         options: CallOptions,
     ) -> Job:
         eos = frozenset() if options.ignore_eos else generation_config.eos_token_ids(output.config)
-        eos |= options.stop_token_ids
-        strings = StopStrings(options.stop, self._codec.decode) if options.stop else None
+        eos |= options.stop_ids
+        stop = tuple(dict.fromkeys((*options.stop_strings, *generation_config.stop_strings(output.config))))
+        strings = StopStrings(stop, self._codec.decode) if stop else None
         stops: list[StopCondition] = [strings] if strings is not None else []
         start = self._target.start(output.prompt)
         stops += [
             CriterionStop(criterion, start, output.max_new_tokens, self._target.device)
-            for criterion in options.stopping_criteria
+            for criterion in options.criteria
         ]
         sources = [Source(source.tokens, _kind(source)) for source in named]
         sources += [block.source for block in blocks]
@@ -207,7 +207,7 @@ class JobMaker:
             stops=stops,
             processors=[
                 *generation_config.processors(output, penalise=penalise),
-                *options.logits_processor,
+                *options.processors,
             ],
             rule=rule if decides_apart(rule, sampling) else None,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 
 from copyspec.engine.engine import Engine
 from copyspec.forks import at_rest, check_forked
@@ -35,7 +36,7 @@ class Registry:
             engine = self._find(choice)  # another thread may have loaded it meanwhile
             if engine is not None:
                 return engine
-            engine = load_engine(choice)
+            engine = load_engine(choice, self.engine)
             with self._lock:
                 self._engines[choice.key()] = engine
                 while len(self._engines) > self.max_loaded:
@@ -70,11 +71,13 @@ class Registry:
             return len(gone)
 
 
-def load_engine(choice: ModelChoice) -> Engine:
-    """Loads the model and its tokenizer. Raises LoadError, or UnsupportedModelError for its architecture."""
+def load_engine(choice: ModelChoice, load_draft: Callable[[ModelChoice], Engine] | None = None) -> Engine:
+    """Loads the model and its tokenizer. Raises LoadError, or UnsupportedModelError for its architecture.
+
+    `load_draft`: loads the models that this one drafts with."""
     model, tokenizer = load_model(choice)
     if not isinstance(choice.model, str):
-        return Engine(model, tokenizer, on_unsupported=choice.on_unsupported)
+        return Engine(model, tokenizer, on_unsupported=choice.on_unsupported, load_draft=load_draft)
     name = choice.model
     with load_errors(lambda error: f"model {name!r} cannot be used: {first_line(error)}", but=UnsupportedModelError):
-        return Engine(model, tokenizer, name=name, on_unsupported=choice.on_unsupported)
+        return Engine(model, tokenizer, name=name, on_unsupported=choice.on_unsupported, load_draft=load_draft)

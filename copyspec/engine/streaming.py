@@ -41,7 +41,8 @@ class _TextStream:
         if result is not None:
             return result.text[self._given :]
         text = self._held + self._detokenizer.push(tokens)
-        keep = held_back(text, self._job.options.stop)
+        strings = self._job.stop_strings
+        keep = held_back(text, strings.strings) if strings is not None else 0
         piece = text[: len(text) - keep]
         self._held = text[len(text) - keep :]
         self._given += len(piece)

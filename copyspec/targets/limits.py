@@ -28,6 +28,19 @@ def max_length(config: PreTrainedConfig) -> int | None:
     return border.positions if named is None else min(named, border.positions)
 
 
+def encoder_length(config: PreTrainedConfig) -> int | None:
+    """Tokens that the encoder of an encoder-decoder reads, where its positions are absolute; None elsewhere."""
+    if not config.is_encoder_decoder:
+        return None
+    encoder = config.get_text_config(encoder=True)
+    return _first(encoder, ("max_encoder_position_embeddings", "max_position_embeddings"))
+
+
+def trained_length(config: PreTrainedConfig) -> int | None:
+    """The length that a configuration names though the model's positions, being relative, have no end (T5)."""
+    return _first(config.get_text_config(decoder=True), _LENGTH_NAMES)
+
+
 def rope_border(config: PreTrainedConfig) -> RopeBorder | None:
     """Where the model's rotary frequencies change with the largest position of a pass; None where they never do.
 

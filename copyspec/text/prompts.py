@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral
-from typing import TypeAlias, TypeGuard
+from typing import TypeAlias
 
-from copyspec.checks import plain_list, shown
+from copyspec.checks import check_ids, encodable, is_ids, plain_list, shown
 from copyspec.text.chat import Message, check_chat
+from copyspec.text.references import Reference
 
 OnePrompt: TypeAlias = "str | Sequence[int] | Sequence[Message]"
 """Text, token ids or a chat."""
@@ -19,11 +19,13 @@ ACCEPTED = "a str, a chat ([{'role': 'user', 'content': ...}]), a list of token 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt in one of its three forms; the other two are None."""
+    """One prompt in one of its three forms, the other two None, and what it comes with."""
 
     text: str | None = None
     chat: list[Message] | None = None
     ids: list[int] | None = None
+    edit: Reference | None = None
+    references: Sequence[Reference] = ()
 
 
 def parse_prompts(prompt: object) -> tuple[list[Prompt], bool]:
@@ -57,30 +59,3 @@ def _parse_one(prompt: object, where: str) -> Prompt:
         if any(isinstance(item, Mapping) for item in prompt):
             return Prompt(chat=check_chat(prompt, where))
     raise TypeError(f"{where} must be {ACCEPTED}; got {shown(prompt)}")
-
-
-def is_ids(value: Sequence[object]) -> TypeGuard[Sequence[int]]:
-    """True for a non-empty sequence that begins with a whole number: token ids, right or wrong ones."""
-    return len(value) > 0 and isinstance(value[0], Integral) and not isinstance(value[0], bool)
-
-
-def check_ids(ids: Sequence[object], where: str) -> list[int]:
-    """Token ids as a list; raises ValueError that names the first one that is none."""
-    result: list[int] = []
-    for i, token in enumerate(ids):
-        if not isinstance(token, Integral) or isinstance(token, bool) or int(token) < 0:
-            raise ValueError(f"{where}[{i}] is no token id: {token!r}; token ids are whole numbers from 0")
-        result.append(int(token))
-    return result
-
-
-def encodable(text: str, where: str) -> str:
-    """`text`, unless it holds lone surrogates: tokenizers cannot read those."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"{where} holds a lone surrogate at character {error.start}: {text[error.start]!r}; no tokenizer reads it "
-            "(text.encode('utf-8', 'replace').decode() replaces such characters)"
-        ) from None
-    return text

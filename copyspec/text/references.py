@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
-from copyspec.checks import plain_list, shown
-from copyspec.text.prompts import check_ids, encodable, is_ids
+from copyspec.checks import check_ids, encodable, is_ids, plain_list, shown
 
 ACCEPTED = (
     "a str, an object with .page_content, {'text': ...}, a list of token ids, a list of those, "

@@ -81,7 +81,7 @@ class StopStrings:
 
     def __init__(self, strings: Sequence[str], decode: Callable[[Sequence[int]], str]) -> None:
         self.match: StopMatch | None = None
-        self._strings = strings
+        self.strings = strings
         self._detokenizer = Detokenizer(decode)
         self._overlap = max(map(len, strings)) - 1
         self._tail = ""
@@ -90,7 +90,7 @@ class StopStrings:
     def push(self, token: int) -> str | None:
         """The stop string that this token completes. Of several the one that begins first, then the longest."""
         text = self._tail + self._detokenizer.push([token])
-        found = [(at, -len(string), string) for string in self._strings if (at := text.find(string)) >= 0]
+        found = [(at, -len(string), string) for string in self.strings if (at := text.find(string)) >= 0]
         if found:
             at, _, string = min(found)
             self.match = StopMatch(string, self._length + at, self._length + at + len(string))

@@ -214,13 +214,12 @@ class ModelCorrector:
     def _limit(self) -> int | None:
         """Tokens of a text whose prompt and output fit into the context together, or that the user wants at most."""
         frame = self._frame()
-        config = self.engine.model.config.to_dict()
-        context = config.get("max_position_embeddings") or config.get("n_positions")
+        context = self.engine.split_length
         limits = [self.options.segment_tokens] if self.options.segment_tokens else []
-        if isinstance(context, int) and self.is_encoder_decoder:
+        if context is not None and self.is_encoder_decoder:
             # Encoder and decoder hold a text each; relative positions (T5) have no end, but models a length they saw.
             limits.append(min(context - frame, int((context - OUTPUT_ROOM) / OUTPUT_GROWTH)))
-        elif isinstance(context, int):
+        elif context is not None:
             room = CHAT_ROOM if self.chat else OUTPUT_ROOM
             limits.append(int((context - frame - min(room, context // 4)) / (1 + OUTPUT_GROWTH)))
         return max(1, min(limits)) if limits else None

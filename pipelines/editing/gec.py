@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict, overload
 
 from copyspec import Result
-from copyspec.engine.keywords import reject_unknown
+from copyspec.engine.unknown import reject_unknown
 
 from ..documents import Edit, Part, Refusal
 from ..edits.diff import apply

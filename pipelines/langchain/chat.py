@@ -72,8 +72,8 @@ class ChatCopySpec(EngineFields, BaseChatModel):
             "tool_calling": calls_tools,
             "structured_output": calls_tools,
         }
-        limit = getattr(engine.model.config, "max_position_embeddings", None)
-        return {**profile, "max_input_tokens": limit} if isinstance(limit, int) else profile
+        limit = engine.max_length
+        return {**profile, "max_input_tokens": limit} if limit is not None else profile
 
     def _generate(
         self,

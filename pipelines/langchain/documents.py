@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from langchain_core.messages import BaseMessage, ToolMessage
 
 from copyspec import Place, Result, Span
-from copyspec.checks import plain_list
-from copyspec.text.prompts import is_ids
+from copyspec.checks import is_ids, plain_list
 from copyspec.text.references import parse_references
 
 logger = logging.getLogger(__name__)

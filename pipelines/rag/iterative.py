@@ -13,9 +13,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from copyspec.checks import shown
-from copyspec.decoding.requests import StepOutput
 from copyspec.engine.call_options import CallOptions, check_options
-from copyspec.engine.streaming import ChunkMaker
+from copyspec.engine.rewindable import Assembly
 from copyspec.options import DraftOptions
 from copyspec.retrievers import Hit, Retriever, Scheduler, Search, SpeculationStats, SpeculativeRetriever
 
@@ -133,7 +132,7 @@ class IterativeRAG:
     def _task(self, prompt: str, options: CallOptions) -> Strides:
         copies, speculation = options.drafts, self.speculation
         if speculation is not None and speculation.reuse and not copies:
-            options = replace(options, draft=DraftOptions())
+            options = replace(options, drafter="auto", max_draft_nodes=DraftOptions().max_nodes)
         task = Strides(self.engine, prompt, options, self.layout, self._documents, self.retriever.guess)
         task.copies = copies
         if speculation is not None:
@@ -166,10 +165,8 @@ class RAGStream:
 
     def __init__(self, pipeline: IterativeRAG, task: Strides, job: Job) -> None:
         self.answer: RAGAnswer | None = None
-        self._pipeline, self._task, self._job = pipeline, task, job
-        self._steps = steps = self._run()
-        maker = ChunkMaker([job])
-        self._chunks = (chunk for outputs in steps for chunk in maker.push(outputs))
+        self._pipeline, self._task, self._assembly = pipeline, task, Assembly(job)
+        self._chunks = self._run()
 
     def __iter__(self) -> Iterator[Chunk]:
         return self
@@ -180,31 +177,27 @@ class RAGStream:
     def close(self) -> None:
         """Ends the answer where it stands."""
         self._chunks.close()
-        self._steps.close()
 
-    def _run(self) -> Generator[list[StepOutput], None, None]:
-        task, job, started = self._task, self._job, perf_counter()
+    def _run(self) -> Generator[Chunk, None, None]:
+        task, assembly, started = self._task, self._assembly, perf_counter()
         positions, rounds = self._pipeline.positions(task)
         given = 0
         try:
             for position in positions:
                 tokens, given = task.tokens[given:position], position
-                if job.stop_strings is not None:
-                    for token in tokens:
-                        job.stop_strings.push(token)
-                finish = task.finish if position == task.position else None
-                if finish is not None:
+                is_last = task.is_finished and position == task.position
+                if is_last:
                     task.close()
-                    yield [StepOutput(0, tokens, [None] * len(tokens), finish, task.stats)]
+                if tokens or is_last:
+                    yield from task.push(assembly, tokens, is_last=is_last)
+                if is_last:
                     self._finish(rounds.stats if rounds else SpeculationStats(), perf_counter() - started)
                     return
-                if tokens:
-                    yield [StepOutput(0, tokens, [None] * len(tokens))]
         finally:
             task.close()
 
     def _finish(self, stats: SpeculationStats, seconds: float) -> None:
-        result = self._job.result
+        result = self._assembly.job.result
         assert result is not None
         documents = _merged(self._task)
         texts = {each.hit.id: each.hit.text for each in documents}

@@ -182,7 +182,8 @@ class _Text:
         from transformers import DynamicCache
 
         self._pipeline, self._engine, self._start = pipeline, pipeline.engine, len(prompt)
-        room = self._engine.model.config.get_text_config().max_position_embeddings - len(prompt) + 1
+        context = self._engine.max_length
+        room = limit if context is None else context - len(prompt) + 1
         if room < 1:
             raise ValueError(f"a prompt of {len(prompt)} tokens leaves no room in the model's context")
         self._limit = min(limit, room)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from copyspec.engine.call_options import CallOptions
-from copyspec.engine.keywords import reject_unknown
+from copyspec.engine.unknown import reject_unknown
 from copyspec.verification.registry import decides_apart
 
 from ..models import check_template

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from copyspec.decoding.requests import Finish, Request
-from copyspec.decoding.stats import Stats
 from copyspec.retrievers import Hit
 
 from ..models import fill
 from .shown_documents import Documents
 
 if TYPE_CHECKING:
-    from copyspec import Engine
-    from copyspec.decoding.sequence import RewindableSequence
+    from copyspec import Chunk, Engine
     from copyspec.engine.call_options import CallOptions
     from copyspec.engine.jobs import Job
+    from copyspec.engine.rewindable import Assembly, RewindableSequence, Stats
 
 NO_DOCUMENT = Hit(-1, 0.0, "")
 """Stands for the document of a query for which nothing was found."""
@@ -61,25 +59,29 @@ class Strides:
         self.reuses_text = False  # draft what was taken back
         self.sources: Callable[[], Sequence[Hit]] = tuple
         self.tokens: list[int] = []
-        self.finish: Finish | None = None
         self.shown: list[tuple[int, Hit]] = []  # position and document of each stride
         self._hit = NO_DOCUMENT
         self._earlier: list[int] = []  # an output that may be right
         self._open: OrderedDict[int, RewindableSequence] = OrderedDict()
-        self._closed_stats = Stats()
+        self._closed_stats: list[Stats] = []
+        self._last: RewindableSequence | None = None  # what ends the output, where it has ended
 
     @property
     def position(self) -> int:
         """Output tokens so far."""
         return len(self.tokens)
 
+    def push(self, assembly: Assembly, tokens: Sequence[int], *, is_last: bool) -> Iterator[Chunk]:
+        """Chunks of the next certain tokens; `is_last`: they end the output, whose counters come with them."""
+        if not is_last or self._last is None:
+            return assembly.push(tokens)
+        stats = [*self._closed_stats, *(each.stats for each in self._open.values())]
+        return assembly.push(tokens, self._last.finish, stats)
+
     @property
-    def stats(self) -> Stats:
-        """Counters of all the model's calls."""
-        total = self._closed_stats
-        for context in self._open.values():
-            total += context.stats
-        return replace(total, num_output_tokens=len(self.tokens))
+    def is_finished(self) -> bool:
+        """Whether the output ends with its last token."""
+        return self._last is not None
 
     def query(self) -> str:
         """The last tokens of prompt and output, as text."""
@@ -111,17 +113,17 @@ class Strides:
         while len(context.output) < end and context.finish is None and not abandon():
             context.step()
         self.tokens = list(context.output[:end])
-        self.finish = context.finish if len(context.output) <= end else None
+        self._last = context if context.finish is not None and len(context.output) <= end else None
         if self.reuses_text and len(context.output) > end:
             self._earlier = list(context.output)
-        return self.finish is not None
+        return self.is_finished
 
     def back(self, position: int) -> None:
         """Takes back what came after `position`."""
         if self.reuses_text and self._earlier[: len(self.tokens)] != self.tokens:
             self._earlier = self.tokens
         self.tokens = self.tokens[:position]
-        self.finish = None
+        self._last = None
         while self.shown and self.shown[-1][0] >= position:
             self.shown.pop()
 
@@ -142,25 +144,26 @@ class Strides:
             while len(self._open) >= self.contexts:
                 self._leave(self._open.popitem(last=False)[1])
             hit = self._hit
-            context = self._open[hit.id] = self._engine.rewindable(lambda: self._request(hit), self._options)
+            context = self._open[hit.id] = self._engine.rewindable(lambda: self._job(hit), self._options)
         self._open.move_to_end(self._hit.id)
         return context
 
     def _leave(self, context: RewindableSequence) -> None:
-        self._closed_stats += context.stats
+        self._closed_stats.append(context.stats)
         context.close()
 
-    def _request(self, hit: Hit) -> Request:
+    def _job(self, hit: Hit) -> Job:
         documents = self._documents
         prompt = fill(self._layout.instruction, document=documents.shown(hit), prompt=self._prompt)
         others = [documents.copied(other) for other in self.sources() if other.id != hit.id] if self.copies else []
         jobs, _ = self._engine.jobs(prompt, None, self._options, earlier=others)
-        request = jobs[0].request
+        (job,) = jobs
         if not self.copies:
-            return replace(request, drafter=None)
+            job.request = replace(job.request, drafter=None)
+            return job
         starts_text = bool(self._engine.model.config.is_encoder_decoder)
-        documents.lead = self._engine.codec.lead(request.prompt, starts_text=starts_text)
-        return request
+        documents.lead = self._engine.codec.lead(job.request.prompt, starts_text=starts_text)
+        return job
 
     def _expected(self) -> list[int]:
         """What was written here under another document."""

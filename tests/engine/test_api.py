@@ -370,7 +370,7 @@ def test_the_default_length_grows_with_the_text_being_edited() -> None:
     jobs, _ = tiny.jobs("a", None, check_options({}))
     assert jobs[0].request.max_new_tokens == 256  # the context's end
     tokenizer = sentencepiece_like()
-    from copyspec.engine.jobs import Inputs, JobMaker
+    from copyspec.engine.jobs import JobMaker
     from copyspec.text.codec import Codec
     from copyspec.text.prompts import Prompt
     from copyspec.text.references import Reference
@@ -385,7 +385,7 @@ def test_the_default_length_grows_with_the_text_being_edited() -> None:
     maker = JobMaker(Endless(), Codec(tokenizer), GenerationConfig, None)  # type: ignore[arg-type]
     for length, limit in ((100, 512), (300, 600)):
         edit = Reference("edit_source", None, ids=[5] * length)
-        (job,) = maker.make([Inputs(Prompt(ids=[5]), edit, [])], check_options({}))
+        (job,) = maker.make([Prompt(ids=[5], edit=edit)], check_options({}))
         assert job.request.max_new_tokens == limit
 
 

@@ -54,9 +54,9 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     seen: list[object] = []
     load = registry.load_engine
 
-    def counted(choice: loading.ModelChoice) -> copyspec.Engine:
+    def counted(choice: loading.ModelChoice, *others: Any) -> copyspec.Engine:
         seen.append(choice.model)
-        return load(choice)
+        return load(choice, *others)
 
     monkeypatch.setattr(registry, "load_engine", counted)
     return seen
@@ -143,16 +143,26 @@ def test_unload_takes_paths_and_names_what_is_loaded(folders: list[Path], loads:
     copyspec.unload()
 
 
+def test_a_draft_model_is_loaded_once_and_counted(folders: list[Path], loads: list[object]) -> None:
+    copyspec.unload()
+    loads.clear()
+    for dtype in ("float32", "auto"):
+        copyspec.generate("the", model=folders[0], dtype=dtype, draft_model=folders[1], max_new_tokens=4)
+    assert loads == [str(folders[0]), str(folders[1]), str(folders[0])]
+    assert len(_STATE.registry.names()) == _STATE.registry.max_loaded == 2
+    copyspec.unload()
+
+
 def test_a_loaded_model_answers_while_another_loads(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     copyspec.load(folders[0])
     load, loading_now, go_on = registry.load_engine, threading.Event(), threading.Event()
     count: list[object] = []
 
-    def slow(choice: loading.ModelChoice) -> copyspec.Engine:
+    def slow(choice: loading.ModelChoice, *others: Any) -> copyspec.Engine:
         count.append(choice.model)
         loading_now.set()
         go_on.wait(10)
-        return load(choice)
+        return load(choice, *others)
 
     monkeypatch.setattr(registry, "load_engine", slow)
     threads = [threading.Thread(target=copyspec.load, args=(folders[1],)) for _ in range(2)]

@@ -191,4 +191,4 @@ def test_the_walk_descends_emits_once_and_ends_where_told() -> None:
 )
 def test_bad_options_are_named(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        SamplingOptions(**options).verify()  # type: ignore[arg-type]
+        SamplingOptions(**options)  # type: ignore[arg-type]

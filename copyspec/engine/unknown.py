@@ -1,0 +1,42 @@
+"""Names that are no option: errors that say which one was meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+
+# Names from other libraries, and what says the same here.
+ELSEWHERE = {
+    "do_sample": "temperature (0, the default, is greedy)",
+    "num_beams": "nothing: outputs are greedy or sampled, beam search is not offered",
+    "max_length": "max_new_tokens",
+    "max_completion_tokens": "max_new_tokens",
+    "num_return_sequences": "n",
+    "stop_strings": "stop",
+    "stop_sequences": "stop",
+    "eos_token_id": "stop_token_ids",
+    "include_stop_str_in_output": "include_stop",
+    "streamer": "stream=True",
+    "documents": "references",
+    "datastore_path": "datastore",
+    "prompt_lookup_num_tokens": "max_draft_nodes",
+    "num_speculative_tokens": "max_draft_nodes",
+    "assistant_model": "draft_model",
+    "num_threads": "threads",
+    "max_time": "timeout, which raises",
+    "assistant_early_exit": 'draft_model="layers:2"',
+    "speculative_model": "draft_model",
+}
+
+
+def reject_unknown(given: Mapping[str, object], known: Iterable[str]) -> None:
+    """Raises TypeError for the first name in `given` that is no option, with the one that was meant."""
+    names = sorted(known)
+    for name in given:
+        if name in names:
+            continue
+        if name in ELSEWHERE:
+            raise TypeError(f"unknown option {name!r}; here it is {ELSEWHERE[name]}")
+        close = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"options are {', '.join(names)}"
+        raise TypeError(f"unknown option {name!r}; {hint}")

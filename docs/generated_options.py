@@ -1,0 +1,81 @@
+"""The options of `generate`, read from where they are written: as a TypedDict for type checkers, and as a table."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "copyspec" / "engine" / "call_options.py"
+
+HEADER = '''"""What one call may be given besides prompt and references, by name, for type checkers.
+
+Generated from call_options.py by `python -m docs.update`: options are written there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+from copyspec.engine.datastores import TokenStore
+from copyspec.engine.output_cache import OutputCache
+
+if TYPE_CHECKING:
+    from transformers import LogitsProcessor, StoppingCriteria
+
+    from copyspec.drafters.own import DrafterFactory
+    from copyspec.engine.draft_models import DraftChoice
+
+    DrafterName = Literal["auto", "copy", "model", "none"]
+
+
+class GenerateOptions(TypedDict, total=False):
+    """Keyword options of `generate` and its relatives. Anything else is an error."""
+
+'''
+
+
+@dataclass(frozen=True)
+class Option:
+    """One field of `CallOptions`, as its source has it."""
+
+    name: str
+    annotation: str
+    doc: str
+
+
+def options() -> list[Option]:
+    """Every option, in the order of the source."""
+    tree = ast.parse(SOURCE.read_text(encoding="utf-8"))
+    found = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "CallOptions")
+    result = []
+    for node, following in zip(found.body, found.body[1:], strict=False):
+        if not isinstance(node, ast.AnnAssign) or "init=False" in ast.unparse(node):
+            continue
+        assert isinstance(node.target, ast.Name)
+        assert isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant), node.target.id
+        result.append(Option(node.target.id, ast.unparse(node.annotation), str(following.value.value)))
+    return result
+
+
+def keywords() -> str:
+    """The module `copyspec.engine.keywords`. None may be given for every option: it stands for the default."""
+    lines = []
+    for each in options():
+        annotation = each.annotation.replace("'", '"')
+        annotation += "" if "None" in annotation else " | None"
+        doc = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", each.doc)
+        lines += [f"    {each.name}: {annotation}", f'    """{doc}"""']
+    return HEADER + "\n".join(lines) + "\n"
+
+
+def table() -> str:
+    """The rows of docs/api.md."""
+    rows = ["| option | meaning |", "|---|---|"]
+    for each in options():
+        doc = " ".join(each.doc.split()).replace("|", "\\|")
+        rows.append(f"| `{each.name}` | {doc} |")
+    return "\n".join(rows)
