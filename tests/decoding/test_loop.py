@@ -243,7 +243,7 @@ def test_accepted_tokens_save_calls_and_are_counted() -> None:
     assert outcome.tokens == script
     assert stats.num_calls == stats.num_drafts == 5
     assert stats.num_output_tokens == 40 and stats.num_accepted_tokens == 35
-    assert stats.num_accepted_tokens_per_pos == [5] * 7
+    assert stats.num_accepted_tokens_per_pos == (5,) * 7
     assert stats.num_accepted_tokens_per_source == {"edit": 35} == stats.num_draft_tokens_per_source
     # The target's own token continues the copy: it has its origin too.
     assert [origin.offset for origin in outcome.origins] == list(range(40))

@@ -131,14 +131,14 @@ def test_the_follower_drafts_until_it_was_wrong() -> None:
 
 def test_counters_add_up() -> None:
     first = Stats(
-        num_calls=2, num_accepted_tokens_per_pos=[1], num_draft_tokens_per_source={"prompt": 3}, draft_seconds=0.5
+        num_calls=2, num_accepted_tokens_per_pos=(1,), num_draft_tokens_per_source={"prompt": 3}, draft_seconds=0.5
     )
     second = Stats(
-        num_calls=1, num_accepted_tokens_per_pos=[2, 2], num_draft_tokens_per_source={"edit": 1, "prompt": 1}
+        num_calls=1, num_accepted_tokens_per_pos=(2, 2), num_draft_tokens_per_source={"edit": 1, "prompt": 1}
     )
     assert first + second == Stats(
         num_calls=3,
-        num_accepted_tokens_per_pos=[3, 2],
+        num_accepted_tokens_per_pos=(3, 2),
         num_draft_tokens_per_source={"prompt": 4, "edit": 1},
         draft_seconds=0.5,
     )
