@@ -26,6 +26,9 @@ def generate(
     file: Annotated[Path | None, typer.Option("--file", "-f", help="Read the prompt from a file.")] = None,
     system: Annotated[str | None, typer.Option(help="A system message; the prompt becomes a chat.")] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Put the prompt through the chat template.")] = False,
+    rendered: Annotated[
+        bool, typer.Option("--rendered", help="A chat template made the prompt: control tokens count as such.")
+    ] = False,
     reference: Annotated[
         list[str] | None,
         typer.Option("--reference", "-r", help="Text to copy from; the model is not shown it.", rich_help_panel=_TEXTS),
@@ -125,6 +128,7 @@ def generate(
         "dtype": dtype,
         "system": system,
         "chat": True if chat else "auto",
+        "rendered": rendered,
         "edit_source": read(edit_file, "--edit-file") if edit_file is not None else edit,
         "max_new_tokens": max_new_tokens,
         "temperature": temperature,

@@ -86,6 +86,9 @@ class CallOptions:
     """A system message; a str prompt becomes the user's message of a chat."""
     chat: bool | Literal["auto"] = "auto"
     """True wraps a str prompt as a chat; "auto", the default, never does without `system`."""
+    rendered: bool = False
+    """True: a str prompt is what a chat template made of a chat (`apply_chat_template(..., tokenize=False)`): its
+    control tokens are control tokens, and nothing is put around it."""
     n: int = 1
     """Samples per prompt (`Result.samples`); above 1 it needs a temperature."""
     drafter: DrafterName | DrafterFactory | Sequence[DrafterName | DrafterFactory] = "auto"
@@ -139,7 +142,7 @@ class CallOptions:
     datastores: tuple[TokenStore, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        for name in ("include_stop", "ignore_eos", "lossy"):
+        for name in ("include_stop", "ignore_eos", "rendered", "lossy"):
             check_flag(name, getattr(self, name))
         for name in ("n", "batch_size"):
             check_count(name, getattr(self, name))
@@ -170,6 +173,10 @@ class CallOptions:
         check_type(chat == "auto" or isinstance(chat, bool), "chat", chat, "'auto', True or False")
         if system is not None and chat is False:
             raise ValueError("system= makes the prompt a chat; leave out chat=False, or write it into the prompt")
+        if self.rendered and (system is not None or chat is True):
+            raise ValueError(
+                "rendered=True says that the prompt went through a chat template: leave out system= and chat=True"
+            )
 
     def _stops(self) -> dict[str, object]:
         stop, names = self.stop, ("max_new_tokens", "max_tokens")

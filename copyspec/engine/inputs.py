@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -22,6 +23,8 @@ from copyspec.text.references import (
 if TYPE_CHECKING:
     from copyspec.engine.call_options import CallOptions
     from copyspec.targets.base import Target
+
+logger = logging.getLogger(__name__)
 
 UNKNOWN = -1
 """Stands in a source for a token that the model does not have. No match and no copy crosses it (`CopyContext`)."""
@@ -110,9 +113,15 @@ class InputEncoder:
             if options.system is not None:
                 raise ChatError(f"system={options.system!r} needs a str or a chat; prompt {index} is token ids")
             return Encoded(prompt.ids)
+        if prompt.chat is not None and options.rendered:
+            raise ChatError(f"prompt {index} is a chat, but rendered=True is for a str that a chat template made")
         if prompt.chat is None and options.system is None and options.chat is not True:
             assert prompt.text is not None
-            encoded = self._codec.encode(prompt.text, wrap=True)
+            if options.rendered:
+                encoded = self._codec.encode_rendered(prompt.text)
+            else:
+                self._warn_control(index, prompt.text)
+                encoded = self._codec.encode(prompt.text, wrap=True)
             if not encoded.ids:
                 raise ValueError(f"prompt {index} has no tokens: {prompt.text!r}; the model needs at least one")
             return encoded
@@ -120,3 +129,13 @@ class InputEncoder:
             raise ChatError(f"prompt {index} is a chat, but chat=False is given; leave it out, or give a str")
         messages: list[Message] = prompt.chat or [{"role": "user", "content": prompt.text}]
         return self._codec.encode_chat(with_system(messages, options.system))
+
+    def _warn_control(self, index: int, text: str) -> None:
+        control = self._codec.control_token(text)
+        if control is not None and self._codec.first_time(control):
+            logger.warning(
+                "prompt %d holds %r, a control token of the tokenizer, and is read as plain text: rendered=True takes "
+                "what a chat template made as it is; a chat ([{'role': 'user', 'content': ...}]) needs no rendering",
+                index,
+                control,
+            )

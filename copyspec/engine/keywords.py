@@ -62,6 +62,9 @@ class GenerateOptions(TypedDict, total=False):
     """A system message; a str prompt becomes the user's message of a chat."""
     chat: bool | Literal["auto"] | None
     """True wraps a str prompt as a chat; "auto", the default, never does without `system`."""
+    rendered: bool | None
+    """True: a str prompt is what a chat template made of a chat (`apply_chat_template(..., tokenize=False)`): its
+    control tokens are control tokens, and nothing is put around it."""
     n: int | None
     """Samples per prompt (`Result.samples`); above 1 it needs a temperature."""
     drafter: DrafterName | DrafterFactory | Sequence[DrafterName | DrafterFactory] | None

@@ -53,6 +53,7 @@ class Codec:
         self._control = _any_of(text for text in special | in_template if len(text) > 1)
         strips = {token.content for token in added.values() if token.lstrip or token.rstrip or token.single_word}
         self._separators = sorted(special - strips, key=len, reverse=True)
+        self._told_of: set[str] = set()
         self._strings = {token.content: i for i, token in added.items() if token.special}
         self.special_ids = frozenset(tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
         """Ids of control tokens, and of the one for what the vocabulary lacks."""
@@ -97,6 +98,21 @@ class Codec:
 
         text = render(self.tokenizer, map_texts(messages, guard), tools)
         return Encoded(self._encode_pieces(text.split(mark), wrap=False).ids)
+
+    def encode_rendered(self, text: str) -> Encoded:
+        """`text` as the tokenizer reads it, control tokens and all, with nothing put around it."""
+        return self._encode_whole(text, wrap=False)
+
+    def control_token(self, text: str) -> str | None:
+        """The first control token whose string `text` holds."""
+        found = self._control.search(text) if self._control is not None else None
+        return found[0] if found is not None else None
+
+    def first_time(self, control: str) -> bool:
+        """Whether nobody has asked this before: what is told of a control token is told once."""
+        size = len(self._told_of)
+        self._told_of.add(control)
+        return len(self._told_of) > size
 
     def lead(self, prompt: Sequence[int], *, starts_text: bool) -> Lead:
         """What stands between a prompt and its output, as far as the output's tokens depend on it.

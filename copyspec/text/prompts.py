@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 from copyspec.checks import check_ids, encodable, is_ids, plain_list, shown
 from copyspec.text.chat import Message, check_chat
 from copyspec.text.references import Reference
 
-OnePrompt: TypeAlias = "str | Sequence[int] | Sequence[Message]"
-"""Text, token ids or a chat."""
+OnePrompt: TypeAlias = "str | Sequence[int] | Sequence[Message] | Mapping[str, object]"
+"""Text, token ids, a chat, or what a tokenizer makes of one text."""
 ManyPrompts: TypeAlias = "list[str] | tuple[str, ...] | Sequence[Sequence[int]] | Sequence[Sequence[Message]]"
 
 ACCEPTED = "a str, a chat ([{'role': 'user', 'content': ...}]), a list of token ids, or a list of those"
@@ -33,17 +33,20 @@ def parse_prompts(prompt: object) -> tuple[list[Prompt], bool]:
 
     Raises TypeError or ValueError that names what was given and what a prompt may be.
     """
-    prompt = plain_list(prompt)
+    prompt = _unpadded(prompt, "prompt") if _is_encoding(prompt) else plain_list(prompt)
     if not isinstance(prompt, (list, tuple)):
         return [_parse_one(prompt, "prompt")], True
     if not prompt:
         raise ValueError(f"prompt is an empty list; give {ACCEPTED}")
-    if is_ids(prompt) or any(isinstance(item, Mapping) for item in prompt):
+    if is_ids(prompt) or any(isinstance(item, Mapping) and not _is_encoding(item) for item in prompt):
         return [_parse_one(prompt, "prompt")], True
     return [_parse_one(item, f"prompt[{i}]") for i, item in enumerate(prompt)], False
 
 
 def _parse_one(prompt: object, where: str) -> Prompt:
+    if _is_encoding(prompt):
+        rows = _unpadded(prompt, where)
+        prompt = rows[0] if isinstance(rows, list) and len(rows) == 1 and isinstance(rows[0], (list, tuple)) else rows
     prompt = plain_list(prompt)
     if isinstance(prompt, str):
         if not prompt:
@@ -59,3 +62,29 @@ def _parse_one(prompt: object, where: str) -> Prompt:
         if any(isinstance(item, Mapping) for item in prompt):
             return Prompt(chat=check_chat(prompt, where))
     raise TypeError(f"{where} must be {ACCEPTED}; got {shown(prompt)}")
+
+
+def _is_encoding(value: object) -> TypeGuard[Mapping[str, object]]:
+    """What calling a tokenizer gives: a BatchEncoding, or a dict of its tensors."""
+    return isinstance(value, Mapping) and "input_ids" in value
+
+
+def _unpadded(encoding: Mapping[str, object], where: str) -> object:
+    """The token ids of an encoding, a list of them or one list per row, without padding on either side."""
+    ids, mask = plain_list(encoding["input_ids"]), plain_list(encoding.get("attention_mask"))
+    if mask is None or not isinstance(ids, (list, tuple)):
+        return ids
+    if is_ids(ids):
+        return _seen(ids, mask, where)
+    if not isinstance(mask, (list, tuple)) or len(mask) != len(ids):
+        raise ValueError(f"{where}: input_ids has {len(ids)} rows, and attention_mask has another number of them")
+    return [_seen(plain_list(row), plain_list(seen), where) for row, seen in zip(ids, mask, strict=True)]
+
+
+def _seen(ids: object, mask: object, where: str) -> list[object]:
+    if not isinstance(ids, (list, tuple)) or not isinstance(mask, (list, tuple)) or len(ids) != len(mask):
+        raise ValueError(f"{where}: input_ids and attention_mask differ in shape")
+    seen = [i for i, each in enumerate(mask) if each]
+    if seen and seen[-1] - seen[0] + 1 != len(seen):
+        raise ValueError(f"{where}: attention_mask hides tokens between others; it may hide padding on either side")
+    return [ids[i] for i in seen]

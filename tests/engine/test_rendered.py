@@ -1,0 +1,66 @@
+"""Prompts that went through a chat template or a tokenizer already."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+from transformers import BatchEncoding
+
+import copyspec
+from tests.helpers.texts import byte_level, llama
+
+CHAT = [{"role": "user", "content": "the cat sat on the mat"}]
+
+
+@pytest.fixture(scope="module")
+def tiny() -> copyspec.Engine:
+    return copyspec.Engine(llama(len(byte_level())), byte_level())
+
+
+def test_a_rendered_prompt_is_what_the_chat_is(tiny: copyspec.Engine, caplog: pytest.LogCaptureFixture) -> None:
+    text = tiny.tokenizer.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=True)
+    as_chat = tiny.generate(CHAT, max_new_tokens=8)
+    with caplog.at_level(logging.WARNING, "copyspec"):
+        assert tiny.generate(text, rendered=True, max_new_tokens=8).token_ids == as_chat.token_ids
+        assert not caplog.records
+        plain = tiny.generate(text, max_new_tokens=8)
+        tiny.generate([text, text], max_new_tokens=2)
+    assert plain.prompt_tokens > as_chat.prompt_tokens
+    (record,) = caplog.records
+    assert "a control token of the tokenizer, and is read as plain text: rendered=True" in record.getMessage()
+
+
+@pytest.mark.parametrize("options", [{"chat": True}, {"system": "Be kind."}])
+def test_rendered_goes_with_no_chat(tiny: copyspec.Engine, options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="rendered=True says that the prompt went through a chat template"):
+        tiny.generate("a", rendered=True, **options)
+    with pytest.raises(ValueError, match="prompt 0 is a chat, but rendered=True"):
+        tiny.generate(CHAT, rendered=True)
+
+
+def test_encodings_are_prompts_without_their_padding(tiny: copyspec.Engine) -> None:
+    texts = ["the cat sat", "the sea and the school and the sea"]
+    wanted = [tiny.generate(text, max_new_tokens=8) for text in texts]
+    one = tiny.tokenizer(texts[0])
+    assert tiny.generate(one, max_new_tokens=8).token_ids == wanted[0].token_ids
+    for side in ("left", "right"):
+        both = tiny.tokenizer(texts, return_tensors="pt", padding=True, padding_side=side)
+        for given in (both, dict(both), BatchEncoding({name: value.tolist() for name, value in both.items()})):
+            results = tiny.generate(given, max_new_tokens=8)  # type: ignore[call-overload]
+            assert [result.token_ids for result in results] == [result.token_ids for result in wanted]
+            assert [result.prompt_tokens for result in results] == [result.prompt_tokens for result in wanted]
+    mixed = tiny.generate([texts[0], {"input_ids": both["input_ids"][1][:7]}], max_new_tokens=2)  # type: ignore[call-overload]
+    assert mixed[1].prompt_tokens == 7
+
+
+def test_masks_that_hide_more_than_padding(tiny: copyspec.Engine) -> None:
+    ids = torch.tensor([[5, 6, 7]])
+    with pytest.raises(ValueError, match="attention_mask hides tokens between others"):
+        tiny.generate({"input_ids": ids, "attention_mask": torch.tensor([[1, 0, 1]])})
+    with pytest.raises(ValueError, match="input_ids and attention_mask differ in shape"):
+        tiny.generate({"input_ids": ids, "attention_mask": torch.ones(1, 2)})
+    with pytest.raises(ValueError, match="attention_mask has another number of them"):
+        tiny.generate({"input_ids": ids, "attention_mask": torch.ones(2, 3)})
