@@ -40,7 +40,8 @@ class Batch:
         longest = max([len(row.chain) for row in rows])
         is_first = longest > 1 or rows[0].meter.passes == 0
         started = clock()
-        trees, allowed = self._propose(is_first=is_first)
+        drafting = self._target.supports_drafts and any([row.drafts for row in rows])
+        trees, allowed = self._propose(is_first=is_first) if drafting else ([EMPTY] * len(rows), 0)
         proposed = clock()
         with torch.inference_mode():
             logits = session.score([row.chain for row in rows], trees)
@@ -62,14 +63,19 @@ class Batch:
         else:
             times.target += seconds
             self._costs.observe(len(rows), nodes, seconds)
+        if not drafting:
+            return [row.report() for row in rows]
         cost = PassCost.of(self._costs, trees, allowed, is_first=is_first)
-        return [row.report(tree, path, cost) for row, tree, path in zip(rows, trees, paths, strict=True)]
+        for row, tree, path in zip(rows, trees, paths, strict=True):
+            row.meter.count(tree, path, cost, row.request.eos_token_ids)
+        return [row.report() for row in rows]
 
     def drop_finished(self) -> None:
         """Rows that have ended leave; the session is closed behind the last one."""
-        places = going([row.finish is None for row in self.rows])
-        if len(places) == len(self.rows):
+        goes_on = [row.finish is None for row in self.rows]
+        if all(goes_on):
             return
+        places = going(goes_on)
         self.rows = [self.rows[place] for place in places]
         if not self.rows:
             self.close()
@@ -114,8 +120,6 @@ class Batch:
     def _propose(self, *, is_first: bool) -> tuple[list[DraftTree], int]:
         """A tree per row, as large as the cost of a pass makes worth while, and how large they might have been."""
         rows, draft, target = self.rows, self._draft, self._target
-        if not target.supports_drafts:
-            return [EMPTY] * len(rows), 0
         budget = self._costs.budget(len(rows), draft.max_nodes, adaptive=draft.adaptive, is_first=is_first)
         if target.supports_trees:
             return fit([row.meter.controller for row in rows], [row.propose(budget) for row in rows], budget)

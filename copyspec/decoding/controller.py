@@ -77,11 +77,14 @@ class DraftController:
 
     def believed(self, tree: DraftTree) -> list[float]:
         """What each node's score is worth by the record. [m]"""
-        trust = 1.0 if self.is_probe else self.trust
+        trust, scores = 1.0 if self.is_probe else self.trust, tree.scores
         worth: list[float] = []
-        for parent, score in zip(tree.parents, tree.scores, strict=True):
-            above, said = (1.0, 1.0) if parent == ROOT else (worth[parent], tree.scores[parent])
-            worth.append(above * trust * min(1.0, score / said) if said > 0.0 else 0.0)
+        for parent, score in zip(tree.parents, scores, strict=True):
+            if parent == ROOT:
+                worth.append(trust * (score if score < 1.0 else 1.0))
+                continue
+            said = scores[parent]
+            worth.append(worth[parent] * trust * (score / said if score < said else 1.0) if said > 0.0 else 0.0)
         return worth
 
     def observe(self, proposed: DraftTree, drafted: DraftTree, path: Sequence[int], cost: float, look: float) -> None:
@@ -121,12 +124,12 @@ class DraftController:
         for parent, score in zip(tree.parents, tree.scores, strict=True):
             if parent in said:
                 said[parent] += score
-        taken = set(path)
-        for node, total in said.items():
+        # All nodes of the path but the last have a child on it.
+        for depth, (node, total) in enumerate(said.items()):
             if total > 0.0:
                 above = 1.0 if node == ROOT else tree.scores[node]
                 self._said = _TRIALS * self._said + min(1.0, total / above if above > 0.0 else 1.0)
-                self._right = _TRIALS * self._right + any(tree.parents[child] == node for child in taken)
+                self._right = _TRIALS * self._right + (depth < len(path))
 
 
 def fit(
@@ -150,7 +153,8 @@ def fit(
             continue
         worth = controller.believed(tree)
         most = PROBE_NODES if controller.is_probe and controller.trust < 1.0 else len(tree)
-        orders.append(sorted(range(len(tree)), key=lambda node: (-worth[node], node))[:most])
+        # The likeliest first, equal ones as stored.
+        orders.append(sorted(range(len(tree)), key=[-each for each in worth].__getitem__)[:most])
         for place, node in enumerate(orders[-1], start=1):
             gains[place] += worth[node]
         allowed += controller.allowance

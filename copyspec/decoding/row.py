@@ -10,7 +10,7 @@ import torch
 
 from copyspec.budget import Budget, CostModel
 from copyspec.decoding.departures import Departures
-from copyspec.decoding.meter import Meter, PassCost
+from copyspec.decoding.meter import Meter
 from copyspec.decoding.requests import CANCELLED, Finish, Request, StepOutput
 from copyspec.drafters.base import Drafter, ScoredDraft, observes
 from copyspec.sources import OUTPUT
@@ -58,8 +58,8 @@ class Row:
         self._drafter: Drafter | None = None
         self._drafter = self._try(request.drafter) if request.drafter is not None else None
         self.observes = callable(getattr(self._drafter, "observe", None))
-        self.may_draft = True
-        """False: the drafter is known to have nothing to say, and is not asked."""
+        self.drafts = self._drafter is not None
+        """False: there is no drafter, or it is known to have nothing to say, and is not asked."""
         self._clock = (costs := costs or CostModel()).clock
         self.meter = Meter(costs, request.sources, adaptive=adaptive and self._drafter is not None)
 
@@ -68,7 +68,7 @@ class Row:
         drafter = self._drafter
         # The last token of the output comes from the target: drafts beyond it are wasted, and may have no position.
         room = self._limit - len(self.output) - 1
-        if drafter is None or not self.may_draft or budget.max_nodes == 0 or room <= 0 or not self.meter.wants_draft():
+        if drafter is None or not self.drafts or budget.max_nodes == 0 or room <= 0 or not self.meter.wants_draft():
             return EMPTY
         started = self._clock()
         tree = self._try(partial(self._draft, drafter, budget)) or EMPTY
@@ -100,10 +100,8 @@ class Row:
             self._try(partial(self._drafter.accept, self.output[before:]))
         return path
 
-    def report(self, tree: DraftTree, path: Sequence[int], cost: PassCost) -> StepOutput:
-        """What the step added, of which `verify` accepted `path`; counts it."""
-        if len(tree) or self._drafter is not None:
-            self.meter.count(tree, path, cost, self.request.eos_token_ids)
+    def report(self) -> StepOutput:
+        """What the step added."""
         since, self._reported = self._reported, len(self.output)
         step = StepOutput(self.index, self.output[since:], self._origins[since:], self.finish)
         if self._keep_margins:
@@ -203,7 +201,7 @@ class Row:
             return call()
         except Exception as error:
             owner.fail(error)
-            self._drafter = None
+            self._drafter, self.drafts = None, False
             return None
 
     def _check(self, token: int) -> Finish | None:

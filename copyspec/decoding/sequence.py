@@ -95,7 +95,7 @@ class RewindableSequence:
         if row is None or row.finish is not None:
             raise RuntimeError("step() goes on from an output that has not ended: call go_to() first")
         # A drafter that has nothing to say is not asked, and nothing is booked: that is no part of plain decoding.
-        row.may_draft = self._expects or self._drafts_alone
+        row.drafts = self._expects or self._drafts_alone
         self._passes.run(partial(self._step, row))
 
     def _step(self, row: Row) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Literal, NoReturn, overload
 
 from copyspec.budget import CostModel
@@ -224,8 +225,9 @@ class Engine:
         self._check_loaded()
         passes = self._passes(options)
         steps = decode(self._target, requests, settings, self._costs)
+        advance = partial(next, steps, None)
         try:
-            while (outputs := passes.run(lambda: next(steps, None))) is not None:
+            while (outputs := passes.run(advance)) is not None:
                 yield outputs
         finally:
             self._pass_lock.run(steps.close)

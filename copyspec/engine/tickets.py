@@ -91,10 +91,13 @@ class Ticket:
         return self.waiting.popleft()
 
     def put(self, outputs: list[StepOutput]) -> None:
-        self._running -= sum(output.finish is not None for output in outputs)
+        """What a step brought."""
+        for output in outputs:
+            self._running -= output.finish is not None
         if not self.is_cancelled:
             self._outputs.append(outputs)
-            self._wake()
+            if self._loop is not None:
+                self._wake()
 
     def fail(self, error: BaseException) -> None:
         """Ends all its rows with an error, which its caller gets."""
@@ -133,10 +136,6 @@ class Lane:
         self._only: Ticket | None = None
 
     @property
-    def is_driven(self) -> bool:
-        return self.driver is not None
-
-    @property
     def running(self) -> int:
         """Rows."""
         return len(self._rows)
@@ -144,14 +143,16 @@ class Lane:
     @property
     def needs_worker(self) -> bool:
         """Whether there is work that no caller does itself."""
-        if self.is_driven or not any(ticket.is_active for ticket in self.tickets):
+        if self.driver is not None or not any(ticket.is_active for ticket in self.tickets):
             return False
         live = [ticket for ticket in self.tickets if not ticket.is_cancelled]
         return len(live) > 1 or live[0].arrived is not None
 
     def belongs_to(self, ticket: Ticket) -> bool:
         """Whether a caller is alone in the lane."""
-        return ticket.arrived is None and all(each is ticket or each.is_cancelled for each in self.tickets)
+        if ticket.arrived is not None:
+            return False
+        return len(self.tickets) <= 1 or all(each is ticket or each.is_cancelled for each in self.tickets)
 
     def step(self, only: Ticket | None) -> list[StepOutput]:
         """One step of the batch, which `only` this caller's requests may join; None: those of all."""
@@ -169,7 +170,8 @@ class Lane:
             if output.finish is not None:
                 ended = True
                 del self._rows[output.row]
-            parts.setdefault(ticket, []).append(output if output.row == index else replace(output, row=index))
+            output.row = index
+            parts.setdefault(ticket, []).append(output)
         for ticket, part in parts.items():
             ticket.put(part)
         if ended:
@@ -193,7 +195,7 @@ class Lane:
 
     def abandoned(self) -> Generator[list[StepOutput], None, None] | None:
         """The batch's steps, to be closed, where nobody waits for it any more."""
-        if self.is_driven or any(not ticket.is_cancelled for ticket in self.tickets):
+        if self.driver is not None or not all([ticket.is_cancelled for ticket in self.tickets]):
             return None
         steps, self._steps = self._steps, None
         for ticket, _ in self._rows.values():
