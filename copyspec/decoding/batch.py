@@ -52,7 +52,7 @@ class Batch:
         # What a row that has ended accepted last need not be moved to its place in the cache.
         session.keep([path if row.finish is None else () for row, path in zip(rows, paths, strict=True)])
         committed = clock()
-        times, nodes, seconds = self._times, max(map(len, trees)), scored - proposed
+        times, nodes, seconds = self._times, max([len(tree.tokens) for tree in trees]), scored - proposed
         times.passes += 1
         times.draft += proposed - started
         times.verify += verified - scored
@@ -115,7 +115,7 @@ class Batch:
     def _take(self, rows: list[Row]) -> None:
         self.rows = rows
         for row in rows:
-            row.meter.times, row.meter.before = self._times, self._times.copy()
+            row.meter.times, row.meter.before = self._times, replace(self._times)
 
     def _propose(self, *, is_first: bool) -> tuple[list[DraftTree], int]:
         """A tree per row, as large as the cost of a pass makes worth while, and how large they might have been."""

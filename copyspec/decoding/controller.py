@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil
+from operator import add
 from typing import TYPE_CHECKING
 
 from copyspec.tree import EMPTY, ROOT, DraftTree
@@ -140,23 +141,24 @@ def fit(
     All rows wait for the widest tree: the width is the one that gives the most expected tokens of all rows per time,
     among those that lose no more than the drafting rows are allowed to if all drafts are wrong.
     """
-    widest = max(map(len, trees))
+    sizes = [len(tree.tokens) for tree in trees]
+    widest = max(sizes)
     if not budget.costs or not widest:
         return list(trees), budget.max_nodes
     rows = len(trees)
     orders: list[list[int]] = []
     gains = [0.0] * (widest + 1)  # expected tokens of the n-th node of every row
     allowed = 0.0
-    for controller, tree in zip(controllers, trees, strict=True):
-        if controller is None or not len(tree):
+    for controller, tree, size in zip(controllers, trees, sizes, strict=True):
+        if controller is None or not size:
             orders.append([])
             continue
         worth = controller.believed(tree)
-        most = PROBE_NODES if controller.is_probe and controller.trust < 1.0 else len(tree)
+        most = PROBE_NODES if controller.is_probe and controller.trust < 1.0 else size
         # The likeliest first, equal ones as stored.
-        orders.append(sorted(range(len(tree)), key=[-each for each in worth].__getitem__)[:most])
-        for place, node in enumerate(orders[-1], start=1):
-            gains[place] += worth[node]
+        order = sorted(range(size), key=worth.__getitem__, reverse=True)[:most]
+        orders.append(order)
+        gains[1 : 1 + len(order)] = map(add, gains[1:], map(worth.__getitem__, order))
         allowed += controller.allowance
     limit = budget.max_nodes
     while limit and rows * (budget.costs[limit] - 1.0) > allowed:
@@ -169,7 +171,7 @@ def fit(
     if not width:
         return [EMPTY] * rows, limit
     fitted = [
-        tree if len(tree) <= min(width, len(order)) else tree.only(order[:width])
-        for tree, order in zip(trees, orders, strict=True)
+        tree if size <= width and size <= len(order) else tree.only(order[:width])
+        for tree, size, order in zip(trees, sizes, orders, strict=True)
     ]
     return fitted, limit

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 from copyspec.budget import CostModel
 from copyspec.decoding.controller import DraftController
@@ -25,10 +25,14 @@ class PassTimes:
 
     def since(self, before: PassTimes) -> PassTimes:
         """What was added after `before`."""
-        return PassTimes(*(now - then for now, then in zip(astuple(self), astuple(before), strict=True)))
-
-    def copy(self) -> PassTimes:
-        return PassTimes(*astuple(self))
+        return PassTimes(
+            self.passes - before.passes,
+            self.prefill - before.prefill,
+            self.draft - before.draft,
+            self.target - before.target,
+            self.verify - before.verify,
+            self.other - before.other,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,7 @@ class PassCost:
 
     @classmethod
     def of(cls, costs: CostModel, trees: Sequence[DraftTree], allowed_nodes: int, *, is_first: bool) -> PassCost:
-        rows, sizes = len(trees), list(map(len, trees))
+        rows, sizes = len(trees), [len(tree.tokens) for tree in trees]
         width, total = max(sizes), sum(sizes)
         extra = rows * (costs.costs(rows, width, is_first=is_first)[width] - 1.0) / total if total else 0.0
         return cls(rows, costs.seconds(rows), extra, allowed_nodes)
@@ -84,26 +88,27 @@ class Meter:
 
     def count(self, tree: DraftTree, path: Sequence[int], cost: PassCost, eos: frozenset[int]) -> None:
         """A pass carried `tree`, of which `path` was accepted."""
-        self._last = cost
-        if len(tree):
+        self._last, size = cost, len(tree.tokens)
+        if size:
             accepted = len(path)
-            self._accepted.extend([0] * (accepted + 1 - len(self._accepted)))
+            if accepted >= len(self._accepted):
+                self._accepted += [0] * (accepted + 1 - len(self._accepted))
             self._accepted[accepted] += 1
-            self._drafted += len(tree)
-            self._count_sources(0, tree, range(len(tree)), eos)
+            self._drafted += size
+            self._count_sources(0, tree, range(size), eos)
             self._count_sources(1, tree, path, eos)
         if not self._is_asked:
             return
         self._is_asked = False
         self._allowed += cost.allowed_nodes
         controller = self.controller
-        if len(tree):
+        if size:
             self._decide("probed" if controller is not None and controller.is_probe else "drafted")
         else:
             self._decide("unprofitable" if len(self._proposed) else "nothing")
         if controller is not None:
             look = cost.rows * self._seconds / cost.seconds if cost.seconds else 0.0
-            controller.observe(self._proposed, tree, path, cost.per_node * len(tree), look)
+            controller.observe(self._proposed, tree, path, cost.per_node * size, look)
 
     def conclude(self) -> None:
         """The row has ended: later rows start with what drafting brought it."""

@@ -89,7 +89,7 @@ def lay_out(starts: Sequence[int], chains: Sequence[Sequence[int]], trees: Seque
 
 def _lay_out_nodes(starts: Sequence[int], chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> Columns:
     """`lay_out` for chains of one token, as in every pass but the first: by arrays over all rows."""
-    sizes = list(map(len, trees))
+    sizes = [len(tree.tokens) for tree in trees]
     width = 1 + max(sizes)
     first = np.array(starts)[:, None]
     column = np.arange(width)

@@ -53,7 +53,7 @@ class TreeSession(ABC):
             return self._pass(starts, chains, trees)
 
     def _pass(self, starts: list[int], chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
-        tree_width, longest = max(map(len, trees)), max(map(len, chains))
+        tree_width, longest = max([len(tree.tokens) for tree in trees]), max(map(len, chains))
         if longest > 1 and self._needs_pieces(chains, tree_width):
             for row, chain in enumerate(chains):
                 self._prefill(row, chain[:-1], starts[row])
