@@ -28,6 +28,7 @@ COMMANDS = (
     "gec",
     "rag",
     "edit",
+    "serve",
     "index",
     "index add",
     "index list",

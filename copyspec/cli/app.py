@@ -26,6 +26,7 @@ from copyspec.cli.generate import generate
 from copyspec.cli.index import index
 from copyspec.cli.models import models
 from copyspec.cli.rag import rag
+from copyspec.cli.serve import serve
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
@@ -40,6 +41,7 @@ app.command()(chat)
 app.command()(gec)
 app.command()(edit)
 app.command()(rag)
+app.command()(serve)
 app.command()(doctor)
 app.add_typer(index, name="index")
 app.add_typer(models, name="models")

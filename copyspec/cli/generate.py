@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from copyspec.cli.common import UsageError, as_json, quiet_libraries, read, read_prompt
+from copyspec.cli.common import STDIN, UsageError, as_json, quiet_libraries, read, read_prompt
+from copyspec.cli.figures import comparison_dict, comparison_text, print_notes
 from copyspec.cli.index import corpus_folder, default_folder
+from copyspec.cli.showing import check_page, print_coloured, watch, write_page
 
 if TYPE_CHECKING:
     from copyspec.api import CallKeywords
-    from copyspec.engine.results import Chunk, Comparison, Result, Stats
+    from copyspec.engine.engine import Engine
+    from copyspec.engine.results import Chunk, Comparison, Result
     from copyspec.retrievers import Datastore
 
 _MODEL, _TEXTS, _SAMPLING, _OUTPUT = "Model", "Texts to copy from", "How tokens are picked", "Output"
@@ -113,12 +117,23 @@ def generate(
         bool | None,
         typer.Option("--stream/--no-stream", help="Text as it comes. Default: on terminals.", rich_help_panel=_OUTPUT),
     ] = None,
+    spans: Annotated[
+        bool, typer.Option("--spans", help="Colour what was copied, by its source.", rich_help_panel=_OUTPUT)
+    ] = False,
+    watched: Annotated[
+        bool, typer.Option("--watch", help="The same while the text grows.", rich_help_panel=_OUTPUT)
+    ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="A page that shows where each part was copied from.", rich_help_panel=_OUTPUT),
+    ] = None,
 ) -> int:
     """Generate text, copying from the prompt and from references where the output repeats them.
 
     The output is that of plain decoding; --compare shows it. Only --lossy, with a rule that needs it, gives that up.
     """
     text = read_prompt(prompt, file)
+    check_page(html)
     references = [*(reference or ()), *(read(path, "--reference-file") for path in reference_file or ())]
     if edit is not None and edit_file is not None:
         raise UsageError("--edit and --edit-file both name the edited text; give one")
@@ -153,22 +168,43 @@ def generate(
     quiet_libraries()
     if compare:
         comparison = _compare(text, references, options, wants_json=json_output)
-        _print_notes(comparison.copied, with_stats=stats)
+        print_notes(comparison.copied, with_stats=stats)
         return 0 if comparison.equal else 1
-    streams = stream if stream is not None else sys.stdout.isatty() and not json_output
-    if streams and json_output:
-        raise UsageError("--json prints one object at the end; leave --stream out")
-    result = _streamed(text, references, options) if streams else _whole(text, references, options, json_output)
-    _print_notes(result, with_stats=stats)
+    shows = [name for name, given in (("--json", json_output), ("--spans", spans), ("--watch", watched)) if given]
+    if len(shows) > 1:
+        raise UsageError(f"{' and '.join(shows)} show the output in two ways; give one")
+    streams = stream if stream is not None else sys.stdout.isatty() and not shows
+    if streams and (json_output or spans):
+        raise UsageError(f"{shows[0]} prints at the end; leave --stream out")
+    if str(html) == STDIN and (shows or streams):
+        raise UsageError("--html - writes the page to stdout; leave out what else is printed there, or name a file")
+    if watched and sys.stdout.isatty():
+        result = _watched(text, references, options)
+    elif streams or watched:
+        result = _streamed(text, references, options)
+    else:
+        result = _generated(text, references, options)
+        if spans:
+            print_coloured(result.provenance(), _shown(result.text, options))
+        elif str(html) != STDIN:
+            print(as_json(result.to_dict()) if json_output else _shown(result.text, options))
+    if html is not None:
+        write_page(html, [result.to_html()])
+    print_notes(result, with_stats=stats)
     return 0
 
 
-def _whole(text: str, references: list[str], options: CallKeywords, wants_json: bool) -> Result:
+def _generated(text: str, references: list[str], options: CallKeywords) -> Result:
     from copyspec.api import generate
 
-    result = generate(text, references, **options)
-    print(as_json(result.to_dict()) if wants_json else _shown(result.text, options))
-    return result
+    return generate(text, references, **options)
+
+
+def _watched(text: str, references: list[str], options: CallKeywords) -> Result:
+    from copyspec.api import generate
+
+    chunks = generate(text, references, stream=True, **options)
+    return watch(chunks, _engine(options).codec.decode, partial(_shown, options=options))
 
 
 def _streamed(text: str, references: list[str], options: CallKeywords) -> Result:
@@ -190,42 +226,29 @@ def _shown(text: str, options: CallKeywords) -> str:
     """Without the space that some models begin an answer with; where a text is continued, it parts two words."""
     if not text.startswith(" "):
         return text
-    import copyspec
     from copyspec.pipelines import answers_plain_text
 
     is_answer = options["system"] is not None or options["chat"] is True
-    model = cast("str | None", options["model"])
-    engine = copyspec.load(model, device=options["device"], dtype=options["dtype"])  # it is loaded already
-    return text[1:] if is_answer or answers_plain_text(engine) else text
+    return text[1:] if is_answer or answers_plain_text(_engine(options)) else text
+
+
+def _engine(options: CallKeywords) -> Engine:
+    """Of a call that was made: its model is loaded already."""
+    import copyspec
+
+    return copyspec.load(cast("str | None", options["model"]), device=options["device"], dtype=options["dtype"])
 
 
 def _compare(text: str, references: list[str], options: CallKeywords, *, wants_json: bool) -> Comparison:
     from copyspec.api import compare
 
     comparison = compare(text, references, **options)
-    print(as_json(_comparison_dict(comparison)) if wants_json else _comparison_text(comparison, options))
+    print(
+        as_json(comparison_dict(comparison))
+        if wants_json
+        else comparison_text(comparison, partial(_shown, options=options))
+    )
     return comparison
-
-
-def _comparison_text(comparison: Comparison, options: CallKeywords) -> str:
-    plain, copied = (_shown(result.text, options) for result in (comparison.plain, comparison.copied))
-    texts = [plain] if comparison.equal else [f"plain:  {plain}", f"copied: {copied}"]
-    length = comparison.copied.stats.mean_acceptance_length
-    return "\n".join([*texts, str(comparison), f"{length:.2f} tokens per pass of the model"])
-
-
-def _comparison_dict(comparison: Comparison) -> dict[str, object]:
-    from dataclasses import asdict
-
-    return {
-        "equal": comparison.equal,
-        "speedup": comparison.speedup,
-        "plain_seconds": comparison.plain_seconds,
-        "copied_seconds": comparison.copied_seconds,
-        "difference": asdict(comparison.difference) if comparison.difference is not None else None,
-        "plain": comparison.plain.to_dict(),
-        "copied": comparison.copied.to_dict(),
-    }
 
 
 def _opened(datastore: str) -> Datastore:
@@ -240,29 +263,3 @@ def _setting(given: str) -> tuple[str, float]:
         return name, float(value)
     except ValueError as error:
         raise UsageError(f"--rule-setting {given!r} must be NAME=NUMBER, for example lenience=0.5") from error
-
-
-def _print_notes(result: Result, *, with_stats: bool) -> None:
-    if with_stats:
-        _print_stats(result.stats)
-    if result.lossy:
-        print(f"copyspec: rule {result.rule!r} is lossy: the model alone may write something else", file=sys.stderr)
-
-
-def _print_stats(stats: Stats) -> None:
-    lines = [
-        f"tokens               {stats.num_output_tokens}, {stats.tokens_per_second:.0f} a second",
-        f"passes of the model  {stats.num_calls}, {stats.mean_acceptance_length:.2f} tokens each",
-        f"draft tokens         {stats.num_draft_tokens}, {stats.acceptance_rate:.0%} accepted",
-    ]
-    for source, count in stats.num_draft_tokens_per_source.items():
-        accepted = stats.num_accepted_tokens_per_source.get(source, 0)
-        lines.append(f"  from {source:<14} {count}, {accepted} accepted")
-    if stats.decisions:
-        decisions = ", ".join(f"{what} {count}" for what, count in stats.decisions.items())
-        lines.append(f"passes by decision   {decisions}")
-        lines.append(f"saved by drafting    the time of {stats.saved_passes:.1f} passes")
-    if len(stats.pass_costs) > 1:
-        costs = ", ".join(f"{nodes}: {cost:.2f}" for nodes, cost in stats.pass_costs.items())
-        lines.append(f"cost by draft nodes  {costs}")
-    print("\n".join(lines), file=sys.stderr)

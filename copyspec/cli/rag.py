@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from copyspec.cli.common import UsageError, as_json, in_options, quiet_libraries
+from copyspec.cli.common import STDIN, UsageError, as_json, in_options, quiet_libraries
 from copyspec.cli.index import DEFAULT_FOLDER, FOLDER_VARIABLE, corpus_folder
+from copyspec.cli.showing import check_page, write_page
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from copyspec import Result
     from copyspec.pipelines import Citation
     from copyspec.retrievers import Passage
+    from copyspec.views.provenance import Provenance
 
 _MODEL, _SEARCH, _OUTPUT = "Model", "Search", "Output"
 
@@ -49,6 +53,10 @@ def rag(
     json_output: Annotated[
         bool, typer.Option("--json", help="Answer and sources as JSON.", rich_help_panel=_OUTPUT)
     ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="A page that shows where each quoted part stands.", rich_help_panel=_OUTPUT),
+    ] = None,
 ) -> None:
     """Answer a question from an index, and show which document and characters each quoted part stands in.
 
@@ -56,6 +64,9 @@ def rag(
     word of the question, or none stands in or beside the sentences that were quoted, there is no answer: the exit
     status is 1, and with --json the text is empty.
     """
+    check_page(html)
+    if str(html) == STDIN and json_output:
+        raise UsageError("--html - and --json both write to stdout; give one of them a file")
     if stride < 0:
         raise UsageError(f"--stride must be at least 0, got {stride}")
     if not question.strip():
@@ -87,9 +98,32 @@ def rag(
         raise typer.Exit(1)
     sources = [_Source.of(each, quote.text, passages[each.document]) for each in quote.citations]
     shown = _Shown(quote.text, quote.result, sources)
-    typer.echo(as_json(shown.to_dict()) if json_output else shown.text())
+    if html is not None:
+        from copyspec.views.provenance_page import provenance_page
+
+        facts = [f"question: {question}"]
+        write_page(html, provenance_page(_provenance(quote.text, quote.citations, passages), facts=facts))
+    if str(html) != STDIN:
+        typer.echo(as_json(shown.to_dict()) if json_output else shown.text())
     if not sources and not json_output:
         print("nothing of this stands word for word in the passages", file=sys.stderr)
+
+
+def _provenance(answer: str, citations: Sequence[Citation], passages: Sequence[Passage]) -> Provenance:
+    """The answer's quoted parts in the passages that they stand in."""
+    from copyspec.views.provenance import CopiedPiece, Provenance, SourceText, TextPlace
+
+    numbers = {document: number for number, document in enumerate(dict.fromkeys(each.document for each in citations))}
+    sources = []
+    for index in numbers:
+        passage = passages[index]
+        name = f"{passage.document}, from character {passage.start}" if passage.start else passage.document
+        sources.append(SourceText(name, "passage", None, passage.text))
+    pieces = []
+    for each in citations:
+        place = TextPlace(numbers[each.document], each.document_start, each.document_end)
+        pieces.append(CopiedPiece(each.start, each.end, place))
+    return Provenance(answer, tuple(sources), tuple(pieces))
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,12 +62,12 @@ class Call:
 
     def chunks(self) -> Chunks:
         """The outputs in pieces: one per row and step, and the row's result with its last one."""
-        self._check_stream()
+        self.check_stream()
         return Chunks(self, self._scheduler.steps(self._ticket, self._timeout), ChunkMaker(self.jobs))
 
     async def achunks(self) -> AsyncGenerator[Chunk, None]:
         """As `chunks`, for asyncio. Cancelling the task ends the decoding within one step."""
-        self._check_stream()
+        self.check_stream()
         maker = ChunkMaker(self.jobs)
         async with aclosing(self._scheduler.asteps(self._ticket, self._timeout)) as steps:
             async for outputs in steps:
@@ -98,7 +98,8 @@ class Call:
         groups = [results[start : start + n] for start in range(0, len(results), n)]
         return [replace(group[0], samples=tuple(group)) for group in groups]
 
-    def _check_stream(self) -> None:
+    def check_stream(self) -> None:
+        """Raises ValueError where the outputs cannot come in pieces."""
         n = self.jobs[0].options.n if self.jobs else 1
         if n > 1:
             raise ValueError(f"n={n} cannot be streamed; leave stream out, or stream once per seed")

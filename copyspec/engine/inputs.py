@@ -82,7 +82,9 @@ class InputEncoder:
                 encoded = self._copies[key] = self._copies.get(key) or self._codec.encode_copy(*key)
             if encoded.ids:
                 known = self._known(encoded.ids)
-                sources.append(NamedSource(reference.name, kind, reference.index, known, encoded.offsets))
+                sources.append(
+                    NamedSource(reference.name, kind, reference.index, known, encoded.offsets, reference.text)
+                )
         return sources
 
     def check_tokens(self, where: str, ids: Iterable[int], what: str = "were the ids") -> None:

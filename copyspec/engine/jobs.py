@@ -90,6 +90,7 @@ class Job:
             margins=tuple(self._margins),
             changes=self._changes(departures),
             _spans=partial(copied.find_spans, self.codec.decode),
+            _sources=partial(copied.source_texts, self.codec.decode),
         )
 
     def _changes(self, departures: Sequence[Departure]) -> tuple[Change, ...]:
@@ -163,7 +164,7 @@ class JobMaker:
         # Counted without drafts too: the limit is part of the output.
         edit_tokens = len(sources[0].tokens) if sources and sources[0].kind == "edit" else 0
         if options.drafts:
-            sources.append(NamedSource("prompt", "prompt", None, prompt, encoded.offsets))
+            sources.append(NamedSource("prompt", "prompt", None, prompt, encoded.offsets, given.text))
         limit = options.limit or max(DEFAULT_MAX_NEW_TOKENS, EDIT_GROWTH * edit_tokens)
         if self._target.max_length is not None:
             limit = min(limit, self._target.max_length - len(start) + 1)

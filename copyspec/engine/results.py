@@ -8,6 +8,9 @@ from dataclasses import asdict, dataclass, field
 from copyspec.decoding.requests import FinishReason
 from copyspec.decoding.stats import Stats as Stats
 from copyspec.verification.margins import Margin
+from copyspec.views.page import framed
+from copyspec.views.provenance import Provenance, SourceText, provenance_of
+from copyspec.views.provenance_page import provenance_page
 
 SourceName = str
 """`edit_source`, `prompt`, `output`, or the name of a reference (`references[0]`, a document's own name)."""
@@ -15,6 +18,9 @@ SourceName = str
 
 NEAR_TIE = 1e-5
 """Part of a score that passes of different shape may differ by in float32: ten times what has been measured."""
+
+NOTEBOOK_CHARACTERS = 500_000
+"""Of sources that a notebook keeps with a result that it shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,7 @@ class Result:
     changes: tuple[Change, ...] = ()
     """Of a greedy output with `edit_source`, where the model's tokenizer knows characters."""
     _spans: tuple[Span, ...] | Callable[[], tuple[Span, ...]] = field(default=(), repr=False)
+    _sources: Callable[[], tuple[SourceText, ...]] = field(default=tuple, repr=False, compare=False)
 
     def __str__(self) -> str:
         return self.text
@@ -92,6 +99,23 @@ class Result:
         if callable(self._spans):
             self._spans = self._spans()
         return self._spans
+
+    def provenance(self) -> Provenance:
+        """The spans in characters, with the texts of their sources; without these where the result was pickled."""
+        return provenance_of(self.text, self.spans, self._sources())
+
+    def to_html(self, *, title: str = "Where this text came from") -> str:
+        """A page that shows what was copied from where: one file that needs no network."""
+        return "".join(provenance_page(self.provenance(), title=title, facts=self._facts()))
+
+    def _repr_html_(self) -> str:
+        found = self.provenance().kept_below(NOTEBOOK_CHARACTERS)
+        title = "Where this text came from"
+        return framed("".join(provenance_page(found, title=title, facts=self._facts())), title=title)
+
+    def _facts(self) -> list[str]:
+        tokens, passes = self.stats.num_output_tokens, self.stats.num_calls
+        return [f"{tokens:,} tokens in {passes:,} passes of the model"] if passes else []
 
     def to_dict(self) -> dict[str, object]:
         """Everything but the samples' nesting, ready for JSON."""
@@ -109,8 +133,8 @@ class Result:
         }
 
     def __getstate__(self) -> tuple[object, ...]:
-        self.spans  # noqa: B018  what spans are worked out from (tokenizer encodings) is not pickled
-        return tuple(getattr(self, name) for name in Result.__slots__)
+        self.spans  # noqa: B018  what spans are worked out from (tokenizer encodings) is not pickled, nor are sources
+        return tuple(tuple if name == "_sources" else getattr(self, name) for name in Result.__slots__)
 
     def __setstate__(self, state: Sequence[object]) -> None:
         for name, value in zip(Result.__slots__, state, strict=True):
@@ -124,6 +148,8 @@ class Chunk:
     text: str
     token_ids: tuple[int, ...]
     """The tokens of the step. Their text may come later: characters and stop strings are held until complete."""
+    sources: tuple[SourceName | None, ...] = field(default=(), kw_only=True)
+    """Where each of the tokens was copied from; None: the model wrote it."""
     source: SourceName | None = None  # where the first copied token of the step came from
     index: int = 0  # of the prompt
     result: Result | None = None  # with the last chunk of a prompt

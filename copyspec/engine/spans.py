@@ -10,6 +10,7 @@ from copyspec.engine.results import Place, Span
 from copyspec.sources import OUTPUT
 from copyspec.text.stops import Detokenizer
 from copyspec.tree import Origin
+from copyspec.views.provenance import SourceText
 
 # Other places listed per span: enough to see that a phrase is common, too few to flood a result.
 MAX_TIES = 8
@@ -29,6 +30,8 @@ class NamedSource:
     tokens: Sequence[int]
     offsets: Callable[[], Sequence[tuple[int, int]]] | None = None
     """Characters of each token in the caller's text."""
+    text: str | None = None
+    """The caller's text; None for token ids and chats."""
 
 
 @dataclass(slots=True)
@@ -72,6 +75,16 @@ class CopiedOutput:
             spans.append(Span(places.place(run.origin, length), run.start, run.end, first, last, ties))
         return tuple(spans)
 
+    def source_texts(self, decode: Callable[[Sequence[int]], str]) -> tuple[SourceText, ...]:
+        """The sources as texts; those that the caller gave as token ids or as a chat in the text of their tokens."""
+        texts = []
+        for source in self.sources:
+            text, characters = source.text, None
+            if text is None or source.offsets is None:
+                text, characters = _decoded(source.tokens, decode)
+            texts.append(SourceText(source.name, source.kind, source.index, text, characters))
+        return (*texts, SourceText("output", "output", None, self.text))
+
 
 def _join(tokens: Sequence[int], origins: Sequence[Origin | None], sources: Sequence[NamedSource]) -> list[_Run]:
     """Copied tokens as runs. A run goes on as long as its source does: over the target's own tokens, and over
@@ -103,20 +116,30 @@ def _join(tokens: Sequence[int], origins: Sequence[Origin | None], sources: Sequ
     return runs
 
 
+def _decoded(tokens: Sequence[int], decode: Callable[[Sequence[int]], str]) -> tuple[str, list[int]]:
+    """The tokens' text, and how many of its characters stand before each of them and after the last. [n + 1]
+
+    Ids below zero, for tokens that the model does not have, have no text.
+    """
+    detokenizer = Detokenizer(decode)
+    pieces, characters = [], [0]
+    for token in tokens:
+        pieces.append(detokenizer.push([token]) if token >= 0 else "")
+        characters.append(characters[-1] + len(pieces[-1]))
+    pieces.append(detokenizer.finish())
+    characters[-1] += len(pieces[-1])
+    return "".join(pieces), characters
+
+
 class _Places:
     """Origins as places with their characters; what a source's characters are is asked once."""
 
     def __init__(self, output: CopiedOutput, decode: Callable[[Sequence[int]], str]) -> None:
         self._sources = output.sources
         self._offsets: dict[int, Sequence[tuple[int, int]] | None] = {}
-        self.characters = [0]
+        _, characters = _decoded(output.tokens, decode)
+        self.characters = [min(character, len(output.text)) for character in characters]
         """Characters of the text before each output token, and after the last. [n + 1]"""
-        detokenizer = Detokenizer(decode)
-        length = 0
-        for token in output.tokens:
-            length += len(detokenizer.push([token]))
-            self.characters.append(min(length, len(output.text)))
-        self.characters[-1] = min(length + len(detokenizer.finish()), len(output.text))
 
     def place(self, origin: Origin, length: int) -> Place:
         index, start = origin

@@ -24,7 +24,9 @@ class ChunkMaker:
             job = self._jobs[output.row]
             job.add(output)
             text = self._texts[output.row].push(output.tokens)
-            yield Chunk(text, tuple(output.tokens), _first_source(job, output), job.index, job.result)
+            sources = _sources(job, output)
+            first = next((source for source in sources if source is not None), None)
+            yield Chunk(text, tuple(output.tokens), first, job.index, job.result, sources=sources)
 
 
 class _TextStream:
@@ -49,8 +51,11 @@ class _TextStream:
         return piece
 
 
-def _first_source(job: Job, output: StepOutput) -> str | None:
+def _sources(job: Job, output: StepOutput) -> tuple[str | None, ...]:
+    """The name of each token's source."""
+    names: list[str | None] = []
     for found in output.origins:
-        if found is not None and (origin := job.named(found)) is not None:
-            return "output" if origin.source == OUTPUT else job.sources[origin.source].name
-    return None
+        origin = job.named(found)
+        name = None if origin is None else "output" if origin.source == OUTPUT else job.sources[origin.source].name
+        names.append(name)
+    return tuple(names)

@@ -31,11 +31,14 @@ except ImportError:  # the source is native/linear.c
 
 logger = logging.getLogger(__name__)
 
-VERSION = 1
+VERSION = 3
 """Of the module that fits: one compiled from an older source is left alone."""
 
 ROWS = {torch.float32: range(2, 129), torch.bfloat16: range(1, 65)}
 """Tokens of a pass, of all rows: beyond, general products are as fast, and so is that of one token in float32."""
+
+SLOW_BFLOAT16 = frozenset({"avx2"})
+"""Instructions without products of bfloat16, where PyTorch's take four times as long for any number of tokens."""
 
 LEAST_WEIGHTS = 1 << 16
 """Of a layer: smaller ones stay in the processor's cache, and take no time worth saving."""
@@ -52,8 +55,20 @@ Forward = Callable[[torch.Tensor], torch.Tensor]
 
 def is_compiled(dtype: torch.dtype) -> bool:
     """Whether the module was compiled, and this processor has its instructions."""
+    return bool(instructions(dtype))
+
+
+def instructions(dtype: torch.dtype) -> str:
+    """The processor's instructions that the module uses: "avx512", "avx2", or "" where it can use none."""
     known = _linear is not None and _linear.VERSION == VERSION and dtype in _FORMATS
-    return known and bool(_linear.is_supported(_FORMATS[dtype]))
+    return _linear.instructions(_FORMATS[dtype]) if known else ""
+
+
+def is_multiplied(dtype: torch.dtype, tokens: int) -> bool:
+    """Whether the module is faster than PyTorch for a pass of so many tokens."""
+    if dtype == torch.bfloat16 and tokens > 0 and instructions(dtype) in SLOW_BFLOAT16:
+        return True
+    return tokens in ROWS.get(dtype, ())
 
 
 class FastLinears:
@@ -125,7 +140,7 @@ def _forward(module: nn.Linear) -> Forward:
         size = weight.shape[1]
         rows = input.numel() // size
         if (
-            rows not in ROWS.get(input.dtype, ())
+            not is_multiplied(input.dtype, rows)
             or input.dtype is not weight.dtype
             or torch.is_grad_enabled()
             or type(input) is not torch.Tensor
@@ -137,9 +152,10 @@ def _forward(module: nn.Linear) -> Forward:
         if arrays is None:
             return linear(input, weight, bias)
         output = torch.empty((*input.shape[:-1], weight.shape[0]), dtype=input.dtype)
-        _linear.linear(
-            _numbers(output.view(rows, -1)), _numbers(input.reshape(rows, size)), *arrays, torch.get_num_threads()
-        )
+        given, found = _numbers(input.reshape(rows, size)), _numbers(output.view(rows, -1))
+        for at in range(0, rows, _linear.MOST_ROWS):
+            piece = slice(at, at + _linear.MOST_ROWS)
+            _linear.linear(found[piece], given[piece], *arrays, torch.get_num_threads())
         return output
 
     return forward

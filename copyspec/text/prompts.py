@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeGuard
 
 from copyspec.checks import check_ids, encodable, is_ids, plain_list, shown
-from copyspec.text.chat import Message, check_chat
+from copyspec.text.chat import Message, check_chat, map_texts
 from copyspec.text.references import Reference
 
 OnePrompt: TypeAlias = "str | Sequence[int] | Sequence[Message] | Mapping[str, object]"
@@ -60,7 +60,9 @@ def _parse_one(prompt: object, where: str) -> Prompt:
         if is_ids(prompt):
             return Prompt(ids=check_ids(prompt, where))
         if any(isinstance(item, Mapping) for item in prompt):
-            return Prompt(chat=check_chat(prompt, where))
+            chat = check_chat(prompt, where)
+            map_texts(chat, lambda text, role: encodable(text, f"{where}, a message of {role!r},"))
+            return Prompt(chat=chat)
     raise TypeError(f"{where} must be {ACCEPTED}; got {shown(prompt)}")
 
 

@@ -55,6 +55,18 @@ def test_quoted_parts_stand_where_it_says(corpora: Path, stride: str, capsys: py
 
 
 @needs_default_model
+def test_quoted_parts_are_shown_on_a_page(corpora: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = corpora / "page.html"
+    command = ["rag", QUESTION, "--index", str(corpora / "town"), "--max-new-tokens", "40"]
+    assert main([*command, "--html", str(page)]) == 0
+    answer = capsys.readouterr().out.splitlines()[0]
+    text = page.read_text(encoding="utf-8")
+    assert answer in text and "harbour.md" in text and "<mark" in text
+    assert main([*command, "--html", "-", "--json"]) == 2
+    assert "both write to stdout" in capsys.readouterr().err
+
+
+@needs_default_model
 def test_an_index_is_named_by_its_folder_too(corpora: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rag", QUESTION, "--index", str(corpora / "town"), "--max-new-tokens", "5"]) == 0
     assert capsys.readouterr().out.strip()

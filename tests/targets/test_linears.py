@@ -10,7 +10,7 @@ from torch.nn.functional import linear
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from copyspec.targets import linears, wrap
-from copyspec.targets.linears import ROWS, FastLinears, is_compiled
+from copyspec.targets.linears import ROWS, FastLinears, instructions, is_compiled
 from copyspec.tree import DraftTree
 
 DTYPES = [
@@ -53,6 +53,19 @@ def test_a_row_is_the_same_among_others(dtype: torch.dtype) -> None:
     together = forward(given)
     for rows in (2, 5, 8, 31):
         assert torch.equal(forward(given[:rows]), together[:rows])
+
+
+@pytest.mark.skipif(instructions(torch.bfloat16) != "avx2", reason="of AVX2 only")
+@pytest.mark.parametrize("inputs", [576, 1536, 2048])
+@torch.inference_mode()
+def test_bfloat16_has_the_bits_of_torch_for_any_number_of_tokens(inputs: int) -> None:
+    module = layer(64, inputs, torch.bfloat16)
+    given = torch.randn(300, inputs, dtype=torch.bfloat16)
+    given[0, 0], given[1, 1] = torch.inf, torch.nan
+    theirs = torch.cat([linear(given[at : at + 1], module.weight) for at in range(len(given))])
+    found = linears._forward(module)(given)
+    assert torch.equal(theirs.isnan(), found.isnan())
+    assert torch.equal(theirs.nan_to_num(), found.nan_to_num())
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -135,7 +148,8 @@ def test_gradients_go_through_torch() -> None:
 def test_a_wrong_result_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     class Wrong:
         VERSION = linears.VERSION
-        is_supported = staticmethod(lambda format: True)
+        MOST_ROWS = 128
+        instructions = staticmethod(lambda format: "avx2")
 
         @staticmethod
         def linear(y: np.ndarray, *rest: object) -> None:

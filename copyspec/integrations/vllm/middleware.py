@@ -5,19 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from copyspec.integrations.vllm.parameters import EDIT_SOURCE, REFERENCES, joined, texts
+from copyspec.server.asgi import App, Receive, Replay, Scope, Send, error_body, read_body, refuse
 from copyspec.text.codec import Codec
 
 logger = logging.getLogger(__name__)
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
 FIELDS = ("prediction", "edit_source", "references")
@@ -38,15 +32,15 @@ class Prediction:
         if scope.get("type") != "http" or scope.get("method") != "POST" or not str(scope["path"]).endswith(PATHS):
             await self._app(scope, receive, send)
             return
-        body, ended = await _read(receive)
-        if ended is not None:  # the client has gone
+        body = await read_body(receive)
+        if body is None:
             return
         try:
             changed = await self._rewrite(scope, body)
         except (TypeError, ValueError) as error:
-            await _refuse(send, str(error))
+            await refuse(send, 400, error_body(str(error), "BadRequestError", code=400))
             return
-        await self._app(_with_length(scope, len(changed)), _Replay(changed, receive), send)
+        await self._app(_with_length(scope, len(changed)), Replay(changed, receive), send)
 
     async def _rewrite(self, scope: Scope, body: bytes) -> bytes:
         """The body as vLLM takes it. Raises TypeError or ValueError for values that are none."""
@@ -81,18 +75,6 @@ class Prediction:
         return self._codec
 
 
-class _Replay:
-    """A body that was read already, then whatever else the client says: that it has gone, for one."""
-
-    def __init__(self, body: bytes, receive: Receive) -> None:
-        self._message: Message | None = {"type": "http.request", "body": body, "more_body": False}
-        self._receive = receive
-
-    async def __call__(self) -> Message:
-        message, self._message = self._message, None
-        return message if message is not None else await self._receive()
-
-
 def _encoded(codec: Codec, found: dict[str, Any]) -> dict[str, Any]:
     """The texts as token ids, after a space: in most chats what stands before an output counts as one."""
 
@@ -103,26 +85,6 @@ def _encoded(codec: Codec, found: dict[str, Any]) -> dict[str, Any]:
     return encoded | ({REFERENCES: joined([ids(each) for each in found[REFERENCES]])} if REFERENCES in found else {})
 
 
-async def _read(receive: Receive) -> tuple[bytes, Message | None]:
-    """The whole body, or the message that ended it."""
-    parts: list[bytes] = []
-    while True:
-        message = await receive()
-        if message["type"] != "http.request":
-            return b"", message
-        parts.append(message.get("body", b""))
-        if not message.get("more_body", False):
-            return b"".join(parts), None
-
-
 def _with_length(scope: Scope, length: int) -> Scope:
     headers = [(name, value) for name, value in scope.get("headers", ()) if name.lower() != b"content-length"]
     return {**scope, "headers": [*headers, (b"content-length", str(length).encode())]}
-
-
-async def _refuse(send: Send, message: str) -> None:
-    error = {"message": message, "type": "BadRequestError", "param": None, "code": 400}
-    body = json.dumps({"error": error}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": 400, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

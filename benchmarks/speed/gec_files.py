@@ -1,0 +1,175 @@
+"""`copyspec gec` as it is run, start-up apart: files corrected with copying, plainly, and by `generate` in batches.
+
+    python -m benchmarks.speed.gec_files --jfleg shared/data/gec/jfleg_dev.jsonl.gz --json FILE
+    python -m benchmarks.speed.gec_files --model smollm2 --jfleg FILE --rows 100 --paths examples/texts/essay.txt
+
+Three kinds of input: sentences of JFLEG, one a line; an essay; pages of the project's docs. Each goes through the whole
+path of the command at its default settings (reading, segments, correction, guards, writing): `copied`, and `plain` as
+`--plain` does. `hf` is `model.generate`, greedy, on the same texts in padded batches of the same size, in the order in
+which the pipeline gives them. Methods take turns; figures are medians of wall time and of the process's processor time,
+and outputs are compared token by token with those of `plain`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from time import perf_counter, process_time
+from typing import Any
+
+import torch
+
+import copyspec
+from benchmarks.speed.throughput import Baselines, Outputs, read_sentences
+from benchmarks.transcripts import machine, ratio, write_json
+from copyspec.pipelines import FileOptions, FormatOptions, ModelCorrector, ModelOptions, Outcome, Runner, correct_files
+
+ROOT = Path(__file__).parent.parent.parent
+ESSAY = ROOT / "examples" / "texts" / "essay.txt"
+DOCS = ("concepts.md", "files.md", "rag.md")
+
+
+class Heard(ModelCorrector):
+    """A corrector that remembers what it was asked and what the model wrote."""
+
+    asked: list[str]
+    outputs: dict[str, list[int]]
+    passes: float  # of the model: each counts once for all its rows
+
+    def correct(self, texts: Iterable[str | None]) -> Iterator[tuple[int, Outcome]]:
+        self.asked, self.outputs, self.passes = [], {}, 0.0
+
+        def passing() -> Iterator[str | None]:
+            for text in texts:
+                if text is not None:
+                    self.asked.append(text)
+                yield text
+
+        for index, outcome in super().correct(passing()):
+            if outcome.result is not None:
+                self.outputs[self.asked[index]] = list(outcome.result.token_ids)
+            yield index, outcome
+
+
+Method = Callable[[], dict[str, list[int]]]
+
+
+def pipeline(engine: copyspec.Engine, paths: Sequence[Path], asked: ModelOptions) -> tuple[Heard, Method]:
+    """The command's own path over `paths`; what is written goes into a folder that is removed."""
+    corrector = Heard(engine, asked)
+    runner = Runner(corrector)
+
+    def run() -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for path in paths:
+            form = "lines" if path.suffix == ".lines" else None
+            with tempfile.TemporaryDirectory() as folder:
+                files = FileOptions(form, FormatOptions(), output=Path(folder, path.name))
+                for report in correct_files(runner, [str(path)], files):
+                    if report.error is not None:
+                        raise report.error
+            found |= corrector.outputs
+        return found
+
+    return corrector, run
+
+
+def batched(engine: copyspec.Engine, corrector: Heard, texts: Sequence[str], size: int) -> Method:
+    """The same texts by `generate`, whose outputs go on to the limit of the longest."""
+    limits = [corrector._max_new_tokens(text) for text in texts]
+
+    def run() -> dict[str, list[int]]:
+        outputs: Outputs = []
+        for start in range(0, len(texts), size):
+            theirs = Baselines(corrector, max(limits[start : start + size]))
+            outputs += theirs.batched(texts[start : start + size], size)
+        return dict(zip(texts, outputs, strict=True))
+
+    return run
+
+
+def measure(methods: dict[str, Method], repeats: int) -> dict[str, Any]:
+    """Seconds, processor seconds and outputs that differ from `plain`, by method."""
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in methods}
+    outputs: dict[str, dict[str, list[int]]] = {}
+    names = list(methods)
+    for repeat in range(repeats):
+        for turn in range(len(names)):
+            name = names[(repeat + turn) % len(names)]
+            wall, cpu = perf_counter(), process_time()
+            outputs[name] = methods[name]()
+            times[name].append((perf_counter() - wall, process_time() - cpu))
+    expected = outputs["plain"]
+    report: dict[str, Any] = {"texts": len(expected), "tokens": sum(map(len, expected.values()))}
+    for name in names:
+        seconds, cpu_seconds = (median(each) for each in zip(*times[name], strict=True))
+        differing = sum(outputs[name].get(text) != tokens for text, tokens in expected.items())
+        report[name] = {"seconds": seconds, "cpu_seconds": cpu_seconds, "differing": differing}
+    return report
+
+
+def line(kind: str, found: dict[str, Any]) -> str:
+    """Times of the others over those of copied: wall, and processor time in brackets."""
+    own = found["copied"]
+    cells = [f"{kind:<10}{found['texts']:>6} texts{found['tokens']:>7} tokens{own['seconds']:>8.1f} s"]
+    for name in ("plain", "hf"):
+        if name in found:
+            wall = ratio(found[name]["seconds"], own["seconds"])
+            cpu = ratio(found[name]["cpu_seconds"], own["cpu_seconds"])
+            cells.append(f"over {name} {wall:.2f}x ({cpu:.2f}x)")
+    return "  ".join([*cells, f"differing {own['differing']}"])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="default")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--jfleg", type=Path, help="rows with `source`, or a sentence a line")
+    parser.add_argument("--rows", type=int, default=200)
+    parser.add_argument("--paths", type=Path, nargs="*", help="one more input instead of the essay and the docs")
+    parser.add_argument("--batch-size", type=int, default=ModelOptions().batch_size)
+    parser.add_argument("--threads", type=int, help="default: what is measured to be best")
+    parser.add_argument("--methods", nargs="+", default=["copied", "plain", "hf"])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    engine = copyspec.load(given.model, dtype=given.dtype)
+    engine.threads = given.threads
+    report: dict[str, Any] = {
+        **{name: str(value) for name, value in vars(given).items() if name not in ("json", "jfleg", "paths")},
+        "dtype": str(engine.model.dtype).removeprefix("torch."),
+        "machine": machine(),
+        "torch": torch.__version__,
+        "inputs": {},
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        inputs: dict[str, list[Path]] = {}
+        if given.jfleg is not None:
+            inputs["jfleg"] = [Path(folder, "jfleg.lines")]
+            texts = read_sentences(given.jfleg, given.rows)
+            inputs["jfleg"][0].write_text("".join(text + "\n" for text in texts), encoding="utf-8")
+        if given.paths is None:
+            inputs |= {"essay": [ESSAY], "docs": [ROOT / "docs" / name for name in DOCS]}
+        elif given.paths:
+            inputs["paths"] = given.paths
+        asked = ModelOptions(batch_size=given.batch_size)
+        for kind, paths in inputs.items():
+            corrector, copied = pipeline(engine, paths, asked)
+            texts = list(copied())  # the first run also warms up
+            methods: dict[str, Method] = {"copied": copied}
+            _, methods["plain"] = pipeline(engine, paths, replace(asked, drafts=False))
+            methods["hf"] = batched(engine, corrector, texts, given.batch_size)
+            found = measure({name: methods[name] for name in given.methods}, given.repeats)
+            report["inputs"][kind] = found
+            print(line(kind, found), flush=True)
+            if given.json is not None:
+                write_json(given.json, report)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,130 @@
+"""`copyspec serve`: a model behind OpenAI's interface, on one machine."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from copyspec.cli.common import UsageError, quiet_libraries
+
+if TYPE_CHECKING:
+    from copyspec.engine.engine import Engine
+    from copyspec.server.settings import ServerSettings
+
+KEY_VARIABLE = "COPYSPEC_API_KEY"
+NEEDED = ("fastapi", "uvicorn", "prometheus_client")
+
+_MODEL, _ADDRESS, _LIMITS = "Model", "Address", "Limits"
+
+
+def serve(
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            "-m",
+            help="Hub id, folder, GGUF file or name (copyspec models). Default: $COPYSPEC_MODEL, or as listed there.",
+            rich_help_panel=_MODEL,
+        ),
+    ] = None,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(help="What requests call the model. Repeatable. Default: as --model.", rich_help_panel=_MODEL),
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, auto.", rich_help_panel=_MODEL)] = None,
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.", rich_help_panel=_MODEL)] = "auto",
+    threads: Annotated[
+        int | None,
+        typer.Option(help="Of torch, on a CPU. Default: what is measured to be best.", rich_help_panel=_MODEL),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="0.0.0.0 is reached from other machines.", rich_help_panel=_ADDRESS)
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.", rich_help_panel=_ADDRESS)] = 8000,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            help=f"What clients must send. ${KEY_VARIABLE} says the same, and shows in no list of processes.",
+            rich_help_panel=_ADDRESS,
+        ),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Outputs that are decoded together.", rich_help_panel=_LIMITS)] = 8,
+    max_waiting: Annotated[
+        int, typer.Option(help="Prompts that may wait; more get status 429.", rich_help_panel=_LIMITS)
+    ] = 256,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Of one output. Default: the model's context.", rich_help_panel=_LIMITS)
+    ] = None,
+    max_body: Annotated[float, typer.Option(help="Of a request, in MiB.", rich_help_panel=_LIMITS)] = 4.0,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds for a request, waiting included.", rich_help_panel=_LIMITS)
+    ] = 600.0,
+    stop_seconds: Annotated[
+        float, typer.Option(help="For running requests, when it is to stop.", rich_help_panel=_LIMITS)
+    ] = 30.0,
+) -> int:
+    """Serve one model with OpenAI's chat and completions, until Ctrl-C.
+
+    Beside OpenAI's fields, prediction among them, requests may bring references, edit_source and spans. For many users,
+    or a GPU, run vLLM with copyspec in it: docs/integrations/serve.md.
+    """
+    missing = [each for each in NEEDED if importlib.util.find_spec(each) is None]
+    if missing:
+        raise UsageError(f'serve needs {", ".join(missing)}: pip install "copyspec[serve]"')
+    from copyspec.server.listening import address_of, is_local, listen, make
+
+    settings = _settings(
+        names=tuple(name or ()) or (_name(model),),
+        api_key=api_key or os.environ.get(KEY_VARIABLE) or None,
+        batch_size=batch_size,
+        max_waiting=max_waiting,
+        max_body_bytes=int(max_body * (1 << 20)),
+        max_tokens=max_tokens,
+        timeout=timeout,
+    )
+    bound = listen(host, port, settings.read_timeout)
+    engine = _engine(model, device, dtype)
+    if threads is not None:
+        engine.threads = threads
+
+    from copyspec.server.endpoints import Server
+
+    server = Server(engine, settings)
+    server.warm_up()
+    names = ", ".join(settings.names)
+    with contextlib.closing(bound):  # it listens already: who comes now waits
+        print(f"copyspec: {names} on {address_of(bound)}/v1 (Ctrl-C stops)", file=sys.stderr, flush=True)
+        if settings.api_key is None and not is_local(bound):
+            print(f"copyspec: anybody who reaches this address may ask: set {KEY_VARIABLE}", file=sys.stderr)
+        make(server, stop_seconds=stop_seconds).run(sockets=[bound])
+    return 0
+
+
+def _name(model: str | None) -> str:
+    """A short name for what --model says, without the folders of this machine."""
+    from copyspec.models.loading import BUNDLED, DEFAULT, choose_default
+
+    chosen = model or os.environ.get("COPYSPEC_MODEL") or choose_default()
+    if chosen == str(BUNDLED):
+        return DEFAULT
+    return os.path.basename(os.path.abspath(chosen)) if os.path.exists(chosen) else chosen
+
+
+def _settings(**given: object) -> ServerSettings:
+    from copyspec.server.settings import ServerSettings
+
+    settings = ServerSettings(**given)  # type: ignore[arg-type]
+    settings.verify()
+    return settings
+
+
+def _engine(model: str | None, device: str | None, dtype: str) -> Engine:
+    import copyspec
+
+    quiet_libraries()
+    return copyspec.load(model, device=device, dtype=dtype)

@@ -1,0 +1,137 @@
+"""Outputs as `generate` and `rag` show them: coloured by source, growing, or as a page in a file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from copyspec.cli.common import STDIN, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from copyspec.engine.results import Chunk, Result
+    from copyspec.views.provenance import Provenance
+
+
+def check_page(path: Path | None, option: str = "--html") -> None:
+    """Raises UsageError where a page cannot be written to `path`: before the model runs, not after it."""
+    if path is None or str(path) == STDIN:
+        return
+    if path.is_dir():
+        raise UsageError(f"{option} {path}: is a folder; name a file in it")
+    if not path.parent.is_dir():
+        raise UsageError(f"{option} {path}: no folder {str(path.parent)!r}; make it first")
+
+
+def write_page(path: Path, pieces: Iterable[str]) -> None:
+    """A page into a file, which is there when it is whole; `-` is stdout."""
+    if str(path) == STDIN:
+        for piece in pieces:
+            sys.stdout.buffer.write(piece.encode("utf-8", "replace"))
+        sys.stdout.buffer.flush()
+        return
+    from copyspec.pipelines import AtomicFile
+
+    with AtomicFile(path) as file:
+        for piece in pieces:
+            file.write(piece.encode("utf-8", "replace"))
+
+
+def print_coloured(found: Provenance, text: str) -> None:
+    """The text on stdout, coloured where that is a terminal; on stderr which colour is which source.
+
+    `text`: what is shown of `found.text`: all of it, or without the space at its beginning.
+    """
+    from rich.console import Console
+
+    from copyspec.views.terminal import coloured
+
+    console = Console(highlight=False, soft_wrap=True)
+    if console.is_terminal:
+        console.print(coloured(found, console)[len(found.text) - len(text) :], soft_wrap=True)
+    else:
+        print(text)
+    print_legend(found)
+
+
+def print_legend(found: Provenance, order: Sequence[str] = ()) -> None:
+    """Which number is which source, on stderr."""
+    from rich.console import Console
+
+    from copyspec.views.terminal import legend
+
+    console = Console(stderr=True, highlight=False)
+    for line in legend(found, console, order):
+        console.print(line, soft_wrap=not console.is_terminal)
+
+
+def watch(chunks: Iterator[Chunk], decode: Callable[[Sequence[int]], str], shown: Callable[[str], str]) -> Result:
+    """The text as it grows, what was copied in the colour of its source; returns the result.
+
+    `decode`: token ids to text; `shown`: the beginning of the text as it is to be shown.
+    """
+    from rich.console import Console
+    from rich.live import Live
+
+    from copyspec.views.terminal import GrowingText
+
+    console = Console(highlight=False)
+    growing, pieces = GrowingText(console), _Pieces(decode, shown)
+    started, tokens, passes, copied = perf_counter(), 0, 0, 0
+    result: Result | None = None
+    found: Provenance | None = None
+    with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
+        for chunk in chunks:
+            passes, tokens = passes + 1, tokens + len(chunk.token_ids)
+            copied += sum(source is not None for source in chunk.sources)
+            growing.land(pieces.push(chunk))
+            for line in growing.settled():
+                live.console.print(line)
+            seconds = perf_counter() - started
+            told = (
+                f"{tokens} tokens, {passes} passes, {tokens / passes:.1f} a pass, {copied / max(1, tokens):.0%} copied"
+            )
+            live.update(growing.tail(f"{told}, {seconds:.1f} s"), refresh=True)
+            result = chunk.result or result
+        if result is not None:
+            found = result.provenance()
+            growing.finish(found)
+        live.update(growing.tail(), refresh=True)
+    assert result is not None and found is not None
+    print_legend(found, growing.order)
+    return result
+
+
+class _Pieces:
+    """The text of each chunk, cut where its source changes."""
+
+    def __init__(self, decode: Callable[[Sequence[int]], str], shown: Callable[[str], str]) -> None:
+        from copyspec.text.stops import Detokenizer
+
+        self._detokenizer = Detokenizer(decode)
+        self._shown = shown
+        self._waiting: list[tuple[str, str | None]] = []  # of tokens whose text was not given yet: it may be a stop
+        self._is_first = True
+
+    def push(self, chunk: Chunk) -> list[tuple[str, str | None]]:
+        for token, source in zip(chunk.token_ids, chunk.sources, strict=True):
+            self._waiting.append((self._detokenizer.push([token]), source))
+        if chunk.result is not None:
+            self._waiting.append((self._detokenizer.finish(), None))
+        left, pieces = len(chunk.text), []
+        while left and self._waiting:
+            text, source = self._waiting.pop(0)
+            if len(text) > left:
+                self._waiting.insert(0, (text[left:], source))
+            pieces.append((text[:left], source))
+            left -= min(left, len(text))
+        if self._is_first and pieces and any(text for text, _ in pieces):
+            self._is_first = False
+            whole = "".join(text for text, _ in pieces)
+            cut = len(whole) - len(self._shown(whole))
+            return [(text[cut:] if index == 0 else text, source) for index, (text, source) in enumerate(pieces)]
+        return pieces

@@ -1,0 +1,222 @@
+"""The application: its routes, and what they answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from importlib.metadata import version
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response, StreamingResponse
+from starlette.exceptions import HTTPException
+
+from copyspec.engine import aio
+from copyspec.engine.call import Call
+from copyspec.engine.call_options import DEFAULT_MAX_NEW_TOKENS, CallOptions, check_options
+from copyspec.engine.engine import Engine
+from copyspec.engine.inputs import PromptTooLongError
+from copyspec.engine.results import Result
+from copyspec.engine.scheduler import QueueFullError
+from copyspec.server.asgi import error_body
+from copyspec.server.gate import Gate
+from copyspec.server.metrics import CONTENT_TYPE, Metrics
+from copyspec.server.replies import DONE, Json, Replies, as_json, server_sent
+from copyspec.server.schemas import ChatBody, CompletionBody, SharedBody
+from copyspec.server.settings import ServerSettings
+
+logger = logging.getLogger(__name__)
+
+BAD_REQUEST = "invalid_request_error"
+RETRY_SECONDS = "1"
+
+
+class Server:
+    """One engine behind OpenAI's interface."""
+
+    def __init__(self, engine: Engine, settings: ServerSettings | None = None) -> None:
+        """Raises ValueError for settings that cannot be meant."""
+        self.engine = engine
+        self.settings = settings or ServerSettings()
+        self.settings.verify()
+        self.names = self.settings.names or (os.path.basename(os.path.normpath(engine.name)),)
+        self.metrics = Metrics(engine)
+        self._created = int(time.time())
+        engine.scheduler.max_waiting = self.settings.max_waiting
+
+    def warm_up(self) -> None:
+        """Makes what the first request would otherwise wait for."""
+        self.engine.generate("A text.", max_new_tokens=2, batch_size=self.settings.batch_size)
+
+    def app(self) -> FastAPI:
+        """The ASGI application, for `copyspec serve` or a server of one's own."""
+        app = FastAPI(title="copyspec", version=version("copyspec"), docs_url=None, redoc_url=None)
+        app.add_api_route("/health", self.health, methods=["GET"])
+        app.add_api_route("/metrics", self.show_metrics, methods=["GET"])
+        app.add_api_route("/v1/models", self.models, methods=["GET"])
+        app.add_api_route("/v1/models/{name:path}", self.model, methods=["GET"])
+        app.add_api_route("/v1/chat/completions", self.chat, methods=["POST"], response_model=None)
+        app.add_api_route("/v1/completions", self.completions, methods=["POST"], response_model=None)
+        app.add_exception_handler(RequestValidationError, _invalid)
+        app.add_exception_handler(HTTPException, _http_error)
+        app.add_middleware(Gate, settings=self.settings, metrics=self.metrics)
+        return app
+
+    async def health(self) -> Json:
+        return {"status": "ok"}
+
+    async def show_metrics(self) -> Response:
+        return Response(self.metrics.text(), media_type=CONTENT_TYPE)
+
+    async def models(self) -> Json:
+        return {"object": "list", "data": [self._card(name) for name in self.names]}
+
+    async def model(self, name: str) -> Response:
+        return _json(as_json(self._card(name))) if name in self.names else self._no_such_model(name)
+
+    async def chat(self, body: ChatBody, request: Request) -> Response:
+        return await self._answer(body, request, is_chat=True)
+
+    async def completions(self, body: CompletionBody, request: Request) -> Response:
+        return await self._answer(body, request, is_chat=False)
+
+    async def _answer(self, body: SharedBody, request: Request, *, is_chat: bool) -> Response:
+        begun = time.perf_counter()
+        if body.model is not None and body.model not in self.names:
+            return self._no_such_model(body.model)
+        try:
+            prompt = body.chat() if isinstance(body, ChatBody) else getattr(body, "prompt", None)
+            call = await aio.submit(lambda: self.engine, prompt, body.references, self._options(body, prompt))
+        except QueueFullError as error:
+            return _error(429, str(error), "rate_limit_error", code="queue_full", retry=True)
+        except PromptTooLongError as error:
+            return _error(400, str(error), BAD_REQUEST, code="context_length_exceeded")
+        except (TypeError, ValueError) as error:
+            return _error(400, str(error), BAD_REQUEST)
+        except RuntimeError as error:  # the engine closes
+            return _error(503, str(error), "service_unavailable_error", retry=True)
+        wants_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+        replies = Replies(body.model or self.names[0], is_chat, bool(body.spans), wants_usage)
+        if not body.stream:
+            return await self._whole(call, replies, request, begun)
+        try:
+            call.check_stream()
+        except ValueError as error:
+            return _error(400, str(error), BAD_REQUEST)
+        headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # proxies pass pieces on as they come
+        return StreamingResponse(
+            self._events(call, replies, begun), media_type="text/event-stream; charset=utf-8", headers=headers
+        )
+
+    def _options(self, body: SharedBody, prompt: object) -> CallOptions:
+        """Of the engine. Raises TypeError or ValueError for what is not offered here."""
+        body.check_extra()
+        options = body.options()
+        limit, asked = self.settings.max_tokens, body.limit()
+        if limit is not None and asked is not None and asked > limit:
+            raise ValueError(f"max_tokens={asked} is more than this server writes, {limit} (--max-tokens)")
+        if asked is not None:
+            options["max_new_tokens"] = asked
+        elif limit is not None:
+            options["max_new_tokens"] = limit if "edit_source" in options else min(limit, DEFAULT_MAX_NEW_TOKENS)
+        prompts = len(prompt) if isinstance(prompt, list) and prompt and isinstance(prompt[0], (str, list)) else 1
+        outputs = prompts * max(body.n or 1, 1)
+        if outputs > self.settings.max_outputs:
+            raise ValueError(f"a request may have {self.settings.max_outputs} outputs (prompts times n), not {outputs}")
+        return check_options({**options, "batch_size": self.settings.batch_size, "timeout": self.settings.timeout})
+
+    async def _whole(self, call: Call, replies: Replies, request: Request, begun: float) -> Response:
+        """The answer in one piece; nothing is decoded for a client that has gone."""
+        decoding = asyncio.ensure_future(call.aresults())
+        leaving = asyncio.ensure_future(_left(request))
+        try:
+            await asyncio.wait((decoding, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if not decoding.done():
+                return Response(status_code=499)  # to nobody; nginx's number in the counters
+            results = decoding.result()
+        except Exception as error:
+            return _error(*_failure(error))
+        finally:
+            for task in (decoding, leaving):
+                task.cancel()
+        self.metrics.began(time.perf_counter() - begun)
+        self.metrics.finished(results)
+        return _json(as_json(replies.whole(results)))
+
+    async def _events(self, call: Call, replies: Replies, begun: float) -> AsyncIterator[bytes]:
+        """The answer as server-sent events. An error ends it as an event of its own."""
+        results: list[Result] = []
+        is_silent = True
+        try:
+            for event in replies.first():
+                yield server_sent(event)
+            async with aclosing(call.achunks()) as chunks:
+                async for chunk in chunks:
+                    data = replies.event(chunk)
+                    if data is None:
+                        continue
+                    if is_silent:
+                        is_silent = False
+                        self.metrics.began(time.perf_counter() - begun)
+                    if chunk.result is not None:
+                        results.append(chunk.result)
+                    yield server_sent(data)
+        except Exception as error:
+            _, message, kind = _failure(error)
+            yield b"data: " + error_body(message, kind) + b"\n\n"
+            return
+        self.metrics.finished(results)
+        for event in replies.last(results):
+            yield server_sent(event)
+        yield DONE
+
+    def _card(self, name: str) -> Json:
+        return {"id": name, "object": "model", "created": self._created, "owned_by": "copyspec"}
+
+    def _no_such_model(self, name: str) -> Response:
+        served = ", ".join(map(repr, self.names))
+        return _error(404, f"no model {name!r} here; this server has {served}", BAD_REQUEST, code="model_not_found")
+
+
+async def _left(request: Request) -> None:
+    """Returns when the client has gone."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _failure(error: Exception) -> tuple[int, str, str]:
+    """Status, message and kind of what went wrong while decoding."""
+    if isinstance(error, TimeoutError):
+        return 504, str(error), "timeout_error"
+    logger.error("a request failed", exc_info=error)
+    return 500, f"{type(error).__name__}: {error}", "server_error"
+
+
+def _error(status: int, message: str, kind: str, *, code: str | None = None, retry: bool = False) -> Response:
+    headers = {"retry-after": RETRY_SECONDS} if retry else None
+    return _json(error_body(message, kind, code=code), status, headers)
+
+
+def _json(body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(body, status, headers, media_type="application/json")
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    found: Sequence[dict[str, object]] = error.errors()
+    where = found[0].get("loc", ())
+    names = [str(each) for each in where if each != "body"] if isinstance(where, tuple) else []
+    field = names[0] if names and found[0].get("type") != "json_invalid" else "the body"
+    more = f" ({found[0]['ctx']['error']})" if found[0].get("type") == "json_invalid" else ""  # type: ignore[index]
+    return _error(400, f"{field}: {found[0].get('msg')}{more}", BAD_REQUEST)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    response = _error(error.status_code, str(error.detail), BAD_REQUEST)
+    response.headers.update(error.headers or {})
+    return response

@@ -1,0 +1,87 @@
+"""What every request passes before it reaches the application: the key, the size of its body, the time it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+
+from copyspec.server.asgi import (
+    App,
+    BodyTooLargeError,
+    Message,
+    Receive,
+    Replay,
+    Scope,
+    Send,
+    error_body,
+    header,
+    read_body,
+    refuse,
+)
+from copyspec.server.metrics import Metrics
+from copyspec.server.settings import ServerSettings
+
+OPEN = frozenset(("/health", "/metrics"))
+"""Paths without a key: they tell counters, and no text."""
+
+CLOSE = {"connection": "close"}
+"""Where the rest of a body was not read, the connection cannot be used again."""
+
+
+class Gate:
+    """ASGI middleware. Bodies are read here, whole, so that no slow or endless one reaches anything else."""
+
+    def __init__(self, app: App, settings: ServerSettings, metrics: Metrics) -> None:
+        self._app = app
+        self._settings = settings
+        self._metrics = metrics
+        self._key = None if settings.api_key is None else settings.api_key.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+        begun = time.perf_counter()
+        status = 0
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._enter(scope, receive, sending)
+        finally:
+            self._metrics.answered(str(scope["path"]), status, time.perf_counter() - begun)
+
+    async def _enter(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not self._may_ask(scope):
+            message = "wrong or missing key: send it as `Authorization: Bearer KEY`"
+            error = error_body(message, "invalid_request_error", code="invalid_api_key")
+            await refuse(send, 401, error, {**CLOSE, "www-authenticate": "Bearer"})
+            return
+        limit = self._settings.max_body_bytes
+        try:
+            length = header(scope, b"content-length")
+            if length is not None and length.isdigit() and int(length[:20]) > limit:
+                raise BodyTooLargeError(f"the body has {length.decode()} bytes")
+            body = await asyncio.wait_for(read_body(receive, limit), self._settings.read_timeout)
+        except BodyTooLargeError as error:
+            message = f"{error}, and at most {limit} are taken here (--max-body)"
+            await refuse(send, 413, error_body(message, "invalid_request_error"), CLOSE)
+            return
+        except asyncio.TimeoutError:
+            message = f"the body did not arrive within {self._settings.read_timeout:g} seconds"
+            await refuse(send, 408, error_body(message, "timeout_error"), CLOSE)
+            return
+        if body is not None:
+            await self._app(scope, Replay(body, receive), send)
+
+    def _may_ask(self, scope: Scope) -> bool:
+        if self._key is None or scope["path"] in OPEN:
+            return True
+        kind, _, key = (header(scope, b"authorization") or b"").partition(b" ")
+        return kind.lower() == b"bearer" and hmac.compare_digest(key.strip(), self._key)

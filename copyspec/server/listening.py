@@ -1,0 +1,67 @@
+"""The application on a port, until a signal ends it."""
+
+from __future__ import annotations
+
+import socket
+
+import uvicorn
+
+from copyspec.server.endpoints import Server
+
+KEEP_ALIVE_SECONDS = 30
+MAX_CONNECTIONS = 1024
+
+
+def listen(host: str, port: int, slow_reader: float) -> socket.socket:
+    """A socket that listens. Raises OSError that names the address.
+
+    `slow_reader`: seconds after which the kernel (Linux) ends a connection whose client reads nothing.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise OSError(f"--host {host}: {error.strerror or error}") from error
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(slow_reader * 1000))
+        bound.bind(address)
+        bound.listen(MAX_CONNECTIONS)
+    except OSError as error:
+        bound.close()
+        raise OSError(f"cannot listen on {host}:{port}: {error.strerror or error}; take another --port") from error
+    return bound
+
+
+def address_of(bound: socket.socket) -> str:
+    """As a URL."""
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def is_local(bound: socket.socket) -> bool:
+    """Whether this machine alone reaches it."""
+    host = str(bound.getsockname()[0])
+    return host.startswith("127.") or host == "::1"
+
+
+def make(server: Server, *, stop_seconds: float) -> uvicorn.Server:
+    """What serves on a socket: `run(sockets=[...])` does until SIGINT or SIGTERM, or until `should_exit` is set.
+
+    Then no more requests are taken, and those that run have `stop_seconds`.
+    """
+    config = uvicorn.Config(
+        server.app(),
+        log_config=None,  # to the program's own logs: nothing is written to stdout
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=max(1, round(stop_seconds)),
+        lifespan="off",
+        ws="none",
+    )
+    return uvicorn.Server(config)

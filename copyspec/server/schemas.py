@@ -1,0 +1,144 @@
+"""Bodies of requests: OpenAI's fields, and copyspec's beside them. Values are checked by the engine, as everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from copyspec.checks import shown
+from copyspec.engine.unknown import reject_unknown
+
+IGNORED = frozenset(
+    (
+        "metadata",
+        "parallel_tool_calls",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "user",
+    )
+)
+"""Fields of OpenAI's that say nothing of the output."""
+
+NOT_OFFERED: dict[str, tuple[object, ...]] = {
+    "audio": (),
+    "best_of": (1,),
+    "echo": (False,),
+    "frequency_penalty": (0,),
+    "function_call": ("none",),
+    "functions": ([],),
+    "logprobs": (False,),
+    "modalities": (["text"],),
+    "presence_penalty": (0,),
+    "response_format": ({"type": "text"},),
+    "suffix": ("",),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "top_logprobs": (0,),
+}
+"""Fields that would change the output in a way that this server does not know, with values that change nothing."""
+
+
+class StreamOptions(BaseModel):
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    include_usage: bool | None = None
+
+
+class SharedBody(BaseModel):
+    """What both kinds of requests may hold. None is as good as nothing."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    model: str | None = None
+    max_tokens: int | None = None
+    temperature: float | None = Field(None, description="0, the default here, is greedy.")
+    top_p: float | None = None
+    n: int | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    logit_bias: dict[str, float] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    prediction: str | dict[str, Any] | None = Field(None, description="The expected output: one more reference.")
+    references: Any = Field(None, description="Texts to copy from, which the model is not shown: a list of str.")
+    edit_source: Any = Field(None, description="The text that the output is an edit of; a list for several prompts.")
+    spans: bool | None = Field(None, description="Say in each choice where its text was copied from.")
+
+    def limit(self) -> int | None:
+        """Tokens of an output, as it was asked for."""
+        return self.max_tokens
+
+    def check_extra(self) -> None:
+        """Raises TypeError or ValueError for fields that are not known, or not offered."""
+        extra = {name: value for name, value in (self.model_extra or {}).items() if value is not None}
+        for name in list(extra):
+            if name in IGNORED:
+                del extra[name]
+            elif name in NOT_OFFERED and extra.pop(name) not in NOT_OFFERED[name]:
+                raise ValueError(f"{name} is not offered here: leave it out, or serve the model with vLLM")
+        reject_unknown(extra, type(self).model_fields)
+
+    def options(self) -> dict[str, object]:
+        """Of `Engine.submit`, but for limits and references."""
+        names = ("temperature", "top_p", "n", "seed", "stop", "top_k", "min_p", "repetition_penalty", "prediction")
+        given = {name: getattr(self, name) for name in (*names, "edit_source") if getattr(self, name) is not None}
+        if self.logit_bias:
+            given["logit_bias"] = {_token_id(name): value for name, value in self.logit_bias.items()}
+        if given.get("stop") == []:
+            del given["stop"]
+        return given
+
+
+class ChatBody(SharedBody):
+    messages: list[dict[str, Any]]
+    max_completion_tokens: int | None = None
+
+    def limit(self) -> int | None:
+        return self.max_completion_tokens if self.max_tokens is None else self.max_tokens
+
+    def chat(self) -> list[dict[str, object]]:
+        """The messages as chat templates read them: content as one str, `developer` as `system`."""
+        if not self.messages:
+            raise ValueError("messages is empty: give at least one")
+        return [_message(i, message) for i, message in enumerate(self.messages)]
+
+
+class CompletionBody(SharedBody):
+    prompt: str | list[Any]
+
+
+def _message(index: int, message: Mapping[str, Any]) -> dict[str, object]:
+    if message.get("tool_calls") or message.get("function_call"):
+        raise ValueError(f"messages[{index}] calls tools, which this server does not offer")
+    kept = {name: value for name, value in message.items() if value is not None}
+    if kept.get("role") == "developer":
+        kept["role"] = "system"
+    content = kept.get("content")
+    if isinstance(content, list):
+        kept["content"] = "".join(_part(index, part) for part in content)
+    return kept
+
+
+def _part(index: int, part: object) -> str:
+    text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
+    if not isinstance(text, str):
+        raise ValueError(
+            f"messages[{index}] holds a part that is no text: {shown(part)}; write {{'type': 'text', 'text': ...}}: "
+            "the model reads text only"
+        )
+    return text
+
+
+def _token_id(name: str) -> int:
+    try:
+        return int(name)
+    except ValueError:
+        raise ValueError(f"logit_bias maps token ids to numbers; {name!r} is no token id") from None

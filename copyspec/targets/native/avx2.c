@@ -1,0 +1,241 @@
+/* Products on processors with AVX2 and FMA: inner products of 3 rows of x with the weights of 4 outputs at a time, whose
+   12 sums stay in registers of 8 numbers. Nothing is transposed: a panel of 4 outputs stays in the first cache while all
+   rows of x pass by. The order of a sum does not depend on the number of rows.
+
+   In float32 it is one register of sums, over the inputs in their order. In bfloat16 it is that of PyTorch's product for
+   one token, to the last bit: 64 sums over every 64th input, added up in halves. Those 64 do not fit into registers for
+   12 products at once, so 8 of them are made at a time: the 16 inputs of a quarter of each 64, first those at even
+   places, then those at odd ones, which is how two bfloat16 in 32 bits are taken apart by a shift and a mask. */
+
+#include "linear.h"
+
+#if HAS_KERNELS
+
+#include <immintrin.h>
+
+#define OUTPUTS 4 /* of a panel */
+#define ROWS 3    /* of x at a time */
+#define CHUNK 64  /* inputs with a sum of their own in bfloat16 */
+
+#define FAST __attribute__((target("avx2,fma")))
+#define INLINE static inline __attribute__((always_inline, target("avx2,fma")))
+
+static int
+is_supported(Kind kind)
+{
+    (void)kind;
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+
+/* Where the next panel is fetched from meanwhile, evenly over all that is done with this one. */
+typedef struct {
+    const char *at;
+    Py_ssize_t step; /* bytes in the time of 8 inputs */
+} Ahead;
+
+/* The sums of 4 registers, each (0 + 4) + (2 + 6), (1 + 5) + (3 + 7), added. */
+INLINE __m128
+add_up(const __m256 *sums)
+{
+    __m128 r[OUTPUTS];
+    for (int i = 0; i < OUTPUTS; i++) {
+        r[i] = _mm_add_ps(_mm256_castps256_ps128(sums[i]), _mm256_extractf128_ps(sums[i], 1));
+    }
+    _MM_TRANSPOSE4_PS(r[0], r[1], r[2], r[3]);
+    return _mm_add_ps(_mm_add_ps(r[0], r[2]), _mm_add_ps(r[1], r[3]));
+}
+
+/* Products of `rows` rows of x with one panel; the lines of the next panel are fetched meanwhile. */
+INLINE void
+float_sums(const int rows, const float *x, const float *weight, Py_ssize_t in, Ahead ahead, __m256 *sums)
+{
+    __m256 sum[ROWS][OUTPUTS];
+    for (int row = 0; row < rows; row++) {
+        for (int i = 0; i < OUTPUTS; i++) {
+            sum[row][i] = _mm256_setzero_ps();
+        }
+    }
+    for (Py_ssize_t at = 0; at < in; at += 8) {
+        _mm_prefetch(ahead.at, _MM_HINT_T0);
+        _mm_prefetch(ahead.at + 64, _MM_HINT_T0);
+        ahead.at += ahead.step;
+        __m256 given[ROWS];
+        for (int row = 0; row < rows; row++) {
+            given[row] = _mm256_loadu_ps(x + row * in + at);
+        }
+        for (int i = 0; i < OUTPUTS; i++) {
+            __m256 weights = _mm256_loadu_ps(weight + i * in + at);
+            for (int row = 0; row < rows; row++) {
+                sum[row][i] = _mm256_fmadd_ps(given[row], weights, sum[row][i]);
+            }
+        }
+    }
+    for (int row = 0; row < rows; row++) {
+        for (int i = 0; i < OUTPUTS; i++) {
+            sums[row * OUTPUTS + i] = sum[row][i];
+        }
+    }
+}
+
+INLINE __m256
+widened(const uint16_t *pairs, const int is_odd)
+{
+    __m256i units = _mm256_loadu_si256((const __m256i *)pairs);
+    return _mm256_castsi256_ps(is_odd ? _mm256_and_si256(units, _mm256_set1_epi32((int)0xffff0000))
+                                      : _mm256_slli_epi32(units, 16));
+}
+
+/* The sums of every chunk's 16 inputs from x and weight on, at even or odd places, added to `sums` or put there. */
+INLINE void
+quarter_sums(const int rows, const int is_odd, const float *x, const uint16_t *weight, Py_ssize_t in, Py_ssize_t chunks,
+             Ahead ahead, int is_added, __m256 *sums)
+{
+    __m256 sum[ROWS][OUTPUTS];
+    for (int row = 0; row < rows; row++) {
+        for (int i = 0; i < OUTPUTS; i++) {
+            sum[row][i] = _mm256_setzero_ps();
+        }
+    }
+    for (Py_ssize_t chunk = 0; chunk < chunks; chunk++) {
+        _mm_prefetch(ahead.at, _MM_HINT_T0);
+        ahead.at += ahead.step;
+        __m256 given[ROWS];
+        for (int row = 0; row < rows; row++) {
+            given[row] = _mm256_loadu_ps(x + row * in + 8 * is_odd);
+        }
+        for (int i = 0; i < OUTPUTS; i++) {
+            __m256 weights = widened(weight + i * in, is_odd);
+            for (int row = 0; row < rows; row++) {
+                sum[row][i] = _mm256_fmadd_ps(given[row], weights, sum[row][i]);
+            }
+        }
+        x += CHUNK;
+        weight += CHUNK;
+    }
+    for (int row = 0; row < rows; row++) {
+        for (int i = 0; i < OUTPUTS; i++) {
+            __m256 *to = &sums[row * OUTPUTS + i];
+            *to = is_added ? _mm256_add_ps(*to, sum[row][i]) : sum[row][i];
+        }
+    }
+}
+
+typedef void (*Quarter)(const float *, const uint16_t *, Py_ssize_t, Py_ssize_t, Ahead, int, __m256 *);
+
+/* Products of one panel in bfloat16. x holds float32: of every 16 inputs first the 8 at even places. */
+INLINE void
+brain_sums(const int rows, const Quarter *quarters, const float *x, const uint16_t *weight, Py_ssize_t in, Ahead ahead,
+           __m256 *sums)
+{
+    __m256 halves[2][2][ROWS * OUTPUTS]; /* even and odd places; quarters 0 and 2, 1 and 3 */
+    for (int quarter = 0; quarter < 4; quarter++) {
+        Py_ssize_t at = 16 * quarter, chunks = (in - at + CHUNK - 1) / CHUNK;
+        for (int is_odd = 0; is_odd < 2; is_odd++) {
+            quarters[is_odd](x + at, weight + at, in, chunks, ahead, quarter > 1, halves[is_odd][quarter % 2]);
+            ahead.at += ahead.step * chunks;
+        }
+    }
+    for (int i = 0; i < rows * OUTPUTS; i++) {
+        __m256 even = _mm256_add_ps(halves[0][0][i], halves[0][1][i]);
+        __m256 odd = _mm256_add_ps(halves[1][0][i], halves[1][1][i]);
+        /* Both halves hold 8 sums' even or odd places, whose sum is the even or odd places of the last 8 sums. */
+        __m128 evens = _mm_add_ps(_mm256_castps256_ps128(even), _mm256_extractf128_ps(even, 1));
+        __m128 odds = _mm_add_ps(_mm256_castps256_ps128(odd), _mm256_extractf128_ps(odd, 1));
+        sums[i] = _mm256_set_m128(_mm_unpackhi_ps(evens, odds), _mm_unpacklo_ps(evens, odds));
+    }
+}
+
+#define DEFINE_QUARTER(NAME, ROWS_HERE, IS_ODD)                                                                        \
+    FAST static __attribute__((noinline)) void NAME(const float *x, const uint16_t *weight, Py_ssize_t in,             \
+                                                    Py_ssize_t chunks, Ahead ahead, int is_added, __m256 *sums)        \
+    {                                                                                                                  \
+        quarter_sums(ROWS_HERE, IS_ODD, x, weight, in, chunks, ahead, is_added, sums);                                 \
+    }
+#define DEFINE_SUMS(ROWS_HERE)                                                                                         \
+    DEFINE_QUARTER(even_##ROWS_HERE, ROWS_HERE, 0)                                                                     \
+    DEFINE_QUARTER(odd_##ROWS_HERE, ROWS_HERE, 1)                                                                      \
+    FAST static void floats_##ROWS_HERE(const void *x, const void *weight, Py_ssize_t in, Ahead ahead, __m256 *sums)  \
+    {                                                                                                                  \
+        float_sums(ROWS_HERE, x, weight, in, ahead, sums);                                                          \
+    }                                                                                                                  \
+    FAST static void brains_##ROWS_HERE(const void *x, const void *weight, Py_ssize_t in, Ahead ahead, __m256 *sums)  \
+    {                                                                                                                  \
+        static const Quarter quarters[2] = {even_##ROWS_HERE, odd_##ROWS_HERE};                                        \
+        brain_sums(ROWS_HERE, quarters, x, weight, in, ahead, sums);                                                   \
+    }
+DEFINE_SUMS(1)
+DEFINE_SUMS(2)
+DEFINE_SUMS(3)
+
+typedef void (*Sums)(const void *, const void *, Py_ssize_t, Ahead, __m256 *);
+static const Sums SUMS[2][ROWS] = {{floats_1, floats_2, floats_3}, {brains_1, brains_2, brains_3}};
+
+/* Four outputs of one row. */
+FAST static void
+finish_floats(const Product *p, Py_ssize_t row, Py_ssize_t first, __m128 sum)
+{
+    if (p->bias != NULL) {
+        sum = _mm_add_ps(sum, _mm_loadu_ps((const float *)p->bias + first));
+    }
+    _mm_storeu_ps((float *)p->y + row * p->out + first, sum);
+}
+
+/* The same, rounded to the nearest bfloat16, halves to even; NaN stays NaN. */
+FAST static void
+finish_brains(const Product *p, Py_ssize_t row, Py_ssize_t first, __m128 sum)
+{
+    if (p->bias != NULL) {
+        __m128i bias = _mm_loadl_epi64((const __m128i *)((const uint16_t *)p->bias + first));
+        sum = _mm_add_ps(sum, _mm_castsi128_ps(_mm_slli_epi32(_mm_cvtepu16_epi32(bias), 16)));
+    }
+    __m128i bits = _mm_castps_si128(sum);
+    __m128i last = _mm_and_si128(_mm_srli_epi32(bits, 16), _mm_set1_epi32(1));
+    __m128i rounded = _mm_srli_epi32(_mm_add_epi32(bits, _mm_add_epi32(last, _mm_set1_epi32(0x7fff))), 16);
+    __m128i unordered = _mm_castps_si128(_mm_cmpunord_ps(sum, sum));
+    rounded = _mm_blendv_epi8(rounded, _mm_set1_epi32(0x7fc0), unordered);
+    _mm_storel_epi64((__m128i *)((uint16_t *)p->y + row * p->out + first), _mm_packus_epi32(rounded, rounded));
+}
+
+FAST static void
+multiply(const Product *p, Py_ssize_t first, Py_ssize_t last)
+{
+    const Py_ssize_t size = p->kind == BFLOAT16 ? 2 : 4;
+    const float *x = p->kind == BFLOAT16 ? p->scratch : (const float *)p->x;
+    const Py_ssize_t blocks = (p->rows + ROWS - 1) / ROWS, step = 8 * OUTPUTS * size / blocks;
+    __m256 sums[ROWS * OUTPUTS];
+    for (; first < last; first += OUTPUTS) {
+        const char *weight = p->weight + first * p->in * size;
+        const char *next = weight + OUTPUTS * p->in * size;
+        for (Py_ssize_t row = 0; row < p->rows; row += ROWS) {
+            Py_ssize_t rows = p->rows - row < ROWS ? p->rows - row : ROWS;
+            Ahead ahead = {next + row / ROWS * (p->in / 8) * step, step};
+            SUMS[p->kind][rows - 1](x + row * p->in, weight, p->in, ahead, sums);
+            for (Py_ssize_t i = 0; i < rows; i++) {
+                (p->kind == BFLOAT16 ? finish_brains : finish_floats)(p, row + i, first, add_up(sums + OUTPUTS * i));
+            }
+        }
+    }
+}
+
+static size_t
+scratch_size(const Product *p)
+{
+    return p->kind == BFLOAT16 ? sizeof(float) * (size_t)(p->rows * p->in) : 0;
+}
+
+/* x as float32: of every 16 inputs first the 8 at even places. */
+FAST static void
+prepare(Product *p)
+{
+    const uint16_t *x = (const uint16_t *)p->x;
+    float *wide = p->scratch;
+    for (Py_ssize_t at = 0; p->kind == BFLOAT16 && at < p->rows * p->in; at += 16) {
+        _mm256_storeu_ps(wide + at, widened(x + at, 0));
+        _mm256_storeu_ps(wide + at + 8, widened(x + at, 1));
+    }
+}
+
+const Kernel AVX2_KERNEL = {"avx2", is_supported, scratch_size, prepare, multiply};
+
+#endif

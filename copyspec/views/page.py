@@ -1,0 +1,53 @@
+"""One HTML file that needs nothing else: no network, no other script than its own."""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64encode
+from collections.abc import Iterable, Iterator
+from functools import cache
+from html import escape
+from importlib.resources import files
+
+from copyspec.views.escaping import clean
+
+_HEAD = """<!DOCTYPE html>
+<html lang="{lang}">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'{script_source}">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+"""
+_FOOT = "{script}</body>\n</html>\n"
+
+
+def page(body: Iterable[str], *, title: str, style: str, script: str = "", lang: str = "en") -> Iterator[str]:
+    """The page in pieces, to be written as UTF-8. `body` is HTML; `title` is text.
+
+    Of all scripts the browser runs `script` alone, known by its hash: what got into the body by mistake stays dead.
+    """
+    source = ""
+    if script:
+        digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        source = f"; script-src 'sha256-{digest}'"
+    yield _HEAD.format(lang=escape(lang), title=escape(clean(title)), style=style, script_source=source)
+    yield from body
+    yield _FOOT.format(script=f"<script>{script}</script>\n" if script else "")
+
+
+@cache
+def asset(name: str) -> str:
+    """A style sheet or script of this folder."""
+    return files("copyspec.views").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def framed(document: str, *, title: str, height: int = 480) -> str:
+    """A whole page as an element of another one, as notebooks want it: nothing of either reaches the other."""
+    return (
+        f'<iframe sandbox="allow-scripts" title="{escape(title)}" srcdoc="{escape(document)}" '
+        f'style="width: 100%; height: {height}px; border: 1px solid #8886; border-radius: 6px"></iframe>'
+    )

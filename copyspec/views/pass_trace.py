@@ -1,0 +1,279 @@
+"""What each pass of a run did: its draft tree, what of it was accepted, and its times. Kept in a JSON file or shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from copyspec.tree import ROOT
+
+FORMAT, VERSION = "copyspec-trace", 1
+
+MAX_FILE_BYTES = 256 << 20
+"""A longer file is no trace: one of MAX_NODES nodes has a tenth of that."""
+
+
+class TraceError(ValueError):
+    """A file that holds no trace."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceTimes:
+    """Seconds of one pass; all rows of the batch have them together."""
+
+    start: float  # since the first pass of the row began
+    draft: float = 0.0  # drafting
+    model: float = 0.0  # in the model
+    verify: float = 0.0
+    other: float = 0.0  # keeping what was accepted, and the counters
+
+    @property
+    def outside(self) -> float:
+        """Outside the model."""
+        return self.draft + self.verify + self.other
+
+    @property
+    def total(self) -> float:
+        return self.model + self.outside
+
+
+@dataclass(frozen=True, slots=True)
+class TraceNodes:
+    """The draft tree of one pass; parents come before their children. [m] each"""
+
+    tokens: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()  # index of a node, -1: the last token before the pass
+    scores: tuple[float, ...] = ()  # the drafter's estimate that the whole path to the node is accepted
+    voices: tuple[str, ...] = ()  # who drafted it: a kind of source, or a predictor
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def children(self) -> dict[int, list[int]]:
+        """By parent, in stored order."""
+        found: dict[int, list[int]] = {}
+        for node, parent in enumerate(self.parents):
+            found.setdefault(parent, []).append(node)
+        return found
+
+    def probability(self, node: int) -> float:
+        """Of a node where its parent is accepted."""
+        parent = self.parents[node]
+        above = 1.0 if parent == ROOT else self.scores[parent]
+        return min(1.0, self.scores[node] / above) if above > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TracePass:
+    """One pass of the model, as one row took part in it."""
+
+    times: TraceTimes
+    tokens: tuple[int, ...]  # what joined the output: accepted ones, and the model's own at the end
+    nodes: TraceNodes
+    path: tuple[int, ...]  # accepted nodes
+    rows: int = 1  # of the batch
+    is_first: bool = False  # it read the prompt
+    decision: str = ""  # as in `Stats.decisions`
+
+
+@dataclass(slots=True)
+class TraceTotals:
+    """Sums over passes, under the names of `Stats`."""
+
+    num_calls: int = 0
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    num_output_tokens: int = 0
+    num_draft_tokens_per_source: dict[str, int] = field(default_factory=dict)
+    num_accepted_tokens_per_source: dict[str, int] = field(default_factory=dict)
+    prefill_seconds: float = 0.0
+    draft_seconds: float = 0.0
+    target_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    other_seconds: float = 0.0
+
+    def add(self, each: TracePass) -> None:
+        self.num_calls += 1
+        self.num_drafts += len(each.nodes) > 0
+        self.num_draft_tokens += len(each.nodes)
+        self.num_accepted_tokens += len(each.path)
+        self.num_output_tokens += len(each.tokens)
+        for voice in each.nodes.voices:
+            self.num_draft_tokens_per_source[voice] = self.num_draft_tokens_per_source.get(voice, 0) + 1
+        for node in each.path:
+            voice = each.nodes.voices[node]
+            self.num_accepted_tokens_per_source[voice] = self.num_accepted_tokens_per_source.get(voice, 0) + 1
+        self.draft_seconds += each.times.draft
+        if each.is_first:
+            self.prefill_seconds += each.times.model
+        else:
+            self.target_seconds += each.times.model
+        self.verify_seconds += each.times.verify
+        self.other_seconds += each.times.other
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """The passes of one output, in their order."""
+
+    passes: tuple[TracePass, ...]
+    texts: Mapping[int, str] = field(default_factory=dict)  # of each token that occurs
+    omitted: TraceTotals = field(default_factory=TraceTotals)
+    """Of later passes, which were too many to keep."""
+    model: str = ""
+    prompt_tokens: int = 0
+
+    def totals(self) -> TraceTotals:
+        """Of all passes, those that were not kept among them: equal to the result's `Stats`."""
+        totals = TraceTotals(**asdict(self.omitted))
+        for each in self.passes:
+            totals.add(each)
+        return totals
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """Each token's own text; of a character in several tokens that is U+FFFD."""
+        return "".join(self.texts.get(token, f"<{token}>") for token in tokens)
+
+    def to_dict(self) -> dict[str, object]:
+        """As docs/trace.md describes it, ready for JSON."""
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "model": self.model,
+            "prompt_tokens": self.prompt_tokens,
+            "texts": {str(token): text for token, text in self.texts.items()},
+            "passes": [_rounded(asdict(each)) for each in self.passes],
+            "omitted": asdict(self.omitted),
+            "totals": asdict(self.totals()),
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Writes it as JSON."""
+        Path(path).write_text(json.dumps(self.to_dict(), separators=(",", ":")), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Trace:
+        """Raises TraceError where the file holds no trace, and says what is wrong with it."""
+        path = Path(path)
+        if (size := path.stat().st_size) > MAX_FILE_BYTES:
+            raise TraceError(f"{path} has {size:,} bytes; traces have {MAX_FILE_BYTES:,} at most")
+        try:
+            return cls.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        except TraceError as error:
+            raise TraceError(f"{path}: {error}") from error
+        except (ValueError, RecursionError) as error:
+            raise TraceError(f"{path} is no JSON: {error}") from error
+
+    @classmethod
+    def from_dict(cls, given: object) -> Trace:
+        """The inverse of `to_dict`. Raises TraceError."""
+        top = _mapping(given, "the file")
+        if top.get("format") != FORMAT or top.get("version") != VERSION:
+            raise TraceError(f"format {top.get('format')!r}, version {top.get('version')!r}; not {FORMAT!r}, {VERSION}")
+        texts = _mapping(top.get("texts"), "texts")
+        if not all(token.isdecimal() and isinstance(text, str) for token, text in texts.items()):
+            raise TraceError("texts must map token ids to strings")
+        omitted = _mapping(top.get("omitted", {}), "omitted")
+        return cls(
+            tuple(_pass(each, f"passes[{index}]") for index, each in enumerate(_list(top.get("passes"), "passes"))),
+            {int(token): str(text) for token, text in texts.items()},
+            _totals(omitted),
+            str(top.get("model", "")),
+            _whole(top.get("prompt_tokens", 0), "prompt_tokens"),
+        )
+
+
+def _rounded(value: Any) -> Any:
+    """Times to a tenth of a microsecond, probabilities to a millionth: what is more is noise."""
+    if isinstance(value, float):
+        return round(value, 7)
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    return [_rounded(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def _pass(given: object, where: str) -> TracePass:
+    fields = _mapping(given, where)
+    times = _mapping(fields.get("times"), f"{where}.times")
+    nodes = _mapping(fields.get("nodes"), f"{where}.nodes")
+    parents = _wholes(nodes.get("parents"), f"{where}.nodes.parents", ROOT)
+    tree = TraceNodes(
+        _wholes(nodes.get("tokens"), f"{where}.nodes.tokens"),
+        parents,
+        tuple(_number(each, f"{where}.nodes.scores") for each in _list(nodes.get("scores"), f"{where}.nodes.scores")),
+        tuple(_string(each, f"{where}.nodes.voices") for each in _list(nodes.get("voices"), f"{where}.nodes.voices")),
+    )
+    if len({len(tree.tokens), len(tree.parents), len(tree.scores), len(tree.voices)}) != 1:
+        raise TraceError(f"{where}.nodes: tokens, parents, scores and voices differ in length")
+    if any(parent >= node for node, parent in enumerate(parents)):
+        raise TraceError(f"{where}.nodes.parents: a parent must come before its child")
+    path = _wholes(fields.get("path"), f"{where}.path")
+    above = [ROOT, *path[:-1]]
+    if any(node >= len(tree) or parents[node] != parent for node, parent in zip(path, above, strict=False)):
+        raise TraceError(f"{where}.path is no path from the root of the tree")
+    names = ("start", "draft", "model", "verify", "other")
+    return TracePass(
+        TraceTimes(*(_number(times.get(name, 0.0), f"{where}.times.{name}") for name in names)),
+        _wholes(fields.get("tokens"), f"{where}.tokens"),
+        tree,
+        path,
+        _whole(fields.get("rows", 1), f"{where}.rows", 1),
+        bool(fields.get("is_first", False)),
+        _string(fields.get("decision", ""), f"{where}.decision"),
+    )
+
+
+def _totals(given: Mapping[str, object]) -> TraceTotals:
+    totals = TraceTotals()
+    for name, default in asdict(totals).items():
+        value = given.get(name, default)
+        where = f"omitted.{name}"
+        if isinstance(default, dict):
+            found: object = {key: _whole(each, where) for key, each in _mapping(value, where).items()}
+        else:
+            found = _whole(value, where) if isinstance(default, int) else _number(value, where)
+        setattr(totals, name, found)
+    return totals
+
+
+def _mapping(given: object, where: str) -> dict[str, object]:
+    if not isinstance(given, dict):
+        raise TraceError(f"{where} must be an object, got {_short(given)}")
+    return given
+
+
+def _list(given: object, where: str) -> list[object]:
+    if not isinstance(given, list):
+        raise TraceError(f"{where} must be a list, got {_short(given)}")
+    return given
+
+
+def _string(given: object, where: str) -> str:
+    if not isinstance(given, str):
+        raise TraceError(f"{where} must be a string, got {_short(given)}")
+    return given
+
+
+def _whole(given: object, where: str, low: int = 0) -> int:
+    if isinstance(given, bool) or not isinstance(given, int) or not low <= given < 1 << 53:
+        raise TraceError(f"{where} must be an integer >= {low}, got {_short(given)}")
+    return given
+
+
+def _wholes(given: object, where: str, low: int = 0) -> tuple[int, ...]:
+    return tuple(_whole(each, where, low) for each in _list(given, where))
+
+
+def _number(given: object, where: str) -> float:
+    if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given < 1e12:
+        raise TraceError(f"{where} must be a number >= 0, got {_short(given)}")
+    return float(given)
+
+
+def _short(given: object) -> str:
+    text = repr(given)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,66 @@
+"""`copyspec serve`: what it says, what it refuses, and how it ends."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from copyspec.cli import serve
+from tests.helpers.commands import run
+
+needs_server = pytest.mark.skipif(
+    importlib.util.find_spec("fastapi") is None, reason="the extra copyspec[serve] is not installed"
+)
+
+
+def test_without_the_extra_it_says_what_to_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["copyspec.cli.serve"], "NEEDED", ("no_such_module",))
+    code, out, err = run(capsys, "serve")
+    assert (code, out) == (2, "") and 'pip install "copyspec[serve]"' in err
+    assert callable(serve.serve)
+
+
+@needs_server
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--timeout", "0"], "timeout must be a number above 0"),
+        (["--batch-size", "0"], "--batch-size must be"),
+        (["--api-key", " "], "--api-key is empty"),
+        (["--host", "no.such.host.invalid"], "--host no.such.host.invalid"),
+    ],
+)
+def test_wrong_options_are_named(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
+    code, out, err = run(capsys, "serve", *arguments)
+    assert code in (1, 2) and out == "" and words in err
+
+
+@needs_server
+def test_it_serves_until_it_is_told_to_stop(folder: Path) -> None:
+    command = [sys.executable, "-m", "copyspec", "serve", "-m", str(folder), "--port", "0", "--name", "tiny"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        line = next(each for each in process.stderr if "http://" in each)
+        found = re.search(r"tiny on (http://\S+)/v1", line)
+        assert found is not None
+        body = json.dumps({"messages": [{"role": "user", "content": "The cat"}], "max_tokens": 4}).encode()
+        asked = urllib.request.Request(f"{found[1]}/v1/chat/completions", body, {"content-type": "application/json"})
+        with urllib.request.urlopen(asked, timeout=30) as answer:
+            assert json.load(answer)["model"] == "tiny"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+        assert process.returncode == 130 and out == "" and "Traceback" not in err
+    finally:
+        process.kill()
+        process.communicate()

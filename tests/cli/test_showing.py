@@ -1,0 +1,54 @@
+"""`--html`, `--spans` and `--watch`: the same text, with where it came from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from copyspec.cli import main
+from copyspec.models.loading import BUNDLED
+
+pytestmark = [
+    pytest.mark.skipif(not (BUNDLED / "config.json").exists(), reason="the bundled model is not in this checkout"),
+    pytest.mark.usefixtures("bundled"),
+]
+COMMAND = ["generate", "Correct the grammar: we has time.", "--edit", "we has time.", "--max-new-tokens", "20"]
+
+
+@pytest.fixture
+def bundled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COPYSPEC_MODEL", "default")
+
+
+def test_the_same_text_is_shown_in_every_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(COMMAND) == 0
+    plain = capsys.readouterr().out
+    assert main([*COMMAND, "--spans"]) == 0
+    told = capsys.readouterr()
+    assert told.out == plain and "edit_source" in told.err and "\x1b" not in told.out + told.err
+    assert main([*COMMAND, "--watch"]) == 0
+    assert capsys.readouterr().out == plain
+    page = tmp_path / "page.html"
+    assert main([*COMMAND, "--html", str(page)]) == 0
+    assert capsys.readouterr().out == plain
+    assert "edit_source" in page.read_text(encoding="utf-8")
+    assert main([*COMMAND, "--html", "-"]) == 0
+    assert capsys.readouterr().out.startswith("<!DOCTYPE html>")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--spans", "--json"], "--json and --spans show the output in two ways"),
+        (["--spans", "--stream"], "--spans prints at the end"),
+        (["--html", "-", "--spans"], "--html - writes the page to stdout"),
+        (["--html", "no/such/folder/page.html"], "no folder 'no/such/folder'"),
+        (["--html", "."], "is a folder"),
+    ],
+)
+def test_wrong_ways_are_told_before_the_model_runs(
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*COMMAND, *options]) == 2
+    assert message in capsys.readouterr().err

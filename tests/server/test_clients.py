@@ -1,0 +1,164 @@
+"""A real port, and the clients that people have: openai, LangChain, a socket."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import openai
+import pytest
+
+from copyspec.server.endpoints import Server
+from copyspec.server.listening import address_of, is_local, listen, make
+from copyspec.server.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from copyspec import Engine
+
+MESSAGES: Any = [{"role": "user", "content": "The cat sat on the mat."}]
+KEY = "secret"
+
+
+@contextlib.contextmanager
+def serving(engine: Engine, **settings: Any) -> Iterator[str]:
+    """Its address."""
+    bound = listen("127.0.0.1", 0, 5.0)
+    assert is_local(bound)
+    server = Server(engine, ServerSettings(names=("tiny",), api_key=KEY, **settings))
+    server.warm_up()
+    running = make(server, stop_seconds=2)
+    thread = threading.Thread(target=running.run, kwargs={"sockets": [bound]})
+    thread.start()
+    try:
+        yield address_of(bound)
+    finally:
+        running.should_exit = True
+        thread.join(20)
+        bound.close()
+        engine.scheduler.max_waiting = None
+        assert not thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def address(engine: Engine) -> Iterator[str]:
+    with serving(engine) as found:
+        yield found
+
+
+@pytest.fixture
+def client(address: str) -> Iterator[Any]:
+    with openai.OpenAI(base_url=f"{address}/v1", api_key=KEY, max_retries=0) as found:
+        yield found
+
+
+def test_openai_whole_and_in_pieces(engine: Engine, client: Any) -> None:
+    expected = engine.generate(MESSAGES, max_new_tokens=16)
+    answer = client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=16)
+    assert answer.choices[0].message.content == expected.text
+    assert answer.usage.completion_tokens == len(expected.token_ids)
+    told = client.chat.completions.create(
+        model="tiny",
+        messages=MESSAGES,
+        max_completion_tokens=16,
+        prediction={"type": "content", "content": "a guess"},
+        extra_body={"references": ["a passage"], "edit_source": "a text", "spans": True},
+    )
+    assert told.choices[0].message.content == expected.text
+    assert isinstance(told.choices[0].spans, list)
+    assert told.usage.completion_tokens_details.rejected_prediction_tokens >= 0
+    stream = client.chat.completions.create(
+        model="tiny", messages=MESSAGES, max_tokens=16, stream=True, stream_options={"include_usage": True}
+    )
+    pieces = list(stream)
+    assert "".join(each.choices[0].delta.content or "" for each in pieces if each.choices) == expected.text
+    assert pieces[-1].usage.completion_tokens == len(expected.token_ids)
+    text = engine.generate("The cat", max_new_tokens=8).text
+    assert client.completions.create(model="tiny", prompt="The cat", max_tokens=8).choices[0].text == text
+    assert [each.id for each in client.models.list()] == ["tiny"]
+
+
+def test_openai_reads_the_errors(address: str, client: Any) -> None:
+    with pytest.raises(openai.BadRequestError, match="temperature must be"):
+        client.chat.completions.create(model="tiny", messages=MESSAGES, temperature=-3)
+    with pytest.raises(openai.NotFoundError, match="no model 'other' here"):
+        client.chat.completions.create(model="other", messages=MESSAGES)
+    stranger = openai.OpenAI(base_url=f"{address}/v1", api_key="guess", max_retries=0)
+    with stranger, pytest.raises(openai.AuthenticationError, match="wrong or missing key"):
+        stranger.models.list()
+
+
+def test_langchain_whole_and_in_pieces(engine: Engine, address: str) -> None:
+    chat = pytest.importorskip("langchain_openai").ChatOpenAI
+    llm = chat(base_url=f"{address}/v1", api_key=KEY, model="tiny", max_tokens=16, max_retries=0)
+    expected = engine.generate(MESSAGES, max_new_tokens=16).text
+    assert llm.invoke("The cat sat on the mat.").content == expected
+    assert "".join(each.content for each in llm.stream("The cat sat on the mat.")) == expected
+    told = llm.bind(extra_body={"references": ["a passage"]}).invoke("The cat sat on the mat.")
+    assert told.content == expected and told.usage_metadata["input_tokens"] > 0
+
+
+def _request(address: str, body: object, length: int | None = None) -> socket.socket:
+    host, port = address.removeprefix("http://").split(":")
+    data = json.dumps(body).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {KEY}\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {length or len(data)}\r\n\r\n"
+    connection = socket.create_connection((host, int(port)), timeout=10)
+    connection.sendall(head.encode() + data)
+    return connection
+
+
+def test_clients_that_go_give_their_rows_back(engine: Engine, address: str) -> None:
+    for stream in (True, False):
+        connections = [_request(address, {"messages": MESSAGES, "max_tokens": 900, "stream": stream}) for _ in range(5)]
+        _wait(lambda: engine.scheduler.running + engine.scheduler.waiting >= 5)
+        for connection in connections:
+            connection.close()
+        _wait(lambda: engine.scheduler.running + engine.scheduler.waiting == 0)
+
+
+def test_garbage_on_the_port_harms_nobody(address: str, client: Any) -> None:
+    host, port = address.removeprefix("http://").split(":")
+    for data in (
+        b"\x16\x03\x01\x02\x00",
+        b"GET / HTTP/9\r\n\r\n",
+        b"A" * 100_000,
+        b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+    ):
+        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=10) as connection:
+            connection.sendall(data)
+            connection.shutdown(socket.SHUT_WR)
+            connection.recv(1000)
+    with _request(address, {}, length=5 << 20) as connection:
+        assert b"413" in connection.recv(1000)
+    assert client.models.list().data[0].id == "tiny"
+
+
+def test_a_stop_lets_running_requests_end_or_ends_them(engine: Engine) -> None:
+    with serving(engine) as address:
+        connection = _request(address, {"messages": MESSAGES, "max_tokens": 20, "stream": True})
+        assert connection.recv(10)
+    answer = b""
+    with connection, contextlib.suppress(OSError):
+        while piece := connection.recv(65536):
+            answer += piece
+    assert b"[DONE]" in answer
+    _wait(lambda: engine.scheduler.running == 0)
+
+
+def test_a_taken_port_is_named(address: str) -> None:
+    with pytest.raises(OSError, match="take another --port"):
+        listen("127.0.0.1", int(address.rpartition(":")[2]), 5.0)
+    with pytest.raises(OSError, match="--host no\\.such\\.host"):
+        listen("no.such.host.invalid", 0, 5.0)
+
+
+def _wait(condition: Any) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -1,0 +1,324 @@
+"""The server in this process: OpenAI's replies, copyspec's fields, and what is refused with which words."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from copyspec.engine.scheduler import QueueFullError
+from copyspec.server.endpoints import Server
+from copyspec.server.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from copyspec import Engine
+
+CHAT = "/v1/chat/completions"
+MESSAGES = [{"role": "user", "content": "The cat sat on the mat."}]
+ASKED = {"messages": MESSAGES, "max_tokens": 8}
+
+
+@pytest.fixture(autouse=True)
+def limits(engine: Engine) -> Iterator[None]:
+    yield
+    engine.scheduler.max_waiting = None
+
+
+def client(engine: Engine, **settings: Any) -> httpx.AsyncClient:
+    app = Server(engine, ServerSettings(names=("tiny",), **settings)).app()
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://copyspec")
+
+
+async def post(engine: Engine, path: str, body: object, **settings: Any) -> httpx.Response:
+    async with client(engine, **settings) as http:
+        content = body if isinstance(body, (bytes, str)) else json.dumps(body)
+        return await http.post(path, content=content, headers={"content-type": "application/json"})
+
+
+def events(answer: httpx.Response) -> list[Any]:
+    lines = [line.removeprefix("data: ") for line in answer.text.split("\n\n") if line]
+    assert lines[-1] == "[DONE]"
+    return [json.loads(line) for line in lines[:-1]]
+
+
+async def test_a_chat_is_the_engines_own_answer(engine: Engine) -> None:
+    expected = engine.generate(MESSAGES, max_new_tokens=8)
+    answer = (await post(engine, CHAT, {**ASKED, "model": "tiny"})).json()
+    choice = answer["choices"][0]
+    assert choice["message"] == {"role": "assistant", "content": expected.text}
+    assert choice["finish_reason"] == expected.finish_reason
+    assert answer["object"] == "chat.completion" and answer["model"] == "tiny"
+    written = len(expected.token_ids)
+    usage = answer["usage"]
+    assert usage["completion_tokens"] == written
+    assert usage["total_tokens"] == expected.prompt_tokens + written
+    assert "spans" not in choice
+
+
+async def test_a_stream_has_the_same_text_and_usage(engine: Engine) -> None:
+    whole = (await post(engine, CHAT, ASKED)).json()
+    found = events(await post(engine, CHAT, {**ASKED, "stream": True, "stream_options": {"include_usage": True}}))
+    assert (
+        "".join(each["choices"][0]["delta"].get("content", "") for each in found[:-1])
+        == (whole["choices"][0]["message"]["content"])
+    )
+    assert found[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert found[-2]["choices"][0]["finish_reason"] == whole["choices"][0]["finish_reason"]
+    assert found[-1]["choices"] == []
+    assert found[-1]["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
+    assert len({each["id"] for each in found}) == 1
+
+
+async def test_completions_of_several_prompts_whole_and_in_pieces(engine: Engine) -> None:
+    prompts = ["The cat sat", "on the mat and the"]
+    expected = [each.text for each in engine.generate(prompts, max_new_tokens=6)]
+    asked = {"prompt": prompts, "max_tokens": 6}
+    answer = (await post(engine, "/v1/completions", asked)).json()
+    assert [each["text"] for each in answer["choices"]] == expected
+    texts = ["", ""]
+    for event in events(await post(engine, "/v1/completions", {**asked, "stream": True})):
+        texts[event["choices"][0]["index"]] += event["choices"][0]["text"]
+    assert texts == expected
+    ids = engine.codec.encode("The cat sat").ids
+    answer = (await post(engine, "/v1/completions", {"prompt": ids, "max_tokens": 6})).json()
+    assert answer["choices"][0]["text"] == expected[0]
+
+
+@pytest.mark.parametrize("field", ["prediction", "references", "edit_source"])
+@pytest.mark.usefixtures("steady_drafts")
+async def test_what_is_told_changes_the_passes_and_not_the_output(engine: Engine, field: str) -> None:
+    letters = {str(token): 20.0 for token in engine.codec.encode("abcdefghijklmnopqrstuvwxyz ").ids}
+    asked = {**ASKED, "max_tokens": 40, "logit_bias": letters}  # random weights write bytes that are no text
+    plain = (await post(engine, CHAT, asked)).json()
+    text = plain["choices"][0]["message"]["content"]
+    told = {"prediction": {"type": "content", "content": text}, "references": [text], "edit_source": text}[field]
+    answer = (await post(engine, CHAT, {**asked, field: told, "spans": True})).json()
+    assert answer["choices"][0]["message"]["content"] == text
+    names = {"references": "references[0]"}
+    assert {span["place"]["source"] for span in answer["choices"][0]["spans"]} >= {names.get(field, field)}
+    assert answer["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] > 10
+
+
+async def test_samples_come_side_by_side(engine: Engine) -> None:
+    asked = {**ASKED, "n": 3, "temperature": 1.0, "seed": 5}
+    expected = engine.generate(MESSAGES, max_new_tokens=8, n=3, temperature=1.0, seed=5)
+    answer = (await post(engine, CHAT, asked)).json()
+    assert [each["message"]["content"] for each in answer["choices"]] == [each.text for each in expected.samples]
+    assert [each["index"] for each in answer["choices"]] == [0, 1, 2]
+
+
+async def test_messages_as_clients_write_them(engine: Engine) -> None:
+    parts = [{"type": "text", "text": "The cat "}, {"type": "text", "text": "sat on the mat."}]
+    chats = [
+        [{"role": "developer", "content": "Be short."}, {"role": "user", "content": parts, "name": None}],
+        [{"role": "system", "content": "Be short."}, *MESSAGES],
+    ]
+    texts = [(await post(engine, CHAT, {**ASKED, "messages": chat})).json()["choices"][0] for chat in chats]
+    assert texts[0] == texts[1]
+
+
+HARMLESS: dict[str, object] = {
+    "user": "me", "store": False, "presence_penalty": 0, "frequency_penalty": 0.0, "response_format": {"type": "text"},
+    "tools": [], "tool_choice": "auto", "logprobs": False, "n": 1, "stop": None, "seed": None, "stream": None,
+}  # fmt: skip
+
+
+async def test_fields_that_change_nothing_are_taken(engine: Engine) -> None:
+    plain = (await post(engine, CHAT, ASKED)).json()["choices"]
+    assert (await post(engine, CHAT, {**ASKED, **HARMLESS})).json()["choices"] == plain
+
+
+WRONG: list[tuple[dict[str, object], str]] = [
+    ({"messages": []}, "messages is empty"),
+    ({"messages": "hello"}, "messages: "),
+    ({"messages": [{"role": "user"}]}, "no content"),
+    ({"messages": [{"content": "x"}]}, "no chat message"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+        "reads text only",
+    ),
+    ({"messages": [{"role": "user", "content": "\ud800"}]}, "lone surrogate"),
+    ({"max_tokens": 0}, "max_new_tokens must be"),
+    ({"max_tokens": "8"}, "max_tokens: "),
+    ({"max_tokens": 10**30, "n": 10**30, "temperature": 1}, "outputs"),
+    ({"temperature": -1}, "temperature must be"),
+    ({"temperature": float("nan")}, "temperature"),
+    ({"top_p": 0}, "top_p must be"),
+    ({"n": 2}, "needs a temperature"),
+    ({"n": 17, "temperature": 1}, "16 outputs"),
+    ({"n": 2, "temperature": 1, "stream": True}, "cannot be streamed"),
+    ({"stop": [""]}, "stop must be"),
+    ({"logit_bias": {"x": 1}}, "no token id"),
+    ({"logit_bias": {"99999": 1}}, "99999"),
+    ({"references": 3}, "references must be"),
+    ({"references": [["a"], ["b"]]}, "references holds 2 lists"),
+    ({"edit_source": {"a": 1}}, "edit_source must be"),
+    ({"prediction": {"type": "content"}}, "prediction must be"),
+    ({"tools": [{"type": "function"}]}, "tools is not offered"),
+    ({"response_format": {"type": "json_object"}}, "response_format is not offered"),
+    ({"temprature": 1}, "did you mean 'temperature'"),
+    ({"messages": [{"role": "user", "content": "word " * 2000}]}, "context is 1024"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "words"), WRONG, ids=lambda value: value if isinstance(value, str) else "")
+async def test_wrong_values_are_named(engine: Engine, wrong: dict[str, object], words: str) -> None:
+    answer = await post(engine, CHAT, {**ASKED, **wrong})
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert words in error["message"] and error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"messages": ' + b"9" * 10_000 + b"}",
+        b'{"a":1}',
+        b'"x"',
+    ],
+)
+async def test_bodies_that_are_none(engine: Engine, body: bytes) -> None:
+    answer = await post(engine, CHAT, body)
+    assert answer.status_code == 400 and answer.json()["error"]["message"], answer.text
+
+
+async def test_a_context_that_is_full_has_openais_code(engine: Engine) -> None:
+    answer = await post(engine, "/v1/completions", {"prompt": "word " * 2000})
+    assert answer.json()["error"]["code"] == "context_length_exceeded"
+
+
+async def test_other_models_and_paths_are_404(engine: Engine) -> None:
+    answer = await post(engine, CHAT, {**ASKED, "model": "gpt-5"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
+    async with client(engine) as http:
+        assert (await http.get("/v1/models")).json()["data"][0]["id"] == "tiny"
+        assert (await http.get("/v1/models/tiny")).json()["id"] == "tiny"
+        assert (await http.get("/v1/models/other")).status_code == 404
+        assert (await http.get("/v2")).json()["error"]["message"] == "Not Found"
+        assert (await http.get(CHAT)).status_code == 405
+
+
+async def test_a_key_is_asked_for(engine: Engine) -> None:
+    async with client(engine, api_key="Schlüssel") as http:
+        assert (await http.get("/health")).json() == {"status": "ok"}
+        for wrong in ("", "Bearer", "Bearer other", "Basic Schlüssel", "Schlüssel"):
+            answer = await http.get("/v1/models", headers={"authorization": wrong.encode()})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
+        answer = await http.get("/v1/models", headers={"authorization": "bearer Schlüssel".encode()})
+        assert answer.status_code == 200
+
+
+async def test_bodies_that_are_too_large_or_too_slow_are_refused(engine: Engine) -> None:
+    async def pieces() -> Any:
+        for _ in range(100):
+            yield b" " * 100
+
+    async def slowly() -> Any:
+        yield b"{"
+        await asyncio.sleep(5)
+
+    async with client(engine, max_body_bytes=1000, read_timeout=0.1) as http:
+        for content in (b" " * 1001, pieces()):
+            answer = await http.post(CHAT, content=content)
+            assert answer.status_code == 413 and "1000" in answer.json()["error"]["message"]
+        assert (await http.post(CHAT, content=slowly())).status_code == 408
+
+
+async def test_limits_of_an_output(engine: Engine) -> None:
+    assert (await post(engine, CHAT, {**ASKED, "max_tokens": 9}, max_tokens=8)).status_code == 400
+    answer = (await post(engine, CHAT, {"messages": MESSAGES}, max_tokens=3)).json()
+    assert answer["usage"]["completion_tokens"] <= 3
+    late = await post(engine, CHAT, {**ASKED, "max_tokens": 900}, timeout=0.01)
+    assert late.status_code == 504 and "0.01" in late.json()["error"]["message"]
+    async with client(engine, timeout=0.01) as http:
+        late = await http.post(CHAT, json={**ASKED, "max_tokens": 900, "stream": True})
+    assert late.status_code == 200 and "timeout_error" in late.text and "[DONE]" not in late.text
+
+
+async def test_a_full_queue_asks_to_come_again(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise QueueFullError("256 requests wait")
+
+    monkeypatch.setattr(engine.scheduler, "submit", full)
+    answer = await post(engine, CHAT, ASKED)
+    assert answer.status_code == 429 and answer.headers["retry-after"] == "1"
+
+
+async def test_an_error_while_decoding_is_told_and_logged(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise OSError("the device is gone")
+
+    monkeypatch.setattr(type(engine), "steps", fails)
+    answer = await post(engine, CHAT, ASKED, batch_size=3)  # no batch of another test
+    assert answer.status_code == 500 and "the device is gone" in answer.json()["error"]["message"]
+    answer = await post(engine, CHAT, {**ASKED, "stream": True}, batch_size=3)
+    assert "server_error" in answer.text
+    assert "a request failed" in caplog.text
+
+
+async def test_callers_at_once_get_their_own_answers(engine: Engine) -> None:
+    chats = [[{"role": "user", "content": f"Say {i} and the cat."}] for i in range(20)]
+    expected = [engine.generate(chat, max_new_tokens=12).text for chat in chats]
+    async with client(engine, batch_size=4) as http:
+        asked = [http.post(CHAT, json={"messages": chat, "max_tokens": 12}) for chat in chats]
+        answers = await asyncio.gather(*asked)
+        counters = (await http.get("/metrics")).text
+    assert [each.json()["choices"][0]["message"]["content"] for each in answers] == expected
+    assert 'copyspec_requests_total{path="/v1/chat/completions",status="200"} 20.0' in counters
+    assert "copyspec_rows_running 0.0" in counters
+
+
+async def test_nothing_is_decoded_for_a_client_that_has_gone(engine: Engine) -> None:
+    for stream in (False, True):
+        app = Server(engine, ServerSettings()).app()
+        body = json.dumps({**ASKED, "max_tokens": 900, "stream": stream}).encode()
+        told = asyncio.Event()
+        messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive(messages: list[Any] = messages, told: asyncio.Event = told) -> Any:
+            if messages:
+                return messages.pop()
+            while not engine.scheduler.running:
+                await asyncio.sleep(0.005)
+            told.set()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            await asyncio.sleep(0)
+
+        headers = [(b"content-type", b"application/json")]
+        scope = {"type": "http", "method": "POST", "path": CHAT, "headers": headers, "query_string": b""}
+        scope |= {"raw_path": CHAT.encode(), "root_path": "", "scheme": "http", "http_version": "1.1"}
+        await asyncio.wait_for(app({**scope, "asgi": {"version": "3.0", "spec_version": "2.3"}}, receive, send), 10)
+        assert told.is_set()
+        for _ in range(200):
+            if not engine.scheduler.running:
+                break
+            await asyncio.sleep(0.01)
+        assert engine.scheduler.running == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"api_key": " "}, "api_key"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"timeout": 0}, "timeout"),
+        ({"names": ("",)}, "name"),
+    ],
+)
+def test_settings_that_cannot_be_meant(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        ServerSettings(**settings).verify()
