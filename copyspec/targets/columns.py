@@ -31,11 +31,13 @@ class Columns:
 
     @property
     def tokens(self) -> IndexArray:
-        return self.packed[0]
+        tokens: IndexArray = self.packed[0]
+        return tokens
 
     @property
     def positions(self) -> IndexArray:
-        return self.packed[1]
+        positions: IndexArray = self.packed[1]
+        return positions
 
     def key_positions(self) -> IndexArray:
         """Position of the token in each slot: its own index, except for the nodes of this pass. [B, K]"""
