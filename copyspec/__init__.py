@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from copyspec.engine.results import Chunk, Comparison, Difference, Place, Result, Span, Stats
     from copyspec.integrations.transformers.hf import hf
     from copyspec.models.loading import LoadError
+    from copyspec.static_options import StaticOptions
     from copyspec.targets.base import UnsupportedModelError
     from copyspec.tree import DraftTree
 
@@ -38,6 +39,7 @@ __all__ = [
     "Result",
     "ScoredDraft",
     "Span",
+    "StaticOptions",
     "Stats",
     "UnsupportedModelError",
     "agenerate",
@@ -78,6 +80,7 @@ _EXPORTS = {
     "Place": "copyspec.engine.results",
     "Result": "copyspec.engine.results",
     "Span": "copyspec.engine.results",
+    "StaticOptions": "copyspec.static_options",
     "Stats": "copyspec.engine.results",
     "UnsupportedModelError": "copyspec.targets.base",
 }

@@ -18,6 +18,7 @@ from copyspec.engine.registry import Registry
 from copyspec.engine.results import Chunk, Comparison, Result
 from copyspec.engine.unknown import reject_unknown
 from copyspec.models.loading import MODEL_VARIABLE, ModelChoice, about_default, check_dtype, choose_default, named
+from copyspec.static_options import StaticOptions
 from copyspec.text.prompts import parse_prompts
 from copyspec.text.references import references
 
@@ -45,6 +46,8 @@ class LoadOptions(TypedDict, total=False):
     revision: str | None
     on_unsupported: Literal["error", "plain"]
     """For architectures that cannot verify drafts: an error, the default, or plain decoding."""
+    static: StaticOptions | None
+    """Whether passes have static shapes, are captured or compiled, and exact mode: docs/gpu.md."""
     trust_remote_code: bool
     """True runs Python code and pickles of the model's folder or repository, with all rights of this process: only for
     what you have read, at a `revision` that cannot change. False, the default, never runs any."""
@@ -249,6 +252,8 @@ def _choice(options: dict[str, object]) -> ModelChoice | Engine:
     unsupported = loading.get("on_unsupported", "error")
     if unsupported not in ("error", "plain"):
         raise ValueError(f"on_unsupported must be 'error' or 'plain', got {unsupported!r}")
+    if not isinstance(loading.get("static", StaticOptions()), StaticOptions):
+        raise TypeError(f"static must be a copyspec.StaticOptions, got {shown(loading['static'])}")
     check_flag("trust_remote_code", loading.get("trust_remote_code", False))
     return ModelChoice(model, **loading)  # type: ignore[arg-type]
 

@@ -150,7 +150,7 @@ def _compare(name: str, found: Found, label: str, data: bytes, after: bytes, run
 
 def _size(name: str, data: bytes) -> int:
     """Bytes of the file; of a packed one, as it is unpacked."""
-    if name != "docx":
+    if name not in ("docx", "odt"):
         return len(data)
     with contextlib.suppress(*BROKEN), zipfile.ZipFile(io.BytesIO(data)) as archive:
         return sum(len(member(archive, each)) for each in archive.namelist())

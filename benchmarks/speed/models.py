@@ -176,10 +176,10 @@ class ReplayTarget:
         """The next row to be opened is the first one again."""
         self._opened = 0
 
-    def open(self, prompts: Sequence[Sequence[int]]) -> Session:
+    def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> Session:
         rows = self._replay.rows(range(self._opened, self._opened + len(prompts)))
         self._opened += len(prompts)
-        return _ReplaySession(self._target.open(prompts), self._replay, rows)
+        return _ReplaySession(self._target.open(prompts, new_tokens), self._replay, rows)
 
 
 class _ReplaySession:
@@ -191,6 +191,14 @@ class _ReplaySession:
     @property
     def lengths(self) -> Sequence[int]:
         return self._session.lengths
+
+    @property
+    def runner(self) -> str:
+        return self._session.runner
+
+    @property
+    def is_settled(self) -> bool:
+        return self._session.is_settled
 
     def score(self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
         with self._replay.showing(self._rows):

@@ -220,13 +220,16 @@ class _Target:
     def start(self, prompt: Sequence[int]) -> list[int]:
         return list(prompt)
 
-    def open(self, prompts: Sequence[Sequence[int]]) -> Session:
+    def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> Session:
         rows = range(self._opened, self._opened + len(prompts))
         self._opened += len(prompts)
         return _Session(self, list(rows))
 
 
 class _Session:
+    runner = "simulated"
+    is_settled = True
+
     def __init__(self, target: _Target, rows: list[int]) -> None:
         self._target, self._rows = target, rows
         self.lengths: list[int] = [0] * len(rows)

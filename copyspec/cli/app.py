@@ -19,6 +19,7 @@ import typer
 import copyspec
 from copyspec.cli.chat import chat
 from copyspec.cli.common import in_options
+from copyspec.cli.config import defaults
 from copyspec.cli.doctor import doctor
 from copyspec.cli.edit import edit
 from copyspec.cli.gec import gec
@@ -64,6 +65,8 @@ def options(
     ] = False,
 ) -> None:
     # Without a docstring: the application's own help stands above the commands.
+    if context.invoked_subcommand == "gec":
+        context.default_map = {"gec": defaults()}
     if verbose:
         logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(name)s: %(message)s")
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CHANGED, FAILED = 1, 3
+LISTS = ("text", "github")
+"""How edits are listed on stdout: for people and editors, or as annotations of a workflow on GitHub."""
 
 _OPTIONS = {
     name: f"--{name.replace('_', '-')}"
@@ -47,20 +49,28 @@ class Told:
     html: Path | None = None
     m2: Path | None = None
     writes: bool = False  # the corrected text into files; what else is not asked for goes to stdout
+    listed: str | None = None  # one of LISTS: edits on stdout
 
     def __post_init__(self) -> None:
-        if self.diff and self.check:
-            raise UsageError("--diff and --check both tell what would change; give one")
-        if (self.check or self.diff) and self.writes:
-            raise UsageError(f"{'--check' if self.check else '--diff'} writes nothing; leave -i and -o out")
+        asked = {"--check": self.check, "--diff": self.diff, "--list": self.listed}
+        looking = [option for option, value in asked.items() if value]
+        if len(looking) > 1:
+            raise UsageError(f"{' and '.join(looking)} both tell what would change; give one")
+        if looking and self.writes:
+            raise UsageError(f"{looking[0]} writes nothing; leave -i and -o out")
         shown = [name for name in ("edits", "html", "m2") if str(getattr(self, name)) == STDIN]
-        if len(shown) + self.diff > 1:
-            raise UsageError("one of --diff, --edits -, --html - and --m2 - can have stdout")
+        if len(shown) + self.diff + (self.listed is not None) > 1:
+            raise UsageError("one of --diff, --list, --edits -, --html - and --m2 - can have stdout")
+
+    @property
+    def only_looks(self) -> bool:
+        """Whether what would change is told, and nothing written."""
+        return self.check or self.diff or self.listed is not None
 
     @property
     def shows_text(self) -> bool:
         """Whether corrected text goes to stdout: where it goes nowhere else, and nothing else does."""
-        return not (self.check or self.diff or self.writes or STDIN in map(str, self.reports.values()))
+        return not (self.only_looks or self.writes or STDIN in map(str, self.reports.values()))
 
     @property
     def reports(self) -> dict[str, Path]:
@@ -76,6 +86,8 @@ class Told:
             found.append(reports.Printed())
         if self.diff:
             found.append(reports.DiffPrinted(files))
+        if self.listed is not None:
+            found.append(reports.EditsListed(self.listed, encoding))
         if self.edits is not None:
             found.append(reports.EditsWritten(self.edits, encoding, files))
         if self.html is not None:
@@ -164,7 +176,7 @@ def run_files(
     _tell_summary(total.stop(), told)
     if total.files_failed:
         return FAILED
-    return CHANGED if (told.check or told.diff) and total.files_changed else 0
+    return CHANGED if told.only_looks and total.files_changed else 0
 
 
 def _tell_report(report: FileReport, told: Told) -> None:
@@ -174,6 +186,8 @@ def _tell_report(report: FileReport, told: Told) -> None:
         names = ", ".join(f"--{name}" for name in told.reports)
         print(f"copyspec: {report.path}: finished by the run before, and not in {names}", file=sys.stderr)
     elif told.check and report.is_changed:
+        if told.quiet:
+            print(report.path)  # as linters do: the names of files that do not pass, and nothing else
         _tell(f"would change {report.path}: {report.summary.edits} edits", told)
 
 

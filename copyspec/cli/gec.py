@@ -10,7 +10,7 @@ import typer
 
 from copyspec.cli import correction_options as options
 from copyspec.cli.common import UsageError
-from copyspec.cli.correcting import Told, check_folders, corrector_of, inputs_of, run_files, words_of
+from copyspec.cli.correcting import LISTS, Told, check_folders, corrector_of, inputs_of, run_files, words_of
 from copyspec.cli.correction_options import GUARDS, INPUT, MODEL, OUTPUT, RUN
 
 if TYPE_CHECKING:
@@ -58,6 +58,13 @@ def gec(
     diff: Annotated[
         bool, typer.Option("--diff", help="A unified diff instead; exit code 1 if not empty.", rich_help_panel=OUTPUT)
     ] = False,
+    list: Annotated[
+        str | None,
+        typer.Option(
+            help="Every edit as a line instead: text (file:line:col) or github; exit code 1 if any.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
     edits: Annotated[
         Path | None, typer.Option(help="Every edit as a line of JSON, into this file.", rich_help_panel=OUTPUT)
     ] = None,
@@ -141,9 +148,9 @@ def gec(
 ) -> int:
     """Correct the grammar of files: only mistakes change, every other byte stays.
 
-    Corrected text goes to stdout, to -o FILE or, with -i, into the files themselves. Exit code 1: --check or --diff
-    found something to correct; 2: wrong usage; 3: a file could not be read or written, or was saved by somebody else
-    meanwhile; the others are done.
+    Corrected text goes to stdout, to -o FILE or, with -i, into the files themselves. Exit code 1: --check, --diff or
+    --list found something to correct; 2: wrong usage; 3: a file could not be read or written, or was saved by
+    somebody else meanwhile; the others are done.
 
     The summary counts what was left as it was, by reason. Edits that touch numbers, links, code, names or what
     --protect names; markup: an edit would bring some, protected: it touches some; words: it would bring a word of no
@@ -166,6 +173,8 @@ def gec(
 
     if format is not None and format not in FORMATS:
         raise UsageError(f"--format {format!r}: name one of {', '.join(FORMATS)}")
+    if list not in (None, *LISTS):
+        raise UsageError(f"--list {list!r}: {' or '.join(LISTS)}")
     if stats not in (None, "text", "json"):
         raise UsageError(f"--stats {stats!r}: text or json")
     check_folders({"--output": output, "--edits": edits, "--html": html, "--m2": m2})
@@ -199,6 +208,6 @@ def gec(
     )
     run = RunOptions(guards, splitter(segmenter))
     loading: LoadOptions = {"device": device, "dtype": dtype}
-    told = Told(quiet, check, stats, diff, edits, html, m2, files.is_writing)
+    told = Told(quiet, check, stats, diff, edits, html, m2, files.is_writing, list)
     inputs = inputs_of(paths, format, exclude or (), told)
     return run_files(inputs, files, run, told, lambda: corrector_of(model, loading, asked, threads))

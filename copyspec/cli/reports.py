@@ -1,4 +1,4 @@
-"""What the command line makes of corrected parts beside the text: diffs, edits, pages, M2, progress."""
+"""What the command line makes of corrected parts beside the text: diffs, lists, edits, pages, M2, progress."""
 
 from __future__ import annotations
 
@@ -80,6 +80,35 @@ class EditsWritten:
 
     def end(self, report: FileReport) -> None:
         self._rows = None
+
+
+class EditsListed:
+    """Every edit as a line on stdout: `file:line:col: 'a' -> 'b' (kind)`, or an annotation for GitHub."""
+
+    def __init__(self, style: str, encoding: str) -> None:
+        self._is_annotation = style == "github"
+        self._encoding = encoding
+        self._rows: EditRows | None = None
+
+    def part(self, path: str, form: Format, done: Done[FileJob]) -> None:
+        from copyspec.pipelines import EditRows
+
+        assert done.part is not None
+        self._rows = self._rows or EditRows(path, encoding=self._encoding)
+        for row in self._rows.rows(done.part, done.edits):
+            was, new, line, column = str(row["orig"]), str(row["corr"]), row["line"], row["col"]
+            kind = "insert" if not was else "delete" if not new else "replace"
+            said = f"{was!r} -> {new!r} ({kind})"
+            if self._is_annotation:
+                file = "".join(f"%{ord(char):02X}" if char in "%,:\r\n" else char for char in path)
+                said = f"::warning file={file},line={line},col={column},title=copyspec::{said.replace('%', '%25')}"
+            else:
+                said = f"{path}:{line}:{column}: {said}"
+            sys.stdout.buffer.write(said.encode("utf-8", "replace") + b"\n")
+
+    def end(self, report: FileReport) -> None:
+        self._rows = None
+        sys.stdout.buffer.flush()
 
 
 class PageWritten:

@@ -30,7 +30,7 @@ class Batch:
 
     def open(self, rows: list[Row]) -> None:
         """The batch begins with `rows`: the next step reads their prompts."""
-        self._session = self._target.open([row.request.prompt for row in rows])
+        self._session = self._target.open([row.request.prompt for row in rows], max(row.limit for row in rows))
         self._take([*rows])
 
     def step(self) -> list[StepOutput]:
@@ -54,6 +54,7 @@ class Batch:
         committed = clock()
         times, nodes, seconds = self._times, max([len(tree.tokens) for tree in trees]), scored - proposed
         times.passes += 1
+        times.runner = session.runner
         times.draft += proposed - started
         times.verify += verified - scored
         times.other += committed - verified
@@ -62,7 +63,8 @@ class Batch:
             self._costs.observe_first(len(rows), longest + nodes, seconds)
         else:
             times.target += seconds
-            self._costs.observe(len(rows), nodes, seconds)
+            if session.is_settled:
+                self._costs.observe(len(rows), nodes, seconds)
         if not drafting:
             return [row.report() for row in rows]
         cost = PassCost.of(self._costs, trees, allowed, is_first=is_first)

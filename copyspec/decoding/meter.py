@@ -22,6 +22,7 @@ class PassTimes:
     target: float = 0.0
     verify: float = 0.0
     other: float = 0.0
+    runner: str = "eager"  # how the last pass was made
 
     def since(self, before: PassTimes) -> PassTimes:
         """What was added after `before`."""
@@ -32,6 +33,7 @@ class PassTimes:
             self.target - before.target,
             self.verify - before.verify,
             self.other - before.other,
+            self.runner,
         )
 
 
@@ -135,6 +137,7 @@ class Meter:
             trust=controller.trust if controller is not None else 1.0,
             saved_passes=controller.earned if controller is not None else 0.0,
             pass_seconds=seconds,
+            runner=times.runner,
             pass_costs={nodes: taken / seconds for nodes, taken in measured.items()},
             prefill_seconds=times.prefill,
             draft_seconds=times.draft,

@@ -45,8 +45,9 @@ class Row:
         """What the target has not cached yet: the prompt at first, then the last output token."""
         if not self.chain:
             raise ValueError(f"request {index} has an empty prompt: decoding needs at least one token to start from")
-        self._limit = _limit(request.max_new_tokens, len(self.chain), target.max_length)
-        self.picker = Picker(request.sampling, request.processors, self.chain, self._limit, target.device)
+        self.limit = _limit(request.max_new_tokens, len(self.chain), target.max_length)
+        """Tokens of the output at most."""
+        self.picker = Picker(request.sampling, request.processors, self.chain, self.limit, target.device)
         self.takes_argmax = self.picker.is_argmax and request.rule is None
         """Whether its tokens are those of the largest logits, which a batch looks for in one go."""
         self._origins: list[Origin | None] = []
@@ -67,7 +68,7 @@ class Row:
         """The row's draft: empty without a drafter, and while drafting does not pay."""
         drafter = self._drafter
         # The last token of the output comes from the target: drafts beyond it are wasted, and may have no position.
-        room = self._limit - len(self.output) - 1
+        room = self.limit - len(self.output) - 1
         if drafter is None or not self.drafts or budget.max_nodes == 0 or room <= 0 or not self.meter.wants_draft():
             return EMPTY
         started = self._clock()
@@ -169,7 +170,7 @@ class Row:
         output, request = self.output, self.request
         if (
             not request.stops
-            and len(output) + len(tokens) < self._limit
+            and len(output) + len(tokens) < self.limit
             and request.eos_token_ids.isdisjoint(tokens)  # most steps end nothing
         ):
             output += tokens
@@ -220,7 +221,7 @@ class Row:
             return Finish("stop", token)
         if stopped is not None:
             return Finish("stop", stopped)
-        return Finish("length") if len(self.output) >= self._limit else None
+        return Finish("length") if len(self.output) >= self.limit else None
 
     def _continued(self) -> Origin | None:
         """The origin of the target's own token: it counts as copied where it continues the copy before it."""

@@ -28,6 +28,9 @@ class Stats:
     trust: float = 1.0  # what the drafter's probabilities were multiplied with at the end, by its record
     saved_passes: float = 0.0  # passes' worth of time that drafting saved less what it cost, by measured costs
     pass_seconds: float = 0.0  # of a pass without a draft, all rows of the batch, as measured at the end
+    runner: str = "eager"
+    """How the last pass of the model was made: "eager", "static", "graph", "compiled" or "compiled graph"; docs/gpu.md
+    says when."""
     pass_costs: Mapping[int, float] = field(default_factory=dict)
     """What a pass with so many draft nodes took, in units of `pass_seconds`, for the numbers that were measured."""
     prefill_seconds: float = 0.0  # the first pass, which also verifies the first draft
@@ -84,7 +87,7 @@ class Stats:
         return asdict(self) | {name: getattr(self, name) for name in _RATIOS}
 
 
-_LATEST = frozenset({"trust", "pass_costs", "pass_seconds"})
+_LATEST = frozenset({"runner", "trust", "pass_costs", "pass_seconds"})
 """What says how things stand, and is no count."""
 
 _RATIOS = (

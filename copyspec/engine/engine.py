@@ -25,6 +25,7 @@ from copyspec.engine.results import Chunk, Result
 from copyspec.engine.scheduler import CallScheduler
 from copyspec.engine.threads import Passes, Threads
 from copyspec.forks import check_forked
+from copyspec.static_options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.limits import encoder_length, trained_length
 from copyspec.text.codec import Codec
@@ -60,17 +61,19 @@ class Engine:
         *,
         name: str | None = None,
         on_unsupported: Literal["error", "plain"] = "error",
+        static: StaticOptions | None = None,
         load_draft: Callable[[ModelChoice], LoadedModel] | None = None,
     ) -> None:
         """`on_unsupported="plain"`: decode architectures that cannot verify drafts without drafts; the default
         raises UnsupportedModelError. The model is used as it is: in its dtype, on its device.
+        `static`: CUDA graphs, compiled passes and exact mode (docs/gpu.md).
         `load_draft`: loads what `draft_model=` names, for several engines; None: for this one alone."""
         self.name = name or getattr(model, "name_or_path", "") or type(model).__name__
         self.model = model
         self.codec = Codec(tokenizer)
         self._lock = lock = lock_of(model)
         self.is_unloaded = False
-        self._on_unsupported = on_unsupported
+        self._on_unsupported, self._static = on_unsupported, static
         self._costs = CostModel()
         self._drafting = drafting = DraftModels(model, self.codec, load_draft)
         self._pass_lock = PassLock(lambda: [lock, *drafting.locks])
@@ -83,7 +86,7 @@ class Engine:
         """What is made of the model's and the tokenizer's sizes and tokens: as they are now."""
         model = self.model
         self._vocabulary = _vocabulary(model)
-        self._target = wrap(model, on_unsupported=self._on_unsupported)
+        self._target = wrap(model, on_unsupported=self._on_unsupported, static=self._static)
         limit = encoder_length(model.config)
         self._jobs = JobMaker(
             self._target, self.codec, lambda: generation_config.read(model), limit, self._drafting.predictors

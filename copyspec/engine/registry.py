@@ -77,7 +77,16 @@ def load_engine(choice: ModelChoice, load_draft: Callable[[ModelChoice], Engine]
     `load_draft`: loads the models that this one drafts with."""
     model, tokenizer = load_model(choice)
     if not isinstance(choice.model, str):
-        return Engine(model, tokenizer, on_unsupported=choice.on_unsupported, load_draft=load_draft)
+        return Engine(
+            model, tokenizer, on_unsupported=choice.on_unsupported, static=choice.static, load_draft=load_draft
+        )
     name = choice.model
     with load_errors(lambda error: f"model {name!r} cannot be used: {first_line(error)}", but=UnsupportedModelError):
-        return Engine(model, tokenizer, name=name, on_unsupported=choice.on_unsupported, load_draft=load_draft)
+        return Engine(
+            model,
+            tokenizer,
+            name=name,
+            on_unsupported=choice.on_unsupported,
+            static=choice.static,
+            load_draft=load_draft,
+        )

@@ -17,6 +17,7 @@ from copyspec.models.errors import LoadError as LoadError
 from copyspec.models.errors import why_not
 from copyspec.models.pretrained import Pretrained
 from copyspec.models.resolve import is_ready
+from copyspec.static_options import StaticOptions
 
 if TYPE_CHECKING:
     import torch
@@ -42,6 +43,7 @@ class ModelChoice:
     dtype: str | torch.dtype = "auto"  # "auto": as the checkpoint was saved
     revision: str | None = None
     on_unsupported: Literal["error", "plain"] = "error"
+    static: StaticOptions | None = None  # passes of static shapes: graphs, compiled programs, exact mode
     trust_remote_code: bool = False  # True: code of the model's folder runs, with the rights of this process
 
     def key(self) -> tuple[object, ...]:
@@ -52,6 +54,7 @@ class ModelChoice:
             str(self.dtype),
             self.revision,
             self.on_unsupported,
+            self.static,
             self.trust_remote_code,
         )
 

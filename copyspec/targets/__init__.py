@@ -7,15 +7,22 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from copyspec.static_options import StaticOptions
     from copyspec.targets.base import Target
 
 
-def wrap(model: PreTrainedModel, *, on_unsupported: Literal["error", "plain"] = "error") -> Target:
+def wrap(
+    model: PreTrainedModel,
+    *,
+    on_unsupported: Literal["error", "plain"] = "error",
+    static: StaticOptions | None = None,
+) -> Target:
     """`model` as something that scores trees. The model itself is never altered.
 
     Where the architecture cannot verify drafts (recurrent layers cannot be rolled back), "error" raises
-    UnsupportedModelError and "plain" gives a target that decodes without drafts.
+    UnsupportedModelError and "plain" gives a target that decodes without drafts. `static`: whether passes have static
+    shapes; None: on CUDA devices.
     """
     from copyspec.targets.dispatch import make_target  # loads torch and transformers
 
-    return make_target(model, on_unsupported)
+    return make_target(model, on_unsupported, static)

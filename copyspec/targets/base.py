@@ -23,13 +23,24 @@ class Session(Protocol):
         """Tokens whose keys and values are cached, per row. [B]"""
         ...
 
+    @property
+    def runner(self) -> str:
+        """How the last pass was made (`copyspec.targets.static.settings.Runner`)."""
+        ...
+
+    @property
+    def is_settled(self) -> bool:
+        """False: the last pass prepared later ones, and its time says nothing of theirs."""
+        ...
+
     def score(self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
         """Logits after the last token of each row's chain and after each node of its tree, in one target pass.
 
         `chains` [B] holds what the cache lacks: the whole prompt in the first call (prefill and the first
         tree share one pass), the last accepted token (the root) later; never empty. Returns [B, 1 + M, V] in
         the model's dtype, M the largest tree: column 0 is the root, column 1 + i node i; columns beyond a
-        row's tree are undefined. Chains longer than the prefill chunk are cached in several passes.
+        row's tree are undefined. They hold until the next `score`. Chains longer than the prefill
+        chunk are cached in several passes.
         """
         ...
 
@@ -83,8 +94,11 @@ class Target(Protocol):
     @property
     def device(self) -> torch.device: ...
 
-    def open(self, prompts: Sequence[Sequence[int]]) -> Session:
-        """A session with one row per prompt (for encoder-decoder models the encoder runs here)."""
+    def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> Session:
+        """A session with one row per prompt (for encoder-decoder models the encoder runs here).
+
+        `new_tokens`: how many may follow, where that is known; room for them is set aside.
+        """
         ...
 
     def start(self, prompt: Sequence[int]) -> list[int]:

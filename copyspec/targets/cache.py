@@ -210,6 +210,15 @@ class TreeCache(Cache):
             layer.join(more)
         self.rows += other.rows
 
+    def contents(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Keys and values of each layer, [B, H, S, D]. Raises ValueError where a layer has none of its own."""
+        held: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for layer in self._tree_layers:
+            if layer.keys is None or layer.values is None:
+                raise ValueError("some of its layers keep no keys and values of their own")
+            held.append((layer.keys[: self.rows], layer.values[: self.rows]))
+        return held
+
     def _filled(self) -> list[TreeLayer]:
         return [layer for layer in self._tree_layers if layer.is_initialized]
 

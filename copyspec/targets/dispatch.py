@@ -7,6 +7,7 @@ from typing import Literal
 
 from transformers import PreTrainedModel
 
+from copyspec.static_options import StaticOptions
 from copyspec.targets.base import Target, UnsupportedModelError
 from copyspec.targets.causal import CausalTarget
 from copyspec.targets.facts import ATTENTION_KINDS, ModelFacts, read_facts
@@ -16,6 +17,7 @@ from copyspec.targets.locks import lock_of
 from copyspec.targets.plain import PlainTarget
 from copyspec.targets.selftest import checking as selftest
 from copyspec.targets.seq2seq import Seq2SeqTarget
+from copyspec.targets.static.static_target import StaticTarget
 from copyspec.targets.wrapped import check_mode
 
 logger = logging.getLogger(__name__)
@@ -23,7 +25,7 @@ logger = logging.getLogger(__name__)
 OnUnsupported = Literal["error", "plain"]
 
 
-def make_target(model: PreTrainedModel, on_unsupported: OnUnsupported) -> Target:
+def make_target(model: PreTrainedModel, on_unsupported: OnUnsupported, static: StaticOptions | None = None) -> Target:
     """See `copyspec.targets.wrap`."""
     _check(model, on_unsupported)
     facts = read_facts(model)
@@ -33,12 +35,12 @@ def make_target(model: PreTrainedModel, on_unsupported: OnUnsupported) -> Target
     if reason is not None:
         return _without_drafts(model, reason, on_unsupported)
     if selftest.is_known(model):
-        return _trees(model)
+        return StaticTarget(_trees(model), static)
     with lock_of(model):
         failure = selftest.attempt(_trees, model, kind="trees")
         failure_of_chains = failure and selftest.attempt(_chains, model, kind="chains")
     if failure is None:
-        return _trees(model)
+        return StaticTarget(_trees(model), static)
     if failure_of_chains is None:
         logger.warning("%s cannot verify trees (%s); drafts are verified as chains, row by row", name, failure)
         return _chains(model)
@@ -46,7 +48,7 @@ def make_target(model: PreTrainedModel, on_unsupported: OnUnsupported) -> Target
     return _without_drafts(model, reason, on_unsupported)
 
 
-def _trees(model: PreTrainedModel) -> Target:
+def _trees(model: PreTrainedModel) -> CausalTarget | Seq2SeqTarget:
     kind = Seq2SeqTarget if model.config.is_encoder_decoder else CausalTarget
     return kind(model, read_facts(model))
 

@@ -43,6 +43,9 @@ class PlainTarget(WrappedModel):
 class PlainSession:
     """One row. It begins and steps as `generate` does, through the methods by which a model prepares its inputs."""
 
+    runner = "eager"
+    is_settled = True
+
     def __init__(self, target: PlainTarget, prompt: Sequence[int]) -> None:
         self._model, self._facts = target.model, target.facts
         self._generation: Any = target.model  # by the methods of GenerationMixin, which its types do not show

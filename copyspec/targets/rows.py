@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 class RowSessions:
     """A session made of sessions of one row each, which are scored in turn."""
 
+    runner = "eager"
+    is_settled = True
+
     def __init__(self, sessions: Sequence[Session]) -> None:
         self._sessions = list(sessions)
 

@@ -82,6 +82,24 @@ class Seq2SeqSession(TreeSession):
             layer.values = torch.cat([_widened(layer.values, width, 2), _widened(extra.values, width, 2)])
         super().join(other)
 
+    @property
+    def has_no_cross(self) -> bool:
+        """Whether no pass has yet made the keys and values of cross-attention."""
+        return not self._cross.layers
+
+    def cross_contents(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Keys and values of each layer's cross-attention, [B, H, S, D]."""
+        held: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for layer in self._cross.layers:
+            assert isinstance(layer, DynamicLayer)
+            assert layer.keys is not None and layer.values is not None
+            held.append((layer.keys, layer.values))
+        return held
+
+    def cross_mask(self) -> torch.Tensor:
+        """Which of the encoder's states are no pads. [B, S]"""
+        return self._mask()
+
     def _mask(self) -> torch.Tensor:
         """Which of the encoder's states are no pads. [B, S]"""
         states = self._encoded.last_hidden_state

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 import torch
 
 from copyspec.targets.cache import Move, TreeCache, Write
 from copyspec.targets.columns import Columns, lay_out
+from copyspec.tree import EMPTY
 
 if TYPE_CHECKING:
     from copyspec.targets.base import Session
@@ -29,6 +30,9 @@ class TreeSession(ABC):
     With `chains_only` the model never sees a mask or a position of ours: drafts are one continuation of the chain,
     and the session has one row.
     """
+
+    runner = "eager"
+    is_settled = True
 
     def __init__(self, rows: int, *, chains_only: bool = False) -> None:
         self._cache = TreeCache(rows)
@@ -68,6 +72,29 @@ class TreeSession(ABC):
         columns = lay_out(starts, chains, trees)
         self._cache.begin(_write(columns))
         return self._score(columns)
+
+    @torch.inference_mode()
+    def prefill(self, chains: Sequence[Sequence[int]]) -> None:
+        """Caches these tokens behind each row's own, and scores nothing."""
+        starts, empty = self._lengths, [EMPTY] * len(chains)
+        check_rows(len(starts), chains, empty)
+        with self._entered() or nullcontext():
+            if self._needs_pieces(chains, 0):
+                for row, chain in enumerate(chains):
+                    self._prefill(row, chain, starts[row])
+            elif _equal(starts) and _equal(list(map(len, chains))):
+                self._cache.begin(Write(starts[0], starts[0] + len(chains[0])))
+                self._continue(chains, starts[0], 1)
+            else:
+                columns = lay_out(starts, chains, empty)
+                self._cache.begin(_write(columns))
+                self._score(columns)
+        self._lengths = [start + len(chain) for start, chain in zip(starts, chains, strict=True)]
+        self._chains = None
+
+    def contents(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Keys and values of each layer, [B, H, S, D]; row r holds its tokens in slots 0 .. lengths[r] - 1."""
+        return self._cache.contents()
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         if self._chains is None:
@@ -127,7 +154,7 @@ class TreeSession(ABC):
     def _needs_pieces(self, chains: Sequence[Sequence[int]], tree_width: int) -> bool:
         longest = max(map(len, chains))
         mask = len(chains) * (longest + tree_width) * (max(self._lengths) + longest + tree_width)
-        return longest > self.prefill_chunk or (len(chains) > 1 and mask > MASK_LIMIT)
+        return longest > 1 and (longest > self.prefill_chunk or (len(chains) > 1 and mask > MASK_LIMIT))
 
     def _prefill(self, row: int, tokens: Sequence[int], start: int) -> None:
         for begin in range(0, len(tokens), self.prefill_chunk):

@@ -38,7 +38,7 @@ class WrappedModel(ABC):
             self._linears = FastLinears(self.model)
         return self._linears
 
-    def open(self, prompts: Sequence[Sequence[int]]) -> Session:
+    def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> Session:
         check_mode(self.model)
         return self._open(prompts)
 

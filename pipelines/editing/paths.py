@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 
+from ..formats.suffixes import SUFFIXES
+
 STDIN = "-"
 _NAMED_SUFFIXES = 6  # in a line for people
 
@@ -18,20 +20,18 @@ SKIPPED_FOLDERS = frozenset({"node_modules", "__pycache__", "venv", "build", "di
 
 _TEXT, _MARKDOWN = frozenset({".txt", ".text"}), frozenset({".md", ".markdown", ".mdx", ".qmd"})
 _SUFFIXES = {
-    None: _TEXT | _MARKDOWN | {".docx"},
-    "txt": _TEXT,
+    None: _TEXT | _MARKDOWN | {".docx", ".odt", ".rst", ".adoc", ".asciidoc", ".tex"},
     "lines": _TEXT,
     "parallel": frozenset({".src", ".tok", *_TEXT}),
-    "md": _MARKDOWN,
-    "jsonl": frozenset({".jsonl", ".ndjson"}),
-    "tsv": frozenset({".tsv", ".tab"}),
 }
 
 
 def suffixes_of(format: str | None) -> frozenset[str]:
     """Suffixes of the files that a folder gives: of one format, or of texts that people write. Data is only taken
     where it is named: a column of a table is rarely a text to correct."""
-    return _SUFFIXES.get(format, frozenset({f".{format}"}))
+    if format in _SUFFIXES:
+        return _SUFFIXES[format]
+    return frozenset(suffix for suffix, name in SUFFIXES.items() if name == format and suffix)
 
 
 @dataclass(slots=True)

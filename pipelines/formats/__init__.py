@@ -5,17 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePath
 
 from ..documents import Format, FormatError
+from . import asciidoc, gettext, html, latex, restructured, source, subtitles
 from .delimited import DelimitedFormat
 from .docx import DocxFormat
 from .jsonl import JSONLinesFormat
 from .m2 import M2Format
 from .markdown import MarkdownFormat
+from .notebook import NotebookFormat
+from .odt import OpenDocumentFormat
 from .reading import check_encoding
-from .suffixes import SUFFIXES, risk
+from .suffixes import LANGUAGES, SUFFIXES, risk
 from .text import TextFormat
+from .whole import Scanner, WholeFormat
 
 __all__ = [
     "NAMES",
@@ -47,6 +52,21 @@ class FormatOptions:
         check_encoding(self.encoding)
 
 
+_SCANNERS: dict[str, tuple[Scanner, str]] = {
+    "rst": (restructured.blocks, restructured.FORBIDDEN),
+    "adoc": (asciidoc.blocks, asciidoc.FORBIDDEN),
+    "latex": (latex.paragraphs, latex.FORBIDDEN),
+    "html": (html.paragraphs, html.FORBIDDEN),
+    "srt": (subtitles.cues, subtitles.FORBIDDEN),
+    "po": (gettext.translations, gettext.FORBIDDEN),
+    **{name: (partial(source.comments, language=name), source.FORBIDDEN) for name in LANGUAGES},
+}
+
+
+def _scanned_as(scan: Scanner, forbidden: str) -> Callable[[FormatOptions], Format]:
+    return lambda told: WholeFormat(scan, forbidden=forbidden, encoding=told.encoding)
+
+
 _MAKERS: dict[str, Callable[[FormatOptions], Format]] = {
     "txt": lambda told: TextFormat(by_line=told.by_line, encoding=told.encoding),
     "lines": lambda told: TextFormat(by_line=True, encoding=told.encoding),
@@ -59,6 +79,9 @@ _MAKERS: dict[str, Callable[[FormatOptions], Format]] = {
     "tsv": lambda told: DelimitedFormat(told.column, delimiter="\t", encoding=told.encoding),
     "docx": lambda told: DocxFormat(is_tracked=not told.in_place, author=told.author),
     "m2": lambda told: M2Format(encoding=told.encoding),
+    "odt": lambda told: OpenDocumentFormat(),
+    "ipynb": lambda told: NotebookFormat(encoding=told.encoding),
+    **{name: _scanned_as(*scanner) for name, scanner in _SCANNERS.items()},
 }
 NAMES = tuple(_MAKERS)
 """What `format_of` knows; `lines` is a segment a line, `parallel` the same with punctuation set apart by spaces."""

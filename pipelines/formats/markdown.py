@@ -7,7 +7,7 @@ Nothing is rendered: a line that is not understood is a line without segments.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import BinaryIO
 
@@ -65,16 +65,18 @@ class MarkdownFormat:
         self.encoding = check_encoding(encoding)
 
     def read(self, stream: BinaryIO) -> Iterator[Part]:
-        return gathered(self._parts(stream))
-
-    def _parts(self, stream: BinaryIO) -> Iterator[Part]:
-        reader = _Reader()
-        for line in read_lines(stream, self.encoding):
-            yield from reader.feed(line)
-        yield from reader.flush()
+        return gathered(blocks(read_lines(stream, self.encoding)))
 
     def write(self, part: Part, edits: Sequence[Edit]) -> bytes:
         return encode(changed(part.text, edits), self.encoding)
+
+
+def blocks(lines: Iterable[str]) -> Iterator[Part]:
+    """The blocks of a text by its lines, which have their ends."""
+    reader = _Reader()
+    for line in lines:
+        yield from reader.feed(line)
+    yield from reader.flush()
 
 
 class _Reader:

@@ -37,7 +37,7 @@ class FakeTarget:
         generator = torch.Generator().manual_seed(hash(tuple(prefix[-self.order :])) % (2**31))
         return self.scale * torch.randn(self.vocab_size, generator=generator)
 
-    def open(self, prompts: Sequence[Sequence[int]]) -> FakeSession:
+    def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> FakeSession:
         self.sessions.append(FakeSession(self, len(prompts)))
         return self.sessions[-1]
 
@@ -46,6 +46,9 @@ class FakeTarget:
 
 
 class FakeSession:
+    runner = "fake"
+    is_settled = True
+
     def __init__(self, target: FakeTarget, rows: int) -> None:
         self.target = target
         self.cached: list[list[int]] = [[] for _ in range(rows)]

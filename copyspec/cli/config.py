@@ -1,0 +1,84 @@
+"""What a project says once about correcting its files: `[tool.copyspec]` in pyproject.toml, or `.copyspec.toml`."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from copyspec.cli.common import UsageError
+
+logger = logging.getLogger(__name__)
+
+FILES = (".copyspec.toml", "pyproject.toml")
+"""Looked for in the working folder and above it; the first one that speaks of copyspec counts."""
+
+ALLOWED = frozenset(
+    {
+        *("exclude", "format", "line_mode", "field", "column", "encoding", "protect", "words", "caution"),
+        *("max_edit_ratio", "max_lost_ratio", "allow_numbers", "allow_links", "allow_code", "allow_names"),
+        *("allow_new_words", "allow_swaps", "any_language", "by_sentence", "segmenter"),
+    }
+)
+"""Options that a project may set: what is corrected and what stays. Where output goes and which model is loaded are the
+user's own to say: a project may be somebody else's."""
+
+_LISTS, _PATHS = frozenset({"exclude", "protect", "words"}), frozenset({"words"})
+
+
+def defaults(folder: Path | None = None) -> dict[str, Any]:
+    """The defaults of `copyspec gec` that the project of `folder` (the working folder) sets, by parameter.
+
+    Raises UsageError for a file that is no TOML, for options that a project may not set, and for values of another
+    kind than the option's.
+    """
+    folder = (folder or Path.cwd()).resolve()
+    for place in (folder, *folder.parents):
+        for name in FILES:
+            path = place / name
+            if path.is_file() and (table := _table(path)) is not None:
+                return {_key(path, key): _value(path, key, value) for key, value in table.items()}
+    return {}
+
+
+def _table(path: Path) -> Mapping[str, Any] | None:
+    """What a file says of copyspec; None where it says nothing."""
+    if sys.version_info < (3, 11):  # the standard library reads no TOML there
+        logger.info("%s: not read, which takes Python 3.11 or newer", path)
+        return None
+    import tomllib
+
+    try:
+        with path.open("rb") as file:
+            read = tomllib.load(file)
+    except (OSError, ValueError, RecursionError) as error:
+        if path.name != FILES[0]:
+            return None  # somebody else's file, which says nothing of copyspec as far as can be read
+        raise UsageError(f"{path}: {error}") from error
+    table: Any = read if path.name == FILES[0] else read.get("tool", {}).get("copyspec")
+    if table is not None and not isinstance(table, dict):
+        raise UsageError(f"{path}: [tool.copyspec] must be a table, got {table!r}")
+    return table
+
+
+def _key(path: Path, key: str) -> str:
+    name = key.replace("-", "_")
+    if name not in ALLOWED:
+        close = difflib.get_close_matches(name, ALLOWED, n=1)
+        hint = f"did you mean {close[0].replace('_', '-')!r}?" if close else f"known are {', '.join(sorted(ALLOWED))}"
+        raise UsageError(f"{path}: a project cannot set {key!r}; {hint}")
+    return name
+
+
+def _value(path: Path, key: str, value: object) -> object:
+    name = key.replace("-", "_")
+    if name in _LISTS:
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            raise UsageError(f"{path}: {key} must be a list of strings, got {value!r}")
+        return [str(path.parent / each) for each in value] if name in _PATHS else value
+    if isinstance(value, (dict, list)):
+        raise UsageError(f"{path}: {key} must be a single value, got {value!r}")
+    return value

@@ -1,0 +1,91 @@
+"""Arenas: the buffers of a batch with the programs captured on them, kept from one session to the next."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from copyspec.forks import at_rest
+from copyspec.targets.static.buffers import CacheLayout, KeyValues
+from copyspec.targets.static.running import ProgramRunner
+
+KEPT = 2
+"""Arenas that wait for a session: a batch's, and one for rows that make their first pass before they join it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaSize:
+    """What a session needs at least."""
+
+    layout: CacheLayout
+    rows: int
+    capacity: int  # slots of a row, scratch included
+    cross: CacheLayout | None = None  # of cross-attention, in encoder-decoder models
+    cross_width: int = 0  # states of the encoder
+
+    def fits(self, other: ArenaSize) -> bool:
+        """Whether `other` has room for this."""
+        return (
+            (self.layout, self.cross) == (other.layout, other.cross)
+            and self.rows <= other.rows
+            and self.capacity <= other.capacity
+            and self.cross_width <= other.cross_width
+        )
+
+
+class Arena:
+    """The buffers of one batch. Programs hold their addresses: an arena that grows is another one."""
+
+    def __init__(self, size: ArenaSize, dtype: torch.dtype, make_runner: Callable[[Arena], ProgramRunner]) -> None:
+        self.size = size
+        self.key_values = KeyValues(size.layout, size.rows, size.capacity)
+        self.cross: KeyValues | None = None
+        self.cross_mask: torch.Tensor | None = None  # additive, [B, 1, 1, S]
+        if size.cross is not None:
+            self.cross = KeyValues(size.cross, size.rows, size.cross_width)
+            with torch.inference_mode(False):
+                shape = (size.rows, 1, 1, size.cross_width)
+                self.cross_mask = torch.zeros(shape, dtype=dtype, device=size.layout.device)
+        self.runner = make_runner(self)
+
+    def fill_cross(
+        self, layers: Sequence[tuple[torch.Tensor, torch.Tensor]], visible: torch.Tensor, lowest: torch.Tensor
+    ) -> None:
+        """Takes the encoder's keys and values, [B, H, S, D], and which of its states are no pads, [B, S]."""
+        assert self.cross is not None and self.cross_mask is not None
+        rows, width = visible.shape
+        for row in range(rows):
+            self.cross.adopt(row, layers, row, width)
+        self.cross_mask.copy_(lowest)
+        self.cross_mask[:rows, 0, 0, :width] = torch.where(visible != 0, torch.zeros_like(lowest), lowest)
+
+
+class ArenaPool:
+    """The arenas of one target that no session has."""
+
+    def __init__(self) -> None:
+        self._free: list[Arena] = []  # the last used one last
+        self._lock = at_rest(threading.RLock())
+
+    def take(self, size: ArenaSize, make: Callable[[ArenaSize], Arena]) -> Arena:
+        """The smallest arena that has room for `size`, or a new one."""
+        with self._lock:
+            fitting = [arena for arena in self._free if size.fits(arena.size)]
+            if fitting:
+                chosen = min(fitting, key=lambda arena: arena.size.rows * arena.size.capacity)
+                self._free.remove(chosen)
+                return chosen
+        return make(size)
+
+    def give(self, arena: Arena) -> None:
+        """Takes an arena back; of those that wait, the one that waited for longest goes."""
+        with self._lock:
+            self._free = [*self._free, arena][-KEPT:]
+
+    def clear(self) -> None:
+        """Frees all of them: the model has changed."""
+        with self._lock:
+            self._free = []

@@ -1,0 +1,155 @@
+"""Keys and values of all layers at fixed addresses, and the cache through which a model writes and reads them.
+
+Layers whose keys and values have one shape share one buffer, [planes, B, H, S, D], so that moving an accepted path is
+two kernels however many layers there are. Row r holds its cached tokens in slots 0 .. length[r] - 1; a pass writes
+behind them, and the last slot is scratch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from transformers import Cache
+from transformers.cache_utils import CacheLayerMixin
+
+
+class PlaneKind(NamedTuple):
+    """What planes of one buffer have in common."""
+
+    heads: int
+    width: int
+    dtype: torch.dtype
+
+
+class Plane(NamedTuple):
+    """Where the keys, or the values, of one layer are."""
+
+    kind: PlaneKind
+    place: int
+
+
+class CacheLayout:
+    """Which planes the layers of a model need, by what it wrote into another cache."""
+
+    def __init__(self, layers: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """`layers`: keys and values of each, [B, H, S, D]. Raises ValueError where they are not on one device."""
+        self.counts: dict[PlaneKind, int] = {}
+        self.planes = [(self._plane(keys), self._plane(values)) for keys, values in layers]
+        devices = {tensor.device for pair in layers for tensor in pair}
+        if len(devices) != 1:
+            raise ValueError(f"its keys and values are on {len(devices)} devices")
+        self.device = devices.pop()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CacheLayout) and (self.planes, self.device) == (other.planes, other.device)
+
+    def __hash__(self) -> int:
+        return hash((tuple(self.planes), self.device))
+
+    def bytes_per_slot(self) -> int:
+        """Of one token of one row."""
+        return sum(count * kind.heads * kind.width * kind.dtype.itemsize for kind, count in self.counts.items())
+
+    def _plane(self, tensor: torch.Tensor) -> Plane:
+        kind = PlaneKind(tensor.shape[1], tensor.shape[3], tensor.dtype)
+        place = self.counts.get(kind, 0)
+        self.counts[kind] = place + 1
+        return Plane(kind, place)
+
+
+class KeyValues:
+    """The buffers of one batch."""
+
+    def __init__(self, layout: CacheLayout, rows: int, capacity: int) -> None:
+        self.layout, self.rows, self.capacity = layout, rows, capacity
+        with torch.inference_mode(False):  # normal tensors: compiled programs write to them
+            self.buffers = {
+                # Zeros, not empty: what is masked still enters attention as 0 * value, and must be finite.
+                kind: torch.zeros(
+                    (count, rows, kind.heads, capacity, kind.width), dtype=kind.dtype, device=layout.device
+                )
+                for kind, count in layout.counts.items()
+            }
+
+    def view(self, plane: Plane, rows: int, slots: int) -> torch.Tensor:
+        """The first rows and slots of one plane, [rows, H, slots, D]."""
+        return self.buffers[plane.kind][plane.place, :rows, :, :slots]
+
+    def adopt(self, row: int, layers: Sequence[tuple[torch.Tensor, torch.Tensor]], source: int, length: int) -> None:
+        """Copies the first `length` slots of row `source` of another cache's layers."""
+        for planes, pair in zip(self.layout.planes, layers, strict=True):
+            for plane, tensor in zip(planes, pair, strict=True):
+                self.buffers[plane.kind][plane.place, row, :, :length] = tensor[source, :, :length]
+
+    def copy_rows(self, sources: Sequence[int], targets: Sequence[int], other: KeyValues, used: int) -> None:
+        """Copies rows of `other` (or of these buffers) here, as if all were read before any write."""
+        for kind, buffer in self.buffers.items():
+            rows = other.buffers[kind][:, list(sources), :, :used]
+            buffer[:, list(targets), :, :used] = rows
+
+
+class StaticLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
+    """Keys and values of one layer as one program sees them. Every slot is returned: masks say which are seen."""
+
+    is_sliding = False
+    is_compileable = True
+
+    def __init__(self, cache: StaticCache, keys: torch.Tensor, values: torch.Tensor) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._cache = cache
+        self._keys, self._values = keys, values
+        self.keys, self.values = keys, values
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Nothing to do: the buffers are there."""
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Writes the pass's keys and values, [B, H, Q, D] each; returns those of all slots, [B, H, S, D]."""
+        rows, slots = self._cache.row_index, self._cache.slots
+        self._keys[rows, :, slots] = key_states.transpose(1, 2)
+        self._values[rows, :, slots] = value_states.transpose(1, 2)
+        return self._keys, self._values
+
+    def get_seq_length(self) -> int:
+        return 0
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self._cache.width, 0
+
+    def get_max_length(self) -> int:
+        return self._cache.width
+
+    def get_max_cache_shape(self) -> int:
+        return self._cache.width
+
+
+class StaticCache(Cache):
+    """The cache that one program hands to the model."""
+
+    def __init__(self, key_values: KeyValues, rows: int, nodes: int, width: int) -> None:
+        """`width`: slots that the program attends to."""
+        device = key_values.layout.device
+        self.width = width
+        self.row_index = torch.arange(rows, device=device).unsqueeze(1)  # [B, 1]
+        self.slots = torch.zeros((rows, nodes), dtype=torch.long, device=device)  # [B, Q], where a pass writes
+        self._static_layers = [
+            StaticLayer(self, key_values.view(keys, rows, width), key_values.view(values, rows, width))
+            for keys, values in key_values.layout.planes
+        ]
+        super().__init__(layers=list(self._static_layers))
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: object, **kwargs: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._static_layers[layer_idx].update(key_states, value_states)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return 0
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
+        return self.width, 0

@@ -1,0 +1,67 @@
+"""Masks of a static pass, worked out on the device from lengths and ancestor bits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from copyspec.targets.static.packing import WORD
+
+if TYPE_CHECKING:
+    from copyspec.targets.facts import ModelFacts
+
+
+class PassInputs(NamedTuple):
+    """The fields of a packed pass, on the device. [B, Q] each but `lengths` and `words`."""
+
+    tokens: torch.Tensor
+    depths: torch.Tensor
+    lengths: torch.Tensor  # [B, 1]
+    sources: torch.Tensor
+    targets: torch.Tensor
+    words: tuple[torch.Tensor, ...]  # of ancestor bits
+
+
+def additive_masks(
+    inputs: PassInputs, slots: torch.Tensor, facts: ModelFacts
+) -> torch.Tensor | dict[str, torch.Tensor]:
+    """[B, 1, Q, S]: one, or one per kind of attention layer. `slots`: 0 .. S - 1."""
+    offsets = slots - inputs.lengths  # behind the cached tokens, [B, S]
+    visible = _visible(offsets, inputs.words)
+    if facts.kinds == ("full_attention",):
+        return _additive(visible, facts)
+    positions = inputs.lengths + inputs.depths
+    keys = key_positions(inputs, slots)
+    masks = {}
+    for kind in facts.kinds:
+        seen = visible
+        if kind == "sliding_attention" and facts.window is not None:
+            seen = visible & (positions.unsqueeze(2) - keys.unsqueeze(1) < facts.window)
+        elif kind == "chunked_attention" and facts.chunk is not None:
+            seen = visible & (positions.unsqueeze(2) // facts.chunk == keys.unsqueeze(1) // facts.chunk)
+        masks[kind] = _additive(seen, facts)
+    return masks if len(masks) > 1 else masks[facts.kinds[0]]
+
+
+def key_positions(inputs: PassInputs, slots: torch.Tensor) -> torch.Tensor:
+    """Position of the token in each slot: its own index, except for the columns of this pass. [B, S]"""
+    offsets = slots - inputs.lengths
+    columns = offsets.clamp(0, inputs.depths.shape[1] - 1)
+    return torch.where(offsets < 0, slots, inputs.lengths + inputs.depths.gather(1, columns))
+
+
+def _visible(offsets: torch.Tensor, words: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """Which slots each column attends to, [B, Q, S]."""
+    offsets = offsets.unsqueeze(1)
+    visible = offsets < 0
+    for index, word in enumerate(words):
+        bit = offsets - index * WORD if index else offsets
+        # Beyond the word's bits the sign is shifted in, which is 0.
+        seen = (word.unsqueeze(2) >> bit.clamp(0, WORD)) & 1
+        visible = visible | ((seen != 0) & (bit >= 0))
+    return visible
+
+
+def _additive(visible: torch.Tensor, facts: ModelFacts) -> torch.Tensor:
+    return torch.where(visible, facts.zero, facts.lowest).unsqueeze(1)

@@ -1,0 +1,81 @@
+"""What a static pass is told: one array of integers, copied to the device at once.
+
+Fields, each [B, Q]: tokens, depths, lengths (cached tokens of the row), sources and targets (slots of accepted keys
+that go where they belong, before anything else), and words of ancestor bits: bit i of a column says that it sees
+column i of this pass, itself included. Columns behind a row's own see the first one only and are never read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from copyspec.tree import ROOT
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from copyspec.tree import DraftTree
+
+FIELDS = 5  # before the words
+SCRATCH_FIELDS = slice(3, 5)  # sources and targets
+WORD = 63  # bits of an int64 without its sign
+_WORD_MASK = (1 << WORD) - 1
+
+
+class SlotMove(NamedTuple):
+    """A key and value of an accepted node that belongs elsewhere."""
+
+    source: int
+    target: int
+
+
+def words(columns: int) -> int:
+    """Words of ancestor bits for so many columns."""
+    return -(-columns // WORD)
+
+
+def pack(
+    host: npt.NDArray[np.int64],
+    starts: Sequence[int],
+    chains: Sequence[Sequence[int]],
+    trees: Sequence[DraftTree],
+    moves: Sequence[Sequence[SlotMove]],
+    scratch: int,
+) -> None:
+    """Fills `host` [F, B, Q] for rows of which `starts[r]` tokens are cached; `scratch`: a slot that nothing sees."""
+    host[:3] = 0
+    host[SCRATCH_FIELDS] = scratch
+    host[FIELDS] = 1
+    host[FIELDS + 1 :] = 0
+    for row, (start, chain, tree) in enumerate(zip(starts, chains, trees, strict=True)):
+        host[2, row] = start
+        length = len(chain)
+        if length == 1 and not len(tree):
+            host[0, row, 0] = chain[0]
+        else:
+            bits, depths = ancestor_bits(length, tree.parents)
+            width = len(bits)
+            host[0, row, :length] = chain
+            host[0, row, length:width] = tree.tokens
+            host[1, row, :width] = depths
+            if width <= WORD:
+                host[FIELDS, row, :width] = bits
+            else:
+                for word in range(words(width)):
+                    host[FIELDS + word, row, :width] = [each >> word * WORD & _WORD_MASK for each in bits]
+        if moves[row]:
+            host[SCRATCH_FIELDS, row, : len(moves[row])] = list(zip(*moves[row], strict=True))
+
+
+def ancestor_bits(length: int, parents: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Of a chain of `length` tokens and the tree behind it: which columns each one sees, and its depth."""
+    bits = [(2 << column) - 1 for column in range(length)]
+    depths = list(range(length))
+    root = length - 1
+    for node, parent in enumerate(parents, start=length):
+        above = root if parent == ROOT else parent + length
+        bits.append(bits[above] | 1 << node)
+        depths.append(depths[above] + 1)
+    return bits, depths

@@ -1,0 +1,89 @@
+"""The program of a static pass: tensors in, tensors out. No shape, address or branch of it depends on data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from copyspec.targets.hooks.positions import positions_from_outside
+from copyspec.targets.static.buffers import KeyValues, StaticCache
+from copyspec.targets.static.masks_on_device import PassInputs, additive_masks, key_positions
+from copyspec.targets.static.packing import FIELDS, words
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from copyspec.targets.facts import ModelFacts
+
+Masks = torch.Tensor | dict[str, torch.Tensor]
+
+
+class EnterModel(Protocol):
+    """How a kind of model is called."""
+
+    def __call__(self, tokens: torch.Tensor, positions: torch.Tensor, masks: Masks, cache: StaticCache) -> torch.Tensor:
+        """Logits of all columns, [B, Q, V]."""
+        ...
+
+
+class StaticProgram:
+    """One pass of `rows` rows of `nodes` columns over the first `width` slots of `key_values`."""
+
+    def __init__(
+        self,
+        enter: EnterModel,
+        model: PreTrainedModel,
+        facts: ModelFacts,
+        key_values: KeyValues,
+        size: tuple[int, int, int],
+    ) -> None:
+        """`size`: rows, nodes, width."""
+        rows, nodes, width = size
+        device = key_values.layout.device
+        self._enter, self._model, self._facts = enter, model, facts
+        self._cache = StaticCache(key_values, rows, nodes, width)
+        self._moved = [buffer[:, :rows] for buffer in key_values.buffers.values()]
+        self._columns = torch.arange(nodes, device=device)
+        self._slots = torch.arange(width, device=device)
+        self._words = words(nodes)
+
+    def fields(self) -> int:
+        """Of the packed array, [fields, rows, nodes]."""
+        return FIELDS + self._words
+
+    def __call__(self, packed: torch.Tensor) -> torch.Tensor:
+        """`packed` [F, B, Q] as `packing` describes it. Logits [B, Q, V]."""
+        tokens, depths, lengths, sources, targets, *bits = packed.unbind(0)
+        inputs = PassInputs(tokens, depths, lengths[:, :1], sources, targets, tuple(bits))
+        cache = self._cache
+        for buffer in self._moved:  # what the pass before accepted
+            buffer[:, cache.row_index, :, targets] = buffer[:, cache.row_index, :, sources]
+        torch.add(inputs.lengths, self._columns, out=cache.slots)
+        positions = inputs.lengths + depths
+        masks = additive_masks(inputs, self._slots, self._facts)
+        with self._told(inputs, positions):
+            return self._enter(tokens, positions, masks, cache)
+
+    def _told(self, inputs: PassInputs, positions: torch.Tensor) -> AbstractContextManager[None]:
+        style = self._facts.positions
+        if style == "argument":
+            return nullcontext()
+        keys = key_positions(inputs, self._slots)
+        return positions_from_outside(self._model, style, positions, keys)
+
+
+def enter_causal(model: PreTrainedModel, facts: ModelFacts) -> EnterModel:
+    """A decoder-only model, by its public forward."""
+    by_argument = "position_ids" in facts.arguments
+    forward: Callable[..., Any] = model
+
+    def enter(tokens: torch.Tensor, positions: torch.Tensor, masks: Masks, cache: StaticCache) -> torch.Tensor:
+        told = {"position_ids": positions} if by_argument else {}
+        output = forward(input_ids=tokens, attention_mask=masks, past_key_values=cache, use_cache=True, **told)
+        logits: torch.Tensor = output.logits
+        return logits
+
+    return enter

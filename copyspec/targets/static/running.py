@@ -1,0 +1,154 @@
+"""How a static program is run: operator by operator, or captured once and replayed."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from copyspec.static_options import CapturedGraph, Runner, StaticOptions
+from copyspec.targets.static.packing import SCRATCH_FIELDS
+from copyspec.targets.static.program import StaticProgram
+from copyspec.targets.static.settings import MAX_GRAPHS, WARM_PASSES
+
+logger = logging.getLogger(__name__)
+
+Size = tuple[int, int, int]
+"""Rows, columns of each, slots that they attend to."""
+
+
+class CudaGraph:
+    """A CUDA graph. All of one runner share a memory pool: one of them runs at a time."""
+
+    def __init__(self, pool: Any) -> None:
+        self._graph, self._pool = torch.cuda.CUDAGraph(), pool
+
+    def capture(self) -> AbstractContextManager[object]:
+        context: AbstractContextManager[object] = torch.cuda.graph(self._graph, pool=self._pool)
+        return context
+
+    def replay(self) -> None:
+        self._graph.replay()
+
+
+@dataclass(slots=True)
+class _Step:
+    """One size of pass."""
+
+    run: Callable[[torch.Tensor], torch.Tensor]
+    packed: torch.Tensor  # [F, B, Q] on the device, where a graph reads it
+    staging: torch.Tensor  # the same on the host; pinned where there is a GPU
+    passes: int = 0
+    graph: CapturedGraph | None = None
+    logits: torch.Tensor | None = None  # [B, Q, V], where the graph writes them
+
+
+class ProgramRunner:
+    """The programs of one set of buffers by their size, and which of them are captured."""
+
+    def __init__(
+        self,
+        make: Callable[[Size], StaticProgram],
+        device: torch.device,
+        options: StaticOptions,
+        entered: Callable[[], AbstractContextManager[object]],
+    ) -> None:
+        """`entered`: around whatever runs the model's own code."""
+        self._make, self._device, self._options, self._entered = make, device, options, entered
+        self._steps: OrderedDict[Size, _Step] = OrderedDict()
+        self._new_graph = _graphs(device, options)
+        self.is_settled = True
+        """False: the last pass captured a graph or came before that, and its time says nothing of the next."""
+        self.name: Runner = "static"
+        """How the last pass was run."""
+
+    def staging(self, size: Size) -> torch.Tensor:
+        """Where the next pass of this size is packed. [F, B, Q], on the host"""
+        return self._step(size).staging
+
+    def run(self, size: Size) -> torch.Tensor:
+        """Logits [B, Q, V] of what was packed; the next pass may overwrite them."""
+        step = self._step(size)
+        step.packed.copy_(step.staging, non_blocking=True)
+        if step.graph is not None:
+            step.graph.replay()
+            self._tell("compiled graph" if self._options.compile else "graph")
+            assert step.logits is not None
+            return step.logits
+        with self._entered():
+            logits = step.run(step.packed)
+            step.passes += 1
+            if self._new_graph is not None and step.passes >= WARM_PASSES:
+                self._capture(step, self._new_graph)
+        self._tell("compiled" if self._options.compile else "static", settled=self._new_graph is None)
+        return logits
+
+    def _tell(self, name: Runner, *, settled: bool = True) -> None:
+        self.name, self.is_settled = name, settled
+
+    def _capture(self, step: _Step, new_graph: Callable[[], CapturedGraph]) -> None:
+        """Behind a pass that was run: what is captured writes the same keys again, but must not move them again."""
+        step.packed[SCRATCH_FIELDS] = step.packed[SCRATCH_FIELDS].amax()
+        graph = new_graph()
+        try:
+            with graph.capture():
+                step.logits = step.run(step.packed)
+        except Exception as error:
+            self._new_graph, step.logits = None, None
+            logger.warning("this model's passes cannot be captured (%s); they run operator by operator", _line(error))
+            return
+        step.graph = graph
+        captured = [size for size, each in self._steps.items() if each.graph is not None]
+        for size in captured[: max(0, len(captured) - MAX_GRAPHS)]:
+            del self._steps[size]
+
+    def _step(self, size: Size) -> _Step:
+        if size in self._steps:
+            self._steps.move_to_end(size)
+            return self._steps[size]
+        program = self._make(size)
+        shape = (program.fields(), *size[:2])
+        run: Callable[[torch.Tensor], torch.Tensor] = program
+        if self._options.compile:
+            run = torch.compile(program, fullgraph=True, dynamic=False, backend=self._options.compiler)
+        with torch.inference_mode(False):
+            self._steps[size] = _Step(
+                run,
+                torch.zeros(shape, dtype=torch.long, device=self._device),
+                torch.zeros(shape, dtype=torch.long, pin_memory=self._device.type == "cuda"),
+            )
+        return self._steps[size]
+
+
+def _graphs(device: torch.device, options: StaticOptions) -> Callable[[], CapturedGraph] | None:
+    if options.new_graph is not None:
+        return options.new_graph
+    wanted = device.type == "cuda" if options.graphs is None else options.graphs
+    if not wanted or device.type != "cuda":
+        return None
+    pool = torch.cuda.graph_pool_handle()
+    return lambda: CudaGraph(pool)
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+
+
+@contextmanager
+def without_cudnn_attention(device: torch.device) -> Iterator[None]:
+    """For its length fused attention does not go to cuDNN, which on Hopper plans each new shape for 20 to 400 ms.
+    A setting of the whole process: it is then as it was."""
+    if device.type != "cuda" or not torch.backends.cuda.cudnn_sdp_enabled():  # type: ignore[no-untyped-call]
+        with nullcontext():
+            yield
+        return
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(True)

@@ -1,0 +1,189 @@
+"""A target whose sessions have static shapes where that is possible, and are of the usual kind where it is not."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+import torch
+
+from copyspec.forks import at_rest
+from copyspec.static_options import StaticOptions
+from copyspec.targets.facts import read_facts
+from copyspec.targets.hooks.attention import masked_attention
+from copyspec.targets.selftest import checking as selftest
+from copyspec.targets.seq2seq import Seq2SeqSession
+from copyspec.targets.session import TreeSession
+from copyspec.targets.static.arenas import Arena, ArenaPool, ArenaSize
+from copyspec.targets.static.buffers import CacheLayout
+from copyspec.targets.static.encoder_decoder import enter_encoder_decoder
+from copyspec.targets.static.program import StaticProgram, enter_causal
+from copyspec.targets.static.refusals import refusal
+from copyspec.targets.static.running import ProgramRunner, Size, without_cudnn_attention
+from copyspec.targets.static.static_session import StaticSession
+from copyspec.targets.wrapped import check_mode
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from copyspec.targets.base import Session
+    from copyspec.targets.causal import CausalTarget
+    from copyspec.targets.facts import ModelFacts
+    from copyspec.targets.seq2seq import Seq2SeqTarget
+
+logger = logging.getLogger(__name__)
+
+
+class StaticTarget:
+    """A model behind another target of this project, which reads prompts and takes over where this one refuses."""
+
+    def __init__(
+        self, inner: CausalTarget | Seq2SeqTarget, options: StaticOptions | None = None, *, is_checked: bool = False
+    ) -> None:
+        """`is_checked`: no self-test is made of an architecture that this project's tests do not cover."""
+        self.inner = inner
+        self.options = options or StaticOptions()
+        self.options.verify()
+        self.arenas = ArenaPool()
+        self._is_checked = is_checked
+        self._layout: CacheLayout | None = None
+        self._weights: tuple[int, ...] = ()
+        self._refused: str | None = None
+        self._sessions: WeakSet[Session] = WeakSet()
+        self._lock = at_rest(threading.RLock())
+
+    @property
+    def model(self) -> PreTrainedModel:
+        return self.inner.model
+
+    @property
+    def facts(self) -> ModelFacts:
+        return self.inner.facts
+
+    @property
+    def supports_trees(self) -> bool:
+        return self.inner.supports_trees
+
+    @property
+    def supports_drafts(self) -> bool:
+        return self.inner.supports_drafts
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        return self.inner.is_encoder_decoder
+
+    @property
+    def vocab_size(self) -> int:
+        return self.inner.vocab_size
+
+    @property
+    def max_length(self) -> int | None:
+        return self.inner.max_length
+
+    @property
+    def device(self) -> torch.device:
+        return self.inner.device
+
+    @property
+    def lowest(self) -> torch.Tensor:
+        return self.facts.lowest
+
+    def start(self, prompt: Sequence[int]) -> list[int]:
+        return self.inner.start(prompt)
+
+    def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> Session:
+        """A static session, or one of the inner target's. Sessions of one target that are open at once may join:
+        all of them are of one kind."""
+        if not self._is_wanted():
+            return self.inner.open(prompts, new_tokens)
+        check_mode(self.model)
+        with self._lock:
+            self._check_weights()
+            if not self._sessions:
+                self._decide(refusal(self.inner) or self._failure())
+            if self._refused is None:
+                session: Session = StaticSession(self, prompts, new_tokens)
+            else:
+                session = self.inner.open(prompts, new_tokens)
+            self._sessions.add(session)
+            return session
+
+    def reader(self, prompts: Sequence[Sequence[int]]) -> TreeSession:
+        session = self.inner.open(prompts)
+        assert isinstance(session, TreeSession)
+        return session
+
+    def encoder_session(self, prompts: Sequence[Sequence[int]]) -> Seq2SeqSession | None:
+        if not self.is_encoder_decoder:
+            return None
+        session = self.inner.open(prompts)
+        assert isinstance(session, Seq2SeqSession)
+        return session
+
+    def learn(self, layout: CacheLayout) -> None:
+        self._layout = layout
+
+    def layout(self) -> CacheLayout:
+        if self._layout is None:
+            reader = self.reader([[0]])
+            reader.prefill([[0]])
+            self._layout = CacheLayout(reader.contents())
+            reader.close()
+        return self._layout
+
+    def arena(self, size: ArenaSize) -> Arena:
+        return self.arenas.take(size, lambda size: Arena(size, self.facts.zero.dtype, self._runner))
+
+    def _runner(self, arena: Arena) -> ProgramRunner:
+        facts, model = self.facts, self.model
+        if arena.cross is None or arena.cross_mask is None:
+            enter = enter_causal(model, facts)
+        else:
+            enter = enter_encoder_decoder(model, arena.cross, arena.cross_mask)
+
+        def make(size: Size) -> StaticProgram:
+            return StaticProgram(enter, model, facts, arena.key_values, size)
+
+        return ProgramRunner(make, facts.device, self.options, self._entered)
+
+    @contextmanager
+    def _entered(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            stack.enter_context(masked_attention(self.model, self.facts.configs))
+            stack.enter_context(without_cudnn_attention(self.facts.device))
+            yield
+
+    def _is_wanted(self) -> bool:
+        use = self.options.use
+        return use == "always" or (use == "auto" and self.device.type == "cuda")
+
+    def _check_weights(self) -> None:
+        """Captured programs hold the addresses of the weights: where those have changed, all is forgotten."""
+        weights = tuple(parameter.data_ptr() for parameter in self.model.parameters())
+        if weights != self._weights:
+            self.arenas.clear()
+            self._weights, self._layout = weights, None
+
+    def _failure(self) -> str | None:
+        """Why static passes do not score as `generate` does; None where they do, or are known to."""
+        if self._is_checked or selftest.is_known(self.model):
+            return None
+        plain = StaticOptions(use="always", graphs=False)
+
+        def make(model: PreTrainedModel) -> StaticTarget:
+            return StaticTarget(type(self.inner)(model, read_facts(model)), plain, is_checked=True)
+
+        failure = selftest.attempt(make, self.model, kind="static")
+        self._is_checked = failure is None
+        return (
+            failure and f"{type(self.model).__name__} has no static passes that score like plain decoding ({failure})"
+        )
+
+    def _decide(self, reason: str | None) -> None:
+        if reason is not None and reason != self._refused:
+            logger.warning("%s; its passes have no static shapes", reason)
+        self._refused = reason

@@ -1,0 +1,113 @@
+"""AsciiDoc: titles, paragraphs, items and notes; attributes, macros, listings, tables and markup stay.
+
+Blocks are told apart line by line (AsciiDoc Language Documentation, "Blocks"). What is not understood has no prose.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from .reading import lines_of
+from .whole import Prose
+
+FORBIDDEN = "*_`#^~+[]{}<>|\\"
+
+_VERBATIM = re.compile(r"(-{4,}|\.{4,}|\+{4,}|/{4,}|`{3,}|[|,:!]={3,})[^`]*$")
+_CONTAINER = re.compile(r"(?:={4,}|\*{4,}|_{4,}|--|'{3,}|<{3,}|\+|~{4,})[ \t]*$")
+_TITLE = re.compile(r"(?:={1,6}|#{1,6})[ \t]+(?=\S)")
+_CAPTION = re.compile(r"\.(?=[^\s.])")
+_ATTRIBUTES = re.compile(r"\[.*\][ \t]*$")
+_LISTING = re.compile(r"\[(?:source|listing|literal|stem|latexmath|asciimath|verse|pass|mermaid|plantuml)\b", re.I)
+_ENTRY = re.compile(r":!?[\w-]{1,80}!?:(?:\s|$)")
+_MACRO = re.compile(r"[a-z_]\w{0,40}::\S{0,2000}\[.*\][ \t]*$")
+_ITEM = re.compile(r"[ \t]*(?:\*{1,9}|-|\.{1,9}|\d{1,9}\.|[a-zA-Z]\.|<(?:\d{1,4}|\.)>)[ \t]+(?:\[[ xX*]\][ \t]+)?")
+_TERM = re.compile(r"(?=\S)((?:[^:;\n]|:(?!:)|;(?!;)){1,500})(?::{2,4}|;;)(?:[ \t]+|$)")
+_NOTE = re.compile(r"(?:NOTE|TIP|IMPORTANT|WARNING|CAUTION):[ \t]+")
+_FIXED = re.compile(
+    r"\\.|``[^`\n]{1,2000}``|`[^`\n]{1,2000}`|\+{3}[^+\n]{1,2000}\+{3}|\+\+?[^+\n]{1,2000}\+\+?|\{[\w-]{1,80}\}"
+    r"|<<[^<>\n]{1,400}>>|\[\[[^\]\n]{1,400}\]\]|\b[a-z]{2,20}:[^\s\[\]:]{0,2000}\[[^\]\n]{0,2000}\]|\]|\[[^\[\]\n]{0,400}\](?=[#*_`])"
+    r"|&(?:[a-zA-Z]{1,40}|#\w{1,10});|<\d{1,3}>|[ \t]\+$|\([CRTM]{1,2}\)|->|<-|=>|<=",
+    re.MULTILINE,
+)
+_COMMENT = re.compile(r"^//.*(?:\r\n|\n|\r)?", re.MULTILINE)
+_MARKUP = re.compile(r"(?<!\w)[*_#^~]{1,2}(?=\S)|(?<=\S)[*_#^~]{1,2}(?!\w)")
+
+
+def blocks(text: str) -> Iterator[Prose]:
+    """The prose of every block."""
+    reader, at = _Reader(text), 0
+    for line in lines_of(text):
+        yield from reader.feed(at, line.rstrip("\r\n"))
+        at += len(line)
+    yield from reader.flush()
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.lines: list[tuple[int, int]] = []  # of the open paragraph: where its prose begins and ends
+        self.closes: str | None = None  # the last line of an open block without prose
+        self.until_blank = False  # a listing without a border, the lines below the title of the document
+        self.number = 0
+
+    def feed(self, start: int, body: str) -> Iterator[Prose]:
+        self.number += 1
+        stripped = body.rstrip(" \t")
+        if self.closes is not None:
+            self.closes = None if stripped == self.closes else self.closes
+            return
+        if not stripped:
+            self.until_blank = False
+            yield from self.flush()
+            return
+        if self.until_blank and not _VERBATIM.match(stripped):
+            return
+        self.until_blank = False
+        end = start + len(stripped)
+        if (found := _VERBATIM.match(stripped)) is not None:
+            yield from self.flush()
+            self.closes = found[1]
+        elif _CONTAINER.match(stripped) or (_ATTRIBUTES.match(stripped) and stripped[0] == "["):
+            yield from self.flush()
+            self.until_blank = _LISTING.match(stripped) is not None
+        elif stripped.startswith("//"):
+            return
+        elif (title := _TITLE.match(stripped)) is not None:
+            yield from self.flush()
+            yield self._prose(start + title.end(), end, is_label=True)
+            self.until_blank = self.number == 1 or not self.text[:start].strip()
+        elif not self.lines and (_ENTRY.match(stripped) or _MACRO.match(stripped)):
+            return
+        elif not self.lines and (caption := _CAPTION.match(stripped)) is not None:
+            yield self._prose(start + caption.end(), end, is_label=True)
+        else:
+            yield from self._leaf(start, end, stripped)
+
+    def flush(self) -> Iterator[Prose]:
+        """The open paragraph."""
+        if self.lines:
+            yield self._prose(self.lines[0][0], self.lines[-1][1])
+            self.lines = []
+
+    def _leaf(self, start: int, end: int, body: str) -> Iterator[Prose]:
+        """A line of a paragraph, an item or a term."""
+        if (item := _ITEM.match(body)) is not None:
+            yield from self.flush()
+            start += item.end()
+        elif not self.lines and body[0] in " \t":
+            self.until_blank = True  # a literal paragraph
+            return
+        elif (term := _TERM.match(body)) is not None:
+            yield from self.flush()
+            yield self._prose(start, start + term.end(1), is_label=True)
+            start += term.end()
+        elif not self.lines and (note := _NOTE.match(body)) is not None:
+            start += note.end()
+        if start < end:
+            self.lines.append((start, end))
+
+    def _prose(self, start: int, end: int, *, is_label: bool = False) -> Prose:
+        markup, fixed = ([found.span() for found in each.finditer(self.text, start, end)] for each in (_MARKUP, _FIXED))
+        comments = [found.span() for found in _COMMENT.finditer(self.text, start, end)]
+        return Prose(start, end, markup, fixed, comments, is_label=is_label)

@@ -1,0 +1,83 @@
+"""Catalogs of translations (`.po`): the translations; message ids, contexts, comments and the header stay."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+
+from ..documents import FormatError
+from .reading import lines_of
+from .whole import Prose, within
+
+FORBIDDEN = '"\\%{}<>'
+
+_KEYWORD = re.compile(r"[ \t]*(msgctxt|msgid_plural|msgid|msgstr(?:\[\d{1,3}\])?)[ \t]*(?=\")")
+_STRING = re.compile(r"[ \t]*\"((?:[^\"\\\r\n]|\\.)*)\"[ \t]*(?:\r?\n|\r)?\Z", re.DOTALL)
+_FIXED = re.compile(
+    r"\\.|%(?:\(\w{1,80}\))?[-+ #0]{0,5}\d{0,9}(?:\.\d{1,9})?(?:hh|h|ll|l|L|q|j|z|t)?[a-zA-Z%]|%\d{1,9}(?:\$\w)?"
+    r"|\{[^{}\n]{0,80}\}|<[^<>\n]{0,200}>|&(?:[a-zA-Z]+|#\w+);|[_&](?=\w)",
+    re.DOTALL,
+)
+_BREAK = re.compile(r"(?:\\[nrt])+")
+
+
+def translations(text: str) -> Iterator[Prose]:
+    """Every translation, its paragraphs one by one. The entry of an empty message id is the header.
+
+    Raises FormatError where no line is a message."""
+    at = 0
+    keyword, is_header, is_known = "", True, False
+    strings: list[tuple[int, int]] = []  # of the open translation: what stands between the quotes
+    for line in lines_of(text):
+        opening = _KEYWORD.match(line)
+        string = _STRING.match(line, opening.end() if opening else 0)
+        if opening or not string:
+            if keyword.startswith("msgstr") and not is_header:
+                yield from _paragraphs(text, strings)
+            strings, keyword = [], ""
+        if opening and string:
+            is_known = True
+            keyword = opening[1]
+            if keyword == "msgid":
+                is_header = True  # until there is something in it
+        if string and keyword:
+            span = at + string.start(1), at + string.end(1)
+            if keyword == "msgid":
+                is_header = is_header and span[0] == span[1]
+            strings.append(span)
+        at += len(line)
+    if keyword.startswith("msgstr") and not is_header:
+        yield from _paragraphs(text, strings)
+    if text.strip() and not is_known:
+        raise FormatError("no catalog of messages: no line begins with msgid or msgstr")
+
+
+def _paragraphs(text: str, strings: list[tuple[int, int]]) -> Iterator[Prose]:
+    """The paragraphs of a translation, cut where it has a line break; quotes between its lines are left out."""
+    strings = [each for each in strings if each[0] < each[1]]
+    if not strings:
+        return
+    between = [(first[1], second[0]) for first, second in pairwise(strings)]
+    cuts = [found for start, end in strings for found in _breaks(text, start, end)]
+    edges = [strings[0][0], *(edge for cut in cuts for edge in cut), strings[-1][1]]
+    fixed = [found.span() for start, end in strings for found in _FIXED.finditer(text, start, end)]
+    for start, end in zip(edges[::2], edges[1::2], strict=True):
+        if start < end:
+            quotes = within(between, start, end)
+            yield Prose(start, end, fixed=within(fixed, start, end), left_out=quotes, is_label=True)
+
+
+def _breaks(text: str, start: int, end: int) -> list[tuple[int, int]]:
+    """Line breaks written as escapes; a backslash before them is none."""
+    found, at = [], start
+    while at < end:
+        at = text.find("\\", at, end)
+        if at < 0:
+            break
+        if escapes := _BREAK.match(text, at, end):
+            found.append(escapes.span())
+            at = escapes.end()
+        else:
+            at += 2
+    return found

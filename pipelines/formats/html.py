@@ -1,0 +1,128 @@
+"""HTML: the text of paragraphs, headings, items and cells; tags, scripts, code and preformatted text stay.
+
+Tags are found as the HTML standard's tokenizer finds them (WHATWG, 13.2.5) and no tree is built: where a paragraph
+ends depends on names of tags alone. What is opened and never closed (a comment, a script, a quotation mark in a tag)
+ends the prose of the file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from .reading import joined
+from .whole import Prose, names
+
+FORBIDDEN = "<>&{}"
+
+_INLINE = names(
+    "a abbr acronym b bdi bdo big cite data del dfn em font i img ins label mark q s small span strike strong sub "
+    "sup time tt u wbr"
+)
+_CODE = names("code kbd samp var math svg")
+"""Stand inside a sentence, with what they hold; nothing of it changes."""
+_SKIPPED = names(
+    "script style pre textarea template xmp iframe object noscript noembed noframes plaintext select datalist listing"
+)
+_CLOSED = _CODE | _SKIPPED  # read over down to their closing tag
+_LABELS = names("title h1 h2 h3 h4 h5 h6 td th dt caption figcaption button summary legend")
+_VOID = names("area base br col embed hr img input link meta param source track wbr")
+_RAW = {
+    name: re.compile(rf"</{name}(?=[\s/>])", re.I)
+    for name in names("script style textarea xmp iframe noembed noframes")
+}
+"""Hold no tags: what ends them is their own closing tag alone."""
+_KEPT = re.compile(r"translate\s*=\s*[\"']?no\b|class\s*=\s*(?:\"[^\"]*\bnotranslate\b|'[^']*\bnotranslate\b)", re.I)
+_SPECIAL = re.compile(r"<!--|<!\[CDATA\[|<[!?%]|</?[a-zA-Z]")
+_CLOSINGS = {"<!--": "-->", "<![CDATA[": "]]>", "<!": ">", "<?": ">", "<%": "%>"}
+_NAME = re.compile(r"[^\s/>]+")
+_STEP = re.compile(r">|=\s*([\"'])")
+_ENTITY = re.compile(r"&(?:[a-zA-Z][a-zA-Z0-9]{0,40}|#\w{1,10});")
+
+
+@dataclass(frozen=True, slots=True)
+class _Tag:
+    start: int
+    end: int  # exclusive
+    name: str  # in lower case
+    is_closing: bool
+    is_empty: bool  # has no closing tag
+    is_kept: bool  # its author wants nothing in it translated
+
+
+@dataclass(slots=True)
+class _Block:
+    """The text since the last tag that ended a paragraph."""
+
+    start: int
+    is_label: bool = False
+    markup: list[tuple[int, int]] = field(default_factory=list)
+    fixed: list[tuple[int, int]] = field(default_factory=list)
+
+    def prose(self, text: str, end: int) -> Iterator[Prose]:
+        if self.start < end:
+            entities = (found.span() for found in _ENTITY.finditer(text, self.start, end))
+            yield Prose(self.start, end, self.markup, joined(self.fixed, entities), is_label=self.is_label)
+
+
+def paragraphs(text: str) -> Iterator[Prose]:
+    """The text between tags that end a paragraph."""
+    block = _Block(0)
+    skipped: _Tag | None = None  # what nothing is read in, down to its own closing tag
+    depth, at = 0, 0
+    while True:
+        found = (_SPECIAL if skipped is None else _RAW.get(skipped.name, _SPECIAL)).search(text, at)
+        if found is None:
+            break
+        if found[0] in _CLOSINGS:
+            end = text.find(_CLOSINGS[found[0]], found.end())
+            if end < 0:
+                return
+            at = end + len(_CLOSINGS[found[0]])
+            if skipped is None:
+                block.markup.append((found.start(), at))
+            continue
+        tag = _tag(text, found.start())
+        if tag is None:
+            return
+        at = tag.end
+        if skipped is not None:
+            if tag.name == skipped.name and not tag.is_empty:
+                depth += -1 if tag.is_closing else 1
+            if depth == 0:
+                if skipped.name in _CODE:
+                    block.fixed.append((skipped.start, at))
+                else:
+                    block = _Block(at)
+                skipped = None
+        elif not tag.is_closing and not tag.is_empty and (tag.name in _CLOSED or tag.is_kept):
+            if tag.name not in _CODE:
+                yield from block.prose(text, tag.start)
+            skipped, depth = tag, 1
+        elif tag.name in _INLINE or tag.name in _CODE:
+            block.markup.append((tag.start, at))
+        else:
+            yield from block.prose(text, tag.start)
+            block = _Block(at, is_label=not tag.is_closing and tag.name in _LABELS)
+    if skipped is None:
+        yield from block.prose(text, len(text))
+
+
+def _tag(text: str, start: int) -> _Tag | None:
+    """The tag that begins at `start`; None where the file ends inside it."""
+    is_closing = text.startswith("</", start)
+    found = _NAME.match(text, start + 1 + is_closing)
+    assert found is not None, "a letter stands there"
+    at = found.end()
+    while step := _STEP.search(text, at):
+        at = step.end()
+        if step[1] is None:
+            name = found[0].lower()
+            is_empty = name in _VOID or (text[at - 2] == "/" and name in _CLOSED)
+            is_kept = not is_closing and at > found.end() + 1 and _KEPT.search(text, start, at) is not None
+            return _Tag(start, at, name, is_closing, is_empty, is_kept)
+        at = text.find(step[1], at) + 1
+        if at == 0:
+            return None
+    return None

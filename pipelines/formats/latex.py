@@ -1,0 +1,214 @@
+"""LaTeX: the prose of paragraphs, titles, captions and items; commands, formulas, comments and listings stay.
+
+No macro is expanded. Of a command that is not known nothing is prose, neither its name nor its arguments; text between
+commands is. A file with `\\begin{document}` has no prose before it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from .whole import Prose, names
+
+FORBIDDEN = "\\{}$&#%_^~"
+
+_TITLES = names("part chapter section subsection subsubsection paragraph subparagraph caption title subtitle")
+_STYLES = names(
+    "emph textbf textit textsc textsl textrm textsf textmd textup textnormal underline uline enquote mbox alert "
+    "foreignquote highlight"
+)
+"""Their argument stands in the sentence."""
+_SILENT = names(
+    "label index footnote footnotemark footnotetext thanks marginpar todo vspace hspace noindent indent centering "
+    "raggedright smallskip medskip bigskip hfill vfill clearpage newpage pagebreak linebreak nopagebreak protect "
+    "itshape bfseries upshape normalfont sffamily rmfamily small large Large footnotesize tiny normalsize glsadd"
+)
+"""Leave nothing in the sentence, or what is none of it."""
+_BREAKS = names(
+    "item documentclass usepackage newcommand renewcommand providecommand DeclareMathOperator newenvironment def "
+    "let input include includegraphics bibliography bibliographystyle addbibresource printbibliography maketitle "
+    "author date tableofcontents listoffigures appendix newtheorem setlength par newline hline toprule midrule "
+    "bottomrule frametitle framesubtitle inputminted lstinputlisting graphicspath hypersetup lstset tikzset "
+    "setcounter"
+)
+_VERBATIM = names(
+    "equation equation* align align* alignat alignat* gather gather* multline multline* eqnarray eqnarray* math "
+    "displaymath verbatim verbatim* Verbatim lstlisting minted tikzpicture pgfpicture tabular tabular* tabularx "
+    "longtable array matrix pmatrix bmatrix cases split subequations thebibliography comment filecontents "
+    "filecontents* algorithm algorithmic algorithm2e prooftree forest tikzcd code alltt"
+)
+_TOKEN = re.compile(
+    r"%|\\begin[ \t]*\{(?P<begin>[^{}\n]{0,80})\}|\\end[ \t]*\{(?P<end>[^{}\n]{0,80})\}|\\(?P<name>[a-zA-Z@]{1,80})\*?"
+    r"|\\(?P<sign>.)|\$\$?|[{}~&#_^]|(?:\r\n|\n|\r)[ \t]*(?:\r\n|\n|\r)",
+    re.DOTALL,
+)
+_BRACE = re.compile(r"\\.|(?<!\\)%[^\r\n]*|[{}]", re.DOTALL)
+_LINE_REST = re.compile(r"[^\r\n]*(?:\r\n|\n|\r)?[ \t]*")
+_SPACE = re.compile(r"[ \t]*(?:\r\n|\n|\r)?[ \t]*")
+_OPTION = re.compile(r"\[[^\[\]]{0,1000}\]")
+_ACCENT = re.compile(r"[`'^\"~=.]\{?\\?[a-zA-Z]\}?")
+_FORMULA_CHARS = 4000  # of a formula inside a sentence at most
+_ARGUMENTS = 9  # TeX allows no more
+
+
+def paragraphs(text: str) -> Iterator[Prose]:
+    """The prose of the document's body."""
+    return _Reader(text).prose()
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0  # where reading goes on behind a command
+        self.closing = _braces(text)
+        self.start = 0  # of the open paragraph
+        self.is_label = False
+        self.markup: list[tuple[int, int]] = []
+        self.fixed: list[tuple[int, int]] = []
+        self.left_out: list[tuple[int, int]] = []
+        self.titles: set[int] = set()  # closing braces that end a title
+
+    def prose(self) -> Iterator[Prose]:
+        begin = re.search(r"\\begin[ \t]*\{document\}", self.text)
+        at = begin.end() if begin else 0
+        self._open(at)
+        while found := _TOKEN.search(self.text, at):
+            at = found.end()
+            if found["begin"] is not None:
+                yield from self._flush(found.start())
+                at = self._after_environment(found["begin"], at)
+                self._open(at)
+            elif found["end"] is not None:
+                yield from self._flush(found.start())
+                if found["end"] == "document":
+                    at = len(self.text)
+                self._open(at)
+            elif found["name"] is not None:
+                yield from self._command(found["name"], found.start(), at)
+                at = max(at, self.at)
+            elif found["sign"] is not None:
+                if found["sign"] in "[\\":
+                    yield from self._flush(found.start())
+                    at = self._past(at, "\\]") if found["sign"] == "[" else at
+                    self._open(at)
+                else:
+                    at = self._sign(found, at)
+            elif found[0][0] in "\r\n":
+                yield from self._flush(found.start())
+                self._open(at)
+            elif found[0] == "$$":
+                yield from self._flush(found.start())
+                at = self._past(at, "$$")
+                self._open(at)
+            elif found.start() in self.titles:
+                yield from self._flush(found.start())
+                self._open(at)
+            else:
+                at = self._char(found, at)
+        yield from self._flush(len(self.text))
+
+    def _open(self, at: int, *, is_label: bool = False) -> None:
+        self.start, self.is_label = at, is_label
+        self.markup, self.fixed, self.left_out = [], [], []
+
+    def _flush(self, end: int) -> Iterator[Prose]:
+        if self.start < end:
+            yield Prose(self.start, end, self.markup, self.fixed, self.left_out, is_label=self.is_label)
+        self.start = end
+
+    def _command(self, name: str, start: int, at: int) -> Iterator[Prose]:
+        """A command by its name. Where reading goes on is in `at` then."""
+        self.at = at
+        if name in _TITLES:
+            yield from self._flush(start)
+            at = self._past_options(at)
+            if (end := self.closing.get(at)) is not None:
+                self.titles.add(end)
+                at += 1
+            self._open(at, is_label=True)
+        elif name in _BREAKS:
+            yield from self._flush(start)
+            at = self._past_options(at) if name == "item" else self._past_arguments(at)
+            self._open(at)
+        elif name in ("verb", "lstinline", "mintinline"):
+            at = self._past_arguments(at) if name != "verb" else at
+            if name == "verb" and at < len(self.text):
+                mark = self.text[at]
+                line = self.text.find("\n", at)
+                end = self.text.find(mark, at + 1, line if line >= 0 else len(self.text))
+                at = end + 1 if end >= 0 else at + 1
+            self.fixed.append((start, at))
+        elif name in _STYLES and at in self.closing:
+            at += 1
+            self.markup += [(start, at)]
+        else:
+            at = self._past_arguments(at)
+            (self.left_out if name in _SILENT else self.fixed).append((start, at))
+        self.at = at
+
+    def _sign(self, found: re.Match[str], at: int) -> int:
+        """A command of one sign: a formula, an accent, an escape."""
+        if found["sign"] == "(":
+            at = self._past(at, "\\)", most=_FORMULA_CHARS)
+        elif accent := _ACCENT.match(self.text, found.start() + 1):
+            at = accent.end()
+        self.fixed.append((found.start(), at))
+        return at
+
+    def _char(self, found: re.Match[str], at: int) -> int:
+        if found[0] == "%":
+            rest = _LINE_REST.match(self.text, at)
+            at = rest.end() if rest else at
+            self.left_out.append((found.start(), at))
+        elif found[0] in "{}":
+            self.markup.append(found.span())
+        else:
+            at = self._past(at, "$", most=_FORMULA_CHARS) if found[0] == "$" else at
+            self.fixed.append((found.start(), at))
+        return at
+
+    def _past(self, at: int, mark: str, *, most: int | None = None) -> int:
+        """Behind the next `mark` that no backslash escapes; the end of what may be searched where there is none."""
+        last = len(self.text) if most is None else min(len(self.text), at + most)
+        place = at
+        while (place := self.text.find(mark, place, last)) >= 0:
+            if mark[0] == "\\" or self.text[place - 1] != "\\":
+                return place + len(mark)
+            place += 1
+        return last
+
+    def _past_options(self, at: int) -> int:
+        while (space := _SPACE.match(self.text, at)) and (option := _OPTION.match(self.text, space.end())):
+            at = option.end()
+        return at
+
+    def _past_arguments(self, at: int) -> int:
+        """Behind the options and arguments that follow; white space stands between none of them and the command."""
+        for _ in range(_ARGUMENTS):
+            if option := _OPTION.match(self.text, at):
+                at = option.end()
+            elif (end := self.closing.get(at)) is not None:
+                at = end + 1
+            else:
+                break
+        return at
+
+    def _after_environment(self, name: str, at: int) -> int:
+        """Behind the options of an environment, or behind its end where it holds no prose."""
+        if name not in _VERBATIM:
+            return self._past_arguments(at)
+        end = self.text.find(f"\\end{{{name}}}", at)
+        return len(self.text) if end < 0 else end
+
+
+def _braces(text: str) -> dict[int, int]:
+    """Where each brace is closed."""
+    found: dict[int, int] = {}
+    opened: list[int] = []
+    for mark in _BRACE.finditer(text):
+        if mark[0] == "{":
+            opened.append(mark.start())
+        elif mark[0] == "}" and opened:
+            found[opened.pop()] = mark.start()
+    return found

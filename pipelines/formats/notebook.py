@@ -1,0 +1,168 @@
+"""Jupyter notebooks: the prose of Markdown cells; code, outputs and metadata stay, byte for byte."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from json import JSONDecodeError, JSONDecoder, decoder
+from typing import BinaryIO
+
+from ..documents import Edit, FormatError, Part, Refusal, Segment
+from ..edits.diff import apply
+from .markdown import blocks
+from .reading import changed, check_encoding, encode, lines_of
+from .whole import whole
+
+_DECODER = JSONDecoder(parse_int=lambda digits: 0, parse_float=lambda digits: 0.0)
+_SPACE = re.compile(r"[ \t\r\n]*")
+
+
+@dataclass(frozen=True, slots=True)
+class _Raw:
+    """A stretch of the file, and where the lines of a cell stand in it."""
+
+    text: str
+    strings: tuple[tuple[int, int, str], ...] = ()  # first and last character of a JSON string, and what it says
+
+
+class NotebookFormat:
+    """A part is a Markdown cell with what stands before it, its text the cell's."""
+
+    def __init__(self, *, encoding: str = "utf-8") -> None:
+        self.encoding = check_encoding(encoding)
+
+    def read(self, stream: BinaryIO) -> Iterator[Part]:
+        text, at = whole(stream, self.encoding), 0
+        for strings in _markdown_cells(text):
+            end = strings[-1][1]
+            raw = _Raw(text[at:end], tuple((first - at, last - at, said) for first, last, said in strings))
+            yield _part("".join(said for _, _, said in strings), raw)
+            at = end
+        yield Part("", carried=_Raw(text[at:]))
+
+    def write(self, part: Part, edits: Sequence[Edit]) -> bytes:
+        raw = part.carried
+        if not isinstance(raw, _Raw):
+            raise TypeError(f"a part of another format: {part!r}")
+        if not edits:
+            return encode(raw.text, self.encoding)
+        changed(part.text, edits)  # raises for what may not be written
+        escapes = "\\u" in raw.text and raw.text.isascii()
+        out, at = [], 0
+        for first, last, new in _rewritten(raw.strings, edits):
+            out += [raw.text[at:first], json.dumps(new, ensure_ascii=escapes)]
+            at = last
+        return encode("".join([*out, raw.text[at:]]), self.encoding)
+
+
+def _rewritten(strings: Sequence[tuple[int, int, str]], edits: Sequence[Edit]) -> Iterator[tuple[int, int, str]]:
+    """The strings that edits touch, as they read then. What replaces text of several goes into the first one."""
+    place, next_edit = 0, 0
+    for number, (first, last, said) in enumerate(strings):
+        end = place + len(said)
+        inside = []
+        while next_edit < len(edits) and (edits[next_edit].start < end or number == len(strings) - 1):
+            edit = edits[next_edit]
+            new = edit.replacement if edit.start >= place else ""
+            inside.append(Edit(max(edit.start, place) - place, min(edit.end, end) - place, new))
+            if edit.end > end:
+                break  # it goes on in the next string
+            next_edit += 1
+        if inside:
+            yield first, last, apply(said, inside)
+        place = end
+
+
+def _part(text: str, raw: _Raw) -> Part:
+    segments: list[Segment] = []
+    refused: list[Refusal] = []
+    at = 0
+    for part in blocks(lines_of(text)):
+        for segment in part.segments:
+            protected, hidden = (
+                [(first + at, last + at) for first, last in spans] for spans in (segment.protected, segment.hidden)
+            )
+            start, end = segment.start + at, segment.end + at
+            segments.append(replace(segment, start=start, end=end, protected=protected, hidden=hidden))
+        refused += part.refused
+        at += len(part.text)
+    return Part(text, tuple(segments), tuple(refused), raw)
+
+
+def _markdown_cells(text: str) -> Iterator[list[tuple[int, int, str]]]:
+    """The lines of each Markdown cell: where their strings stand in the file, and what they say."""
+    try:
+        _, end = _DECODER.raw_decode(text, _after_space(text, 1 if text.startswith("\ufeff") else 0))
+        if text[end:].strip():
+            raise JSONDecodeError("more behind the notebook", text, end)
+        for start, cell in _members(text, "cells", 1 if text.startswith("\ufeff") else 0):
+            if isinstance(cell, dict) and cell.get("cell_type") == "markdown":
+                strings = list(_source(text, start))
+                if strings:
+                    yield strings
+    except (JSONDecodeError, IndexError, RecursionError) as error:
+        raise FormatError(f"no notebook: {error}") from None
+
+
+def _members(text: str, key: str, at: int) -> Iterator[tuple[int, object]]:
+    """The values of the list called `key` in the object at `at`, each with where it begins."""
+    for name, start in _fields(text, at):
+        if name != key:
+            continue
+        if text[start] != "[":
+            raise JSONDecodeError(f"{key!r} is no list", text, start)
+        at = _after_space(text, start + 1)
+        while text[at] != "]":
+            value, end = _DECODER.raw_decode(text, at)
+            yield at, value
+            at = _after_space(text, end)
+            if text[at] == ",":
+                at = _after_space(text, at + 1)
+            elif text[at] != "]":
+                raise JSONDecodeError("no ','", text, at)
+        return
+    raise JSONDecodeError(f"no {key!r} in it", text, 0)
+
+
+def _fields(text: str, at: int) -> Iterator[tuple[str, int]]:
+    """The keys of an object, each with where its value begins."""
+    at = _after_space(text, at)
+    if text[at] != "{":
+        raise JSONDecodeError("no object", text, at)
+    at = _after_space(text, at + 1)
+    while text[at] == '"':
+        key, at = decoder.scanstring(text, at + 1, True)  # type: ignore[attr-defined]
+        at = _after_space(text, at)
+        if text[at] != ":":
+            raise JSONDecodeError("no ':'", text, at)
+        at = _after_space(text, at + 1)
+        yield str(key), at
+        _, end = _DECODER.raw_decode(text, at)
+        at = _after_space(text, end)
+        if text[at] == ",":
+            at = _after_space(text, at + 1)
+
+
+def _source(text: str, cell: int) -> Iterator[tuple[int, int, str]]:
+    """The strings of a cell's source: one, or a list of lines."""
+    for name, start in _fields(text, cell):
+        if name != "source":
+            continue
+        at = _after_space(text, start + 1) if text[start] == "[" else start
+        while text[at] == '"':
+            said, end = decoder.scanstring(text, at + 1, True)  # type: ignore[attr-defined]
+            yield at, end, str(said)
+            if text[start] != "[":
+                return
+            at = _after_space(text, end)
+            if text[at] == ",":
+                at = _after_space(text, at + 1)
+        return
+
+
+def _after_space(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    assert found is not None
+    return found.end()

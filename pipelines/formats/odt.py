@@ -1,0 +1,233 @@
+"""OpenDocument texts: paragraphs, headings, cells and notes; corrections are made outright, all other bytes stay."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import BinaryIO
+from xml.parsers import expat
+from xml.sax.saxutils import escape
+
+from ..documents import Edit, FormatError, Part, Refusal, Segment
+from .archives import repacked, unpacked
+from .docx_xml import OBJECT
+from .reading import as_label, changed, joined, segment_of
+from .whole import names
+
+_CONTENT = "content.xml"
+_TEXT, _TABLE, _OFFICE = (f"urn:oasis:names:tc:opendocument:xmlns:{name}:1.0 " for name in ("text", "table", "office"))
+_PARAGRAPHS = frozenset({_TEXT + "p", _TEXT + "h"})
+_INLINE = frozenset({_TEXT + "span", _TEXT + "a", _TEXT + "meta"})
+_SIGNS = {_TEXT + "s": " ", _TEXT + "tab": "\t", _TEXT + "line-break": "\n"}
+_MARKS = frozenset(
+    _TEXT + name
+    for name in names(
+        "bookmark bookmark-start bookmark-end soft-page-break reference-mark reference-mark-start reference-mark-end "
+        "alphabetical-index-mark toc-mark user-index-mark"
+    )
+)
+"""Stand for no character."""
+_REVISIONS = frozenset(_TEXT + name for name in ("change", "change-start", "change-end"))
+_ASIDE = frozenset({_TEXT + "tracked-changes", _OFFICE + "annotation"})
+_ENCODING = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:<\?xml(?![^>]*encoding\s*=\s*[\"'](?!utf-8|us-ascii))|<[^?])", re.I)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Characters of a paragraph, and the bytes of the XML that hold them."""
+
+    start: int  # bytes
+    end: int
+    text: str
+    is_plain: bool  # characters stand in the XML as they are; else a reference, an element
+
+    def byte(self, at: int) -> int:
+        """The byte before character `at`."""
+        if at >= len(self.text):
+            return self.end
+        return self.start + len(self.text[:at].encode()) if self.is_plain else self.start
+
+
+@dataclass(slots=True)
+class _Paragraph:
+    is_label: bool
+    pieces: list[_Piece] = field(default_factory=list)
+    is_revised: bool = False
+
+    @property
+    def text(self) -> str:
+        return "".join(piece.text for piece in self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    data: bytes
+    pieces: tuple[_Piece, ...]  # of all paragraphs, with one for each line break between them
+
+
+class OpenDocumentFormat:
+    """The whole document is one part, its text the paragraphs, a line each; it is held in memory."""
+
+    def read(self, stream: BinaryIO) -> Iterator[Part]:
+        data = stream.read()
+        text, at = [], 0
+        pieces: list[_Piece] = []
+        segments: list[Segment] = []
+        refused: list[Refusal] = []
+        for paragraph in _Parser(_content(data)).found:
+            body = paragraph.text
+            fixed: list[tuple[int, int]] = []
+            objects: list[tuple[int, int]] = []
+            place = 0
+            for piece in paragraph.pieces:
+                span = place, place + len(piece.text)
+                place = span[1]
+                if not piece.is_plain:
+                    (objects if piece.text == OBJECT else fixed).append(span)
+            found = segment_of(body, 0, len(body))
+            if paragraph.is_revised and found is not None:
+                found = Refusal("tracked", f"{body[:40]!r} holds tracked changes: accept or reject them first")
+            if isinstance(found, Refusal):
+                refused.append(found)
+            elif found is not None:
+                start, end = found.start, found.end
+                fixed, objects = ([s for s in each if start <= s[0] and s[1] <= end] for each in (fixed, objects))
+                found = as_label(body, found) if paragraph.is_label else found
+                segments.append(
+                    Segment(
+                        start + at,
+                        end + at,
+                        [(a + at, b + at) for a, b in joined(found.protected, fixed, objects)],
+                        [(a + at, b + at) for a, b in objects],
+                        found.forbidden,
+                        is_label=found.is_label,
+                    )
+                )
+            pieces += paragraph.pieces
+            pieces.append(_Piece(0, 0, "\n", False))
+            text.append(body + "\n")
+            at += len(text[-1])
+        yield Part("".join(text), tuple(segments), tuple(refused), _Document(data, tuple(pieces)))
+
+    def write(self, part: Part, edits: Sequence[Edit]) -> bytes:
+        document = part.carried
+        if not isinstance(document, _Document):
+            raise TypeError(f"a part of another format: {part!r}")
+        if not edits:
+            return document.data
+        changed(part.text, edits)  # raises for what may not be written
+        xml = _content(document.data)
+        starts = list(accumulate((len(piece.text) for piece in document.pieces), initial=0))
+        out, at = [], 0
+        for start, end, new in sorted(splice for edit in edits for splice in _splices(document.pieces, starts, edit)):
+            out += [xml[at:start], new]
+            at = end
+        return repacked(document.data, {_CONTENT: b"".join([*out, xml[at:]])})
+
+
+def _splices(pieces: Sequence[_Piece], starts: Sequence[int], edit: Edit) -> Iterator[tuple[int, int, bytes]]:
+    """First and last byte of what an edit replaces, and what stands there then."""
+    new = escape(edit.replacement).encode()
+    if edit.start == edit.end:
+        # Behind the piece before; at the beginning of a paragraph, before the first one.
+        number = max(0, bisect_left(starts, edit.start) - 1)
+        if pieces[number].text == "\n" and not pieces[number].end:
+            number += 1
+        place = pieces[number].byte(edit.start - starts[number])
+        yield place, place, new
+        return
+    for number in range(bisect_right(starts, edit.start) - 1, bisect_left(starts, edit.end)):
+        piece, first = pieces[number], starts[number]
+        if not piece.is_plain:
+            raise ValueError(f"{edit!r} touches what is no text")
+        yield piece.byte(max(edit.start - first, 0)), piece.byte(edit.end - first), new
+        new = b""
+
+
+def _content(data: bytes) -> bytes:
+    def chosen(names: list[str]) -> list[str]:
+        if _CONTENT not in names:
+            raise FormatError(f"no OpenDocument text: the archive has no {_CONTENT}")
+        return [_CONTENT]
+
+    return unpacked(data, chosen, "OpenDocument text (.odt)", "encrypted files cannot be read")[_CONTENT]
+
+
+class _Parser:
+    """Finds the paragraphs of a document's content, in the order of their ends. Raises FormatError for XML that is
+    malformed, not UTF-8 or has a document type."""
+
+    def __init__(self, xml: bytes) -> None:
+        if not _ENCODING.match(xml):
+            raise FormatError("the document's XML is not UTF-8")
+        self.xml = xml
+        self.found: list[_Paragraph] = []
+        self.paragraphs: list[_Paragraph] = []  # open; notes nest them
+        self.objects: list[
+            tuple[int, int, int]
+        ] = []  # open elements without text of their own: depth, byte, paragraphs
+        self.depth = self.cells = self.asides = 0
+        self.in_cdata = False
+        self.parser = expat.ParserCreate(namespace_separator=" ")
+        self.parser.StartElementHandler = self._start
+        self.parser.EndElementHandler = self._end
+        self.parser.CharacterDataHandler = self._characters
+        self.parser.StartCdataSectionHandler = lambda: self._cdata(True)
+        self.parser.EndCdataSectionHandler = lambda: self._cdata(False)
+        self.parser.StartDoctypeDeclHandler = self._doctype
+        try:
+            self.parser.Parse(xml, True)
+        except expat.ExpatError as error:
+            raise FormatError(f"the document's XML is malformed: {error}") from None
+
+    def _doctype(self, *_: object) -> None:
+        raise FormatError("the document's XML has a document type, which no word processor writes")
+
+    def _cdata(self, is_open: bool) -> None:
+        self.in_cdata = is_open
+
+    @property
+    def _is_inside(self) -> bool:
+        """Whether characters belong to the innermost paragraph."""
+        inner = self.objects and self.objects[-1][2] == len(self.paragraphs)
+        return bool(self.paragraphs) and not inner and not self.asides
+
+    def _start(self, name: str, _: dict[str, str]) -> None:
+        self.depth += 1
+        self.asides += name in _ASIDE
+        self.cells += name == _TABLE + "table-cell"
+        if name in _PARAGRAPHS:
+            self.paragraphs.append(_Paragraph(self.cells > 0 or name == _TEXT + "h"))
+        elif self._is_inside:
+            if name in _REVISIONS:
+                self.paragraphs[-1].is_revised = True
+            elif name not in _INLINE and name not in _MARKS:
+                self.objects.append((self.depth, self.parser.CurrentByteIndex, len(self.paragraphs)))
+
+    def _end(self, name: str) -> None:
+        if name in _PARAGRAPHS:
+            paragraph = self.paragraphs.pop()
+            if not self.asides:
+                self.found.append(paragraph)
+        elif self.objects and self.objects[-1][0] == self.depth:
+            _, start, _ = self.objects.pop()
+            end = self.xml.index(b">", self.parser.CurrentByteIndex) + 1
+            self.paragraphs[-1].pieces.append(_Piece(start, end, _SIGNS.get(name, OBJECT), False))
+        self.asides -= name in _ASIDE
+        self.cells -= name == _TABLE + "table-cell"
+        self.depth -= 1
+
+    def _characters(self, text: str) -> None:
+        if not self._is_inside:
+            return
+        start = self.parser.CurrentByteIndex
+        raw = text.encode()
+        if self.in_cdata or self.xml[start : start + len(raw)] != raw or raw.startswith(b"&"):
+            mark = self.xml.find(b";", start) + 1 if self.xml[start : start + 1] == b"&" else 0
+            end = mark if mark and not self.in_cdata else start + len(raw) + (raw == b"\n")
+            self.paragraphs[-1].pieces.append(_Piece(start, end, text, False))
+        else:
+            self.paragraphs[-1].pieces.append(_Piece(start, start + len(raw), text, True))

@@ -1,0 +1,158 @@
+"""reStructuredText: titles, paragraphs, items and notes; directives, literal blocks, tables and markup stay.
+
+Blocks are told apart by their first line and by indentation (docutils' reStructuredText specification). What is not
+understood has no prose.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from .reading import lines_of
+from .whole import Prose
+
+FORBIDDEN = "*`|_\\[]<>"
+
+_NOTES = (
+    "attention caution danger error hint important note tip warning admonition seealso topic sidebar rubric epigraph "
+    "highlights pull-quote compound container versionadded versionchanged versionremoved deprecated deprecated-removed"
+)
+_EXPLICIT = re.compile(r"\.\.(?:[ \t]+|$)")
+_NOTE = re.compile(rf"\.\.[ \t]+(?:{_NOTES.replace(' ', '|')})::(?:[ \t]+|$)", re.I)
+_VERSION = re.compile(r"\.\.[ \t]+(?:version\w+|deprecated[\w-]*)::[ \t]*[\w.]*[ \t]*", re.I)
+_FOOTNOTE = re.compile(r"\.\.[ \t]+\[[#*\w.-]{1,80}\][ \t]+")
+_FIELD = re.compile(r":(?![: ])(?:[^:\\\n]|\\.|:(?!\s|$)){1,200}:(?:[ \t]+|$)")
+_ITEM = re.compile(r"(?:[-*+•‣⁃]|\(?(?:\d{1,9}|[a-zA-Z]|#|[ivxlcdmIVXLCDM]{1,12})[.)])(?:[ \t]+|$)")
+_LINE_BLOCK = re.compile(r"\|(?:[ \t]+|$)")
+_OPTION = re.compile(r"(?:--?\w|/[A-Z]\b)")
+_ADORNMENT = re.compile(r"([!-/:-@\[-`{-~])\1*[ \t]*$")
+_TABLE = re.compile(r"\+[-=]+[-=+]*\+[ \t]*$|=+(?:[ \t]+=+)+[ \t]*$")
+_SIMPLE_TABLE = re.compile(r"=+(?:[ \t]+=+)+[ \t]*$")
+_FIXED = re.compile(
+    r"\\.|``(?:[^`]|`(?!`)){1,2000}``|(?::[\w.+:-]{1,80}:)?`[^`\n]{1,2000}(?:\n[^`\n]{1,2000}){0,20}`(?::[\w.+-]{1,80}:|_{0,2})"
+    r"|\|[^|\s](?:[^|\n]{0,200}[^|\s])?\|_{0,2}|\[[#*\w.-]{1,80}\]_|(?<!\w)\w(?:[\w.+-]{0,200}\w)?__?(?!\w)|::(?=\s*\Z)",
+    re.DOTALL,
+)
+_MARKUP = re.compile(r"\*{1,2}(?=\S)|(?<=\S)\*{1,2}")
+
+
+_NESTING = 100
+"""Items in items on one line: nobody writes more, and each costs a look at the rest of the line."""
+
+
+def blocks(text: str) -> Iterator[Prose]:
+    """The prose of every block."""
+    reader, at = _Reader(text), 0
+    for line in lines_of(text):
+        yield from reader.feed(at, line.rstrip("\r\n"))
+        at += len(line)
+    yield from reader.flush()
+
+
+class _Reader:
+    """Gathers the lines of a paragraph; passes over the lines of blocks without prose."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.lines: list[tuple[int, int]] = []  # of the open paragraph: where its prose begins and ends
+        self.indent: int | None = 0  # of its further lines; None: the next line tells
+        self.block = 0  # the indentation of the block that it stands in
+        self.is_label = False
+        self.skips: int | None = None  # passes over what is indented by more than that
+        self.until_blank = False  # passes over what comes before a blank line
+        self.in_table = False  # a simple one, which may hold blank lines
+        self.after_border = False
+        self.in_options = False  # the fields at the beginning of a directive
+
+    def feed(self, start: int, body: str) -> Iterator[Prose]:
+        rest = body.lstrip(" \t")
+        indent = _columns(body[: len(body) - len(rest)])
+        if not rest:
+            self.in_table &= not self.after_border
+            self.until_blank = self.in_options = False
+            yield from self.flush()
+            return
+        if self.skips is not None and indent > self.skips:
+            return
+        self.skips = None
+        if self.in_table:
+            self.after_border = _SIMPLE_TABLE.match(rest) is not None
+            return
+        if self.until_blank:
+            return
+        yield from self._line(start + len(body) - len(rest), start + len(body), rest.rstrip(" \t"), indent)
+
+    def flush(self) -> Iterator[Prose]:
+        """The open paragraph. Behind `::` stands a literal block."""
+        if not self.lines:
+            return
+        (start, _), (_, end) = self.lines[0], self.lines[-1]
+        self.lines = []
+        if self.text[start:end].rstrip(" \t").endswith("::"):
+            self.skips = self.block
+        markup = [found.span() for found in _MARKUP.finditer(self.text, start, end)]
+        fixed = [found.span() for found in _FIXED.finditer(self.text, start, end)]
+        yield Prose(start, end, markup, fixed, is_label=self.is_label)
+
+    def _line(self, start: int, end: int, rest: str, indent: int) -> Iterator[Prose]:
+        if self.lines and len(rest) > 1 and _ADORNMENT.match(rest):
+            self.is_label = True  # the line above is a title
+            yield from self.flush()
+            return
+        if self.lines and self.indent in (None, indent) and (self.indent is not None or indent > self.block):
+            self.indent = indent
+            self.lines.append((start, end))
+            return
+        if len(self.lines) == 1 and indent > self.block:
+            self.is_label = True  # a term, whose definition begins
+        yield from self.flush()
+        if self.skips is not None and indent > self.skips:
+            return
+        if self.in_options and _FIELD.match(rest):
+            return
+        self.block = indent
+        self._open(start, end, rest, indent)
+
+    def _open(self, start: int, end: int, rest: str, indent: int) -> None:
+        """The first line of a block."""
+        self.is_label = self.in_options = False
+        if _TABLE.match(rest):
+            self.in_table = _SIMPLE_TABLE.match(rest) is not None
+            self.after_border, self.until_blank = False, not self.in_table
+        elif rest.startswith((">>>", "__ ")):
+            self.until_blank = True
+        elif _EXPLICIT.match(rest):
+            note = _NOTE.match(rest)
+            opening = (_VERSION.match(rest) if note else None) or note or _FOOTNOTE.match(rest)
+            self.in_options = note is not None
+            if opening is None:
+                self.skips = indent
+            elif opening.end() < len(rest):
+                self._begin(start + opening.end(), end, None)
+        elif found := _FIELD.match(rest):
+            self.is_label = True
+            if found.end() < len(rest):
+                self._begin(start + found.end(), end, None)
+        elif _OPTION.match(rest):
+            self.skips = indent
+        elif not (_ADORNMENT.match(rest) and len(rest) > 3):
+            self._items(start, end, rest, indent)
+
+    def _items(self, start: int, end: int, rest: str, indent: int) -> None:
+        """A paragraph, perhaps the first one of an item, or of items in it."""
+        for _ in range(_NESTING):
+            mark = _ITEM.match(rest) or _LINE_BLOCK.match(rest)
+            if mark is None:
+                break
+            self.is_label |= mark.re is _LINE_BLOCK
+            start, indent, rest = start + mark.end(), indent + mark.end(), rest[mark.end() :]
+        if rest:
+            self._begin(start, end, indent)
+
+    def _begin(self, start: int, end: int, indent: int | None) -> None:
+        self.lines, self.indent = [(start, end)], indent
+
+
+def _columns(space: str) -> int:
+    return len(space.expandtabs(8))

@@ -1,0 +1,52 @@
+"""Subtitles: the text of cues in SubRip (`.srt`), WebVTT (`.vtt`) and SubViewer (`.sbv`); times and settings stay."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+
+from .reading import lines_of
+from .whole import Prose, within
+
+FORBIDDEN = "<>{}\\"
+
+_TIMES = re.compile(
+    r"\s*(?:\d+:)?\d{1,2}:\d{2}[.,]\d{1,3}\s*-->\s*(?:\d+:)?\d{1,2}:\d{2}[.,]\d{1,3}"
+    r"|\d+:\d{2}:\d{2}\.\d{3},\d+:\d{2}:\d{2}\.\d{3}\s*$"
+)
+_MARKUP = re.compile(r"<[^<>\n]{0,200}>|\{\\[^{}\n]{0,200}\}|\{[a-zA-Z]:[^{}\n]{0,80}\}")
+_FIXED = re.compile(r"\\[Nnh]|&(?:[a-zA-Z]{1,40}|#\w{1,10});")
+_NEXT_SPEAKER = re.compile(r"(?<=[\r\n])(?=[ \t]{0,8}[-–—])")
+_SPEAKER = re.compile(r"[ \t]*(?:[-–—][ \t]*)?(?:[A-Z][A-Z .'-]{0,40}:[ \t]+|>>[ \t]*)?")
+
+
+def cues(text: str) -> Iterator[Prose]:
+    """The text of every cue. A cue that does not end like a sentence goes on in the next: it gets no full stop."""
+    at = 0
+    start, is_open = 0, False
+    for line in lines_of(text):
+        if not line.strip():
+            yield from _prose(text, start, at, is_open)
+            is_open = False
+        elif _TIMES.match(line):
+            if is_open:
+                # The number of the next cue, where no blank line stands before it.
+                before = text.rfind("\n", 0, max(start, at - 1)) + 1
+                end = before if text[before:at].strip().isdigit() and before >= start else at
+                yield from _prose(text, start, end, is_open)
+            start, is_open = at + len(line), True
+        at += len(line)
+    yield from _prose(text, start, at, is_open)
+
+
+def _prose(text: str, start: int, end: int, is_open: bool) -> Iterator[Prose]:
+    if not is_open or start >= end:
+        return
+    if speaker := _SPEAKER.match(text, start, end):
+        start = speaker.end()
+    markup, fixed = ([found.span() for found in each.finditer(text, start, end)] for each in (_MARKUP, _FIXED))
+    # Two speakers in a cue: each line is somebody's own sentence.
+    lines = [found.end() for found in _NEXT_SPEAKER.finditer(text, start, end)]
+    for first, last in pairwise([start, *lines, end]):
+        yield Prose(first, last, within(markup, first, last), within(fixed, first, last), is_label=True)

@@ -1,0 +1,134 @@
+"""Formats whose files are read whole: a scanner says which stretches of the text are prose, everything else stays."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import BinaryIO
+
+from ..documents import Edit, FormatError, Part, Refusal
+from .reading import as_label, changed, check_encoding, encode, gathered, joined, read_lines, segment_of
+
+SIZE_LIMIT = 32 << 20
+"""Characters of a file that is read whole. What people write by hand is far below."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prose:
+    """A stretch of prose in a file's text: a paragraph, a heading, a cue, a comment. Offsets are characters."""
+
+    start: int
+    end: int  # exclusive
+    markup: Sequence[tuple[int, int]] = ()
+    """What must not change inside: tags, commands. The model does not see it where that joins no two words."""
+    fixed: Sequence[tuple[int, int]] = ()  # what must not change and is shown: names of functions, formulas
+    left_out: Sequence[tuple[int, int]] = ()  # what is never shown: the `# ` of a comment's second line
+    is_label: bool = False  # a heading or a cell, which is no sentence unless it ends like one
+
+
+Scanner = Callable[[str], Iterable[Prose]]
+"""Finds the prose of a text, ascending, without overlaps. Raises FormatError where the text is none of its format."""
+
+
+class WholeFormat:
+    """A part is a stretch of prose with what stands before it."""
+
+    def __init__(self, scan: Scanner, *, forbidden: str = "", encoding: str = "utf-8") -> None:
+        """`forbidden`: characters that a correction may not bring, since they are markup."""
+        self.scan = scan
+        self.forbidden = forbidden
+        self.encoding = check_encoding(encoding)
+
+    def read(self, stream: BinaryIO) -> Iterator[Part]:
+        return gathered(self._parts(whole(stream, self.encoding)))
+
+    def write(self, part: Part, edits: Sequence[Edit]) -> bytes:
+        return encode(changed(part.text, edits), self.encoding)
+
+    def _parts(self, text: str) -> Iterator[Part]:
+        at = 0
+        for prose in self.scan(text):
+            yield Part(text[at : prose.start])
+            yield part_of(text[prose.start : prose.end], prose, self.forbidden)
+            at = prose.end
+        yield Part(text[at:])
+
+
+def whole(stream: BinaryIO, encoding: str) -> str:
+    """The text of a file. Raises FormatError where it is longer than `SIZE_LIMIT`."""
+    lines, size = [], 0
+    for line in read_lines(stream, encoding):
+        lines.append(line)
+        size += len(line)
+        if size > SIZE_LIMIT:
+            raise FormatError(f"the file is longer than {SIZE_LIMIT >> 20} MB, which nobody writes by hand: split it")
+    return "".join(lines)
+
+
+def names(listed: str) -> frozenset[str]:
+    """A set of names that stand in one string, with spaces between them."""
+    return frozenset(listed.split())
+
+
+def within(spans: Sequence[tuple[int, int]], start: int, end: int) -> Sequence[tuple[int, int]]:
+    """Those of ascending `spans` that begin from `start` on and before `end`."""
+    return spans[bisect_left(spans, (start,)) : bisect_left(spans, (end,))]
+
+
+def part_of(piece: str, prose: Prose, forbidden: str) -> Part:
+    """A stretch of prose as a part of its own. `piece`: its text."""
+    size = len(piece)
+    markup, fixed, left_out = (_inside(each, prose.start, size) for each in (prose.markup, prose.fixed, prose.left_out))
+    start, end = _without_ends(piece, joined(markup, left_out))
+    found = segment_of(piece, start, end)
+    if not found:
+        return Part(piece)
+    if isinstance(found, Refusal):
+        return Part(piece, refused=(found,))
+    start, end = found.start, found.end
+    markup, fixed, left_out = (
+        [span for span in each if start <= span[0] and span[1] <= end] for each in (markup, fixed, left_out)
+    )
+    unseen = [span for span in markup if not _joins(piece, start, end, span)]
+    found = replace(
+        found,
+        protected=joined(_apart(found.protected, markup), markup, fixed, left_out),
+        hidden=joined(unseen, left_out),
+        forbidden=forbidden,
+    )
+    return Part(piece, (as_label(piece, found) if prose.is_label else found,))
+
+
+def _apart(spans: Sequence[tuple[int, int]], markup: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Those of `spans` that no markup touches: `{cats}` is a placeholder in most texts, and none in `\\emph{cats}`."""
+    found, at = [], 0
+    for start, end in spans:
+        while at < len(markup) and markup[at][1] <= start:
+            at += 1
+        if at == len(markup) or markup[at][0] >= end:
+            found.append((start, end))
+    return found
+
+
+def _without_ends(piece: str, unseen: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """Where the prose begins and ends that the model sees: no word is put into an empty link, or before a label."""
+    first, last = 0, len(unseen)
+    start, end = 0, len(piece)
+    while first < last and not piece[start : unseen[first][0]].strip():
+        start, first = unseen[first][1], first + 1
+    while first < last and not piece[unseen[last - 1][1] : end].strip():
+        end, last = unseen[last - 1][0], last - 1
+    return start, end
+
+
+def _inside(spans: Sequence[tuple[int, int]], offset: int, size: int) -> list[tuple[int, int]]:
+    """`spans` of a file as spans of a stretch of so many characters, cut at its ends."""
+    moved = ((max(first - offset, 0), min(last - offset, size)) for first, last in spans)
+    return [(first, last) for first, last in moved if first < last]
+
+
+def _joins(piece: str, start: int, end: int, span: tuple[int, int]) -> bool:
+    """Whether two words would be one without the span between them."""
+    first, last = span
+    return first > start and last < end and piece[first - 1].isalnum() and piece[last].isalnum()

@@ -1,0 +1,95 @@
+"""`copyspec gec` as a linter: edits by line, annotations, names of files, and what a project says once."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from copyspec.cli.common import UsageError
+from copyspec.cli.config import defaults
+from tests.helpers.commands import run_binary
+
+WRONG = "It is late.\nThe childrens came to see the boat.\n"
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("COPYSPEC_MODEL", "default")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text(WRONG)
+    (tmp_path / "b.rst").write_text(f"{WRONG}::\n\n    The childrens\n")
+    (tmp_path / "c.txt").write_text("It is late.\n")
+    return tmp_path
+
+
+def test_edits_are_listed_by_file_line_and_column(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    code, out, _ = run_binary(capfdbinary, "gec", "a.txt", "b.rst", "c.txt", "--list", "text")
+    edit = "'childrens' -> 'children' (replace)"
+    assert (code, out.decode()) == (1, f"a.txt:2:5: {edit}\nb.rst:2:5: {edit}\n")
+    code, out, _ = run_binary(capfdbinary, "gec", "a.txt", "--list", "github")
+    assert (code, out.decode()) == (1, f"::warning file=a.txt,line=2,col=5,title=copyspec::{edit}\n")
+    assert run_binary(capfdbinary, "gec", "c.txt", "--list", "text")[:2] == (0, b"")
+    assert (Path("a.txt")).read_text() == WRONG
+
+
+def test_quiet_checks_name_the_files(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    assert run_binary(capfdbinary, "gec", "--check", "-q", "a.txt", "c.txt") == (1, b"a.txt\n", "")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--list", "x"], "text or github"),
+        (["--list", "text", "--check"], "--check and --list both tell"),
+        (["--list", "text", "-i"], "--list writes nothing"),
+        (["--list", "text", "--diff"], "--diff and --list both tell"),
+    ],
+)
+def test_lists_stand_alone(options: list[str], says: str, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    code, out, err = run_binary(capfdbinary, "gec", "a.txt", *options)
+    assert (code, out) == (2, b"") and says in err
+
+
+NEEDS_TOML = pytest.mark.skipif(sys.version_info < (3, 11), reason="no TOML in the standard library")
+
+
+@NEEDS_TOML
+def test_a_project_says_what_stays(project: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    """From folders inside it too; the command line has the last word."""
+    (project / "pyproject.toml").write_text('[project]\nname = "x"\n[tool.copyspec]\nprotect = ["childrens"]\n')
+    assert run_binary(capfdbinary, "gec", "a.txt", "--check", "-q")[:2] == (0, b"")
+    assert run_binary(capfdbinary, "gec", "a.txt", "--check", "-q", "--protect", "boat")[0] == 1
+    (project / "docs").mkdir()
+    assert defaults(project / "docs") == {"protect": ["childrens"]}
+    (project / "docs" / ".copyspec.toml").write_text('words = ["my.txt"]\nany-language = true\n')
+    assert defaults(project / "docs") == {"words": [str(project / "docs" / "my.txt")], "any_language": True}
+
+
+@NEEDS_TOML
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ("in-place = true", "a project cannot set 'in-place'"),
+        ('model = "x"', "a project cannot set 'model'"),
+        ("max-edit-ration = 1", "did you mean 'max-edit-ratio'"),
+        ('exclude = "a"', "must be a list of strings"),
+        ("caution = [1]", "must be a single value"),
+        ("caution = {a = 1}", "must be a single value"),
+    ],
+)
+def test_what_a_project_may_not_say(project: Path, table: str, says: str) -> None:
+    (project / "pyproject.toml").write_text(f"[tool.copyspec]\n{table}\n")
+    with pytest.raises(UsageError, match=says):
+        defaults(project)
+
+
+@NEEDS_TOML
+def test_a_file_that_is_no_toml(project: Path) -> None:
+    """Somebody else's broken file is not ours to tell; our own is."""
+    (project / "pyproject.toml").write_text("x = [")
+    assert defaults(project) == {}
+    (project / ".copyspec.toml").write_text("x = [")
+    with pytest.raises(UsageError, match=r"copyspec\.toml"):
+        defaults(project)

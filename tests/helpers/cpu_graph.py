@@ -1,0 +1,65 @@
+"""A CUDA graph on a CPU: records the operators of one run with their tensors, and repeats them in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+FORBIDDEN = frozenset(
+    f"aten::{name}" for name in ("_local_scalar_dense", "lift_fresh", "nonzero", "masked_select", "equal")
+)
+"""What a capture refuses: the host would wait for the device, or its data be frozen."""
+
+
+class _Recording(TorchDispatchMode):
+    def __init__(self, tape: list[tuple[Callable[..., Any], Any, Any, list[Any], list[bool]]]) -> None:
+        super().__init__()
+        self.tape = tape
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.name().split(".")[0] in FORBIDDEN:
+            raise RuntimeError(f"{func.name()} in a graph")
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        given = {each.untyped_storage().data_ptr() for each in pytree.tree_leaves((args, kwargs)) if _is_tensor(each)}
+        made = pytree.tree_leaves(out)
+        fresh = [_is_tensor(each) and each.untyped_storage().data_ptr() not in given for each in made]
+        writes = any(each.alias_info is not None and each.alias_info.is_write for each in func._schema.arguments)
+        if writes or any(fresh):
+            self.tape.append((func, args, kwargs, made, fresh))
+        return out
+
+
+class CpuGraph:
+    """Stands for `static.running.CudaGraph`. Unlike CUDA, capturing runs the operators too."""
+
+    def __init__(self) -> None:
+        self._tape: list[tuple[Callable[..., Any], Any, Any, list[Any], list[bool]]] = []
+        self.replays = 0
+
+    @property
+    def operators(self) -> int:
+        """Recorded ones that make or write data."""
+        return len(self._tape)
+
+    @contextmanager
+    def capture(self) -> Iterator[None]:
+        with _Recording(self._tape):
+            yield
+
+    def replay(self) -> None:
+        self.replays += 1
+        for func, args, kwargs, outs, fresh in self._tape:
+            again = pytree.tree_leaves(func(*args, **kwargs))
+            for old, new, is_fresh in zip(outs, again, fresh, strict=True):
+                if is_fresh:
+                    old.copy_(new)
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor)

@@ -1,0 +1,312 @@
+"""HTML, LaTeX, reStructuredText, AsciiDoc, subtitles, catalogs, notebooks, source files, OpenDocument: prose is
+corrected, and nothing else of the file changes."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import time
+import zipfile
+from collections.abc import Callable
+
+import pytest
+
+from benchmarks.hostile.files import fuzz
+from benchmarks.hostile.files_cases import OPEN
+from benchmarks.hostile.files_marked_up import MARKED_UP
+from copyspec.pipelines import FunctionCorrector, Runner, RunOptions, Work, format_of
+from copyspec.pipelines.documents import FormatError, shown
+
+HTML = """<!doctype html><html><head><title>My cats</title><script>if (a<b) x("He go.")</script></head>
+<body class='a>b'>
+<h1>She have <em>two</em> cats</h1>
+<p>Hello <b>you</b>, un<i>believ</i>able &amp; me, call <code>go()</code> now.<br>She go home.</p>
+<!-- He go --><ul><li>He go <a href="go">here</a>.</li></ul><pre>He go</pre><p translate=no>He go.</p>
+</body></html>"""
+LATEX = r"""\documentclass{article}
+\title{He go}
+\begin{document}
+\section[go]{He \emph{go} home}\label{sec:go}
+She have two \textbf{cats}, % he go
+see Section~\ref{sec:go} and \cite[p.~3]{go}.\footnote{He go.} Let $go = 1$ be.
+
+\begin{itemize}
+\item He go
+\end{itemize}
+\begin{equation} go \end{equation}
+where it go.
+\end{document} He go"""
+RST = """=====
+He go
+=====
+
+Hello *you*, see ``he go`` and `he go <http://go>`_::
+
+    he go
+
+.. note:: This are a note
+   going on.
+
+.. code-block:: python
+
+   he go
+
+- item one
+  goes on
+- item two
+
+:param go: The thing that go
+    on.
+
+>>> go()
+he go
+
+====  ====
+he    go
+====  ====
+
+term
+    It go.
+"""
+ADOC = """= He go
+Author Go <go@go.go>
+:go: he go
+
+== Section one
+
+A *bold* text and `he go` with link:go.html[he go].
+// he go
+It go.
+
+[source,python]
+----
+he go
+----
+
+NOTE: This are a note.
+
+* item one
+comes on
+term:: It go.
+"""
+SRT = """1
+00:00:01,000 --> 00:00:02,000
+<i>She have two cat.</i>
+- He go.
+
+2
+00:00:03,000 --> 00:00:04,000
+BOB: I is
+here.
+"""
+PO = r"""msgid ""
+msgstr ""
+"Language: go\n"
+
+#: go.c:1
+msgid "he go"
+msgstr ""
+"She have %d cat, "
+"and \"he\" go.\nHe go."
+"""
+PYTHON = '''#!/usr/bin/env go
+"""It have `code` and
+more lines."""
+import go  # noqa: go
+
+# This is a comment that go
+# on, see foo_bar().
+# x = go(1)
+sql(
+    """He go."""
+)
+
+
+def f(go):
+    """It go.
+
+    >>> go(1)
+    """
+    return "# He go."  # It go here
+'''
+JAVASCRIPT = """/* eslint-disable go */
+/**
+ * Adds two
+ * number.
+ * @param {string} go the name of it
+ */
+function f() { // TODO(go): do it better
+  // if (go) {
+  return "// He go"; /* it go */
+}
+"""
+FILES = {
+    "html": (HTML, ["My cats", "She have two cats", None, "She go home.", "He go here."]),
+    "latex": (LATEX, ["He go home", None, "He go", "where it go."]),
+    "rst": (
+        RST,
+        [
+            *("He go", None, "This are a note going on.", "item one goes on", "item two", "The thing that go on."),
+            *("term", "It go."),
+        ],
+    ),
+    "adoc": (ADOC, ["He go", "Section one", None, "This are a note.", "item one comes on", "term", "It go."]),
+    "srt": (SRT, ["She have two cat.", "- He go.", "I is here."]),
+    "po": (PO, ['She have %d cat, and \\"he\\" go.', "He go."]),
+    "python": (
+        PYTHON,
+        ["It have `code` and more lines.", "This is a comment that go on, see foo_bar().", "It go.", "It go here"],
+    ),
+    "javascript": (
+        JAVASCRIPT,
+        ["Adds two number.", "@param {string} go the name of it", "TODO(go): do it better", "it go"],
+    ),
+}
+
+
+def segments(form: str, text: str) -> list[str]:
+    """What a model is shown."""
+    parts = format_of("-", form).read(io.BytesIO(text.encode()))
+    return [shown(part.text, segment) for part in parts for segment in part.segments]
+
+
+def corrected(form: str, data: bytes, correct: Callable[[str], str]) -> bytes:
+    told = format_of("-", form)
+    runner = Runner(FunctionCorrector(correct), RunOptions(OPEN))
+    works = (Work(None, part) for part in told.read(io.BytesIO(data)))
+    return b"".join(told.write(done.part, done.edits) for done in runner.run(works) if done.part is not None)
+
+
+@pytest.mark.parametrize("form", FILES)
+def test_prose_is_found_and_nothing_else(form: str) -> None:
+    text, wanted = FILES[form]
+    found = segments(form, text)
+    assert len(found) == len(wanted)
+    assert all(want is None or got == want for got, want in zip(found, wanted, strict=True)), found
+
+
+@pytest.mark.parametrize("form", FILES)
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_every_correction_lands_in_prose(form: str, end: str) -> None:
+    """`go` stands in code, names, links and comments for tools too: there it stays."""
+    text = FILES[form][0].replace("\n", end)
+    assert corrected(form, text.encode(), lambda told: " ".join(told.split())) == text.encode()
+    out = corrected(form, text.encode(), lambda told: told.replace(" go", " goes").replace("have", "has")).decode()
+    assert out != text and out.replace("goes", "go").replace("has", "have") == text
+    assert len(segments(form, out)) == len(segments(form, text))
+    for line, new in zip(text.splitlines(), out.splitlines(), strict=True):
+        if line != new:
+            assert not any(mark in line for mark in ("http", "link:", "script", "noqa", "x = ", ">>>", "msgid"))
+
+
+def test_a_sentence_goes_on_past_inline_markup() -> None:
+    """Tags are not shown where that joins no words; what replaces a word stays inside them."""
+    out = corrected("html", b"<p>She <b>have</b> two <i>cat</i>.</p>", lambda told: told.replace("cat", "cats"))
+    assert out == b"<p>She <b>have</b> two <i>cats</i>.</p>"
+    assert segments("html", "<p>She <b>have</b> un<i>do</i>ne it.</p>") == ["She have un<i>do</i>ne it."]
+    out = corrected("latex", rb"She \emph{have} two cat.", lambda told: told.replace("have", "has"))
+    assert out == rb"She \emph{has} two cat."
+
+
+@pytest.mark.parametrize("is_list", [True, False])
+def test_notebooks_change_in_the_lines_of_markdown_cells(is_list: bool) -> None:
+    lines = ["# He go\n", "\n", "It go\n", "home `go` «é».\n"]
+    code = {"cell_type": "code", "source": ["# it go"], "outputs": ["it go"]}
+    cells = [{"cell_type": "markdown", "source": lines if is_list else "".join(lines), "id": "go"}, code]
+    data = json.dumps({"cells": cells, "metadata": {"source": "it go"}}, indent=1, ensure_ascii=False).encode()
+    out = corrected("ipynb", data, lambda told: told.replace("It go", "It goes"))
+    assert out == data.replace(b"It go", b"It goes") and out != data
+    two = corrected("ipynb", data, lambda told: told.replace("go home", "went away"))
+    source = json.loads(two)["cells"][0]["source"]
+    assert "".join(source) == "".join(lines).replace("go\nhome", "went\naway")
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [(b"{}", "no 'cells'"), (b"[1]", "no object"), (b'{"cells": 1}', "no list"), (b'{"cells": []} x', "more behind")],
+)
+def test_what_is_no_notebook_is_refused(data: bytes, why: str) -> None:
+    with pytest.raises(FormatError, match=why):
+        list(format_of("-", "ipynb").read(io.BytesIO(data)))
+
+
+def odt(body: str) -> bytes:
+    namespace = "urn:oasis:names:tc:opendocument:xmlns:text:1.0"
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("mimetype", "application/vnd.oasis.opendocument.text")
+        archive.writestr("content.xml", f'<d xmlns:text="{namespace}">{body}</d>')
+        archive.writestr("Pictures/a.png", b"\x00\x01")
+    return out.getvalue()
+
+
+def content(data: bytes) -> str:
+    return zipfile.ZipFile(io.BytesIO(data)).read("content.xml").decode()
+
+
+def test_opendocument_texts_keep_their_elements() -> None:
+    body = (
+        "<text:h>He go to the school</text:h><text:p>She <text:span>have</text:span><text:s/>two &amp; three cat"
+        "<text:note><text:p>It go.</text:p></text:note>.</text:p><text:p>He<text:change/> go.</text:p>"
+    )
+    data = odt(body)
+    assert corrected("odt", data, lambda told: told) == data
+    changes = {"She": ("have", "has"), "He ": ("go to", "goes <&> to")}
+    out = corrected("odt", data, lambda told: told.replace(*changes.get(told[:3], "  ")))
+    assert content(out) == content(data).replace("have", "has").replace("go to", "goes &lt;&amp;&gt; to")
+    out = corrected("odt", data, lambda told: told.replace("cat", "cats").replace("It go", "It goes"))
+    assert content(out) == content(data).replace("cat<", "cats<").replace("It go", "It goes")
+    with pytest.raises(FormatError, match=r"no content\.xml"):
+        empty = io.BytesIO()
+        zipfile.ZipFile(empty, "w").close()
+        list(format_of("-", "odt").read(io.BytesIO(empty.getvalue())))
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "holds"),
+    [
+        ("a.srt", "txt", "time codes"),
+        ("a.rst", "txt", "directives"),
+        ("a.tex", "md", "commands"),
+        ("a.py", "html", "code"),
+    ],
+)
+def test_another_format_does_not_damage_a_file(name: str, form: str, holds: str) -> None:
+    with pytest.raises(FormatError, match=holds):
+        format_of(name, form)
+
+
+SIZE = 30_000
+
+
+@pytest.mark.parametrize(
+    ("form", "unit"),
+    [
+        *(
+            ("html", unit)
+            for unit in ("<", "<a ", "<div>", "<!--", "</p>", "<a b='", "<script>", "<code>", "<p>x", "<i>")
+        ),
+        *(("latex", unit) for unit in ("{", "\\x{", "$", "\\(", "%\n", "\\begin{equation}", "\\section{", "\\verb|")),
+        *(("rst", unit) for unit in ("- ", ".. ", "`", "``", "a_", "|a", "x\n", "a::\n b\n\n", ":", "=\n")),
+        *(("adoc", unit) for unit in ("= ", "`", "[", "<<", "a:b[", "x::", ".x\n", "//\n", "a:")),
+        *(("srt", unit) for unit in ("1\n", "00:00:01,000 --> 00:00:02,000\n", "<i>", "{\\", "- <i>\n")),
+        *(("po", unit) for unit in ('msgstr "a\\n"\n', '"a"\n', "\\", "_", "%(")),
+        *(("python", unit) for unit in ("# a\n", "a.", '"""', "(")),
+        *(("c", unit) for unit in ("/*", "// a\n", "{", "a")),
+    ],
+)
+def test_hostile_repetition_takes_linear_time(form: str, unit: str) -> None:
+    start = {"srt": "00:00:01,000 --> 00:00:02,000\n", "po": 'msgid "a"\nmsgstr "b"\n', "python": "# ", "c": "// "}
+    data = (start.get(form, "a ") + unit * (SIZE // len(unit))).encode()
+    started = time.process_time()
+    told = format_of("-", form)
+    with contextlib.suppress(FormatError):
+        assert b"".join(told.write(part, ()) for part in told.read(io.BytesIO(data))) == data
+    assert time.process_time() - started < 2.5
+
+
+@pytest.mark.parametrize("form", MARKED_UP)
+def test_random_hostile_files(form: str) -> None:
+    found = fuzz(5, 7, formats=[form])
+    assert not found.wrong, found.examples

@@ -1,0 +1,156 @@
+"""Static passes, captured once and replayed, decode what `generate` does, on every architecture of the test kit."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from copyspec.decoding.loop import DecodeSettings, decode
+from copyspec.decoding.requests import Request
+from copyspec.decoding.stats import Stats
+from copyspec.options import DraftOptions, SamplingOptions
+from copyspec.sources import Source
+from copyspec.static_options import CapturedGraph, StaticOptions
+from copyspec.targets import wrap
+from tests.helpers import models
+from tests.helpers.cpu_graph import CpuGraph
+from tests.helpers.fakes import ScriptedDrafter
+from tests.targets.test_tree import Rows, fingerprint
+
+torch.set_num_threads(1)
+
+NOT_STATIC = {"mpt"}  # its bias is shared by the rows of a batch
+NOT_CAPTURED = {"falcon"}  # it indexes with a Python list, which becomes a tensor of the host
+CAPTURED = [name for name in (*models.CAUSAL, *models.SEQ2SEQ) if name not in NOT_STATIC | NOT_CAPTURED]
+
+LENGTHS = (40, 9, 30, 52, 14, 55)  # of the outputs: rows leave, and others join; 200 tokens
+PROMPTS = (11, 4, 17, 3, 25, 8)
+
+GRAPHS = StaticOptions(use="always", new_graph=CpuGraph)
+
+
+def truth(model: PreTrainedModel, prompt: Sequence[int], count: int) -> list[int]:
+    """Greedy, by transformers."""
+    ids = torch.tensor([list(prompt)])
+    with torch.inference_mode():
+        output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False)
+    start = 1 if model.config.is_encoder_decoder else len(prompt)
+    return output[0, start:].tolist()
+
+
+def run(
+    model: PreTrainedModel, options: StaticOptions, expected: Sequence[Sequence[int]], nodes: int = 12
+) -> tuple[list[list[int]], list[Stats]]:
+    """Rows decoded three at a time, with drafts that are right at seven tokens of ten, on branches beside."""
+    requests = [
+        Request(
+            prompt=models.random_ids(length, seed=row),
+            max_new_tokens=len(expected[row]),
+            sampling=SamplingOptions(),
+            eos_token_ids=frozenset(),
+            sources=[Source(expected[row], "edit")],
+            drafter=partial(ScriptedDrafter, expected[row], models.VOCAB_SIZE, 0.7, row),
+        )
+        for row, length in enumerate(PROMPTS[: len(expected)])
+    ]
+    settings = DecodeSettings(DraftOptions(max_nodes=nodes, adaptive=False), batch_size=3)
+    outputs: list[list[int]] = [[] for _ in requests]
+    stats: list[Stats] = []
+    for step in decode(wrap(model, static=options), requests, settings):
+        for row in step:
+            outputs[row.row] += row.tokens
+            stats += [row.stats] if row.stats is not None else []
+    return outputs, stats
+
+
+def expected_of(model: PreTrainedModel, lengths: Sequence[int] = LENGTHS) -> list[list[int]]:
+    return [
+        truth(model, models.random_ids(prompt, seed=row), count)
+        for row, (prompt, count) in enumerate(zip(PROMPTS, lengths, strict=False))
+    ]
+
+
+def counted() -> tuple[list[CpuGraph], Callable[[], CapturedGraph]]:
+    made: list[CpuGraph] = []
+
+    def new_graph() -> CapturedGraph:
+        made.append(CpuGraph())
+        return made[-1]
+
+    return made, new_graph
+
+
+def test_most_types_are_captured() -> None:
+    assert len([name for name in CAPTURED if name in models.CAUSAL]) >= 30
+
+
+@pytest.mark.parametrize("name", CAPTURED)
+def test_replayed_passes_decode_what_generate_does(name: str) -> None:
+    model = models.tiny(name)
+    before = fingerprint(model)
+    made, new_graph = counted()
+    lengths = LENGTHS if name in ("llama", "gemma3_text", "t5") else LENGTHS[1:3]
+    expected = expected_of(model, lengths)
+    outputs, stats = run(model, StaticOptions(use="always", new_graph=new_graph), expected)
+    assert outputs == expected
+    assert sum(graph.replays for graph in made) >= 1
+    assert {each.runner for each in stats} <= {"graph", "static"}
+    assert fingerprint(model) == before
+
+
+@pytest.mark.parametrize("name", sorted(NOT_STATIC | NOT_CAPTURED))
+def test_others_are_decoded_without_and_say_so_once(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    model = models.tiny(name)
+    expected = expected_of(model, LENGTHS[1:3])
+    with caplog.at_level(logging.WARNING, "copyspec"):
+        outputs, stats = run(model, GRAPHS, expected)
+    assert outputs == expected
+    assert {each.runner for each in stats} == {"static" if name in NOT_CAPTURED else "eager"}
+    assert len([record for record in caplog.records if "static" in record.message or "capt" in record.message]) == 1
+
+
+@pytest.mark.parametrize("name", ["llama", "llama4_text", "bloom", "bart"])
+def test_nodes_equal_paths_alone(name: str) -> None:
+    model = models.tiny(name)
+    target = wrap(model, static=GRAPHS)
+    rows = Rows(model, target, (11, 4, 17))
+    for _ in range(3):
+        assert rows.step() < 1e-5
+    rows.select([2, 0])
+    joining = Rows(model, target, (20, 3), seed=7)
+    assert joining.step() < 1e-5
+    rows.join(joining)
+    for sizes in [(0, 3, 6, 9), (0,), (40,), (0,), (70, 3)]:
+        assert rows.step(sizes) < 1e-5
+    rows.session.close()
+
+
+def test_a_number_of_the_host_in_the_program_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control: a program that reads a length on the host replays the length of its capture."""
+    from copyspec.targets.static import program
+
+    def baked(inputs: program.PassInputs, slots: torch.Tensor, facts: object) -> torch.Tensor:
+        lengths = inputs.lengths.numpy().tolist()  # no operator: a graph does not see it
+        frozen = inputs._replace(lengths=torch.zeros_like(inputs.lengths) + lengths[0][0])
+        return original(frozen, slots, facts)
+
+    model = models.tiny("llama")
+    expected = expected_of(model, LENGTHS[:1])
+    assert run(model, GRAPHS, expected)[0] == expected
+    original = program.additive_masks
+    monkeypatch.setattr(program, "additive_masks", baked)
+    assert run(model, StaticOptions(use="always"), expected)[0] == expected
+    assert run(model, GRAPHS, expected)[0] != expected
+
+
+def test_a_capture_refuses_what_waits_for_the_device() -> None:
+    values, graph = torch.arange(3), CpuGraph()
+    with pytest.raises(RuntimeError, match="_local_scalar_dense"), graph.capture():
+        int(values[1])
+    with pytest.raises(RuntimeError, match="lift_fresh"), CpuGraph().capture():
+        values[[0]]
