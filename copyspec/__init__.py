@@ -95,7 +95,7 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_EXPORTS})
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 
 # In a checkout retrievers/ and pipelines/ stand beside copyspec/, not inside it (see pyproject.toml).

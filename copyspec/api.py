@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Coroutine, Iterator
 from dataclasses import fields
-from typing import TYPE_CHECKING, Literal, TypedDict, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 from copyspec.checks import check_flag, shown
 from copyspec.engine import aio
+from copyspec.engine.aio import AsyncChunks
+from copyspec.engine.call import Call
 from copyspec.engine.call_options import CallOptions, check_options
 from copyspec.engine.comparison import compare_jobs
 from copyspec.engine.engine import Engine
@@ -17,7 +19,15 @@ from copyspec.engine.keywords import GenerateOptions
 from copyspec.engine.registry import Registry
 from copyspec.engine.results import Chunk, Comparison, Result
 from copyspec.engine.unknown import reject_unknown
-from copyspec.models.loading import MODEL_VARIABLE, ModelChoice, about_default, check_dtype, choose_default, named
+from copyspec.models.loading import (
+    MODEL_VARIABLE,
+    ModelChoice,
+    about_default,
+    check_dtype,
+    choose_default,
+    named,
+    unwrapped,
+)
 from copyspec.static_options import StaticOptions
 from copyspec.text.prompts import parse_prompts
 from copyspec.text.references import references
@@ -127,40 +137,45 @@ def generate(
 
 
 @overload
-async def agenerate(
+def agenerate(
     prompt: OnePrompt,
     references: object = None,
     *,
     stream: Literal[False] = False,
     **options: Unpack[CallKeywords],
-) -> Result: ...
+) -> Coroutine[Any, Any, Result]: ...
 @overload
-async def agenerate(
+def agenerate(
     prompt: ManyPrompts,
     references: object = None,
     *,
     stream: Literal[False] = False,
     **options: Unpack[CallKeywords],
-) -> list[Result]: ...
+) -> Coroutine[Any, Any, list[Result]]: ...
 @overload
-async def agenerate(
+def agenerate(
     prompt: object, references: object = None, *, stream: Literal[True], **options: Unpack[CallKeywords]
-) -> AsyncIterator[Chunk]: ...
-async def agenerate(
+) -> AsyncChunks: ...
+def agenerate(
     prompt: object, references: object = None, *, stream: bool = False, **options: Unpack[CallKeywords]
-) -> Result | list[Result] | AsyncIterator[Chunk]:
+) -> Coroutine[Any, Any, Result | list[Result]] | AsyncChunks:
     """As `generate`, for asyncio; calls that are awaited together share passes. Cancelling the task stops the decoding
     within one step.
 
-    With `stream=True` it gives an asynchronous iterator: `async for chunk in await agenerate(..., stream=True)`.
+    With `stream=True` it gives an asynchronous iterator: `async for chunk in agenerate(..., stream=True)`.
     """
-    check_flag("stream", stream)
-    model, checked = _split(options)
-    call = await aio.submit(lambda: _engine(model), prompt, references, checked)
-    if stream:
-        return call.achunks()
-    results = await call.aresults()
-    return results[0] if call.is_single else results
+
+    async def submitted() -> Call:
+        check_flag("stream", stream)
+        model, checked = _split(options)
+        return await aio.submit(lambda: _engine(model), prompt, references, checked)
+
+    async def whole() -> Result | list[Result]:
+        call = await submitted()
+        results = await call.aresults()
+        return results[0] if call.is_single else results
+
+    return AsyncChunks(submitted) if stream is True else whole()
 
 
 @overload
@@ -245,6 +260,7 @@ def _choice(options: dict[str, object]) -> ModelChoice | Engine:
         return model
     if isinstance(model, (str, os.PathLike)):
         model = named(model)
+    model = unwrapped(model)
     if not isinstance(model, (str, PreTrainedModel)) or model == "":
         raise TypeError(f"model must be a hub id, a folder, a transformers model or an Engine; got {shown(model)}")
     if "dtype" in loading:

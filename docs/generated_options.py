@@ -24,7 +24,7 @@ from copyspec.engine.datastores import TokenStore
 from copyspec.engine.output_cache import OutputCache
 
 if TYPE_CHECKING:
-    from transformers import LogitsProcessor, StoppingCriteria
+    from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
 
     from copyspec.drafters.own import DrafterFactory
     from copyspec.engine.draft_models import DraftChoice

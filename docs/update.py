@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from docs import generated_options
 
@@ -35,9 +36,15 @@ COMMANDS = (
     "index remove",
     "models",
     "models fetch",
+    "trace",
     "doctor",
 )
 METHOD = "copyspec"
+REAL = "real-smollm2-float32.json"
+REAL_NOTE = (
+    "smollm2: own outputs (`python -m benchmarks.real`); files: `gec` with 8 texts at once, `generate` too\n"
+    "(`python -m benchmarks.speed.gec_files`). Both: processor time of one thread, shared machines."
+)
 
 
 def help_texts() -> str:
@@ -61,6 +68,11 @@ def measured() -> str:
     if not reports:
         return ""
     rows = [row for report in reports for row in _rows(report)]
+    real = RESULTS / REAL
+    if real.exists():
+        rows = [*_real_rows(json.loads(real.read_text(encoding="utf-8"))), *rows]
+    for path in sorted(RESULTS.glob("gec-files*.json")):
+        rows += _file_rows(json.loads(path.read_text(encoding="utf-8")))
     head = [
         "| text | precision | tokens/s | tokens per call | over `generate` | over prompt lookup | over plain | equal |",
         "|---|---|--:|--:|--:|--:|--:|---|",
@@ -80,8 +92,25 @@ def measured() -> str:
             "Total times of the same prompts in one process, medians of repeats. `generate` and prompt lookup are",
             "transformers' own, plain is copyspec without drafts. Commands:",
             *(f"{command}" + ("," if command != commands[-1] else ".") for command in commands),
+            *([REAL_NOTE] if real.exists() else []),
         ]
     )
+
+
+def _real_rows(report: dict[str, Any]) -> list[str]:
+    """A row per task of a real model's run, by processor time: its machine was shared."""
+    from benchmarks.real.report import figures
+
+    rows = []
+    for task in dict.fromkeys(run["task"] for run in report["runs"]):
+        runs = [run for run in report["runs"] if run["task"] == task]
+        found = figures(runs, ("generate", "lookup", "plain"))
+        over = [f"{found[f'over {name}, processor']:.2f}x" for name in ("generate", "lookup", "plain")]
+        outputs = [each for run in runs for each in run["methods"][METHOD]["parted"]]
+        name = f"{report['model']}, {task.replace('_', ' ')}"
+        equal = f"{outputs.count(None)} of {len(outputs)}"
+        rows.append(f"| {name} | {report['dtype']} | | {found['tokens a pass']:.1f} | {' | '.join(over)} | {equal} |")
+    return rows
 
 
 def _rows(report: dict[str, object]) -> list[str]:
@@ -101,6 +130,22 @@ def _rows(report: dict[str, object]) -> list[str]:
         rows.append(
             f"| {name} | {report['dtype']} | {own['tokens_per_second']:.0f} | {own['mean_acceptance_length']:.1f} "
             f"| {' | '.join(over)} | {'yes' if own['equal'] else 'no'} |"
+        )
+    return rows
+
+
+def _file_rows(report: dict[str, Any]) -> list[str]:
+    """A row per kind of file that `copyspec gec` corrected, by processor time, over batches as large as its own."""
+    rows = []
+    model = "" if report["model"] == "default" else f"{report['model']}, "
+    for kind, found in report["inputs"].items():
+        own = found["copied"]
+        over = {
+            name: f"{found[name]['cpu_seconds'] / own['cpu_seconds']:.2f}x" for name in ("plain", "hf") if name in found
+        }
+        equal = "yes" if not own["differing"] else f"{found['texts'] - own['differing']} of {found['texts']}"
+        rows.append(
+            f"| {model}files: {kind} | {report['dtype']} | | | {over.get('hf', '')} | | {over['plain']} | {equal} |"
         )
     return rows
 

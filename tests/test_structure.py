@@ -153,7 +153,7 @@ def _is_self(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id in ("self", "cls")
 
 
-ROW_VALUES = {"Input", "Job", "Output", "Result"}  # hold what an option came to, for one row
+ROW_VALUES = {"Chunk", "Input", "Job", "Output", "Result"}  # hold what an option came to, for one row
 
 
 def test_an_option_is_written_once() -> None:

@@ -156,7 +156,8 @@ class Caller:
 
         async def both() -> list[Any]:
             calls = [agenerate(subject.prompts[each], model=engine, max_new_tokens=TOKENS) for each in indices]
-            return await asyncio.gather(*calls)
+            results: list[Any] = await asyncio.gather(*calls)
+            return results
 
         for index, result in zip(indices, asyncio.run(both()), strict=True):
             self._check(subject, index, result.token_ids)

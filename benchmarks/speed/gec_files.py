@@ -30,7 +30,7 @@ from copyspec.pipelines import FileOptions, FormatOptions, ModelCorrector, Model
 
 ROOT = Path(__file__).parent.parent.parent
 ESSAY = ROOT / "examples" / "texts" / "essay.txt"
-DOCS = ("concepts.md", "files.md", "rag.md")
+DOCS = ("rag.md", "small_models.md")
 
 
 class Heard(ModelCorrector):

@@ -28,6 +28,7 @@ from copyspec.cli.index import index
 from copyspec.cli.models import models
 from copyspec.cli.rag import rag
 from copyspec.cli.serve import serve
+from copyspec.cli.trace import trace
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
@@ -43,6 +44,7 @@ app.command()(gec)
 app.command()(edit)
 app.command()(rag)
 app.command()(serve)
+app.command()(trace)
 app.command()(doctor)
 app.add_typer(index, name="index")
 app.add_typer(models, name="models")

@@ -103,6 +103,10 @@ def generate(
         bool,
         typer.Option("--lossy", help="The rule may change what the model would write.", rich_help_panel=_DRAFTS),
     ] = False,
+    logprobs: Annotated[
+        int | None,
+        typer.Option(help="With --json: log-probabilities, of so many likely tokens too.", rich_help_panel=_OUTPUT),
+    ] = None,
     json_output: Annotated[
         bool, typer.Option("--json", help="Text, tokens, counters and spans as JSON.", rich_help_panel=_OUTPUT)
     ] = False,
@@ -127,6 +131,10 @@ def generate(
         Path | None,
         typer.Option(help="A page that shows where each part was copied from.", rich_help_panel=_OUTPUT),
     ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="What each pass did, as JSON for copyspec trace.", rich_help_panel=_OUTPUT),
+    ] = None,
 ) -> int:
     """Generate text, copying from the prompt and from references where the output repeats them.
 
@@ -134,6 +142,9 @@ def generate(
     """
     text = read_prompt(prompt, file)
     check_page(html)
+    check_page(trace, "--trace")
+    if trace is not None and (compare or str(trace) == STDIN):
+        raise UsageError("--trace needs a file of its own, and a run without --compare")
     references = [*(reference or ()), *(read(path, "--reference-file") for path in reference_file or ())]
     if edit is not None and edit_file is not None:
         raise UsageError("--edit and --edit-file both name the edited text; give one")
@@ -144,6 +155,7 @@ def generate(
         "system": system,
         "chat": True if chat else "auto",
         "rendered": rendered,
+        "logprobs": logprobs,
         "edit_source": read(edit_file, "--edit-file") if edit_file is not None else edit,
         "max_new_tokens": max_new_tokens,
         "temperature": temperature,
@@ -158,6 +170,7 @@ def generate(
         "threads": threads,
         "drafter": drafter,  # type: ignore[typeddict-item]  # checked with the others
         "lossy": lossy,
+        "trace": trace is not None,
     }
     if rule is not None:
         options["rule"] = rule
@@ -190,6 +203,8 @@ def generate(
             print(as_json(result.to_dict()) if json_output else _shown(result.text, options))
     if html is not None:
         write_page(html, [result.to_html()])
+    if trace is not None and result.trace is not None:
+        write_page(trace, [as_json(result.trace.to_dict())])
     print_notes(result, with_stats=stats)
     return 0
 

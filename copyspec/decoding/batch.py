@@ -65,12 +65,12 @@ class Batch:
             times.target += seconds
             if session.is_settled:
                 self._costs.observe(len(rows), nodes, seconds)
-        if not drafting:
-            return [row.report() for row in rows]
-        cost = PassCost.of(self._costs, trees, allowed, is_first=is_first)
-        for row, tree, path in zip(rows, trees, paths, strict=True):
-            row.meter.count(tree, path, cost, row.request.eos_token_ids)
-        return [row.report() for row in rows]
+        if drafting:
+            cost = PassCost.of(self._costs, trees, allowed, is_first=is_first)
+            for row, tree, path in zip(rows, trees, paths, strict=True):
+                row.meter.count(tree, path, cost, row.request.eos_token_ids)
+        count = len(rows)
+        return [row.report(tree, path, count) for row, tree, path in zip(rows, trees, paths, strict=True)]
 
     def drop_finished(self) -> None:
         """Rows that have ended leave; the session is closed behind the last one."""

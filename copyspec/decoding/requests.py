@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from copyspec.options import SamplingOptions
 from copyspec.sources import Source
-from copyspec.tree import Origin
+from copyspec.tree import DraftTree, Origin
 
 if TYPE_CHECKING:
     from transformers import LogitsProcessor
@@ -53,6 +53,15 @@ class Owner(Protocol):
         ...
 
 
+class PassRecorder(Protocol):
+    """Keeps what the passes of one row did (`views.recording.TraceRecorder`)."""
+
+    def record(self, tree: DraftTree, path: Sequence[int], tokens: Sequence[int], counters: Stats, rows: int) -> None:
+        """Told after each pass: the row's tree, its accepted nodes, what joined the output, the row's counters with
+        this pass among them, and the rows of the batch."""
+        ...
+
+
 @dataclass(slots=True)
 class Request:
     """One row: a prompt, what may be copied, how to pick tokens, when to stop."""
@@ -71,6 +80,8 @@ class Request:
     accepted walk, before temperature and the other sampling options."""
     rule: Rule | None = None
     """How drafts are accepted; None: the default, the target's own tokens (`verification.walk`)."""
+    recorder: PassRecorder | None = None
+    """Told of every pass of the row; None, the default, costs nothing."""
     owner: Owner | None = None
     """Who waits for the row. None: the batch ends with what its drafter, stop conditions and processors raise."""
 

@@ -101,10 +101,13 @@ class Row:
             self._try(partial(self._drafter.accept, self.output[before:]))
         return path
 
-    def report(self) -> StepOutput:
-        """What the step added."""
+    def report(self, tree: DraftTree, path: Sequence[int], rows: int) -> StepOutput:
+        """What a step of `rows` rows added, in which `verify` accepted `path`."""
         since, self._reported = self._reported, len(self.output)
         step = StepOutput(self.index, self.output[since:], self._origins[since:], self.finish)
+        if self.request.recorder is not None:
+            counters = self.meter.stats(len(self.output), ended=False)
+            self.request.recorder.record(tree, path, step.tokens, counters, rows)
         if self._keep_margins:
             step.margins = self._margins[since:]
         if self.finish is not None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from typing import TYPE_CHECKING, Any
 
 from copyspec.engine.call import Call
 from copyspec.engine.call_options import CallOptions
 from copyspec.engine.engine import Engine
+
+if TYPE_CHECKING:
+    from copyspec.engine.results import Chunk
 
 
 async def submit(load: Callable[[], Engine], prompt: object, references: object, options: CallOptions) -> Call:
@@ -25,3 +29,33 @@ def _drop(preparing: asyncio.Future[Call]) -> None:
     """Nobody waits for the call any more."""
     if not preparing.cancelled() and preparing.exception() is None:
         preparing.result().drop()
+
+
+class AsyncChunks:
+    """The pieces of a call that is submitted when the first one is asked for, or when this is awaited: wrong arguments
+    raise there."""
+
+    def __init__(self, submit: Callable[[], Coroutine[Any, Any, Call]]) -> None:
+        self._submit = submit
+        self._chunks: AsyncGenerator[Chunk, None] | None = None
+
+    def __await__(self) -> Generator[Any, None, AsyncChunks]:
+        yield from self._begin().__await__()
+        return self
+
+    def __aiter__(self) -> AsyncChunks:
+        return self
+
+    async def __anext__(self) -> Chunk:
+        await self._begin()
+        assert self._chunks is not None
+        return await self._chunks.__anext__()
+
+    async def aclose(self) -> None:
+        """Ends the decoding within one step."""
+        if self._chunks is not None:
+            await self._chunks.aclose()
+
+    async def _begin(self) -> None:
+        if self._chunks is None:
+            self._chunks = (await self._submit()).achunks()

@@ -17,17 +17,26 @@ from copyspec.checks import (
     check_seconds,
     check_strings,
     check_type,
-    plain_list,
+    check_whole,
     plain_number,
 )
 from copyspec.engine.datastores import TokenStore, check_datastores
+from copyspec.engine.option_checks import (
+    check_constraint,
+    is_config,
+    listed,
+    parse_callables,
+    parse_draft_models,
+    parse_drafters,
+    parse_token_ids,
+)
 from copyspec.engine.output_cache import OutputCache
 from copyspec.engine.unknown import reject_unknown
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.verification.registry import DEFAULT_RULE, VerificationOptions, decides_apart
 
 if TYPE_CHECKING:
-    from transformers import LogitsProcessor, StoppingCriteria
+    from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
 
     from copyspec.drafters.own import DrafterFactory
     from copyspec.engine.draft_models import DraftChoice
@@ -39,8 +48,6 @@ DEFAULT_MAX_NEW_TOKENS = 512
 # A corrected or edited text is seldom twice its source; twice is what it may always have.
 EDIT_GROWTH = 2
 
-DRAFTERS = ("auto", "copy", "model", "none")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallOptions:
@@ -51,25 +58,30 @@ class CallOptions:
     """The text being edited, one per prompt: the output is expected to follow it. Not shown to the model."""
     prediction: str | Mapping[str, object] | None = None
     """The expected output, as a str or in OpenAI's shape: one more reference."""
-    max_new_tokens: int | None = None
-    """Limit of the output. Default 512; with `edit_source` at least twice its length. Never more than the context
-    holds."""
-    max_tokens: int | None = None
+    generation_config: GenerationConfig | Mapping[str, object] | None = None
+    """As `generate` takes it: what it sets goes before the model's own, and options of the call before both."""
+    max_new_tokens: int | Sequence[int] | None = None
+    """Limit of the output, or one per prompt. Default: that of the generation_config, else 512; with `edit_source` at
+    least twice its length. Never more than the context holds."""
+    max_tokens: int | Sequence[int] | None = None
     """The same under its other name."""
-    temperature: float = 0.0
-    """0, the default, is greedy. Sampling settings of the model's generation_config are not applied."""
-    top_k: int = 0
-    """Sampling takes the so many likeliest tokens; 0, the default: all."""
-    top_p: float = 1.0
-    """Sampling takes the likeliest tokens that have this probability together; 1, the default: all."""
-    min_p: float = 0.0
-    """Sampling takes tokens with at least this part of the likeliest one's probability; 0, the default: all."""
+    min_new_tokens: int | None = None
+    """The model's end of sequence and `stop_token_ids` cannot come before so many tokens."""
+    temperature: float | Sequence[float] | None = None
+    """0 is greedy; a list has one per prompt. Default: greedy, or what a generation_config with `do_sample` says."""
+    top_k: int | None = None
+    """Sampling takes the so many likeliest tokens; 0: all. Default: as the generation_config says, else all."""
+    top_p: float | None = None
+    """Sampling takes the likeliest tokens that have this probability together; 1: all. Default as for `top_k`."""
+    min_p: float | None = None
+    """Sampling takes tokens with at least this part of the likeliest one's probability; 0: all. Default as for
+    `top_k`."""
     repetition_penalty: float | None = None
     """As in transformers. None: the model's generation_config decides."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     """Token ids to numbers that are added to their logits."""
-    seed: int | None = None
-    """Of the sampling noise; None draws one, which the result names. Same seed, same output."""
+    seed: int | Sequence[int] | None = None
+    """Of the sampling noise, or one per prompt; None draws one, which the result names. Same seed, same output."""
     stop: str | Sequence[str] | None = None
     """End before this text, or the first of these."""
     include_stop: bool = False
@@ -82,6 +94,16 @@ class CallOptions:
     """transformers' criteria, asked after each token of a prompt's output."""
     logits_processor: LogitsProcessor | Sequence[LogitsProcessor] | None = None
     """transformers' processors, applied to each token's scores as `generate` does."""
+    json_schema: Mapping[str, object] | type | str | None = None
+    """The output is JSON of this schema: a mapping, a str of JSON, or a pydantic class; see
+    [constraints](#constraints)."""
+    regex: str | None = None
+    """The output matches this regular expression."""
+    choices: Sequence[str] | None = None
+    """The output is one of these strings."""
+    logprobs: int | None = None
+    """Log-probabilities of the output tokens, and of the so many likeliest ones at each place (0: of the output's
+    alone): `Result.logprobs`, `Chunk.logprobs`."""
     system: str | None = None
     """A system message; a str prompt becomes the user's message of a chat."""
     chat: bool | Literal["auto"] = "auto"
@@ -120,9 +142,14 @@ class CallOptions:
     """Of torch, for the passes of a model on a CPU. None: [as many as are measured to be best](concepts.md#threads),
     and no more than OMP_NUM_THREADS or torch.set_num_threads leave it; what the program has is the same behind each
     pass."""
+    max_time: float | None = None
+    """Seconds after which outputs end where they are, as in `generate`: `stop_reason` is "MaxTimeCriteria"."""
     timeout: float | None = None
     """Seconds that the call may take, waiting for other calls included: TimeoutError then. A pass that runs is not
     interrupted. None: no limit."""
+    trace: bool = False
+    """Keep what each pass did: `Result.trace`, which `Trace.save` writes and `copyspec trace` shows
+    ([format](trace.md))."""
 
     # What they come to.
     sampling: SamplingOptions = field(init=False)
@@ -148,12 +175,20 @@ class CallOptions:
             check_count(name, getattr(self, name))
         if self.threads is not None:
             check_count("threads", self.threads)
-        if self.timeout is not None:
-            check_seconds("timeout", self.timeout)
+        for name in ("min_new_tokens", "logprobs"):
+            if getattr(self, name) is not None:
+                check_whole(name, getattr(self, name), low=0)
+        for name in ("timeout", "max_time"):
+            if getattr(self, name) is not None:
+                check_seconds(name, getattr(self, name))
+        config = self.generation_config
+        wanted = "a transformers GenerationConfig, or a dict of its settings"
+        check_type(config is None or is_config(config), "generation_config", config, wanted)
         cache = self.output_cache
         wanted = "an OutputCache: copyspec.OutputCache('a namespace')"
         check_type(cache is None or isinstance(cache, OutputCache), "output_cache", cache, wanted)
         self._check_chat()
+        check_constraint(self.json_schema, self.regex, self.choices)
         self._set(self._stops())
         self._set(self._sampling())
         self._set(self._drafting())
@@ -166,6 +201,25 @@ class CallOptions:
     def drafts(self) -> bool:
         """Whether anything is drafted."""
         return self.draft.max_nodes > 0
+
+    @property
+    def per_prompt(self) -> tuple[str, ...]:
+        """The options that are lists with one value per prompt."""
+        return tuple(name for name in _PER_PROMPT if isinstance(getattr(self, name), (list, tuple)))
+
+    def of_prompt(self, index: int, count: int) -> CallOptions:
+        """The options of one of `count` prompts. Raises ValueError for lists of another length."""
+        names = self.per_prompt
+        if not names:
+            return self
+        for name in names:
+            if len(getattr(self, name)) != count:
+                raise ValueError(
+                    f"{name} holds {len(getattr(self, name))} values for {count} prompt{'s' if count != 1 else ''}; "
+                    "give one value for all, or one per prompt"
+                )
+        own: dict[str, Any] = {name: plain_number(getattr(self, name)[index]) for name in names}
+        return replace(self, **own)
 
     def _check_chat(self) -> None:
         system, chat = self.system, self.chat
@@ -181,16 +235,17 @@ class CallOptions:
     def _stops(self) -> dict[str, object]:
         stop, names = self.stop, ("max_new_tokens", "max_tokens")
         check_type(stop is None or isinstance(stop, (str, list, tuple)), "stop", stop, "a str or a list of them")
-        limits = {name: check_count(name, getattr(self, name)) for name in names if getattr(self, name) is not None}
-        if len(set(limits.values())) == 2:
+        limits = {name: each for name in names if (each := getattr(self, name)) is not None}
+        if len(limits) == 2 and self.max_new_tokens != self.max_tokens:
             given = " and ".join(f"{name}={limit!r}" for name, limit in limits.items())
             raise ValueError(f"{given} are two names of one limit; give one")
+        each = [check_count(name, limit) for name, limit in limits.items() for limit in listed(limit)]
         return {
-            "limit": next(iter(limits.values()), None),
+            "limit": max(each, default=None),
             "stop_strings": check_strings("stop", stop),
-            "stop_ids": _token_ids(self.stop_token_ids),
-            "criteria": _callables("stopping_criteria", self.stopping_criteria),
-            "processors": _callables("logits_processor", self.logits_processor),
+            "stop_ids": parse_token_ids(self.stop_token_ids),
+            "criteria": parse_callables("stopping_criteria", self.stopping_criteria),
+            "processors": parse_callables("logits_processor", self.logits_processor),
         }
 
     def _sampling(self) -> dict[str, object]:
@@ -198,19 +253,18 @@ class CallOptions:
         bias = self.logit_bias
         if isinstance(bias, Mapping):
             bias = {plain_number(token): plain_number(value) for token, value in bias.items()}  # type: ignore[misc]
+        settings = {name: value for name in _NUMBERS if (value := getattr(self, name)) is not None}
+        each = [
+            SamplingOptions(temperature=temperature, logit_bias=bias, seed=seed, **settings)
+            for temperature in listed(0.0 if self.temperature is None else self.temperature)
+            for seed in listed(0 if self.seed is None else self.seed)
+        ]
+        sampling = max(each, key=lambda one: one.temperature)
         seed = self.seed
-        if seed is None:
-            seed = secrets.randbits(31) if self.temperature else 0
-        sampling = SamplingOptions(
-            temperature=self.temperature,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            min_p=self.min_p,
-            repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
-            logit_bias=bias,
-            seed=seed,
-        )
-        if self.n > 1 and sampling.is_greedy:
+        if seed is None and not sampling.is_greedy:
+            seed = secrets.randbits(31)
+            sampling = replace(sampling, seed=seed)
+        if self.n > 1 and self.temperature is not None and sampling.is_greedy:
             raise ValueError(f"n={self.n} needs a temperature above 0: greedy samples would all be the same")
         rule, values = self.rule, self.rule_settings
         check_type(isinstance(rule, str), "rule", rule, "the name of a rule, 'coupled' for example")
@@ -224,15 +278,19 @@ class CallOptions:
         }
 
     def _drafting(self) -> dict[str, object]:
-        name, own = _drafters(self.drafter)
+        name, own = parse_drafters(self.drafter)
         asks_models = name in ("auto", "model")
-        models, stores = _draft_models(self.draft_model), check_datastores(self.datastore)
+        models, stores = parse_draft_models(self.draft_model), check_datastores(self.datastore)
         if name == "model" and not (models or stores):
             raise ValueError(
                 "drafter='model' needs a model to draft with: give draft_model='a hub id or a folder', or datastore="
             )
         # Where the output depends on the drafts, they must not depend on measured times, or no run would repeat.
         steady = decides_apart(self.verification.make(self.sampling), self.sampling)
+        if steady and self.logprobs is not None:
+            raise ValueError(
+                f"logprobs={self.logprobs} goes with the default rule only, and rule={self.rule!r} is given"
+            )
         draft = DraftOptions(max_nodes=self.max_draft_nodes, adaptive=not steady)
         return {
             "draft": replace(draft, max_nodes=0) if name == "none" else draft,
@@ -241,6 +299,10 @@ class CallOptions:
             "draft_models": models if asks_models else (),
             "datastores": stores if asks_models else (),
         }
+
+
+_NUMBERS = ("top_k", "top_p", "min_p", "repetition_penalty")
+_PER_PROMPT = ("max_new_tokens", "max_tokens", "temperature", "seed")
 
 
 def check_options(given: Mapping[str, object], others: Iterable[str] = ()) -> CallOptions:
@@ -253,54 +315,3 @@ def check_options(given: Mapping[str, object], others: Iterable[str] = ()) -> Ca
 
 OPTIONS = tuple(each.name for each in fields(CallOptions) if each.init)
 """The names of all options."""
-
-
-def _drafters(given: object) -> tuple[str, tuple[DrafterFactory, ...]]:
-    """Ours by name ("own": none of them), and what makes the caller's: of a name, a factory, or a list of them."""
-    wanted = "'auto', 'copy', 'model', 'none', a function that makes a drafter, or a list of these"
-    each = list(given) if isinstance(given, (list, tuple)) else [given]
-    names = [one for one in each if isinstance(one, str)]
-    own = tuple(one for one in each if not isinstance(one, str))
-    check_type(
-        bool(each) and all(name in DRAFTERS for name in names) and all(map(callable, own)), "drafter", given, wanted
-    )
-    if len(names) > 1 or ("none" in names and own):
-        raise ValueError(
-            f"drafter={given!r} holds {' and '.join(map(repr, names))}; a list holds one name, and not 'none'"
-        )
-    return names[0] if names else "own", own  # type: ignore[return-value]
-
-
-def _draft_models(value: object) -> tuple[object, ...]:
-    models = tuple(value) if isinstance(value, (list, tuple)) else () if value is None else (value,)
-    if models:
-        from copyspec.engine.draft_models import can_draft
-
-        for model in models:
-            wanted = "a hub id, a folder, a transformers model, an Engine or 'layers:2'"
-            check_type(can_draft(model), "draft_model", model, wanted)
-    return models
-
-
-def _token_ids(value: object) -> frozenset[int]:
-    value = plain_list(value)
-    if value is None:
-        return frozenset()
-    check_type(isinstance(value, (list, tuple, set, frozenset)), "stop_token_ids", value, "a list of token ids")
-    assert isinstance(value, Iterable)
-    ids: list[int] = []
-    for token in map(plain_number, value):
-        whole = isinstance(token, int) and not isinstance(token, bool) and token >= 0
-        check_type(whole, "stop_token_ids", token, "a list of token ids (for strings there is stop=)")
-        assert isinstance(token, int)
-        ids.append(token)
-    return frozenset(ids)
-
-
-def _callables(name: str, value: object) -> tuple[Any, ...]:
-    if value is None:
-        return ()
-    items = tuple(value) if isinstance(value, (list, tuple)) else (value,)
-    for item in items:
-        check_type(callable(item) and not isinstance(item, type), name, item, "an instance of it, or a list of them")
-    return items

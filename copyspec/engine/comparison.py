@@ -24,6 +24,7 @@ def compare_jobs(engine: Engine, prompt: object, references: object, options: Ca
     if options.n > 1:
         raise ValueError(f"compare decodes each prompt twice with one seed; n={options.n} is not offered")
     # One number of threads for both sides: another rounds differently.
+    options = engine.followed(options)
     options = replace(options, threads=options.threads or engine.threads)
     plain_options = replace(options, max_draft_nodes=0)
     _warm_up(engine, prompt, references, (plain_options, options))

@@ -91,7 +91,7 @@ class Engine:
         self._jobs = JobMaker(
             self._target, self.codec, lambda: generation_config.read(model), limit, self._drafting.predictors
         )
-        self._jobs.config()  # says what is wrong with it
+        self._jobs.config(CallOptions())  # says what is wrong with it
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -181,6 +181,7 @@ class Engine:
     ) -> Call:
         """As `submit`, with options that are checked already."""
         with self.scheduler.arriving():
+            options = self.followed(options)
             jobs, single = self.jobs(prompt, references, options)
             ticket = self._enqueue([job.request for job in jobs], options, loop)
         return Call(self.scheduler, ticket, jobs, single=single, timeout=options.timeout)
@@ -200,14 +201,18 @@ class Engine:
         not fit into the model's context is None, instead of PromptTooLongError. A None among the inputs says that
         there is nothing to add at this moment. Closing the iterator ends the generation.
         """
-        checked = check_options(options)
-        self._check_loaded()
+        checked = self.followed(check_options(options))
         self._drafting.predictors(checked.draft_models)  # loaded now: inputs are taken while this thread has the model
         return generate_each(self, inputs, checked, ordered=ordered, skip_too_long=skip_too_long)
 
     def queued(self, requests: Iterable[Request | None], options: CallOptions) -> Iterator[list[StepOutput]]:
         """As `steps`, in passes that other callers share. Closing it ends these rows."""
         return self.scheduler.steps(self._enqueue(requests, options), options.timeout)
+
+    def followed(self, options: CallOptions) -> CallOptions:
+        """The options, with what the generation_config samples with where they do not say."""
+        self._check_loaded()
+        return self._current_jobs().followed(options)
 
     def jobs(
         self, prompt: object, references: object, options: CallOptions, earlier: Sequence[Sequence[int]] = ()

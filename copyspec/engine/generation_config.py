@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from logging import INFO, WARNING
-from typing import TYPE_CHECKING, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from logging import WARNING
+from typing import TYPE_CHECKING, Any, cast
 
 from copyspec.checks import check_strings, plain_list, plain_number, shown
 
 if TYPE_CHECKING:
     import torch
-    from transformers import GenerationConfig, LogitsProcessor, PreTrainedModel
+    from transformers import GenerationConfig, LogitsProcessor, PreTrainedModel, StoppingCriteria
+
+    from copyspec.engine.call_options import CallOptions
 
 # What a config may ask for that is not done, besides those that need other words.
-_NOT_APPLIED = ("max_time", "token_healing", "dola_layers", "penalty_alpha")
+_NOT_APPLIED = ("token_healing", "dola_layers", "penalty_alpha")
+_NOT_SAMPLED = ("typical_p", "epsilon_cutoff", "eta_cutoff", "top_h")
+_OFF = (None, 0, 0.0, 1.0)
+
+GENERATE_TOP_K = 50
+"""What `generate` samples with where a config with `do_sample` names no top_k."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +49,112 @@ def read(model: PreTrainedModel) -> GenerationConfig:
     if not isinstance(config, GenerationConfig):
         raise TypeError(f"model.generation_config must be a transformers GenerationConfig, got {shown(config)}")
     return config
+
+
+def merged(own: GenerationConfig, options: CallOptions) -> GenerationConfig:
+    """The model's config with what the call sets: its `generation_config`, `min_new_tokens`. `own` stays as it is.
+
+    Raises TypeError or ValueError for settings that no config has."""
+    given = options.generation_config
+    changes: dict[str, object] = {}
+    if given is not None:
+        settings = given if isinstance(given, Mapping) else vars(given)
+        changes = {name: value for name, value in settings.items() if value is not None and name not in _VERSION}
+        for name in changes:
+            if not hasattr(own, name):
+                raise TypeError(f"generation_config has no setting {name!r}")
+    if options.min_new_tokens is not None:
+        changes["min_new_tokens"] = options.min_new_tokens
+    if options.stop_ids and (changes.get("min_new_tokens") or own.min_new_tokens):
+        changes["eos_token_id"] = sorted(eos_token_ids(own) | options.stop_ids)
+    if not changes:
+        return own
+    config = deepcopy(own)
+    for name, value in changes.items():
+        setattr(config, name, value)
+    return config
+
+
+_VERSION = ("transformers_version", "_from_model_config")
+
+
+def limit(config: GenerationConfig, start: int) -> int | None:
+    """New tokens that the config allows behind `start` tokens; None where it does not say."""
+    if config.max_new_tokens is not None:
+        return int(config.max_new_tokens)
+    return None if config.max_length is None else max(1, int(config.max_length) - start)
+
+
+def followed(options: CallOptions, config: GenerationConfig) -> CallOptions:
+    """The options, and for those that were not given what the config samples with, as `generate` follows it."""
+    changes: dict[str, Any] = {}
+    if options.temperature is None and config.do_sample:
+        changes["temperature"] = 1.0 if config.temperature is None else config.temperature
+        if options.top_k is None and config.top_k is None:
+            changes["top_k"] = GENERATE_TOP_K
+    if changes.get("temperature") or not options.sampling.is_greedy:
+        for name in ("top_k", "top_p", "min_p"):
+            value = getattr(config, name, None)
+            if getattr(options, name) is None and value is not None:
+                changes[name] = value
+    if options.max_time is None and config.max_time is not None:
+        changes["max_time"] = config.max_time
+    if options.n > 1 and options.temperature is None:
+        changes.setdefault("temperature", 0.0)
+    return replace(options, **changes) if changes else options
+
+
+def told(before: CallOptions, after: CallOptions, config: GenerationConfig) -> str:
+    """What to say of the settings that a call takes from the config; "" where it takes none."""
+    taken = {name: getattr(after, name) for name in _FOLLOWED if getattr(after, name) != getattr(before, name)}
+    if before.limit is None and limit(config, 0) is not None:
+        names = ("max_new_tokens", "max_length")
+        taken |= {name: value for name in names if (value := getattr(config, name)) is not None}
+    return f"following the generation_config: {', '.join(f'{k}={v}' for k, v in taken.items())}" if taken else ""
+
+
+_FOLLOWED = ("temperature", "top_k", "top_p", "min_p", "max_time")
+
+
+def criteria(options: CallOptions) -> tuple[StoppingCriteria, ...]:
+    """The caller's criteria, and the one of `max_time`, whose clock starts now."""
+    if options.max_time is None:
+        return options.criteria
+    from transformers import MaxTimeCriteria
+
+    return (*options.criteria, MaxTimeCriteria(options.max_time))
+
+
+def check_vocabulary(config: GenerationConfig, size: int) -> None:
+    """Raises ValueError for token ids in the config that the model does not have: a pass would end in a raw error."""
+    for name in _TOKEN_IDS:
+        value = getattr(config, name, None)
+        for token in _numbers(value.keys() if isinstance(value, Mapping) else value):
+            if not 0 <= token < size:
+                raise ValueError(
+                    f"generation_config.{name} holds token id {token}, but the model's vocabulary ends at {size - 1}; "
+                    "was it made for another tokenizer?"
+                )
+
+
+_TOKEN_IDS = (
+    "bad_words_ids",
+    "suppress_tokens",
+    "begin_suppress_tokens",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "sequence_bias",
+)
+
+
+def _numbers(value: object) -> Iterator[int]:
+    """The whole numbers in lists of lists."""
+    value = plain_list(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        yield value
+    elif isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
+        for each in value:
+            yield from _numbers(each)
 
 
 def eos_token_ids(config: GenerationConfig) -> frozenset[int]:
@@ -72,8 +186,9 @@ def ignored(config: GenerationConfig) -> Iterator[tuple[int, str]]:
         value = getattr(config, name, None)
         if value:
             yield WARNING, f"generation_config has {name}={value!r}, which is not applied"
-    if config.max_new_tokens is not None:
-        yield INFO, f"generation_config has max_new_tokens={config.max_new_tokens}, which is not applied"
+    for name in _NOT_SAMPLED if config.do_sample else ():
+        if (value := getattr(config, name, None)) not in _OFF:
+            yield WARNING, f"generation_config has {name}={value!r}, which is not applied"
     if config.watermarking_config is not None:
         yield WARNING, "generation_config has a watermarking_config, which is not applied"
 
@@ -81,9 +196,8 @@ def ignored(config: GenerationConfig) -> Iterator[tuple[int, str]]:
 def processors(output: Output, *, penalise: bool = True) -> list[LogitsProcessor]:
     """Logits processors of the output's config, in the order of `GenerationMixin._get_logits_processor`.
 
-    `penalise=False` leaves its repetition penalty out: the caller gave one. Sampling settings
-    (temperature, top_k, ...) are not applied: the default is greedy, and a caller who samples says how. Raises
-    ValueError for settings that transformers takes in no processor.
+    `penalise=False` leaves its repetition penalty out: the caller gave one. How it samples is not among them:
+    `followed` puts that into the call's options. Raises ValueError for settings that transformers does not take.
     """
     config = output.config
     eos_token_ids(config)  # says itself what is wrong

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from copyspec.decoding.departures import Departure
 from copyspec.decoding.requests import Finish, Request, StepOutput
@@ -14,9 +14,11 @@ from copyspec.decoding.stats import Stats
 from copyspec.drafters.predictors.language_model import RowContext
 from copyspec.engine import generation_config
 from copyspec.engine.call_options import DEFAULT_MAX_NEW_TOKENS, EDIT_GROWTH, CallOptions
+from copyspec.engine.constraints import Constraints
 from copyspec.engine.datastores import Datastores
 from copyspec.engine.inputs import InputEncoder
 from copyspec.engine.language import Language
+from copyspec.engine.logprobs import LogprobRecorder, TokenLogprob
 from copyspec.engine.results import Change, Result
 from copyspec.engine.spans import CopiedOutput, NamedSource
 from copyspec.sources import Source, SourceKind
@@ -26,13 +28,17 @@ from copyspec.text.prompts import Prompt
 from copyspec.text.stops import CriterionStop, StopStrings, text_of
 from copyspec.tree import Origin
 from copyspec.verification.margins import Margin
+from copyspec.verification.picking import warpers
 from copyspec.verification.registry import decides_apart
+from copyspec.views.pass_trace import Trace
+from copyspec.views.recording import TraceRecorder, voice
 
 if TYPE_CHECKING:
-    from transformers import GenerationConfig
+    from transformers import GenerationConfig, LogitsProcessor
 
     from copyspec.decoding.requests import StopCondition
     from copyspec.drafters.base import Drafter
+    from copyspec.drafters.own import DrafterFactory
     from copyspec.engine.draft_models import MakePredictor
     from copyspec.targets.base import Target
 
@@ -52,11 +58,15 @@ class Job:
     blocks: Sequence[PromptBlock] = ()  # of the prompt, which come behind `sources` in the request
     tokens: list[int] = field(default_factory=list)
     result: Result | None = None
+    recorder: LogprobRecorder | None = None
+    logprobs: list[TokenLogprob] = field(default_factory=list)
     _origins: list[object] = field(default_factory=list)
     _margins: list[Margin] = field(default_factory=list)
 
     def add(self, output: StepOutput) -> None:
         """Takes a step's tokens; makes the result with the last one."""
+        if self.recorder is not None:
+            self.logprobs.extend(self.recorder.take(len(self.tokens), output.tokens))
         self.tokens.extend(output.tokens)
         self._origins.extend(map(self.named, output.origins) if self.blocks else output.origins)
         self._margins.extend(output.margins)
@@ -88,10 +98,18 @@ class Job:
             rule=self.options.verification.rule,
             lossy=self.options.verification.is_lossy,
             margins=tuple(self._margins),
+            logprobs=tuple(self.logprobs),
             changes=self._changes(departures),
             _spans=partial(copied.find_spans, self.codec.decode),
             _sources=partial(copied.source_texts, self.codec.decode),
+            _trace=self._trace(),
         )
+
+    def _trace(self) -> Callable[[], Trace] | None:
+        recorder = self.request.recorder
+        if not isinstance(recorder, TraceRecorder):
+            return None
+        return partial(recorder.trace, self.codec.decode, prompt_tokens=len(self.request.prompt))
 
     def _changes(self, departures: Sequence[Departure]) -> tuple[Change, ...]:
         """Departures from the edit source, which comes first, with characters of its text."""
@@ -128,6 +146,7 @@ class JobMaker:
         encoder or a limit; `draft_models`: what makes rows' predictors of what `draft_model` names."""
         self._draft_models = draft_models
         self._datastores = Datastores(codec)
+        self._constraints = Constraints(codec, target.vocab_size)
         self._language = Language(codec, target.vocab_size)
         self._target = target
         self._codec = codec
@@ -137,21 +156,38 @@ class JobMaker:
 
     def make(self, prompts: Sequence[Prompt], options: CallOptions) -> list[Job]:
         """A job per prompt and sample. Raises ValueError where a prompt or an option does not fit the model."""
-        config = self.config()
+        config = self.config(options)
         encoder = InputEncoder(self._target, self._codec, self._encoder_limit)
         encoder.check_tokens("logit_bias", options.sampling.logit_bias)
         encoder.check_tokens("stop_token_ids", options.stop_ids)
         self._note_special(options.stop_strings)
-        return [job for index, each in enumerate(prompts) for job in self._make(index, each, options, encoder, config)]
+        count = len(prompts)
+        return [
+            job
+            for index, each in enumerate(prompts)
+            for job in self._make(index, each, options.of_prompt(index, count), encoder, config)
+        ]
 
-    def config(self) -> GenerationConfig:
-        """The model's config as it is now. What it asks for and is not done is logged once."""
-        config = self._read_config()
+    def config(self, options: CallOptions) -> GenerationConfig:
+        """The model's config as it is now, with what the call changes. What it asks for and is not done is logged
+        once."""
+        config = generation_config.merged(self._read_config(), options)
+        generation_config.check_vocabulary(config, self._target.vocab_size)
         for level, text in generation_config.ignored(config):
             if text not in self._noted:
                 self._noted.add(text)
                 logger.log(level, text)
         return config
+
+    def followed(self, options: CallOptions) -> CallOptions:
+        """The options with what the config samples with where the call does not say; told in the log once."""
+        config = self.config(options)
+        result = generation_config.followed(options, config)
+        text = generation_config.told(options, result, config)
+        if text and text not in self._noted:
+            self._noted.add(text)
+            logger.info("%s", text)
+        return result
 
     def _make(
         self, index: int, given: Prompt, options: CallOptions, encoder: InputEncoder, config: GenerationConfig
@@ -165,7 +201,8 @@ class JobMaker:
         edit_tokens = len(sources[0].tokens) if sources and sources[0].kind == "edit" else 0
         if options.drafts:
             sources.append(NamedSource("prompt", "prompt", None, prompt, encoded.offsets, given.text))
-        limit = options.limit or max(DEFAULT_MAX_NEW_TOKENS, EDIT_GROWTH * edit_tokens)
+        default = generation_config.limit(config, len(start)) or DEFAULT_MAX_NEW_TOKENS
+        limit = options.limit or max(default, EDIT_GROWTH * edit_tokens)
         if self._target.max_length is not None:
             limit = min(limit, self._target.max_length - len(start) + 1)
         output = generation_config.Output(config, prompt, len(start), limit, self._target.device)
@@ -190,13 +227,20 @@ class JobMaker:
         start = self._target.start(output.prompt)
         stops += [
             CriterionStop(criterion, start, output.max_new_tokens, self._target.device)
-            for criterion in options.criteria
+            for criterion in generation_config.criteria(options)
         ]
         sources = [Source(source.tokens, _kind(source)) for source in named]
         sources += [block.source for block in blocks]
         penalise = options.repetition_penalty is None
         sampling = replace(options.sampling, sample=sample)
         rule = options.verification.make(sampling)
+        recorder = None
+        if options.logprobs is not None:
+            recorder = LogprobRecorder(len(start), options.logprobs, warpers(sampling), self._codec.decode)
+        constraint = self._constraints.make(options, eos)
+        own, limits = options.own_drafters, list[Any]()
+        if constraint is not None:
+            own, limits = (*own, constraint.drafter), [constraint.processor(len(start))]
         row = RowContext(output.prompt, sampling, len(start), self._target.vocab_size)
         request = Request(
             prompt=output.prompt,
@@ -204,33 +248,48 @@ class JobMaker:
             sampling=sampling,
             eos_token_ids=eos,
             sources=sources,
-            drafter=self._drafter(sources, eos, row, options) if options.drafts else None,
+            drafter=self._drafter(sources, eos, row, options, own) if options.drafts else None,
             stops=stops,
             processors=[
                 *generation_config.processors(output, penalise=penalise),
                 *options.processors,
+                *limits,
+                *([cast("LogitsProcessor", recorder)] if recorder is not None else []),
             ],
             rule=rule if decides_apart(rule, sampling) else None,
+            recorder=TraceRecorder(partial(voice, sources=sources, eos=eos)) if options.trace else None,
         )
-        return Job(index, request, named, self._codec, options, strings, blocks)
+        return Job(index, request, named, self._codec, options, strings, blocks, recorder=recorder)
 
     def _drafter(
-        self, sources: Sequence[Source], eos: frozenset[int], row: RowContext, options: CallOptions
+        self,
+        sources: Sequence[Source],
+        eos: frozenset[int],
+        row: RowContext,
+        options: CallOptions,
+        own: Sequence[DrafterFactory],
     ) -> Callable[[], Drafter] | None:
         if not self._target.supports_drafts:
             return None
         known = [token for token in eos if 0 <= token < self._target.vocab_size]
-        if options.own_drafters:
-            return partial(self._joined, sources, frozenset(known), row, options)
+        if own:
+            return partial(self._joined, sources, frozenset(known), row, options, own)
         return self._builtin(sources, known, row, options)
 
-    def _joined(self, sources: Sequence[Source], eos: frozenset[int], row: RowContext, options: CallOptions) -> Drafter:
-        """The caller's drafters, beside ours where those are wanted."""
+    def _joined(
+        self,
+        sources: Sequence[Source],
+        eos: frozenset[int],
+        row: RowContext,
+        options: CallOptions,
+        own: Sequence[DrafterFactory],
+    ) -> Drafter:
+        """The caller's drafters and the one of a constraint, beside ours where those are wanted."""
         from copyspec.drafters.own import DraftContext, JoinedDrafter, make_own
 
         size, encode, decode = self._target.vocab_size, self._codec.encode, self._codec.decode
         context = DraftContext(row.prompt, sources, eos, size, lambda text: encode(text).ids, decode)
-        made = [make_own(factory, context) for factory in options.own_drafters]
+        made = [make_own(factory, context) for factory in own]
         if options.copies or options.draft_models or options.datastores:
             made.insert(0, self._builtin(sources, eos, row, options)())
         return JoinedDrafter(made, size)

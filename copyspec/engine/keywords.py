@@ -12,7 +12,7 @@ from copyspec.engine.datastores import TokenStore
 from copyspec.engine.output_cache import OutputCache
 
 if TYPE_CHECKING:
-    from transformers import LogitsProcessor, StoppingCriteria
+    from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
 
     from copyspec.drafters.own import DrafterFactory
     from copyspec.engine.draft_models import DraftChoice
@@ -27,25 +27,30 @@ class GenerateOptions(TypedDict, total=False):
     """The text being edited, one per prompt: the output is expected to follow it. Not shown to the model."""
     prediction: str | Mapping[str, object] | None
     """The expected output, as a str or in OpenAI's shape: one more reference."""
-    max_new_tokens: int | None
-    """Limit of the output. Default 512; with `edit_source` at least twice its length. Never more than the context
-    holds."""
-    max_tokens: int | None
+    generation_config: GenerationConfig | Mapping[str, object] | None
+    """As `generate` takes it: what it sets goes before the model's own, and options of the call before both."""
+    max_new_tokens: int | Sequence[int] | None
+    """Limit of the output, or one per prompt. Default: that of the generation_config, else 512; with `edit_source` at
+    least twice its length. Never more than the context holds."""
+    max_tokens: int | Sequence[int] | None
     """The same under its other name."""
-    temperature: float | None
-    """0, the default, is greedy. Sampling settings of the model's generation_config are not applied."""
+    min_new_tokens: int | None
+    """The model's end of sequence and `stop_token_ids` cannot come before so many tokens."""
+    temperature: float | Sequence[float] | None
+    """0 is greedy; a list has one per prompt. Default: greedy, or what a generation_config with `do_sample` says."""
     top_k: int | None
-    """Sampling takes the so many likeliest tokens; 0, the default: all."""
+    """Sampling takes the so many likeliest tokens; 0: all. Default: as the generation_config says, else all."""
     top_p: float | None
-    """Sampling takes the likeliest tokens that have this probability together; 1, the default: all."""
+    """Sampling takes the likeliest tokens that have this probability together; 1: all. Default as for `top_k`."""
     min_p: float | None
-    """Sampling takes tokens with at least this part of the likeliest one's probability; 0, the default: all."""
+    """Sampling takes tokens with at least this part of the likeliest one's probability; 0: all. Default as for
+    `top_k`."""
     repetition_penalty: float | None
     """As in transformers. None: the model's generation_config decides."""
     logit_bias: Mapping[int, float] | None
     """Token ids to numbers that are added to their logits."""
-    seed: int | None
-    """Of the sampling noise; None draws one, which the result names. Same seed, same output."""
+    seed: int | Sequence[int] | None
+    """Of the sampling noise, or one per prompt; None draws one, which the result names. Same seed, same output."""
     stop: str | Sequence[str] | None
     """End before this text, or the first of these."""
     include_stop: bool | None
@@ -58,6 +63,16 @@ class GenerateOptions(TypedDict, total=False):
     """transformers' criteria, asked after each token of a prompt's output."""
     logits_processor: LogitsProcessor | Sequence[LogitsProcessor] | None
     """transformers' processors, applied to each token's scores as `generate` does."""
+    json_schema: Mapping[str, object] | type | str | None
+    """The output is JSON of this schema: a mapping, a str of JSON, or a pydantic class; see
+    constraints."""
+    regex: str | None
+    """The output matches this regular expression."""
+    choices: Sequence[str] | None
+    """The output is one of these strings."""
+    logprobs: int | None
+    """Log-probabilities of the output tokens, and of the so many likeliest ones at each place (0: of the output's
+    alone): `Result.logprobs`, `Chunk.logprobs`."""
     system: str | None
     """A system message; a str prompt becomes the user's message of a chat."""
     chat: bool | Literal["auto"] | None
@@ -96,6 +111,11 @@ class GenerateOptions(TypedDict, total=False):
     """Of torch, for the passes of a model on a CPU. None: as many as are measured to be best,
     and no more than OMP_NUM_THREADS or torch.set_num_threads leave it; what the program has is the same behind each
     pass."""
+    max_time: float | None
+    """Seconds after which outputs end where they are, as in `generate`: `stop_reason` is "MaxTimeCriteria"."""
     timeout: float | None
     """Seconds that the call may take, waiting for other calls included: TimeoutError then. A pass that runs is not
     interrupted. None: no limit."""
+    trace: bool | None
+    """Keep what each pass did: `Result.trace`, which `Trace.save` writes and `copyspec trace` shows
+    (format)."""

@@ -7,8 +7,10 @@ from dataclasses import asdict, dataclass, field
 
 from copyspec.decoding.requests import FinishReason
 from copyspec.decoding.stats import Stats as Stats
+from copyspec.engine.logprobs import TokenLogprob
 from copyspec.verification.margins import Margin
 from copyspec.views.page import framed
+from copyspec.views.pass_trace import Trace
 from copyspec.views.provenance import Provenance, SourceText, provenance_of
 from copyspec.views.provenance_page import provenance_page
 
@@ -85,10 +87,13 @@ class Result:
     """With `n` above 1: all samples in order; this result is the first of them."""
     margins: tuple[Margin, ...] = ()
     """Of each token up to the first difference, where `compare` found one."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """Of each token of `token_ids`, where `logprobs=` was given."""
     changes: tuple[Change, ...] = ()
     """Of a greedy output with `edit_source`, where the model's tokenizer knows characters."""
     _spans: tuple[Span, ...] | Callable[[], tuple[Span, ...]] = field(default=(), repr=False)
     _sources: Callable[[], tuple[SourceText, ...]] = field(default=tuple, repr=False, compare=False)
+    _trace: Trace | Callable[[], Trace] | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         return self.text
@@ -99,6 +104,13 @@ class Result:
         if callable(self._spans):
             self._spans = self._spans()
         return self._spans
+
+    @property
+    def trace(self) -> Trace | None:
+        """What each pass did, where `trace=True` was given."""
+        if callable(self._trace):
+            self._trace = self._trace()
+        return self._trace
 
     def provenance(self) -> Provenance:
         """The spans in characters, with the texts of their sources; without these where the result was pickled."""
@@ -118,7 +130,7 @@ class Result:
         return [f"{tokens:,} tokens in {passes:,} passes of the model"] if passes else []
 
     def to_dict(self) -> dict[str, object]:
-        """Everything but the samples' nesting, ready for JSON."""
+        """Everything that is told of the output, ready for JSON; `samples` as such objects too."""
         return {
             "text": self.text,
             "token_ids": list(self.token_ids),
@@ -129,11 +141,14 @@ class Result:
             "rule": self.rule,
             "lossy": self.lossy,
             "stats": self.stats.to_dict(),
+            "changes": [asdict(change) for change in self.changes],
+            "logprobs": [asdict(each) for each in self.logprobs],
+            "samples": [{**sample.to_dict(), "samples": []} for sample in self.samples],
             "spans": [asdict(span) for span in self.spans],
         }
 
     def __getstate__(self) -> tuple[object, ...]:
-        self.spans  # noqa: B018  what spans are worked out from (tokenizer encodings) is not pickled, nor are sources
+        self.spans, self.trace  # noqa: B018  what spans are worked out from (tokenizer encodings) is not pickled, nor are sources
         return tuple(tuple if name == "_sources" else getattr(self, name) for name in Result.__slots__)
 
     def __setstate__(self, state: Sequence[object]) -> None:
@@ -153,6 +168,8 @@ class Chunk:
     source: SourceName | None = None  # where the first copied token of the step came from
     index: int = 0  # of the prompt
     result: Result | None = None  # with the last chunk of a prompt
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """Of each token of `token_ids`, where `logprobs=` was given."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,8 @@ class ChunkMaker:
             text = self._texts[output.row].push(output.tokens)
             sources = _sources(job, output)
             first = next((source for source in sources if source is not None), None)
-            yield Chunk(text, tuple(output.tokens), first, job.index, job.result, sources=sources)
+            logprobs = tuple(job.logprobs[-len(output.tokens) :]) if output.tokens else ()
+            yield Chunk(text, tuple(output.tokens), first, job.index, job.result, sources=sources, logprobs=logprobs)
 
 
 class _TextStream:

@@ -31,6 +31,7 @@ DEFAULT = "default"
 """The name of the model in the package, whatever is configured. A folder of that name is "./default", or a `Path`."""
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+_SHORT_DTYPES = {"fp32": "float32", "float": "float32", "bf16": "bfloat16", "fp16": "float16", "half": "float16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,24 @@ class ModelChoice:
             self.static,
             self.trust_remote_code,
         )
+
+
+def unwrapped(model: object) -> object:
+    """The transformers model inside what `torch.compile` or PEFT make of one; anything else as it is.
+
+    Adapters that PEFT put into the layers (LoRA and its like) stay in effect; those that are tokens of their own do
+    not pass through the model alone, and raise TypeError."""
+    model = getattr(model, "_orig_mod", model)
+    base = getattr(model, "get_base_model", None)
+    if not callable(base):
+        return model
+    config = getattr(model, "active_peft_config", None)
+    if getattr(config, "is_prompt_learning", False):
+        raise TypeError(
+            f"model is a {type(model).__name__} whose adapter is a prompt of its own, which is not supported; adapters "
+            "inside the layers (LoRA and its like) are"
+        )
+    return unwrapped(base())
 
 
 def load_model(choice: ModelChoice) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -119,6 +138,8 @@ def _bundled(why: str) -> str:
 def check_dtype(dtype: object) -> str | torch.dtype:
     """`dtype` as loading takes it; raises with the names there are."""
     if isinstance(dtype, str):
+        dtype = dtype.removeprefix("torch.")
+        dtype = _SHORT_DTYPES.get(dtype, dtype)
         if dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)} or a torch.dtype; got {dtype!r}")
         return dtype

@@ -57,7 +57,7 @@ class Picker:
         self._biased = torch.tensor(list(sampling.logit_bias), dtype=torch.long, device=device)
         self._bias = torch.tensor(list(sampling.logit_bias.values()), dtype=torch.float32, device=device)
         self._processors = _history_dependent(sampling, processors)
-        self._warpers = _warpers(sampling)
+        self._warpers = warpers(sampling)
         self._length = len(start)
         self._shift = 0  # from the position of a token to the one that keys its noise
         self._ids = torch.zeros(1, len(start) + capacity if self._processors else 0, dtype=torch.long, device=device)
@@ -124,8 +124,14 @@ class Picker:
 
     def process(self, scores: torch.Tensor) -> torch.Tensor:
         """Scores [1, V] through the history-dependent processors, with the output as told to `append`."""
+        shape = scores.shape
         for processor in self._processors:
             scores = processor(self._ids[:, : self._length], scores)
+            if getattr(scores, "shape", None) != shape:
+                raise ValueError(
+                    f"a logits_processor returned {_kind(scores)}; it is called with one row, scores "
+                    f"of shape {list(shape)}, and must return scores of that shape"
+                )
         return scores
 
     def unperturbed(self, logits: torch.Tensor, path: Sequence[int]) -> torch.Tensor:
@@ -200,6 +206,11 @@ class _WalkPicks:
         return self._last[0]
 
 
+def _kind(scores: object) -> str:
+    shape = getattr(scores, "shape", None)
+    return f"a {type(scores).__name__}" if shape is None else f"scores of shape {list(shape)}"
+
+
 def _history_dependent(sampling: SamplingOptions, processors: Sequence[LogitsProcessor]) -> list[LogitsProcessor]:
     chosen = list(processors)
     if sampling.repetition_penalty != 1.0:
@@ -208,17 +219,17 @@ def _history_dependent(sampling: SamplingOptions, processors: Sequence[LogitsPro
     return chosen
 
 
-def _warpers(sampling: SamplingOptions) -> list[LogitsProcessor]:
+def warpers(sampling: SamplingOptions) -> list[LogitsProcessor]:
     """Temperature and truncation in transformers' order. They look at scores only, row by row."""
     if sampling.is_greedy:
         return []
-    warpers: list[LogitsProcessor] = []
+    chosen: list[LogitsProcessor] = []
     if sampling.temperature != 1.0:
-        warpers.append(TemperatureLogitsWarper(float(sampling.temperature)))
+        chosen.append(TemperatureLogitsWarper(float(sampling.temperature)))
     if sampling.top_k > 0:
-        warpers.append(TopKLogitsWarper(sampling.top_k))
+        chosen.append(TopKLogitsWarper(sampling.top_k))
     if sampling.top_p < 1.0:
-        warpers.append(TopPLogitsWarper(sampling.top_p))
+        chosen.append(TopPLogitsWarper(sampling.top_p))
     if sampling.min_p > 0.0:
-        warpers.append(MinPLogitsWarper(sampling.min_p))
-    return warpers
+        chosen.append(MinPLogitsWarper(sampling.min_p))
+    return chosen

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from time import perf_counter
+from typing import Protocol
 
+from copyspec.sources import OUTPUT, Source
 from copyspec.tree import DraftTree
 from copyspec.views.pass_trace import Trace, TraceNodes, TracePass, TraceTimes, TraceTotals
 
@@ -13,16 +16,36 @@ MAX_NODES = 400_000
 """Of all passes together: about 100 MB. What comes later is counted only."""
 
 
+class RowCounters(Protocol):
+    """What decoding has counted of a row so far, as `Stats` names it."""
+
+    @property
+    def decisions(self) -> Mapping[str, int]: ...
+    @property
+    def prefill_seconds(self) -> float: ...
+    @property
+    def draft_seconds(self) -> float: ...
+    @property
+    def target_seconds(self) -> float: ...
+    @property
+    def verify_seconds(self) -> float: ...
+    @property
+    def other_seconds(self) -> float: ...
+
+
+_TIMES = ("prefill_seconds", "draft_seconds", "target_seconds", "verify_seconds", "other_seconds")
+
+
 @dataclass(frozen=True, slots=True)
-class RecordedPass:
-    """What the loop knows of one pass of one row; it is made only where a row is recorded."""
+class _Recorded:
+    """One pass as it was told."""
 
     tree: DraftTree
     path: Sequence[int]
     tokens: Sequence[int]
-    clock: tuple[float, float, float, float, float]  # started, proposed, scored, verified, committed
+    ended: float  # by the clock
+    seconds: tuple[float, ...]  # of _TIMES, of this pass alone
     rows: int
-    is_first: bool
     decision: str
 
 
@@ -32,16 +55,28 @@ class TraceRecorder:
     def __init__(self, voice: Callable[[DraftTree, int], str]) -> None:
         """`voice`: who drafted a node, by the names of `Stats.num_draft_tokens_per_source`."""
         self._voice = voice
-        self._kept: list[RecordedPass] = []
+        self._kept: list[_Recorded] = []
         self._nodes = 0
         self._start: float | None = None
         self._omitted = TraceTotals()
+        self._seconds: tuple[float, ...] = (0.0,) * len(_TIMES)
+        self._decisions: dict[str, int] = {}
 
-    def record(self, each: RecordedPass) -> None:
-        """Told after each pass of the row."""
+    def record(
+        self, tree: DraftTree, path: Sequence[int], tokens: Sequence[int], counters: RowCounters, rows: int
+    ) -> None:
+        """Told after each pass of the row: its tree, the accepted nodes, what joined the output, and the row's
+        counters, this pass among them. `rows` is those of the batch."""
+        totals = tuple([getattr(counters, name) for name in _TIMES])
+        seconds = tuple([now - before for now, before in zip(totals, self._seconds, strict=True)])
+        decisions = dict(counters.decisions)
+        decision = next((name for name, count in decisions.items() if count > self._decisions.get(name, 0)), "")
+        self._seconds, self._decisions = totals, decisions
+        ended = perf_counter()
         if self._start is None:
-            self._start = each.clock[0]
-        self._nodes += len(each.tree)
+            self._start = ended - sum(seconds)
+        each = _Recorded(tree, tuple(path), tuple(tokens), ended, seconds, rows, decision)
+        self._nodes += len(tree)
         if len(self._kept) < MAX_PASSES and self._nodes <= MAX_NODES:
             self._kept.append(each)
         else:
@@ -54,8 +89,8 @@ class TraceRecorder:
         texts = {token: decode([token]) for token in sorted(tokens)}
         return Trace(passes, texts, TraceTotals(**asdict(self._omitted)), model, prompt_tokens)
 
-    def _pass(self, each: RecordedPass) -> TracePass:
-        started, proposed, scored, verified, committed = each.clock
+    def _pass(self, each: _Recorded) -> TracePass:
+        prefill, draft, target, verify, other = each.seconds
         tree = each.tree
         nodes = TraceNodes(
             tuple(tree.tokens),
@@ -63,11 +98,17 @@ class TraceRecorder:
             tuple(map(float, tree.scores)),
             tuple(self._voice(tree, node) for node in range(len(tree))),
         )
-        times = TraceTimes(
-            max(0.0, started - (self._start or 0.0)),
-            proposed - started,
-            scored - proposed,
-            verified - scored,
-            committed - verified,
-        )
-        return TracePass(times, tuple(each.tokens), nodes, tuple(each.path), each.rows, each.is_first, each.decision)
+        start = max(0.0, each.ended - sum(each.seconds) - (self._start or 0.0))
+        times = TraceTimes(start, draft, prefill + target, verify, other)
+        is_first = prefill > 0
+        return TracePass(times, tuple(each.tokens), nodes, tuple(each.path), each.rows, is_first, each.decision)
+
+
+def voice(tree: DraftTree, node: int, *, sources: Sequence[Source], eos: Collection[int]) -> str:
+    """Who drafted a node, by the names of `Stats.num_draft_tokens_per_source`."""
+    origin = tree.origins[node]
+    if origin is not None:
+        kind = "output" if origin.source == OUTPUT else sources[origin.source].kind
+        return "prompt" if kind == "block" else kind
+    maker = tree.makers[node] if tree.makers is not None else None
+    return maker or ("end" if tree.tokens[node] in eos else "guess")

@@ -157,6 +157,7 @@ class ModelCorrector:
         options: GenerateOptions = {
             "chat": True if self.chat else "auto",
             "batch_size": self.options.batch_size,
+            "temperature": 0.0,
         }
         if self.options.system is not None:
             options["system"] = self.options.system

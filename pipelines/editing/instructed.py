@@ -115,7 +115,7 @@ class EditPipeline:
         limit = self.options.max_new_tokens
         if limit is None:
             limit = output_limit(len(self.engine.codec.encode(shown).ids), self.chat)
-        options: GenerateOptions = {"chat": True if self.chat else "auto"}
+        options: GenerateOptions = {"chat": True if self.chat else "auto", "temperature": 0.0}
         if self.options.system is not None:
             options["system"] = self.options.system
         if self.options.draft_models:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from copyspec import Engine, Stats
     from copyspec.engine.call import Call
+    from copyspec.engine.logprobs import TokenLogprob
 
 _COUNTERS = ("num_calls", "num_drafts", "num_draft_tokens", "num_accepted_tokens", "num_output_tokens")
 
@@ -87,6 +88,7 @@ class Answers:
             "model_provider": "copyspec",
             "finish_reason": result.finish_reason,
             "copyspec": {**_counters(result.stats), "spans": parts},
+            **({"logprobs": {"content": list(map(_logprob, result.logprobs))}} if result.logprobs else {}),
         }
 
     def _noted(self, results: list[Result]) -> list[Result]:
@@ -118,6 +120,16 @@ def usage(result: Result) -> UsageMetadata:
         total_tokens=result.prompt_tokens + output,
         output_token_details=cast("OutputTokenDetails", details),
     )
+
+
+def _logprob(each: TokenLogprob) -> dict[str, object]:
+    """As OpenAI's chat models give it."""
+    return {
+        "token": each.token,
+        "logprob": each.logprob,
+        "bytes": list(each.token.encode()),
+        "top_logprobs": [{"token": one.token, "logprob": one.logprob} for one in each.top],
+    }
 
 
 def _counters(stats: Stats) -> dict[str, object]:

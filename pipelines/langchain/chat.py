@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from langchain_core.language_models import BaseChatModel, LangSmithParams
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
@@ -17,6 +17,7 @@ from .capture import call_begins, stream_begins, while_read
 from .chat_call import ChatCall
 from .fields import CONFIG, EngineFields, public
 from .messages import prompt_ids
+from .structured import constraint, structured
 
 if TYPE_CHECKING:
     from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun, Callbacks
@@ -205,6 +206,22 @@ class ChatCopySpec(EngineFields, BaseChatModel):
         """
         schemas = [convert_to_openai_tool(tool) for tool in tools]
         return self.bind(tools=schemas, tool_choice=tool_choice, **kwargs)
+
+    def with_structured_output(
+        self,
+        schema: dict[str, Any] | type,
+        *,
+        include_raw: bool = False,
+        method: Literal["function_calling", "json_schema"] = "function_calling",
+        **kwargs: Any,
+    ) -> Runnable[LanguageModelInput, Any]:
+        """Answers as objects of `schema`: by a call of a tool, or, with `method="json_schema"`, as JSON that cannot be
+        anything else (`copyspec[structured]`), for models without tools too."""
+        if method == "function_calling":
+            return super().with_structured_output(schema, include_raw=include_raw, **kwargs)
+        if method != "json_schema":
+            raise ValueError(f"method must be 'function_calling' or 'json_schema', got {method!r}")
+        return structured(self.bind(json_schema=constraint(schema), **kwargs), schema, include_raw=include_raw)
 
     def get_token_ids(self, text: str) -> list[int]:
         """The model's own token ids of a text."""

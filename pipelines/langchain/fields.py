@@ -134,6 +134,9 @@ class EngineFields(BaseModel):
             options |= {_ONE_NAME.get(name, name): value for name, value in more.items() if value is not None}
         if stop is not None:
             options["stop"] = stop
+        top = options.pop("top_logprobs", 0)
+        if isinstance(options.get("logprobs"), bool):  # as OpenAI's models take it
+            options["logprobs"] = top if options["logprobs"] else None
         options |= {name: value.value for name, value in options.items() if isinstance(value, Private)}
         return {name: value for name, value in options.items() if value is not None}
 

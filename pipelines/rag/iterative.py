@@ -106,7 +106,7 @@ class IterativeRAG:
         """The answer in pieces, as they are verified. Closing the stream ends it and frees the model's caches."""
         if not isinstance(prompt, str):
             raise TypeError(f"prompt must be a str, got {shown(prompt)}")
-        checked = check_options({"chat": wants_chat(self.engine), **options})
+        checked = self.engine.followed(check_options({"chat": wants_chat(self.engine), **options}))
         check_call(checked)
         task = self._task(prompt, checked)
         return RAGStream(self, task, task.job())

@@ -154,6 +154,9 @@ def _options(rows: Rows, own: Mapping[str, Any], *, sampled: bool) -> CallOption
     given |= {
         "max_new_tokens": rows.max_new_tokens,
         "temperature": 1.0 if sampled else 0.0,  # the config's own temperature is among its processors
+        "top_k": 0,
+        "top_p": 1.0,
+        "min_p": 0.0,
         "seed": seed,
         "n": rows.samples,
         "ignore_eos": True,  # of the model's config: the call's decides

@@ -1,0 +1,143 @@
+"""Answers of a LangChain RAG chain on questions of SQuAD, with a real model: quality, and copying against plain.
+
+python -m benchmarks.quality.squad --data shared/data/retrieval --model smollm2 --rows 100 --json FILE
+python -m benchmarks.quality.squad --report FILE
+
+BM25 over the passages, the best two into the prompt, `ChatCopySpec` behind it: the chain of docs/langchain.md. F1 is
+that of SQuAD over words (lower case, without articles and punctuation), the best of the accepted answers; contained is
+the share of answers that hold an accepted one; found, of prompts that do. Every question is answered with copying and
+plainly (`drafter="none"`), and both texts are compared. Every answer is written when it is there, and a run goes on
+from what its file holds. The exit status is 1 where float32 answers differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import random
+import re
+import string
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+from langchain_core.documents import Document
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import Runnable, RunnablePassthrough
+
+import copyspec
+from benchmarks.transcripts import machine, ratio, write_json
+from copyspec.pipelines.langchain import ChatCopySpec
+from copyspec.retrievers.langchain import BM25Retriever
+
+PROMPT = "Answer the question in a few words of the text.\n\n{context}\n\nQuestion: {question}"
+DOCUMENTS = 2
+MAX_TOKENS = 48
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def words(text: str) -> list[str]:
+    """As SQuAD's own script counts them."""
+    kept = "".join(" " if char in string.punctuation else char for char in text.lower())
+    return re.sub(r"\b(a|an|the)\b", " ", kept).split()
+
+
+def f1(answer: str, accepted: Sequence[str]) -> float:
+    """The best harmonic mean of precision and recall of the answer's words over the accepted answers."""
+    best, found = 0.0, words(answer)
+    for each in accepted:
+        expected = words(each)
+        common = sum((Counter(found) & Counter(expected)).values())
+        best = max(best, 2.0 * common / (len(found) + len(expected)) if common else 0.0)
+    return best
+
+
+def contains(text: str, accepted: Sequence[str]) -> bool:
+    """Whether some accepted answer stands in the text, word by word."""
+    held = f" {' '.join(words(text))} "
+    return any(f" {' '.join(words(each))} " in held for each in accepted)
+
+
+def chain_of(engine: copyspec.Engine, retriever: Runnable[str, Any], drafter: str) -> Runnable[str, str]:
+    options = {"drafter": drafter}
+    llm = ChatCopySpec(model=engine.model, tokenizer=engine.tokenizer, max_tokens=MAX_TOKENS, model_kwargs=options)
+    prompt = ChatPromptTemplate.from_template(PROMPT)
+    chain: Runnable[str, str] = (
+        {"context": retriever, "question": RunnablePassthrough()} | prompt | llm | StrOutputParser()
+    )
+    return chain
+
+
+def answer(chains: Mapping[str, Runnable[str, str]], context: Runnable[str, str], row: Mapping[str, Any]) -> Any:
+    """What is kept of one question."""
+    found: dict[str, Any] = {"id": row["id"], "found": contains(context.invoke(row["question"]), row["answers"])}
+    for name, chain in chains.items():
+        start = process_time()
+        text = chain.invoke(row["question"])
+        found[name] = {"text": text, "cpu_seconds": process_time() - start}
+    text = found["copied"]["text"]
+    return {**found, "f1": f1(text, row["answers"]), "contained": contains(text, row["answers"])}
+
+
+def line(report: Mapping[str, Any]) -> str:
+    rows = report["rows"]
+    count = len(rows)
+    seconds = {name: sum(row[name]["cpu_seconds"] for row in rows) for name in ("copied", "plain")}
+    equal = sum(row["copied"]["text"] == row["plain"]["text"] for row in rows)
+    mean = ratio(sum(row["f1"] for row in rows), count)
+    return (
+        f"{report['model']}, {report['dtype']}: {count} questions, F1 {mean:.3f}, "
+        f"contained {sum(row['contained'] for row in rows)}, found {sum(row['found'] for row in rows)}, "
+        f"equal {equal}, plain over copied {ratio(seconds['plain'], seconds['copied']):.2f}x (processor time)"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="a folder with queries_squad and passages_squad, .jsonl.gz")
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--rows", type=int, default=100)
+    parser.add_argument("--json", type=Path, help="written after every answer; a run goes on from what it holds")
+    parser.add_argument("--report", type=Path, help="print this file's line, and run nothing")
+    given = parser.parse_args()
+    if given.report is not None:
+        print(line(json.loads(given.report.read_text(encoding="utf-8"))))
+        return 0
+    if given.data is None:
+        parser.error("give --data, or --report")
+    passages = read_rows(given.data / "passages_squad.jsonl.gz")
+    questions = read_rows(given.data / "queries_squad.jsonl.gz")
+    random.Random(0).shuffle(questions)
+    report: dict[str, Any] = {"model": given.model, "dtype": given.dtype, "machine": machine(), "rows": []}
+    if given.json is not None and given.json.exists():
+        before = json.loads(given.json.read_text(encoding="utf-8"))
+        if (before["model"], before["dtype"]) != (given.model, given.dtype):
+            parser.error(f"{given.json} holds a run with other settings; remove it, or name another file")
+        report["rows"] = before["rows"]
+    documents = [Document(row["text"], id=row["id"]) for row in passages]
+    context = BM25Retriever(documents, k=DOCUMENTS) | (lambda found: "\n\n".join(each.page_content for each in found))
+    engine = copyspec.load(given.model, dtype=given.dtype)
+    chains = {name: chain_of(engine, context, drafter) for name, drafter in (("copied", "auto"), ("plain", "none"))}
+    done = {row["id"] for row in report["rows"]}
+    for row in questions[: given.rows]:
+        if row["id"] in done:
+            continue
+        report["rows"].append(answer(chains, context, row))
+        if given.json is not None:
+            write_json(given.json, report)
+    print(line(report))
+    differing = [row for row in report["rows"] if row["copied"]["text"] != row["plain"]["text"]]
+    return int(given.dtype == "float32" and bool(differing))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

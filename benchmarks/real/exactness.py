@@ -1,0 +1,171 @@
+"""Whether a real model's output is that of plain decoding: token by token, over prompts of real tasks.
+
+python -m benchmarks.real.exactness shared/data/transcripts --dtype float32 --json exactness-float32.json
+python -m benchmarks.real.exactness --report exactness-float32.json
+
+Blocks of eight prompts, tasks in turn. `generate` (one prompt at a time) is what plain decoding in batches of eight,
+copying alone and copying in batches of eight are compared with; sampled outputs at a seed, with copying in batches of
+eight, are compared with plain sampling at that seed. Where outputs part, the scores of the two tokens there are read
+in one pass over what both have before. Every block is written when it is done, and a run goes on from what its file
+holds. The exit status is 1 where float32 outputs differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import copyspec
+from benchmarks.real.__main__ import Bench, Setting
+from benchmarks.real.cases import TASKS, Case, read_cases
+from benchmarks.transcripts import machine, write_json
+
+if TYPE_CHECKING:
+    from copyspec import Engine
+
+BLOCK = 8
+TEMPERATURE = 0.8
+SEED = 7
+
+Outputs = list[list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """Where an output leaves the one that it is compared with."""
+
+    method: str
+    id: str
+    position: int
+    expected: int | None  # the tokens there; None: the output had ended
+    found: int | None
+    gap: float | None  # between their scores, in units of a logit
+
+
+def ours(engine: Engine, cases: Sequence[Case], limit: int, *, drafts: bool, sampled: bool = False) -> Outputs:
+    """copyspec's outputs of these cases, decoded together."""
+    results = engine.generate(
+        [case.chat for case in cases],
+        [case.references for case in cases],
+        edit_source=[case.edit_source for case in cases],
+        max_new_tokens=limit,
+        batch_size=len(cases),
+        drafter="auto" if drafts else "none",
+        temperature=TEMPERATURE if sampled else None,
+        seed=SEED if sampled else None,
+    )
+    return [list(result.token_ids) for result in results]
+
+
+def parted(engine: Engine, method: str, case: Case, expected: Sequence[int], found: Sequence[int]) -> Parting | None:
+    """None where both are equal."""
+    if list(expected) == list(found):
+        return None
+    at = 0
+    while at < min(len(expected), len(found)) and expected[at] == found[at]:
+        at += 1
+    left = expected[at] if at < len(expected) else None
+    right = found[at] if at < len(found) else None
+    gap = None
+    if left is not None and right is not None:
+        ids = [*engine.codec.encode_chat(case.chat).ids, *expected[:at]]
+        with torch.inference_mode():
+            scores = engine.model(torch.tensor([ids], device=engine.model.device)).logits[0, -1].float()
+        gap = float(scores[left] - scores[right])
+    return Parting(method, case.id, at, left, right, gap)
+
+
+def measure(engine: Engine, cases: Sequence[Case], limit: int) -> dict[str, Any]:
+    """What is kept of one block."""
+    bench = Bench(engine, Setting(limit, torch.get_num_threads(), 1))
+    greedy = [bench.run("generate", [case]).tokens[0] for case in cases]
+    sampled = ours(engine, cases, limit, drafts=False, sampled=True)
+    compared: dict[str, tuple[Outputs, Outputs]] = {
+        "plain, batch": (greedy, ours(engine, cases, limit, drafts=False)),
+        "copied": (greedy, [ours(engine, [case], limit, drafts=True)[0] for case in cases]),
+        "copied, batch": (greedy, ours(engine, cases, limit, drafts=True)),
+        "sampled, copied, batch": (sampled, ours(engine, cases, limit, drafts=True, sampled=True)),
+    }
+    partings = [
+        parted(engine, method, *each)
+        for method, (expected, found) in compared.items()
+        for each in zip(cases, expected, found, strict=True)
+    ]
+    return {
+        "ids": [case.id for case in cases],
+        "tokens": {method: sum(map(len, expected)) for method, (expected, _) in compared.items()},
+        "parted": [asdict(parting) for parting in partings if parting is not None],
+    }
+
+
+def table(report: Mapping[str, Any]) -> str:
+    """Outputs and tokens compared by method, and those that part."""
+    blocks = report["blocks"]
+    lines = [f"{report['model']}, {report['dtype']}: {sum(len(block['ids']) for block in blocks)} prompts"]
+    for method in blocks[0]["tokens"] if blocks else ():
+        found = [each for block in blocks for each in block["parted"] if each["method"] == method]
+        tokens = sum(block["tokens"][method] for block in blocks)
+        gaps = ", ".join(f"{abs(each['gap']):.4f}" for each in found if each["gap"] is not None)
+        lines.append(
+            f"  {method:<24}{tokens:>7} tokens, {len(found)} outputs part" + (f": gaps {gaps}" if gaps else "")
+        )
+    return "\n".join(lines)
+
+
+def blocks_of(cases: Sequence[Case]) -> Iterator[Sequence[Case]]:
+    for start in range(0, len(cases), BLOCK):
+        yield cases[start : start + BLOCK]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("transcripts", nargs="?", help="a folder of .jsonl.gz files, one for each task")
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--prompts", type=int, default=200)
+    parser.add_argument("--max-prompt", type=int, default=1024, help="tokens")
+    parser.add_argument("--max-new-tokens", type=int, default=128)
+    parser.add_argument("--json", type=Path, help="written after every block; a run goes on from what it holds")
+    parser.add_argument("--report", type=Path, nargs="+", help="print the tables of these files, and run nothing")
+    given = parser.parse_args()
+    if given.report:
+        for path in given.report:
+            print(table(json.loads(path.read_text(encoding="utf-8"))))
+        return 0
+    if given.transcripts is None:
+        parser.error("give the folder of the transcripts, or --report")
+    torch.set_num_threads(given.threads)
+    head = {"model": given.model, "dtype": given.dtype, "max_new_tokens": given.max_new_tokens}
+    command = " ".join(["python -m benchmarks.real.exactness", *sys.argv[1:]])
+    report: dict[str, Any] = {"command": command, **head, "machine": machine(), "torch": torch.__version__}
+    report["blocks"] = []
+    if given.json is not None and given.json.exists():
+        before = json.loads(given.json.read_text(encoding="utf-8"))
+        if any(before.get(name) != value for name, value in head.items()):
+            parser.error(f"{given.json} holds a run with other settings; remove it, or name another file")
+        report["blocks"] = before["blocks"]
+    engine = copyspec.load(given.model, dtype=given.dtype)
+    engine.threads = given.threads
+    per_task = -(-given.prompts // len(TASKS))
+    cases = read_cases(given.transcripts, engine, tasks=TASKS, per_task=per_task, max_prompt=given.max_prompt)
+    done = {tuple(block["ids"]) for block in report["blocks"]}
+    for block in blocks_of(cases[: given.prompts]):
+        if tuple(case.id for case in block) in done:
+            continue
+        report["blocks"].append(measure(engine, block, given.max_new_tokens))
+        if given.json is not None:
+            write_json(given.json, report)
+    print(table(report))
+    return int(given.dtype == "float32" and any(block["parted"] for block in report["blocks"]))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,51 @@
+"""`copyspec trace`: what each pass of a run did, from the file that `generate --trace` wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from copyspec.cli.common import STDIN, UsageError
+from copyspec.cli.showing import check_page, write_page
+
+
+def trace(
+    file: Annotated[Path, typer.Argument(help="Written by generate --trace, or by Trace.save.", show_default=False)],
+    number: Annotated[int | None, typer.Option("--pass", help="The tree of this pass, counted from 1.")] = None,
+    html: Annotated[Path | None, typer.Option(help="All passes with their trees, as a page.")] = None,
+) -> None:
+    """Show what each pass of a run did: its time in the model and outside, what was drafted, accepted and gained.
+
+    A line for each pass: when it began, its time (a bar; in the model and outside), accepted and drafted tokens, and
+    the text that it brought.
+    """
+    from rich.console import Console
+
+    from copyspec.views.pass_trace import Trace
+    from copyspec.views.trace_lines import pass_line, summary, tree_lines
+    from copyspec.views.trace_page import trace_page
+
+    check_page(html)
+    try:
+        found = Trace.load(file)
+    except OSError as error:
+        raise UsageError(f"{file}: {(error.strerror or str(error)).lower()}") from error
+    if number is not None and not 1 <= number <= len(found.passes):
+        raise UsageError(f"--pass {number}: the trace has passes 1 to {len(found.passes)}")
+    if html is not None:
+        write_page(html, trace_page(found))
+        if str(html) == STDIN:
+            return
+    console = Console(highlight=False)
+    longest = max((each.times.total for each in found.passes), default=0.0)
+    if number is not None:
+        console.print(pass_line(found, number - 1, longest), no_wrap=True, overflow="ellipsis")
+        for line in tree_lines(found, found.passes[number - 1]):
+            console.print(line, no_wrap=True, overflow="ellipsis")
+        return
+    for text in summary(found):
+        console.print(text, markup=False)
+    for index in range(len(found.passes)):
+        console.print(pass_line(found, index, longest), no_wrap=True, overflow="ellipsis")

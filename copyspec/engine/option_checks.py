@@ -1,0 +1,88 @@
+"""Checks of single options of a call: what a value may be, and what it comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from copyspec.checks import check_type, plain_list, plain_number
+
+if TYPE_CHECKING:
+    from copyspec.drafters.own import DrafterFactory
+
+DRAFTERS = ("auto", "copy", "model", "none")
+
+
+def listed(value: Any) -> Sequence[Any]:
+    """The values of an option that may be a list with one per prompt."""
+    return [plain_number(each) for each in value] if isinstance(value, (list, tuple)) else (value,)
+
+
+def is_config(value: object) -> bool:
+    return isinstance(value, Mapping) or callable(getattr(value, "to_diff_dict", None))
+
+
+def check_constraint(json_schema: object, regex: object, choices: object) -> None:
+    """Raises TypeError or ValueError for what is no constraint, and for two of them."""
+    given = {"json_schema": json_schema, "regex": regex, "choices": choices}
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        raise ValueError(f"{' and '.join(names)} are given: an output has one constraint")
+    fits = json_schema is None or isinstance(json_schema, (str, Mapping)) or hasattr(json_schema, "model_json_schema")
+    check_type(fits, "json_schema", json_schema, "a mapping, a str of JSON or a pydantic class")
+    check_type(regex is None or (isinstance(regex, str) and bool(regex)), "regex", regex, "a regular expression")
+    fits = choices is None or (
+        isinstance(choices, (list, tuple)) and bool(choices) and all(isinstance(one, str) and one for one in choices)
+    )
+    check_type(fits, "choices", choices, "a list of strings, none of them empty")
+
+
+def parse_drafters(given: object) -> tuple[str, tuple[DrafterFactory, ...]]:
+    """Ours by name ("own": none of them), and what makes the caller's: of a name, a factory, or a list of them."""
+    wanted = "'auto', 'copy', 'model', 'none', a function that makes a drafter, or a list of these"
+    each = list(given) if isinstance(given, (list, tuple)) else [given]
+    names = [one for one in each if isinstance(one, str)]
+    own = tuple(one for one in each if not isinstance(one, str))
+    check_type(
+        bool(each) and all(name in DRAFTERS for name in names) and all(map(callable, own)), "drafter", given, wanted
+    )
+    if len(names) > 1 or ("none" in names and own):
+        raise ValueError(
+            f"drafter={given!r} holds {' and '.join(map(repr, names))}; a list holds one name, and not 'none'"
+        )
+    return names[0] if names else "own", own  # type: ignore[return-value]
+
+
+def parse_draft_models(value: object) -> tuple[object, ...]:
+    models = tuple(value) if isinstance(value, (list, tuple)) else () if value is None else (value,)
+    if models:
+        from copyspec.engine.draft_models import can_draft
+
+        for model in models:
+            wanted = "a hub id, a folder, a transformers model, an Engine or 'layers:2'"
+            check_type(can_draft(model), "draft_model", model, wanted)
+    return models
+
+
+def parse_token_ids(value: object) -> frozenset[int]:
+    value = plain_list(value)
+    if value is None:
+        return frozenset()
+    check_type(isinstance(value, (list, tuple, set, frozenset)), "stop_token_ids", value, "a list of token ids")
+    assert isinstance(value, Iterable)
+    ids: list[int] = []
+    for token in map(plain_number, value):
+        whole = isinstance(token, int) and not isinstance(token, bool) and token >= 0
+        check_type(whole, "stop_token_ids", token, "a list of token ids (for strings there is stop=)")
+        assert isinstance(token, int)
+        ids.append(token)
+    return frozenset(ids)
+
+
+def parse_callables(name: str, value: object) -> tuple[Any, ...]:
+    if value is None:
+        return ()
+    items = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    for item in items:
+        check_type(callable(item) and not isinstance(item, type), name, item, "an instance of it, or a list of them")
+    return items

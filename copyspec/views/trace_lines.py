@@ -1,0 +1,98 @@
+"""A trace in a terminal: its totals, a line for each pass, the tree of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.text import Text
+
+from copyspec.tree import ROOT
+from copyspec.views.pass_trace import Trace, TraceNodes, TracePass
+from copyspec.views.terminal import printable
+
+_BAR = 16  # cells of the longest bar
+
+
+def chains(nodes: TraceNodes, path: tuple[int, ...]) -> Iterator[tuple[int, list[int], bool]]:
+    """The tree as chains: (depth of the fork it hangs on, its nodes, whether they were accepted).
+
+    A chain goes on while a node has one child, drafted by the same voice, that met the same fate.
+    """
+    accepted, children = set(path), nodes.children()
+    open_chains = [(0, node) for node in reversed(children.get(ROOT, []))]
+    while open_chains:
+        depth, node = open_chains.pop()
+        chain = [node]
+        while len(below := children.get(chain[-1], [])) == 1:
+            after = below[0]
+            same = (after in accepted) == (node in accepted) and nodes.voices[after] == nodes.voices[node]
+            if not same:
+                break
+            chain.append(after)
+        yield depth, chain, node in accepted
+        open_chains += [(depth + 1, child) for child in reversed(children.get(chain[-1], []))]
+
+
+def summary(trace: Trace) -> list[str]:
+    """What the run did as a whole, and where its time went."""
+    totals = trace.totals()
+    outside = totals.draft_seconds + totals.verify_seconds + totals.other_seconds
+    model = totals.target_seconds + totals.prefill_seconds
+    passes = max(1, totals.num_calls)
+    lines = [
+        f"{totals.num_output_tokens} tokens in {totals.num_calls} passes, {totals.num_output_tokens / passes:.2f} each",
+        f"in the model {model:.3f} s (first pass {totals.prefill_seconds:.3f} s), outside {outside:.3f} s "
+        f"(drafting {totals.draft_seconds:.3f} s)",
+        f"{totals.num_draft_tokens} tokens drafted, {totals.num_accepted_tokens} accepted",
+    ]
+    for name, count in totals.num_draft_tokens_per_source.items():
+        lines.append(f"  {name}: {count}, {totals.num_accepted_tokens_per_source.get(name, 0)} accepted")
+    single = sum(len(each.tokens) <= 1 for each in trace.passes)
+    decisions: dict[str, int] = {}
+    for each in trace.passes:
+        if len(each.tokens) <= 1:
+            name = each.decision or "no draft"
+            decisions[name] = decisions.get(name, 0) + 1
+    if single:
+        why = ", ".join(f"{name} {count}" for name, count in sorted(decisions.items(), key=lambda item: -item[1]))
+        lines.append(f"{single} pass{'' if single == 1 else 'es'} brought one token: {why}")
+    if trace.omitted.num_calls:
+        lines.append(f"{trace.omitted.num_calls} later passes were only counted")
+    return lines
+
+
+def pass_line(trace: Trace, number: int, longest: float) -> Text:
+    """One pass: when, how long in the model and outside, drafted and accepted, what it brought."""
+    each = trace.passes[number]
+    line = Text(no_wrap=True, overflow="ellipsis")
+    line.append(f"{number + 1:5} {each.times.start:8.3f}s ")
+    cells = round(_BAR * each.times.total / longest) if longest else 0
+    inside = round(cells * each.times.model / each.times.total) if each.times.total else 0
+    line.append("█" * inside, "blue")
+    line.append("░" * (cells - inside) + " " * (_BAR - cells), "yellow")
+    line.append(f"{1000 * each.times.model:7.1f} {1000 * each.times.outside:6.1f} ms ")
+    line.append(f"{len(each.path):3}/{len(each.nodes):<3}", "green" if each.path else "dim")
+    line.append(" ")
+    gained = [trace.text([token]) for token in each.tokens]
+    line.append(_one_line("".join(gained[: len(each.path)])), "bold green")
+    line.append(_one_line("".join(gained[len(each.path) :])))
+    return line
+
+
+def tree_lines(trace: Trace, each: TracePass) -> Iterator[Text]:
+    """The tree of a pass: + accepted, - refused; each chain with its voice and the probability of its first node."""
+    if not len(each.nodes):
+        yield Text(f"  no draft ({each.decision})" if each.decision else "  no draft")
+    for depth, chain, accepted in chains(each.nodes, each.path):
+        line = Text("  " * (depth + 1), no_wrap=True, overflow="ellipsis")
+        style = "bold green" if accepted else "dim"
+        line.append(f"{'+' if accepted else '-'} {_one_line(trace.text([each.nodes.tokens[n] for n in chain]))}", style)
+        line.append(f"  {each.nodes.voices[chain[0]]}, {each.nodes.probability(chain[0]):.0%}")
+        yield line
+    own = each.tokens[len(each.path) :]
+    if own:
+        yield Text(f"  = {_one_line(trace.text(own))}  the model itself", "bold")
+
+
+def _one_line(text: str) -> str:
+    return printable(text).replace("\n", "⏎").replace("\t", " ")

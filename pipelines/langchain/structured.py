@@ -1,0 +1,28 @@
+"""Structured output: answers that a JSON schema constrains, as objects."""
+
+from __future__ import annotations
+
+from operator import itemgetter
+from typing import Any
+
+from langchain_core.output_parsers import BaseOutputParser, JsonOutputParser, PydanticOutputParser
+from langchain_core.runnables import Runnable, RunnableMap, RunnablePassthrough
+from langchain_core.utils.function_calling import convert_to_json_schema
+
+
+def constraint(schema: dict[str, Any] | type) -> object:
+    """What `json_schema=` takes: pydantic classes as they are, other schemas as JSON has them."""
+    return schema if hasattr(schema, "model_json_schema") else convert_to_json_schema(schema)
+
+
+def structured(model: Runnable[Any, Any], schema: dict[str, Any] | type, *, include_raw: bool) -> Runnable[Any, Any]:
+    """`model`, whose answers are JSON of `schema`, with what reads them: an object of the pydantic class, or a dict;
+    with `include_raw` a dict of `raw`, `parsed` and `parsing_error`, as LangChain's models give it."""
+    parser: BaseOutputParser[Any] = (
+        PydanticOutputParser(pydantic_object=schema) if isinstance(schema, type) else JsonOutputParser()
+    )
+    if not include_raw:
+        return model | parser
+    parsed = RunnablePassthrough.assign(parsed=itemgetter("raw") | parser, parsing_error=lambda _: None)
+    unread = RunnablePassthrough.assign(parsed=lambda _: None)
+    return RunnableMap(raw=model) | parsed.with_fallbacks([unread], exception_key="parsing_error")

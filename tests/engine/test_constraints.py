@@ -1,0 +1,119 @@
+"""Constrained output: valid, equal to plain constrained decoding, and sooner where the grammar forces tokens."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import copyspec
+from tests.helpers.texts import byte_level, llama
+
+pytest.importorskip("llguidance")
+
+
+@pytest.fixture(scope="module")
+def tiny() -> copyspec.Engine:
+    return copyspec.Engine(llama(len(byte_level()), seed=5), byte_level())
+
+
+def random_schema(rng: random.Random, depth: int = 2) -> dict[str, Any]:
+    """A schema whose outputs come to an end."""
+    kind = rng.choice(["string", "integer", "boolean", "enum", *(["object", "array"] * 2 if depth else [])])
+    if kind == "string":
+        return {"type": "string", "maxLength": rng.randint(1, 8)}
+    if kind == "integer":
+        return {"type": "integer", "minimum": 0, "maximum": rng.choice([9, 99, 5000])}
+    if kind == "enum":
+        return {"enum": rng.sample(["red", "green", "blue", "the cat", 7, None, True], 3)}
+    if kind == "array":
+        return {"type": "array", "items": random_schema(rng, depth - 1), "minItems": 1, "maxItems": 2}
+    if kind == "object":
+        names = rng.sample(["name", "age", "colour", "the mat", "school", "items"], rng.randint(1, 3))
+        fields = {name: random_schema(rng, depth - 1) for name in names}
+        return {"type": "object", "properties": fields, "required": names, "additionalProperties": False}
+    return {"type": "boolean"}
+
+
+def fits(value: Any, schema: dict[str, Any]) -> bool:
+    """An independent check of what `random_schema` makes."""
+    if "enum" in schema:
+        return any(value == each and type(value) is type(each) for each in schema["enum"])
+    if schema["type"] == "object":
+        fields = schema["properties"]
+        return set(value) == set(fields) and all(fits(value[name], fields[name]) for name in fields)
+    if schema["type"] == "array":
+        return 1 <= len(value) <= 2 and all(fits(each, schema["items"]) for each in value)
+    if schema["type"] == "string":
+        return isinstance(value, str) and len(value) <= schema["maxLength"]
+    if schema["type"] == "integer":
+        return type(value) is int and 0 <= value <= schema["maximum"]
+    return type(value) is bool
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_schemas_give_valid_json_equal_to_plain(tiny: copyspec.Engine, seed: int) -> None:
+    rng = random.Random(seed)
+    passes = tokens = 0
+    for _ in range(3):
+        schema = random_schema(rng)
+        given: dict[str, Any] = {"json_schema": schema, "max_new_tokens": 200}
+        given |= rng.choice([{}, {"temperature": 1.0, "seed": seed}])
+        plain = tiny.generate("the cat sat on", drafter="none", **given)
+        result = tiny.generate("the cat sat on", **given)
+        assert result.token_ids == plain.token_ids
+        assert fits(json.loads(result.text), schema), (schema, result.text)
+        passes, tokens = passes + result.stats.num_calls, tokens + len(result.token_ids)
+    assert tokens > passes
+
+
+def test_batches_streams_and_the_other_forms(tiny: copyspec.Engine) -> None:
+    schema = json.dumps(
+        {
+            "type": "object",
+            "properties": {"name": {"enum": ["the cat", "the sea"]}},
+            "required": ["name"],
+            "additionalProperties": False,
+        }
+    )
+    results = tiny.generate(["a", "the mat", "b"], json_schema=schema, max_new_tokens=60)
+    assert all(json.loads(result.text)["name"] in ("the cat", "the sea") for result in results)
+    assert all(result.stats.num_calls < len(result.token_ids) for result in results)
+    streamed = "".join(chunk.text for chunk in tiny.generate("a", json_schema=schema, max_new_tokens=60, stream=True))
+    assert streamed == results[0].text
+    chosen = tiny.generate("the cat", choices=['yes, "we" can', "no", "perhaps\nnot"], temperature=1.0, n=4)
+    assert {each.text for each in chosen.samples} <= {'yes, "we" can', "no", "perhaps\nnot"}
+    matched = tiny.generate("the cat", regex=r"[0-9]{3}-[a-f]{2}", max_new_tokens=20, logprobs=2)
+    assert re.fullmatch(r"[0-9]{3}-[a-f]{2}", matched.text) and matched.finish_reason == "stop"
+    assert copyspec.compare("the cat", model=tiny, json_schema=schema, max_new_tokens=60).equal
+
+
+def test_the_page_runs_as_it_stands(tiny: copyspec.Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```py\n(.*?)^```", page.partition("## Constraints")[2], re.DOTALL | re.MULTILINE)
+    exec(code, {"engine": tiny})
+    weather, chosen = capsys.readouterr().out.splitlines()
+    assert json.loads(weather)["weather"] in ("sun", "rain") and chosen in ("sun", "rain")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "expected"),
+    [
+        ({"regex": "a(("}, ValueError, "regex is no grammar: "),
+        ({"json_schema": {"type": "frob"}}, ValueError, "json_schema is no grammar: Invalid type: frob"),
+        ({"json_schema": "{"}, ValueError, "json_schema is no JSON: "),
+        ({"json_schema": 5}, TypeError, "json_schema must be a mapping, a str of JSON or a pydantic class; got int: 5"),
+        ({"regex": "a", "choices": ["a"]}, ValueError, "regex and choices are given: an output has one constraint"),
+        ({"choices": "ab"}, TypeError, "choices must be a list of strings, none of them empty; got str: 'ab'"),
+        ({"regex": "a", "ignore_eos": True}, ValueError, "regex needs a token that ends the output"),
+    ],
+)
+def test_what_is_no_constraint(
+    tiny: copyspec.Engine, options: dict[str, Any], error: type[Exception], expected: str
+) -> None:
+    with pytest.raises(error, match=expected):
+        tiny.generate("a", **options)

@@ -1,0 +1,114 @@
+"""A generation_config, the model's or the call's, is followed as `generate` follows it; options go before it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from transformers import GenerationConfig
+
+import copyspec
+from tests.helpers.texts import byte_level, llama
+
+PROMPT = "the cat sat on the mat and the cat sat"
+
+
+@pytest.fixture
+def tiny() -> Iterator[copyspec.Engine]:
+    model = llama(len(byte_level()), seed=5)
+    before = model.generation_config
+    model.generation_config = GenerationConfig(bos_token_id=0, eos_token_id=1, pad_token_id=1)
+    yield copyspec.Engine(model, byte_level())
+    model.generation_config = before
+
+
+def generated(tiny: copyspec.Engine, config: GenerationConfig) -> list[int]:
+    """What transformers writes."""
+    ids = torch.tensor([tiny.tokenizer(PROMPT)["input_ids"]])
+    output = tiny.model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
+    tokens: list[int] = output[0, ids.shape[1] :].tolist()
+    return tokens
+
+
+SETTINGS: list[dict[str, Any]] = [
+    {"max_new_tokens": 7},
+    {"max_length": 20},
+    {"max_new_tokens": 30, "no_repeat_ngram_size": 2},
+    {"max_new_tokens": 30, "repetition_penalty": 1.4, "min_new_tokens": 30},
+    {"max_new_tokens": 12, "bad_words_ids": [[5], [7, 8]], "suppress_tokens": [9]},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_against_generate(tiny: copyspec.Engine, settings: dict[str, Any]) -> None:
+    config = GenerationConfig(eos_token_id=1, pad_token_id=1, do_sample=False, **settings)
+    expected = generated(tiny, config)
+    assert list(tiny.generate(PROMPT, generation_config=config).token_ids) == expected
+    assert list(tiny.generate(PROMPT, generation_config=settings).token_ids) == expected
+    tiny.model.generation_config = config
+    assert list(tiny.generate(PROMPT).token_ids) == expected
+    assert len(tiny.generate(PROMPT, max_new_tokens=3, min_new_tokens=0).token_ids) <= 3
+
+
+def test_sampling_of_the_config_is_followed(tiny: copyspec.Engine, caplog: pytest.LogCaptureFixture) -> None:
+    options: dict[str, Any] = {"seed": 3, "max_new_tokens": 20}
+    given = tiny.generate(PROMPT, temperature=0.7, top_p=0.9, top_k=50, **options)
+    tiny.model.generation_config.do_sample = True
+    tiny.model.generation_config.temperature, tiny.model.generation_config.top_p = 0.7, 0.9
+    with caplog.at_level(logging.INFO, "copyspec"):
+        tiny.generate(PROMPT, **options)
+        followed = tiny.generate(PROMPT, **options)
+    assert followed.token_ids == given.token_ids
+    assert [record.getMessage() for record in caplog.records] == [
+        "following the generation_config: temperature=0.7, top_k=50, top_p=0.9"
+    ]
+    greedy = tiny.generate(PROMPT, temperature=0, max_new_tokens=20)
+    assert (
+        greedy.token_ids == tiny.generate(PROMPT, max_new_tokens=20, generation_config={"do_sample": False}).token_ids
+    )
+    assert len(tiny.generate(PROMPT, n=2, max_new_tokens=4).samples) == 2
+    assert copyspec.compare(PROMPT, model=tiny, max_new_tokens=20).equal
+
+
+def test_lists_have_one_value_per_prompt(tiny: copyspec.Engine) -> None:
+    together = tiny.generate(
+        [PROMPT] * 3, temperature=[0.0, 0.9, 0.9], seed=[0, 4, 5], max_new_tokens=[5, 12, 20], ignore_eos=True
+    )
+    alone = [
+        tiny.generate(PROMPT, temperature=temperature, seed=seed, max_new_tokens=limit, ignore_eos=True)
+        for temperature, seed, limit in ((0.0, 0, 5), (0.9, 4, 12), (0.9, 5, 20))
+    ]
+    assert [each.token_ids for each in together] == [each.token_ids for each in alone]
+    assert [each.seed for each in together] == [each.seed for each in alone]
+    with pytest.raises(ValueError, match="seed holds 2 values for 1 prompt; give one value for all"):
+        tiny.generate(PROMPT, temperature=1.0, seed=[1, 2])
+    with pytest.raises(ValueError, match="temperature must be a number at least"):
+        tiny.generate([PROMPT, PROMPT], temperature=[0.5, -1])
+
+
+def test_time_ends_an_output_where_it_is(tiny: copyspec.Engine) -> None:
+    result = tiny.generate(PROMPT, max_time=1e-9, ignore_eos=True)
+    assert (len(result.token_ids), result.finish_reason, result.stop_reason) == (1, "stop", "MaxTimeCriteria")
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "expected"),
+    [
+        (
+            {"bad_words_ids": [[5, 999]]},
+            ValueError,
+            "generation_config.bad_words_ids holds token id 999, but the model's",
+        ),
+        ({"suppress_tokens": [-3]}, ValueError, "generation_config.suppress_tokens holds token id -3"),
+        ({"forced_eos_token_id": 999}, ValueError, "generation_config.forced_eos_token_id holds token id 999"),
+        ({"sequence_bias": {(5, 999): 1.0}}, ValueError, "generation_config.sequence_bias holds token id 999"),
+        ({"temprature": 1.0}, TypeError, "generation_config has no setting 'temprature'"),
+        (5, TypeError, "generation_config must be a transformers GenerationConfig, or a dict of its settings; got int"),
+    ],
+)
+def test_wrong_settings(tiny: copyspec.Engine, settings: object, error: type[Exception], expected: str) -> None:
+    with pytest.raises(error, match=expected.replace("(", r"\(")):
+        tiny.generate(PROMPT, generation_config=settings)  # type: ignore[call-overload]

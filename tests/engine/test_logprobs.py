@@ -1,0 +1,67 @@
+"""Log-probabilities: those of plain decoding and of transformers' output_scores."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+import copyspec
+from tests.helpers.texts import byte_level, llama
+
+PROMPT = "the cat sat on the mat and the cat sat"
+
+
+@pytest.fixture(scope="module")
+def tiny() -> copyspec.Engine:
+    return copyspec.Engine(llama(len(byte_level()), seed=5), byte_level())
+
+
+@pytest.mark.parametrize("options", [{}, {"repetition_penalty": 1.3}, {"temperature": 0.8, "top_k": 9, "seed": 2}])
+def test_against_plain_decoding(tiny: copyspec.Engine, options: dict[str, Any]) -> None:
+    given = {"logprobs": 3, "max_new_tokens": 30, "ignore_eos": True, **options}
+    drafted = tiny.generate([PROMPT] * 2, [PROMPT], **given)
+    plain = tiny.generate(PROMPT, drafter="none", **given)
+    without = tiny.generate(PROMPT, [PROMPT], **{**given, "logprobs": None})
+    assert plain.token_ids == without.token_ids and without.logprobs == ()
+    for result in drafted:
+        assert result.token_ids == plain.token_ids == tuple(each.token_id for each in result.logprobs)
+        for one, other in zip(result.logprobs, plain.logprobs, strict=True):
+            assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
+            assert len(one.top) == 3 and one.top[0].logprob >= one.logprob - 1e-6
+            assert [each.logprob for each in one.top] == pytest.approx([each.logprob for each in other.top], abs=1e-4)
+
+
+def test_against_transformers(tiny: copyspec.Engine) -> None:
+    ids = torch.tensor([tiny.tokenizer(PROMPT)["input_ids"]])
+    config: dict[str, Any] = {"max_new_tokens": 20, "repetition_penalty": 1.2, "do_sample": False}
+    output = tiny.model.generate(
+        ids, attention_mask=torch.ones_like(ids), output_scores=True, return_dict_in_generate=True, **config
+    )
+    result = tiny.generate(PROMPT, [PROMPT], logprobs=2, max_new_tokens=20, repetition_penalty=1.2)
+    assert list(result.token_ids) == output.sequences[0, ids.shape[1] :].tolist()
+    for one, scores in zip(result.logprobs, output.scores, strict=True):
+        expected = scores[0].float().log_softmax(-1)
+        assert one.logprob == pytest.approx(float(expected[one.token_id]), abs=1e-4)
+        assert [each.token_id for each in one.top] == expected.topk(2).indices.tolist()
+
+
+def test_streams_and_dictionaries(tiny: copyspec.Engine) -> None:
+    whole = tiny.generate(PROMPT, logprobs=1, max_new_tokens=12)
+    chunks = list(tiny.generate(PROMPT, logprobs=1, max_new_tokens=12, stream=True))
+    streamed = [each.token_id for chunk in chunks for each in chunk.logprobs]
+    assert streamed == [each.token_id for each in whole.logprobs] == list(whole.token_ids)
+    assert all(len(chunk.logprobs) == len(chunk.token_ids) for chunk in chunks)
+    loaded = json.loads(json.dumps(whole.to_dict()))
+    assert loaded["logprobs"][0]["top"][0].keys() == {"token_id", "token", "logprob", "top"}
+    sampled = tiny.generate(PROMPT, n=2, temperature=1.0, max_new_tokens=4)
+    assert [each["text"] for each in sampled.to_dict()["samples"]] == [each.text for each in sampled.samples]  # type: ignore[attr-defined]
+
+
+def test_wrong_numbers(tiny: copyspec.Engine) -> None:
+    with pytest.raises(ValueError, match="logprobs must be a whole number at least 0, got -1"):
+        tiny.generate(PROMPT, logprobs=-1)
+    with pytest.raises(ValueError, match="logprobs=1 goes with the default rule only"):
+        tiny.generate(PROMPT, logprobs=1, rule="multi-step", temperature=1.0)

@@ -1,0 +1,44 @@
+"""docs/from_generate.md: both sides of each line give the same tokens."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import GenerationConfig, LogitsProcessorList, NoRepeatNGramLogitsProcessor
+
+import copyspec
+from tests.helpers.texts import byte_level, llama
+
+PAGE = Path(__file__).parent.parent / "docs" / "from_generate.md"
+ROWS = re.findall(r"^\| `(model\.generate\(.*?)` \| `(copyspec\..*?)` \|$", PAGE.read_text(encoding="utf-8"), re.M)
+
+
+def test_the_page_has_rows() -> None:
+    assert len(ROWS) >= 12
+
+
+@pytest.mark.parametrize("row", range(len(ROWS)))
+def test_a_row_gives_what_generate_gives(row: int) -> None:
+    model, tok = llama(len(byte_level()), seed=5), byte_level()
+    before = model.generation_config
+    model.generation_config = GenerationConfig(bos_token_id=0, eos_token_id=1, pad_token_id=1)
+    known = {
+        "copyspec": copyspec,
+        "model": model,
+        "tok": tok,
+        "text": "the cat sat on the mat and the cat sat",
+        "chat": [{"role": "user", "content": "the cat sat on the mat"}],
+        "config": GenerationConfig(max_new_tokens=15, repetition_penalty=1.2, eos_token_id=1, pad_token_id=1),
+        "processors": LogitsProcessorList([NoRepeatNGramLogitsProcessor(3)]),
+    }
+    try:
+        theirs, ours = (eval(html.unescape(side), known) for side in ROWS[row])
+    finally:
+        model.generation_config = before
+    assert isinstance(theirs, torch.Tensor)
+    assert theirs[0, ours.prompt_tokens :].tolist() == list(ours.token_ids)
+    assert ours.token_ids
