@@ -16,7 +16,8 @@ from tokenizers import Tokenizer
 
 from copyspec.drafters.predictors.ngrams import NGrams, WordNGrams
 from copyspec.sources import Source
-from copyspec.text.blocks import break_tokens, encode_block, find_blocks
+from copyspec.text.block_tokens import break_tokens, encode_block
+from copyspec.text.blocks import find_blocks
 
 EDIT_TASKS = frozenset({"gec", "gec_document", "code_edit"})
 """Tasks whose first reference is the text being edited; elsewhere references are plain references."""
@@ -56,7 +57,7 @@ class TokenRow:
     blocks: Sequence[Source] = ()
     """Of the prompt."""
     breaks: frozenset[int] = frozenset()
-    """See `text_blocks.break_tokens`."""
+    """See `text.block_tokens.break_tokens`."""
 
 
 def read_transcripts(paths: Iterable[str | Path]) -> list[Transcript]:

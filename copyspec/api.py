@@ -205,6 +205,14 @@ def load(model: str | os.PathLike[str] | PreTrainedModel | None = None, **option
     return _engine({"model": model, **options})
 
 
+def load_corrector(
+    model: str | os.PathLike[str] | PreTrainedModel | None = None, **options: Unpack[LoadOptions]
+) -> Engine:
+    """As `load`; where no model is named or configured, the best of those that correct and quote English sentences."""
+    reject_unknown(options, LoadOptions.__annotations__)
+    return _engine({"model": model, **options}, corrects=True)
+
+
 def unload(model: str | os.PathLike[str] | PreTrainedModel | Engine | None = None) -> None:
     """Lets go of a loaded model, or of all; the memory is freed when nothing else holds them.
 
@@ -244,8 +252,8 @@ def _split(options: CallKeywords) -> tuple[dict[str, object], CallOptions]:
     return model, check_options(given, [*ModelKeywords.__annotations__, "references", "stream"])
 
 
-def _engine(options: dict[str, object]) -> Engine:
-    chosen = _choice(options) if options.get("model") is not None else _default(options)
+def _engine(options: dict[str, object], *, corrects: bool = False) -> Engine:
+    chosen = _choice(options) if options.get("model") is not None else _default(options, corrects)
     return chosen if isinstance(chosen, Engine) else _STATE.registry.engine(chosen)
 
 
@@ -274,14 +282,14 @@ def _choice(options: dict[str, object]) -> ModelChoice | Engine:
     return ModelChoice(model, **loading)  # type: ignore[arg-type]
 
 
-def _default(options: dict[str, object]) -> ModelChoice | Engine:
+def _default(options: dict[str, object], corrects: bool) -> ModelChoice | Engine:
     loading = {name: value for name, value in options.items() if value is not None}
     configured = _STATE.configured
     if isinstance(configured, Engine):
         return _choice({**loading, "model": configured})
     if configured is not None:
         return _choice({**{each.name: getattr(configured, each.name) for each in fields(configured)}, **loading})
-    model = choose_default()
+    model = choose_default(corrects=corrects)
     choice = _choice({**loading, "model": model})  # what is wrong with the options is told before anything else
     if not os.environ.get(MODEL_VARIABLE) and not _STATE.named_default:
         _STATE.named_default = True

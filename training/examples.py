@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from training.lexicon import Lexicon
-from training.noise import corrupt
+from training.noise import ALL_NOISES, NOISES, corrupt
 from training.rules import Words
 from training.strings import rare_string
 from training.text import join_words, spaced, split_sentences, split_words, straight_quotes, well_formed
@@ -30,6 +31,11 @@ _ASKING = (
 )  # fmt: skip
 _GLUE = ("is", "was", "did", "does", "do", "were", "are", "the", "has", "can", "had", "would", "a", "of", "in", "for")
 
+DIALECT = re.compile(
+    r"\b(?:ain['’]t|warn['’]t|wot|dat|dis|de|ter|ole|arter|thou|thee|thy|hath|doth|shalt|ye|[a-z]+in['’])(?![\w'’])"
+    r"|(?<!\w)['’](?:em|er|im|is|ad|ave|ere|twas|tis)\b|[_\\<>{}=]|^:"
+)  # and code
+
 
 @dataclass(frozen=True)
 class Mixture:
@@ -45,6 +51,14 @@ class Mixture:
     spaced: float = 0.30  # share of the corrections in the spaced style of corpora
     rare: float = 0.25  # share of texts with made-up names, numbers and codes put in
     clean: float = 0.18  # share of sentences without any mistake
+    open: bool = False  # mistakes that no rule undoes too
+    many: tuple[float, ...] = (4, 28, 30, 20, 11, 7)  # weights of 0, 1, 2, ... mistakes in a sentence
+    run_on: float = 0.0  # share of the ends between two sentences that are lost
+    reworded: float = 0.25  # share of the corrections asked for in other words
+    sentences: int = 6  # of a paragraph to correct, at most
+    longest: int = 320  # characters of a sentence
+    dialect: bool = True  # sentences in dialect or old English, of which no one knows what is wrong
+    lower: float = 0.0  # share of the texts with mistakes that have no capitals at all
 
 
 @dataclass(frozen=True)
@@ -60,12 +74,14 @@ class ExampleMaker:
     """Draws examples from paragraphs; every draw depends on the given generator alone."""
 
     def __init__(self, paragraphs: Sequence[str], lexicon: Lexicon, mixture: Mixture | None = None) -> None:
+        self.mixture = mixture = mixture or Mixture()
         self.paragraphs = [s for s in (split_sentences(p) for p in paragraphs) if s]
-        self.sentences = [s for p in self.paragraphs for s in p if 12 <= len(s) <= 320 and well_formed(s)]
+        if not mixture.dialect:
+            self.paragraphs = [p for p in self.paragraphs if not any(DIALECT.search(s) for s in p)]
+        self.sentences = [s for p in self.paragraphs for s in p if 12 <= len(s) <= mixture.longest and well_formed(s)]
         self.long = [p for p in self.paragraphs if len(p) >= 2 and len(" ".join(p)) < 3000]
         self.lexicon = lexicon
         self.vocabulary = [word for word, count in lexicon.words.most_common(30000) if word.isalpha()]
-        self.mixture = mixture or Mixture()
 
     def draw(self, rng: random.Random, *, opening: bool = False) -> Example:
         """One example of a kind drawn by the mixture, or by that of the start of training."""
@@ -83,9 +99,9 @@ class ExampleMaker:
 
     def paragraph(self, rng: random.Random) -> Example:
         sentences = rng.choice(self.long)
-        count = min(len(sentences), rng.randrange(2, 7))
+        count = min(len(sentences), rng.randrange(2, self.mixture.sentences + 1))
         start = rng.randrange(len(sentences) - count + 1)
-        chosen = [s for s in sentences[start : start + count] if len(s) <= 320 and well_formed(s)]
+        chosen = [s for s in sentences[start : start + count] if len(s) <= self.mixture.longest and well_formed(s)]
         if not chosen:
             return self.sentence(rng)
         straight = rng.random() < 0.7
@@ -109,15 +125,21 @@ class ExampleMaker:
         for sentence in sentences:
             words = split_words(sentence)
             most = max(1, len(words) // 5)
-            count = 0 if perfect else min(most, rng.choices((0, 1, 2, 3, 4, 5), (4, 28, 30, 20, 11, 7))[0])
-            noisy, used = corrupt(words, self.lexicon, rng, count)
+            count = 0 if perfect else min(most, rng.choices(range(len(m.many)), m.many)[0])
+            noisy, used = corrupt(words, self.lexicon, rng, count, ALL_NOISES if m.open else NOISES)
+            if m.run_on and right and not perfect and rng.random() < m.run_on and wrong[-1].strip() == ".":
+                wrong = [*wrong[:-1], *([","] if rng.random() < 0.5 else [])]
+                noisy = [_uncapital(noisy[0], self.lexicon), *noisy[1:]]
+                kinds.append("run_on")
             if right:
                 words, noisy = [" " + words[0].lstrip(), *words[1:]], [" " + noisy[0].lstrip(), *noisy[1:]]
             right, wrong, kinds = right + words, wrong + noisy, kinds + used
         if rng.random() < m.rare:
             right, wrong = _put_rare(right, wrong, rng)
+        if m.lower and not perfect and rng.random() < m.lower:
+            wrong = [word.lower() for word in wrong]
         style = spaced if rng.random() < m.spaced else join_words
-        instruction = CORRECT if rng.random() < 0.75 else rng.choice(OTHER_CORRECT)
+        instruction = CORRECT if rng.random() >= m.reworded else rng.choice(OTHER_CORRECT)
         return Example(instruction + style(wrong), " " + style(right), tuple(kinds))
 
     def jumble(self, rng: random.Random) -> Example:
@@ -203,6 +225,13 @@ class ExampleMaker:
     def _overlap(self, question: str, sentence: str) -> float:
         words = {w.strip().lower() for w in split_words(sentence)}
         return sum(self._rarity(w) ** 2 for w in {w.strip().lower() for w in split_words(question)} if w in words)
+
+
+def _uncapital(word: str, lexicon: Lexicon) -> str:
+    """Lower-case, unless it is a name or "I"."""
+    bare = word.strip()
+    is_common = lexicon.words[bare.lower()] > 4 * lexicon.capitals[bare] and bare != "I"
+    return word.replace(bare, bare[0].lower() + bare[1:]) if is_common and bare else word
 
 
 def _put_rare(right: Words, wrong: Words, rng: random.Random) -> tuple[Words, Words]:

@@ -33,6 +33,7 @@ class Lexicon:
         self.slots: dict[tuple[str, str], dict[str, int]] = {}
         self.pairs: Counter[tuple[str, str]] = Counter()
         self._repairs: dict[str, str] = {}
+        self._company: dict[str, Counter[str]] = {}
         texts = [[word.strip() for word in split_words(sentence)] for sentence in sentences]
         triples: Counter[tuple[str, str, str]] = Counter()
         for words in texts:
@@ -71,6 +72,15 @@ class Lexicon:
         """Whether ``word`` is a base form whose third person adds an s, by the company both forms keep."""
         base = sum(self.pairs[(sign, word)] for sign in ("to", "they", "we", "you"))
         return base >= 6 and self.words[word + "s"] >= 3 and word.isalpha() and len(word) > 2
+
+    def company(self, left: str, filler: str) -> float:
+        """The share of ``filler`` among the function words seen behind ``left``; 0 where too few were seen."""
+        if not self._company:
+            for (before, _), fillers in self.slots.items():
+                self._company.setdefault(before, Counter()).update({f: n for f, n in fillers.items() if f})
+        seen = self._company.get(left)
+        total = seen.total() if seen else 0
+        return seen[filler] / total if seen and total >= 8 else 0.0
 
     def nearest(self, word: str) -> str:
         """The frequent word one edit away from an unknown word, if just one stands out; else ``word``."""

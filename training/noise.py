@@ -3,15 +3,17 @@
 A :class:`Noise` proposes edits of a word list (:mod:`training.edits`) and knows a rule that undoes its kind of
 mistake without seeing the original (:mod:`training.rules`). An edit is used only where the rule gives the original
 back, so that the model is never asked to guess: what it cannot know (a deleted adverb, a changed tense) never
-becomes a target.
+becomes a target. Kinds without such a rule (:data:`OPEN_NOISES`) are for models that know English already: there the
+rest of the sentence says what belongs there.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from training import edits, rules
+from training import edits, open_edits, rules
 from training.edits import Put
 from training.lexicon import Lexicon
 from training.rules import Rule, Words
@@ -25,12 +27,12 @@ class Noise:
     name: str
     weight: float  # how often it is tried, relative to the others
     put: Put
-    undo: Rule
+    undo: Rule | None  # None: the sentence tells, to a model that knows the language
     width: int = 1  # words replaced
 
     def apply(self, words: Words, lexicon: Lexicon, rng: random.Random) -> Words | None:
         """``words`` with one more such mistake that :attr:`undo` repairs exactly, or None where there is no place."""
-        target = self.undo(words, lexicon)
+        target = self.undo(words, lexicon) if self.undo is not None else None
         positions = list(range(len(words)))
         rng.shuffle(positions)
         tries = 0
@@ -40,7 +42,7 @@ class Noise:
                 continue
             wrong = [*words[:i], *new, *words[i + self.width :]]
             tries += 1
-            if wrong and wrong != words and self.undo(wrong, lexicon) == target:
+            if wrong and wrong != words and (self.undo is None or self.undo(wrong, lexicon) == target):
                 return wrong
             if tries == 6:
                 break
@@ -65,18 +67,44 @@ NOISES: tuple[Noise, ...] = (
     Noise("comma_space", 0.3, edits.put_no_space, rules.undo_comma),
     Noise("joined", 0.6, edits.put_join, rules.undo_join, width=2),
 )
-BY_NAME: dict[str, Noise] = {noise.name: noise for noise in NOISES}
-_WEIGHTS = [noise.weight for noise in NOISES]
+OPEN_NOISES: tuple[Noise, ...] = (
+    Noise("article_missing", 5.0, open_edits.drop_article, None),
+    Noise("article_extra", 1.5, open_edits.add_article, None),
+    Noise("preposition", 4.0, open_edits.swap_preposition, None),
+    Noise("preposition_missing", 1.5, open_edits.drop_preposition, None),
+    Noise("to_extra", 0.5, open_edits.add_to, None),
+    Noise("small_missing", 2.5, open_edits.drop_small, None),
+    Noise("agreement_far", 4.0, open_edits.swap_number_of_verb, None),
+    Noise("form", 4.0, open_edits.change_form, None),
+    Noise("tense", 1.5, open_edits.change_tense, None),
+    Noise("noun_number", 3.5, open_edits.swap_number_of_noun, None),
+    Noise("misspelling", 10.0, open_edits.put_misspelling, None),
+    Noise("cut", 0.5, open_edits.put_cut, None),
+    Noise("swap", 4.0, open_edits.put_swap, None),
+    Noise("ending", 2.0, open_edits.change_ending, None),
+    Noise("apostrophe", 1.0, open_edits.drop_apostrophe, None),
+    Noise("doesnt", 0.7, open_edits.APOSTROPHE_TABLE, None),
+    Noise("comma_missing", 1.5, open_edits.drop_comma, None),
+    Noise("comma_extra", 0.6, open_edits.add_comma, None),
+    Noise("comparison", 0.8, open_edits.repeat_comparison, None),
+    Noise("adverb_place", 0.6, open_edits.move_adverb, None, width=2),
+    Noise("subject_twice", 0.5, open_edits.repeat_subject, None),
+    Noise("connector", 0.5, open_edits.put_connector, None),
+)
+ALL_NOISES = NOISES + OPEN_NOISES
+BY_NAME: dict[str, Noise] = {noise.name: noise for noise in ALL_NOISES}
 
 
-def corrupt(words: Words, lexicon: Lexicon, rng: random.Random, count: int) -> tuple[Words, list[str]]:
+def corrupt(
+    words: Words, lexicon: Lexicon, rng: random.Random, count: int, noises: Sequence[Noise] = NOISES
+) -> tuple[Words, list[str]]:
     """``count`` mistakes at most, of kinds drawn by weight; returns the wrong words and the kinds used."""
     kinds: list[str] = []
     clean = words
-    for noise in rng.choices(NOISES, _WEIGHTS, k=3 * count):
+    for noise in rng.choices(noises, [noise.weight for noise in noises], k=3 * count):
         if len(kinds) == count:
             break
-        if noise.undo(clean, lexicon) != clean:
+        if noise.undo is not None and noise.undo(clean, lexicon) != clean:
             continue  # an exception to the rule: "that that", "if he were"
         wrong = noise.apply(words, lexicon, rng)
         if wrong is not None:

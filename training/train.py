@@ -21,6 +21,7 @@ import time
 from dataclasses import dataclass, replace
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.multiprocessing as mp
@@ -42,8 +43,10 @@ _FLOOR = 0.01  # of the peak learning rate, at the end
 class Schedule:
     """Progress from 0 to 1 that arrives at the deadline whatever the speed, and does not move while stopped."""
 
-    def __init__(self, plan: Plan, deadline: float, out: Path, progress: float = 0.0) -> None:
-        self.plan, self.deadline, self.out, self.progress = plan, deadline, out, progress
+    def __init__(self, steps: int, deadline: float, out: Path, progress: float = 0.0, warmup: int = _WARMUP) -> None:
+        """``steps``: of the run, 0 for one that ends at the ``deadline``."""
+        self.steps, self.deadline, self.out, self.progress = steps, deadline, out, progress
+        self.warmup = warmup
         self.last, self.usual = time.time(), 0.0
 
     def advance(self, step: int) -> float:
@@ -51,17 +54,17 @@ class Schedule:
         now = time.time()
         seconds, self.last = now - self.last, now
         self.usual = self.usual + 0.05 * (min(seconds, 4 * self.usual) - self.usual) if self.usual else seconds
-        if self.plan.steps:
-            self.progress = step / self.plan.steps
+        if self.steps:
+            self.progress = step / self.steps
         else:
             left = max(self.deadline - now, 1e-3)
             self.progress += (1 - self.progress) * min(1.0, min(seconds, 4 * self.usual) / left)
         if step % _LOG_EVERY == 0 and (self.out / "finish_by").exists():
             self.deadline = clock((self.out / "finish_by").read_text().strip())
-        return max(_FLOOR, 1 - self.progress) * min(1.0, step / _WARMUP)
+        return max(_FLOOR, 1 - self.progress) * min(1.0, step / self.warmup)
 
     def done(self, step: int) -> bool:
-        return step >= self.plan.steps if self.plan.steps else time.time() >= self.deadline
+        return step >= self.steps if self.steps else time.time() >= self.deadline
 
 
 def clock(text: str) -> float:
@@ -162,7 +165,7 @@ class Job:
         tables = family.tables(plan.shape, plan.device, torch.bfloat16)
         optimizer = Optimizer(shared, self.rank, plan.world, plan.rates)
         gradients = shared.views(shared.gradients[self.rank])
-        schedule = Schedule(plan, self.deadline, self.out, progress)
+        schedule = Schedule(plan.steps, self.deadline, self.out, progress)
         place = shared.places[self.rank]
         control = shared.control
         saved, meter = time.time(), Meter()
@@ -237,7 +240,7 @@ def main() -> None:
     plan = PRESETS[args.preset]
     rates = replace(plan.rates, matrix=plan.rates.matrix * args.rate, other=plan.rates.other * args.rate)
     weights = args.weights or plan.weights
-    shares = {
+    shares: dict[str, Any] = {
         name: float(value) for name, _, value in (part.partition("=") for part in args.mixture.split(",") if part)
     }
     layers = tuple(int(i) for i in args.layers.split(",")) if args.layers else plan.layers

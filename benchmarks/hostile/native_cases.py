@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from operator import mul
 from random import Random
 from types import SimpleNamespace
@@ -14,13 +15,15 @@ from copyspec.drafters import CopyDrafter
 from copyspec.drafters.copying import compiled, growth
 from copyspec.drafters.copying.growth import Grown
 from copyspec.drafters.predictors.ngrams import NGrams
-from copyspec.sources import Source, SourceKind
+from copyspec.sources import FORK, Source, SourceKind
+from copyspec.text.blocks import BUCKETS
 from training.ngrams import count
 
 Case = dict[str, Any]
 """The arguments of one call of `grow`, by name, in order."""
 
 PROSE = "a cab at a bad cafe fed a bee and a bad cab fed a cafe " * 4
+FORKED = 0.4  # of the rows; theirs are blocks of the prompt
 KINDS: tuple[SourceKind, ...] = ("edit", "reference", "prompt")
 
 
@@ -68,7 +71,10 @@ def in_python(case: Case) -> tuple[object, ...]:
 def _draft(rng: Random, ngrams: NGrams | None) -> None:
     alphabet = rng.choice(["a", "ab", "abcdef "])
     sources = [Source([ord(rng.choice(alphabet)) for _ in range(rng.randint(1, 50))], kind) for kind in KINDS]
-    drafter = CopyDrafter(sources[rng.randint(0, 2) :], eos=ord("."), ngrams=ngrams)
+    sources = sources[rng.randint(0, 2) :]
+    if rng.random() < FORKED:
+        sources = [*(_forked_block(rng, sources[-1].tokens) for _ in range(rng.randint(1, 3))), sources[-1]]
+    drafter = CopyDrafter(sources, eos=rng.choice([None, ord(".")]), ngrams=ngrams)
     output = [token if rng.random() < 0.9 else ord(rng.choice(alphabet)) for token in sources[-1].tokens]
     while output:
         nodes, rise = rng.choice([1, 8, 40, 80]), rng.choice([None, 0.0, 0.01, 0.2])
@@ -76,6 +82,17 @@ def _draft(rng: Random, ngrams: NGrams | None) -> None:
         step = rng.randint(1, 12)
         drafter.accept(output[:step])
         output = output[step:]
+
+
+def _forked_block(rng: Random, prompt: Sequence[int]) -> Source:
+    """A stretch of the prompt with forks, of which some stand side by side or last."""
+    start = rng.randrange(len(prompt))
+    tokens, ends = list(prompt[start : rng.randint(start, len(prompt)) + 1]), []
+    for _ in range(rng.randint(0, 4)):
+        tokens.insert(rng.randint(1, len(tokens)), FORK)
+        ends.append(rng.choices(prompt, k=rng.randint(0, 3)))
+    starts = [(at, rng.randrange(BUCKETS)) for at, token in enumerate(tokens) if token != FORK and rng.random() < 0.3]
+    return Source(tokens, "block", starts or [(0, BUCKETS - 1)], (start, start + len(tokens)), ends)
 
 
 def copied(case: Case) -> Case:
@@ -92,7 +109,7 @@ def copied(case: Case) -> Case:
 def vary(rng: Random, case: Case) -> None:
     """Changes a call to another right one."""
     for _ in range(rng.randint(0, 3)):
-        match rng.randint(0, 8):
+        match rng.randint(0, 9):
             case 0:
                 name = rng.choice(["at_root", "deeper", "common_weights"])
                 factors = rng.choices([0.0, 1e-3, 1.0, 1.0, 7.0, 1e3], k=len(case[name]))
@@ -114,7 +131,10 @@ def vary(rng: Random, case: Case) -> None:
                     _rename(case, token, new)
             case 7:
                 del case["common"][rng.randint(0, len(case["common"])) :]
-            case 8 if case["ngrams"] is not None:
+            case 8 if len(case["text"]) > 4:  # forks where none was, to anywhere: to forks, to their own start
+                for at in rng.sample(range(len(case["text"]) - 1), k=rng.randint(1, 3)):
+                    case["text"][at] = -rng.randint(-FORK + 1, len(case["text"]) - 1)
+            case 9 if case["ngrams"] is not None:
                 for shares in case["ngrams"][4:]:
                     shares[:] = array("d", [rng.random() ** 2 for _ in shares])
 

@@ -43,7 +43,7 @@ def spoil(rng: Random, case: Case, grow: Callable[..., object]) -> None:
 
 
 def _spoil_once(rng: Random, case: Case, trap: Trap) -> None:
-    match rng.randint(0, 9):
+    match rng.randint(0, 10):
         case 0:
             case[rng.choice([*case])] = _anything(rng, trap)
         case 1 | 2 | 3:
@@ -57,6 +57,9 @@ def _spoil_once(rng: Random, case: Case, trap: Trap) -> None:
             case[name] = rng.choice([trap, rng.choice(NUMBERS), [1.0], [rng.choice(NUMBERS)] * 99])
         case 9:
             _watch_collections(rng, trap)
+        case 10:  # forks that lead behind the text, or stand where it ends
+            for at in rng.choice([[-1], [0], range(0, len(case["text"]), 2)]):
+                case["text"][at] = -rng.choice([3, len(case["text"]), len(case["text"]) + rng.randint(1, 99), 2**62])
     # Before the trap is dropped, which may call.
     if isinstance(case["max_nodes"], int) and MOST_NODES < case["max_nodes"] < 2**63:
         case["max_nodes"] = MOST_NODES

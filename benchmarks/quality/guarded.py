@@ -39,6 +39,11 @@ class Remembering:
     def length(self, text: str) -> int:
         return self._corrector.length(text)
 
+    def known(self, text: str) -> str:
+        """What it answered to a text; the text itself where that could not be used."""
+        found = self._known[text].text if text in self._known else None
+        return found.removeprefix(" ") if found else text  # the bundled model begins with one
+
     def correct(self, texts: Iterable[str | None]) -> Iterator[tuple[int, Outcome]]:
         taken: list[str] = []
 

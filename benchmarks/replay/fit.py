@@ -112,15 +112,17 @@ class RecordingDrafter(CopyDrafter):
         self._visits.keys.append(self._key)
 
 
-def visit(rows: Sequence[Transcript], tokenizer: Tokenizer) -> Visits:
-    """Runs the drafter along the outputs of `rows`."""
+def visit(rows: Sequence[Transcript], tokenizer: Tokenizer, passes: int | None = None) -> Visits:
+    """Runs the drafter along the outputs of `rows`, or along what its first `passes` trees accept of each."""
     visits, eos, budget = Visits(), end_token(tokenizer), Budget(32)
     for row in rows:
         tokens = tokenise(row, tokenizer, eos)
         drafter = RecordingDrafter(row_sources(row.task, tokens), eos=eos, breaks=tokens.breaks)
         drafter.watch(row.key, visits)
         at = 0
-        while at < len(tokens.output):
+        for _ in range(passes or len(tokens.output)):
+            if at >= len(tokens.output):
+                break
             length = accepted_path(drafter.propose(budget), tokens.output, at) + 1
             drafter.accept(tokens.output[at : at + length])
             at += length
@@ -193,6 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", type=int, default=70, help="rows of each set and half, at most")
     parser.add_argument("--families", default="", help="fit the weights of these alone, as in followed,start")
     parser.add_argument("--rounds", type=int, default=3, help="times to run the drafter and fit anew")
+    parser.add_argument("--passes", type=int, help="of each row, at most: for families of the start (default: all)")
     parser.add_argument("--found", action="store_true", help="fit priors_found.py instead, on rows without references")
     options = parser.parse_args(arguments)
     rows, tokenizer = read_transcripts(options.transcripts), load_tokenizer(options.tokenizer)
@@ -203,10 +206,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.found:
         halves = [[replace(row, references=()) for row in (*half, *form_edits(half))] for half in halves]
     for number in range(options.rounds):
-        ours, other = (visit(half, tokenizer) for half in halves)
+        ours, other = (visit(half, tokenizer, options.passes) for half in halves)
         report(number, other, fitted)
         fit(Likelihood(ours), fitted, options.families.split(",") if options.families else situations.FAMILIES)
-    report(options.rounds, visit(halves[1], tokenizer), fitted)
+    report(options.rounds, visit(halves[1], tokenizer, options.passes), fitted)
     sys.stdout.write(priors_module(fitted.PRIORS, fitted.CROWDS))
     return 0
 

@@ -19,6 +19,7 @@ from copyspec.text import blocks as text_blocks
 
 ALIKE = 0.6  # of an output and the text that it starts with, from which it counts as its edited version
 LOOKED_AT = 300  # characters of both
+STEPS, SHRINK = 300, 0.002  # of Adam; pull of the weights towards 0
 
 Example = tuple[list[tuple[float, ...]], list[int]]
 """Features of the candidates, and which of them the output starts with."""
@@ -52,16 +53,28 @@ def examples(rows: Sequence[Transcript], half: int, per_form: int) -> Iterator[t
             yield f"form {form.name}", example(row)
 
 
-def loss_of(weights: torch.Tensor, batch: Sequence[tuple[str, Example]], shares: dict[str, float]) -> torch.Tensor:
-    total, marks = torch.zeros(()), 2 * len(text_blocks.KINDS)
-    for name, (features, right) in batch:
-        rows = torch.tensor(features)
-        scores = weights[rows[:, 0].long()] + rows[:, 1:] @ weights[marks:]
-        scores = torch.cat([scores, torch.zeros(1)])
-        log_probs = torch.log_softmax(scores, 0)
-        picked = right or [len(features)]
-        total = total - torch.logsumexp(log_probs[torch.tensor(picked)], 0) * shares[name]
-    return total
+class Loss:
+    """Mean negative log-probability, by name, of the starts that were right, as a function of the weights."""
+
+    def __init__(self, named: Sequence[tuple[str, Example]]) -> None:
+        names = [name for name, _ in named]
+        share = {name: 1.0 / names.count(name) / len(set(names)) for name in set(names)}
+        self._shares = torch.tensor([share[name] for name in names])
+        rows = [(number, features) for number, (_, (found, _)) in enumerate(named) for features in found]
+        self._example = torch.tensor([number for number, _ in rows])
+        self._marks = torch.tensor([int(features[0]) for _, features in rows])
+        self._features = torch.tensor([features[1:] for _, features in rows])
+        right = [place in places for _, (found, places) in named for place in range(len(found))]
+        self._right = torch.tensor(right)
+        self._is_none = torch.tensor([not places for _, (_, places) in named])
+
+    def __call__(self, weights: torch.Tensor) -> torch.Tensor:
+        odds = (weights[self._marks] + self._features @ weights[2 * len(text_blocks.KINDS) :]).exp()
+        zeros = torch.zeros(len(self._shares))
+        total = zeros.index_add(0, self._example, odds) + 1.0
+        right = zeros.index_add(0, self._example, odds * self._right) + self._is_none.float()
+        loss: torch.Tensor = (self._shares * (total.log() - right.log())).sum()
+        return loss
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -69,21 +82,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("transcripts", nargs="+", help=".jsonl.gz files or folders of them")
     options = parser.parse_args(arguments)
     rows = read_transcripts(options.transcripts)
-    halves = [[each for each in examples(rows, half, 4) if each[1][0]] for half in (0, 1)]
+    fitted, other = (Loss([each for each in examples(rows, half, 4) if each[1][0]]) for half in (0, 1))
     weights = torch.tensor(text_blocks.WEIGHTS, requires_grad=True)
     optimizer = torch.optim.Adam([weights], lr=0.1)
-    shares = []
-    for half in halves:
-        names = [name for name, _ in half]
-        shares.append({name: 1.0 / names.count(name) / len(set(names)) for name in set(names)})
-    for step in range(80):
+    for step in range(STEPS):
         optimizer.zero_grad()
-        loss = loss_of(weights, halves[0], shares[0]) + 0.002 * weights.square().sum()
+        loss = fitted(weights) + SHRINK * weights.square().sum()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        if step % 20 == 19:
-            other = loss_of(weights.detach(), halves[1], shares[1])
-            print(f"step {step + 1}: {float(loss):.4f}, other half {float(other):.4f}", file=sys.stderr)
+        if step % 50 == 0 or step == STEPS - 1:
+            print(
+                f"step {step + 1}: {float(loss):.4f}, other half {float(other(weights.detach())):.4f}", file=sys.stderr
+            )
     print([round(weight, 2) for weight in weights.tolist()])
     return 0
 

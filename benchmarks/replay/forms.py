@@ -1,6 +1,7 @@
-"""Recorded edits asked for in forty ways: tokens a pass where the drafter is told which text is edited, and where not.
+"""Recorded edits asked for in many ways: tokens a pass where the drafter is told which text is edited, and where not.
 
-python -m benchmarks.replay.forms TRANSCRIPTS... --tokenizer FILE [--rows 200] [--nodes 32] [--json FILE]
+python -m benchmarks.replay.forms TRANSCRIPTS... --tokenizer FILE [--forms further]
+                                  [--rows 200] [--nodes 32] [--json FILE]
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import replace
 from tokenizers import Tokenizer
 
 from benchmarks.replay.methods import PromptLookup
-from benchmarks.replay.prompt_forms import FITTED, HELD_OUT, Form
+from benchmarks.replay.prompt_forms import FITTED, FURTHER, HELD_OUT, Form
 from benchmarks.replay.run import Tally, copyspec_drafter, replay, row_count
 from benchmarks.transcripts import (
     EDIT_TASKS,
@@ -28,6 +29,7 @@ from benchmarks.transcripts import (
 )
 from copyspec.budget import Budget
 
+FORMS = {"held-out": HELD_OUT, "further": FURTHER, "fitted": FITTED}
 TASK = "gec"  # any task whose first reference is the text that is edited
 
 
@@ -63,18 +65,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tokenizer", required=True, help="tokenizer.json, gzip allowed")
     parser.add_argument("--rows", type=row_count, default=200, help="edits in each form (default: 200)")
     parser.add_argument("--nodes", type=row_count, default=32, help="draft nodes a pass, at most (default: 32)")
-    parser.add_argument("--fitted", action="store_true", help="the forms that weights are fitted on, not the held-out")
+    parser.add_argument("--forms", choices=FORMS, default="held-out", help="which forms (default: held-out)")
     parser.add_argument("--json", default=None, help="where to write the figures")
     options = parser.parse_args(arguments)
     rows = [row for row in read_transcripts(options.transcripts) if row.task in EDIT_TASKS and row.references]
-    rows = [row for row in rows if int(row.group, 16) % 2 == (0 if options.fitted else 1)]
+    rows = [row for row in rows if int(row.group, 16) % 2 == (0 if options.forms == "fitted" else 1)]
     rows = sorted(choose_rows(rows, options.rows, seed=1), key=lambda row: row.id)[
         :: max(1, len({r.key for r in rows}))
     ]
     tokenizer = load_tokenizer(options.tokenizer)
     figures = []
     print(f"{'form':<26}{'told':>8}{'untold':>8}{'share':>8}{'prompt lookup':>15}")
-    for form in FITTED if options.fitted else HELD_OUT:
+    for form in FORMS[options.forms]:
         line = measure(form, rows, tokenizer, options.nodes)
         figures.append(line)
         print(

@@ -1,10 +1,13 @@
 """Prompt forms: one recorded edit asked for in many ways, so that finding the edited text is not fitted to one wording.
 
-`HELD_OUT` is what `benchmarks.replay --forms` measures; `FITTED` has other wordings and layouts, for fitting alone.
+`benchmarks.replay.forms` measures `HELD_OUT`, and `FURTHER` on their own: forms that were written after failures on the
+first had been read, and before any on these. `FITTED` has other wordings and layouts, for fitting alone.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import random
 from collections.abc import Callable, Sequence
@@ -113,6 +116,50 @@ HELD_OUT = (
         "User:\nTranslate the sentence.\n\nAssistant:\n{s}\n\nUser:\nImprove your English, please.\n\nAssistant:\n",
     ),
     _form("capitals", "TASK\nCorrect the text.\n\nTEXT\n{s}\n\nRESULT\n"),
+)
+
+
+def _csv(edits: Sequence[Edit]) -> tuple[str, str]:
+    def table(side: int) -> str:
+        lines = io.StringIO()
+        rows = [[str(number), edit[side], "open"] for number, edit in enumerate(edits, start=41)]
+        csv.writer(lines, lineterminator="\n").writerows([["id", "comment", "status"], *rows])
+        return lines.getvalue()
+
+    return "Here is a CSV export. Fix the English in the comments, and keep the rest.\n\n" + table(0), table(1)
+
+
+def _json_lines(edits: Sequence[Edit]) -> tuple[str, str]:
+    def lines(side: int) -> str:
+        rows = [{"id": f"a{number}", "lang": "en", "text": edit[side]} for number, edit in enumerate(edits)]
+        return "\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+
+    return lines(0) + "\n\nOutput the same JSON lines with every text proofread.", lines(1)
+
+
+def _second_only(edits: Sequence[Edit]) -> tuple[str, str]:
+    (first, _), (second, edited) = edits
+    return f"First paragraph:\n{first}\n\nSecond paragraph:\n{second}\n\nRevise the second paragraph only.", edited
+
+
+_SRT = "{i}\n00:00:0{i},000 --> 00:00:0{i},900\n{t}"
+_MISTRAL = "<s>[INST] I send you sentences, you mend them. [/INST] Sure, go ahead!</s>"
+
+FURTHER = (
+    _form("mail", "On Monday Ann wrote:\n\n> {s}\n\nIs her English fine? Please send it back without mistakes."),
+    Form("csv", _csv, 3),
+    Form("json lines", _json_lines, 3),
+    _form(
+        "latex",
+        "Language-edit this abstract; return LaTeX.\n\n\\begin{abstract}\n{s}\n\\end{abstract}",
+        "\\begin{abstract}\n{o}\n\\end{abstract}",
+    ),
+    _listed("subtitles", "Fix the typos in these subtitles.\n\n", _SRT, _SRT, joint="\n\n"),
+    _listed("numbers left out", "Rewrite each one correctly, a line each, no numbers:\n\n", "{i}) {t}", "{t}"),
+    _form("arrows", "i has a cat -> I have a cat\nhe go there -> he goes there\n{s} ->", " {o}"),
+    _form("bold label", "Edit for grammar.\n\n**Text:** {s}", "**Edited text:** {o}"),
+    _form("third turn", _MISTRAL + "[INST] {s} [/INST]", " {o}"),
+    Form("second only", _second_only, 2),
 )
 
 _REQUESTS = (

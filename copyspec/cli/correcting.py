@@ -136,11 +136,12 @@ def words_of(paths: Sequence[Path]) -> tuple[str, ...]:
 def corrector_of(model: str | None, loading: LoadOptions, asked: ModelOptions, threads: int | None = None) -> Corrector:
     """Loads the model. Raises UsageError where it cannot be loaded or used."""
     import copyspec
+    from copyspec.api import load_corrector
     from copyspec.pipelines import ModelCorrector
 
     quiet_libraries()
     try:
-        engine = copyspec.load(model, **loading)
+        engine = load_corrector(model, **loading)
         engine.threads = threads
         return ModelCorrector(engine, asked)
     except (copyspec.LoadError, copyspec.UnsupportedModelError) as error:

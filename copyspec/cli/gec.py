@@ -113,12 +113,20 @@ def gec(
         float,
         typer.Option(help="How clearly a model must prefer an edit; 0: at all.", rich_help_panel=GUARDS),
     ] = 1.0,
+    min_confidence: Annotated[
+        float,
+        typer.Option(help="Probability that an edit needs against the source's words.", rich_help_panel=GUARDS),
+    ] = 0.0,
     protect: Annotated[
         list[str] | None, typer.Option(help="A regular expression of more that stays.", rich_help_panel=GUARDS)
     ] = None,
     model: options.Model = None,
     instruction: Annotated[
         str | None, typer.Option(help="How to ask, with {text}: 'Fix: {text}'.", rich_help_panel=MODEL)
+    ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(help="Ask as a kind of model wants it: coedit, t5-gec, chat.", rich_help_panel=MODEL),
     ] = None,
     system: options.System = None,
     device: options.Device = None,
@@ -195,6 +203,7 @@ def gec(
         any_language=any_language,
         words=words_of(words or ()),
         caution=caution,
+        min_confidence=min_confidence,
     )
     asked = ModelOptions(
         instruction,
@@ -205,6 +214,7 @@ def gec(
         segment_tokens,
         drafts=not plain,
         draft_models=tuple(draft_model or ()),
+        preset=preset,
     )
     run = RunOptions(guards, splitter(segmenter))
     loading: LoadOptions = {"device": device, "dtype": dtype}

@@ -71,7 +71,7 @@ def rag(
         raise UsageError(f"--stride must be at least 0, got {stride}")
     if not question.strip():
         raise UsageError(f"the question {question!r} is empty; write what is asked")
-    from copyspec.api import load
+    from copyspec.api import load_corrector
     from copyspec.pipelines import answer, best_passage, content_words
     from copyspec.retrievers import load_corpus
 
@@ -87,7 +87,7 @@ def rag(
             typer.echo(as_json({"text": "", "finish_reason": None, "sources": [], "stats": None}))
         print(f"no answer found: none of the {len(retriever)} passages holds {named}", file=sys.stderr)
         raise typer.Exit(1)
-    engine = load(model, device=device, dtype=dtype)
+    engine = load_corrector(model, device=device, dtype=dtype)
     engine.threads = threads
     options = {"instruction": instruction} if instruction is not None else {}
     quote = answer(question, retriever, model=engine, max_new_tokens=max_new_tokens, stride=stride or None, **options)

@@ -31,7 +31,7 @@ def create(
     `prompt` stands directly before the output; False for encoder-decoder models, where that source is followed as
     the text being edited if no other one is. `predictors` make the row's models, which draft beside the copies, or
     alone without `copies`. `ngrams`: what to draft of the language where nothing is copied, in the target's tokens.
-    `breaks`: tokens that end what an output may say before the edited text (`text_blocks.break_tokens`).
+    `breaks`: tokens that end what an output may say before the edited text (`text.block_tokens.break_tokens`).
     """
     models = [make() for make in predictors]
     if models and not copies:

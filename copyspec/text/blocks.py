@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 import operator
 import re
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
-
-from copyspec.sources import FORK
 
 BUCKETS = 19
 """Of odds against no text being edited, each twice the one before."""
 
 EVEN = 12
 """The bucket of even odds."""
+
+MOST_ODDS = 2.0 ** (BUCKETS - 1 - EVEN)
 
 MOST_BLOCKS = 8
 MOST_STARTS = 48
@@ -25,22 +23,14 @@ MOST_CHARACTERS = 40_000  # of all blocks: they overlap
 LEAST_SHARE = 0.1
 LEAST_SIZE = 2  # characters of a block
 WRAPPING = 40  # characters of an opening or a closing mark
-PARAGRAPH = 100
-"""Characters of a line from which it is a paragraph if it ends like a sentence: lines of code and verse are shorter."""
-
-END_TOKENS = 4  # of a paragraph that its last ones are encoded with
-
-_ENDS = re.compile(r"[.!?][\"')\]”’]*[ \t]*(\n\s*)(?=[\"'“(]?[^\W\d_a-z])")
-_BREAKS = (":", ":\n", ":\n\n", "\n", "\n\n", ">", ">\n", "```\n", '"', "“", "'", "‘", "«", "„", "`", "**", "> ", "- ")
-
-Encode = Callable[[str], tuple[Sequence[int], Sequence[tuple[int, int]]]]
-"""The token ids of a text and the characters of each."""
-
 _HEADER = r"[^\w\n]{0,4}\w[\w -]{0,40}[*_\"]*:[*_\"]*"
-_TURN = r"<\|[^|<>\n]{1,40}\|>|</?(?:start|end)_of_turn>|\[/?INST\]|</?s>"
+_MARKUP = r"<\|[^|<>\n]{1,40}\|>|</?(?:start|end)_of_turn>|\[/?INST\]|</?s>"
+_SPEAKER = r"^[*# ]{0,4}(?:System|User|Human|Assistant|AI|Bot|Model)[*]*:[*]*\s*"
+_TURN = rf"(?:(?:{_MARKUP})(?:\s*[a-z]+(?=\n|<\|))?\s*)+|{_SPEAKER}"
+"""Between two turns: all markup and the role that is named in it, or a speaker's name at the start of a line."""
 
 _MARKS = re.compile(
-    rf"(?P<turn>(?:{_TURN})(?:[a-z]+\n+|\s*))"
+    rf"(?P<turn>{_TURN})"
     r"|<(?P<tag>[A-Za-z][\w:-]*)>\s*"
     r"|^[ \t]*(?P<fence>(?:```+|~~~+)(?=[\w+-]*[ \t]*\n)|\"\"\"|''')(?:(?<=[`~])[\w+-]*)?[ \t]*\n?"
     r"|^(?P<rule>(?P<dash>[-=*_])(?P=dash){2,})[ \t]*\n"
@@ -56,7 +46,7 @@ _MARKS = re.compile(
 )
 _CLOSING = {'"': '"', "'": "'", "“": "”", "«": "»", "„": "“", "‘": "’", "`": "`", "「": "」"}
 _ROLE = r"[*#]{0,3}[ \t]*[A-Z][A-Za-z]*(?: [A-Za-z]+)?[*]*:[*]*"
-_END_OF_TURN = re.compile(rf"{_TURN}|\n[ \t]*\n{_ROLE}[ \t]*(?:\n|\Z)")
+_END_OF_TURN = re.compile(rf"{_TURN}|\n[ \t]*\n{_ROLE}[ \t]*(?:\n|\Z)", re.MULTILINE)
 _CLOSED = re.compile(r"['\"”»“’`」](?!\w)")
 
 # Logarithms of odds against no text being edited, fitted by `benchmarks.replay.fit_blocks`: of each mark, for the text
@@ -78,15 +68,18 @@ _OF_MARKS = {
 _OF_FEATURES = {
     "size": 0.02,
     "short": -3.04,
-    "turns behind": -0.53,
+    "turns behind": -1.82,
     "starts the turn": -1.17,
     "ends the turn": -0.91,
     "share of the turn": 4.49,
-    "first turn": -2.25,
+    "first turn": -0.01,
     "holds a text": -0.28,
     "asks first": -1.08,
     "is asked for": -0.14,
     "system turn": -0.37,
+    "reply": 0.84,
+    "starts a reply": 1.4,
+    "starts the last reply": 1.23,
 }
 KINDS = tuple(_OF_MARKS)
 WEIGHTS = [weight for pair in _OF_MARKS.values() for weight in pair] + list(_OF_FEATURES.values())
@@ -96,6 +89,7 @@ _APART = frozenset({"tag", "fence", "rule", "quote", "json"})
 _NEAREST = 4  # of them that are looked at
 _ASKED = re.compile(r"[:?][*_]*[ \t]*\n\s*\Z")
 _SYSTEM = re.compile(r"\bsystem\b|<<SYS>>", re.IGNORECASE)
+_REPLY = re.compile(r"\b(?:assistant|model|bot|ai)\b|\[/INST\]", re.IGNORECASE)
 _ASKS = re.compile(r"[^\n]*[:?][ \t]*\n")
 
 
@@ -119,6 +113,8 @@ class Candidate:
 def find_blocks(text: str) -> list[Block]:
     """The likeliest blocks, the likeliest first. They may overlap: one text can end in several places."""
     found = sorted(candidates(text), key=lambda each: (-each.weight, each.start, -each.stop))[:MOST_STARTS]
+    # What is certain to be edited, as against nothing, may still start in two places: their odds keep their ratio.
+    scale = min(1.0, MOST_ODDS / max((candidate.weight for candidate in found), default=1.0))
     least = LEAST_SHARE * (1.0 + sum(candidate.weight for candidate in found))
     blocks: dict[tuple[int, int], Block] = {}  # by where they stop: one text with several beginnings
     inner: list[Candidate] = []
@@ -138,27 +134,15 @@ def find_blocks(text: str) -> list[Block]:
         if block is None:
             block = blocks[candidate.stop, apart] = Block(candidate.start, candidate.stop)
         block.start = min(block.start, candidate.start)
-        block.starts.append((candidate.start, _bucket(candidate.weight)))
+        block.starts.append((candidate.start, _bucket(scale * candidate.weight)))
     for candidate in inner:
         around = [block for block in blocks.values() if block.start <= candidate.start < block.stop]
         if around:
             smallest = min(around, key=lambda block: block.stop - block.start)
-            smallest.starts.append((candidate.start, _bucket(candidate.weight)))
+            smallest.starts.append((candidate.start, _bucket(scale * candidate.weight)))
     for block in blocks.values():
         block.starts.sort()
     return list(blocks.values())
-
-
-def token_starts(starts: Sequence[tuple[int, int]], offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The tokens that hold the characters, each once, with their buckets."""
-    found: dict[int, int] = {}
-    at = 0
-    for start, bucket in starts:
-        while at < len(offsets) and offsets[at][1] <= start:
-            at += 1
-        if at < len(offsets):
-            found[at] = max(bucket, found.get(at, 0))
-    return list(found.items())
 
 
 def _is_held(candidate: Candidate, blocks: Iterable[Block]) -> bool:
@@ -179,73 +163,23 @@ def _goes_with(candidate: Candidate, blocks: Iterable[Block]) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedBlock:
-    """The tokens of a block."""
-
-    ids: list[int]  # FORK in front of what follows a paragraph's end
-    starts: list[tuple[int, int]]  # where an edited text may start: (token, bucket)
-    ends: list[list[int]]  # by FORK, what the output may end with there instead
-
-
-def encode_block(text: str, block: Block, encode: Encode) -> EncodedBlock:
-    """The tokens that `block` of `text` has in an output, which may leave it behind any paragraph.
-
-    Many tokenizers join a paragraph's last mark with the line breaks behind it: where the output goes on with
-    something else, that token is another one.
-    """
-    own = text[block.start : block.stop]
-    tokens, places = encode(own)
-    ids: list[int] = []
-    offsets: list[tuple[int, int]] = []
-    ends: list[list[int]] = []
-    done = 0
-    for stop in _paragraph_ends(own) if places else ():
-        at = bisect_right(places, stop, key=itemgetter(1))  # the token that holds the line break
-        back = max(done, at - END_TOKENS)
-        ending = list(encode(own[places[back][0] : stop])[0]) if back < at < len(tokens) else []
-        same = 0
-        while back + same < at and same < len(ending) and ending[same] == tokens[back + same]:
-            same += 1
-        if back + same < at:
-            continue  # cut otherwise from here on: nothing is known of its end
-        ids += [*tokens[done:at], FORK]
-        offsets += [*places[done:at], (stop, stop)]
-        ends.append(ending[same:])
-        done = at
-    ids += tokens[done:]
-    offsets += places[done:]
-    starts = [(start - block.start, bucket) for start, bucket in block.starts]
-    return EncodedBlock(ids, token_starts(starts, offsets), ends)
-
-
-def break_tokens(encode: Callable[[str], Sequence[int]]) -> frozenset[int]:
-    """Tokens that labels, openings and lines end with: what is said first may be over behind them."""
-    found = [encode(before + mark) for mark in _BREAKS for before in ("", "a", "a ")]
-    return frozenset(ids[-1] for ids in found if ids)
-
-
-def _paragraph_ends(text: str) -> Iterator[int]:
-    for match in _ENDS.finditer(text):
-        if match.start(1) - (text.rfind("\n", 0, match.start(1)) + 1) >= PARAGRAPH:
-            yield match.start(1)
-
-
 def candidates(text: str) -> list[Candidate]:
     """Every text that marks set apart, in its readings."""
     first, end = max(0, len(text) - LOOKED_AT), len(text.rstrip())
     found: dict[tuple[int, int], Candidate] = {}
     turns = [match.span() for match in _END_OF_TURN.finditer(text, first)]
     at = len(turns)
+    replies = _replies(text, turns, end)
     marks: list[tuple[int, str, re.Match[str] | None]] = [(first, "paragraph", None)]
     marks += [(match.end(), str(match.lastgroup), match) for match in _MARKS.finditer(text, first)]
     apart: list[tuple[int, int]] = []  # texts in quotes, fences and tags behind the mark, the nearest last
     for start, kind, match in reversed(marks):
         while at and turns[at - 1][0] >= start:
             at -= 1
-        turn_start = turns[at - 1][1] if at else first
+        mark_start, turn_start = turns[at - 1] if at else (first, first)
         turn_stop = min(end, turns[at][0]) if at < len(turns) else end
-        is_system = _SYSTEM.search(text, max(0, turn_start - 30), turn_start + 10) is not None
+        is_system = _SYSTEM.search(text, mark_start, turn_start) is not None
+        is_reply = at - 1 in replies
         inner = None
         for reading, (begins, stops) in enumerate(_readings(text, kind, match, start, turn_stop)):
             stop = begins + len(text[begins:stops].rstrip())
@@ -253,11 +187,12 @@ def candidates(text: str) -> list[Candidate]:
             if size < LEAST_SIZE:
                 continue
             of_turn = max(1, len(text[turn_start:turn_stop].strip()))
+            is_first = not text[turn_start:begins].strip()
             features = (
                 math.log2(size) / 10,
                 float(size < 20),
                 float(min(3, len(turns) - at)),
-                float(not text[turn_start:begins].strip()),
+                float(is_first),
                 float(not text[stop:turn_stop].strip()),
                 min(1.0, size / of_turn),
                 float(at == 0 and bool(turns)),
@@ -265,6 +200,9 @@ def candidates(text: str) -> list[Candidate]:
                 float(_ASKS.match(text, begins, stop) is not None),
                 float(_ASKED.search(text, max(first, begins - 8), begins) is not None),
                 float(is_system),
+                float(is_reply),
+                float(is_reply and is_first),
+                float(is_reply and is_first and at - 1 == replies[-1]),
             )
             mark = 2 * KINDS.index(kind) + reading
             score = WEIGHTS[mark] + sum(map(operator.mul, WEIGHTS[2 * len(KINDS) :], features))
@@ -276,6 +214,16 @@ def candidates(text: str) -> list[Candidate]:
         if inner is not None:
             apart.append(inner)
     return list(found.values())
+
+
+def _replies(text: str, turns: Sequence[tuple[int, int]], end: int) -> list[int]:
+    """Which of the turns' marks stand before what the model said earlier."""
+    stops = [start for start, _ in [*turns, (end, end)][1:]]
+    return [
+        number
+        for number, ((start, begins), stop) in enumerate(zip(turns, stops, strict=True))
+        if text[begins:stop].strip() and _REPLY.search(text, start, begins) is not None
+    ]
 
 
 def _readings(text: str, kind: str, match: re.Match[str] | None, start: int, turn: int) -> Iterator[tuple[int, int]]:

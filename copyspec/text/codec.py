@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from copyspec.checks import is_panic
 from copyspec.forks import at_rest
-from copyspec.text.blocks import break_tokens
+from copyspec.text.block_tokens import break_tokens
 from copyspec.text.chat import ChatError, Message, map_texts, render, unused_mark
 
 if TYPE_CHECKING:

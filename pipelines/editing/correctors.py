@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from copyspec import Input, Result
+from copyspec import Input, Result, load
 from copyspec.engine.results import Change
 
 from ..documents import Refusal
 from ..edits.earlier import PLACES, EarlierCorrections
-from ..models import check_template, fill, is_bundled, wants_chat
+from ..models import check_template, corrects, corrects_by_itself, fill, wants_chat
+from .hypotheses import Hypotheses
+from .presets import check_fits, preset_of
 
 if TYPE_CHECKING:
     from copyspec import Engine
@@ -99,15 +101,19 @@ class ModelOptions:
     system: str | None = None  # a system message, for models with a chat template
     max_new_tokens: int | None = None  # None: by the length of the text
     batch_size: int = 8
-    by_sentence: bool | None = None  # None: encoder-decoder models and the bundled one get sentences, others paragraphs
+    by_sentence: bool | None = None  # None: encoder-decoder models and copyspec's own get sentences, others paragraphs
     segment_tokens: int | None = None  # longer texts are split; None: what fits into the model's context
     drafts: bool = True  # False decodes plainly; the output is the same
-    draft_models: tuple[str, ...] = ()  # smaller models that draft too, as `draft_model` of `generate`
+    draft_models: tuple[str, ...] = ()  # smaller models that draft too, as `draft_model` of `generate`; correctors
+    # among them (`models.corrects`) write their own correction of each text once, which is copied from
+    preset: str | None = None  # a name of `presets`: how a known kind of corrector is asked
     earlier: int = PLACES  # places corrected last in the run that drafts are copied from too
 
     def __post_init__(self) -> None:
         if self.instruction is not None:
             check_template(self.instruction, "text")
+        if self.preset is not None:
+            preset_of(self.preset)
         for name in ("max_new_tokens", "batch_size", "segment_tokens"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -122,15 +128,24 @@ class ModelCorrector:
     def __init__(self, engine: Engine, options: ModelOptions | None = None) -> None:
         self.engine = engine
         self.options = options = options or ModelOptions()
-        self.instruction = check_template(options.instruction or instruction_for(engine), "text")
         self.is_encoder_decoder = bool(engine.model.config.is_encoder_decoder)
+        preset = None if options.preset is None else preset_of(options.preset)
+        if options.preset is not None:
+            has_template = bool(engine.tokenizer.chat_template)
+            kind = self.is_encoder_decoder
+            check_fits(options.preset, engine.name, is_encoder_decoder=kind, has_template=has_template)
+        known = preset.instruction if preset is not None else instruction_for(engine)
+        self.instruction = check_template(options.instruction or known, "text")
         self.chat = not self.is_encoder_decoder and wants_chat(engine)
         if options.system is not None and not engine.tokenizer.chat_template:
             raise ValueError(f"system={options.system!r} needs a chat template, and {engine.name!r} has none")
-        by_sentence = (
-            self.is_encoder_decoder or is_bundled(engine) if options.by_sentence is None else options.by_sentence
-        )
-        self.by_sentence = by_sentence
+        usual = preset.by_sentence if preset is not None else self.is_encoder_decoder or corrects(engine)
+        self.by_sentence = usual if options.by_sentence is None else options.by_sentence
+        drafting = options.draft_models if options.drafts else ()
+        small = [name for name in drafting if corrects_by_itself(name)]
+        self._draft_models = tuple(name for name in drafting if name not in small)
+        correctors = [ModelCorrector(load(name, device=str(engine.model.device))) for name in small]
+        self._hypotheses = Hypotheses(correctors, options.batch_size) if correctors else None
         self._is_lossless = engine.codec.decode(engine.codec.encode(_PROBE).ids).strip() == _PROBE
         self.limit = self._limit()
 
@@ -161,8 +176,8 @@ class ModelCorrector:
         }
         if self.options.system is not None:
             options["system"] = self.options.system
-        if self.options.draft_models:
-            options["draft_model"] = self.options.draft_models
+        if self._draft_models:
+            options["draft_model"] = self._draft_models
         if not self.options.drafts:
             options["drafter"] = "none"
         encode = self.engine.codec.encode
@@ -170,6 +185,8 @@ class ModelCorrector:
         inputs = self._inputs(texts, asked, earlier)
         for index, result in self.engine.generate_each(inputs, ordered=False, skip_too_long=True, **options):
             text = asked.pop(index)
+            if self._hypotheses is not None:
+                self._hypotheses.done(index, text, result)
             outcome = self._outcome(text, result)
             if outcome.text is not None:
                 earlier.add(text, outcome.text)
@@ -179,15 +196,24 @@ class ModelCorrector:
         self, texts: Iterable[str | None], asked: dict[int, str], earlier: EarlierCorrections
     ) -> Iterator[Input | None]:
         index = 0
-        for text in texts:
-            if text is None:
+        ahead: Iterator[tuple[str, tuple[str, ...]] | None]
+        if self._hypotheses is not None:
+            ahead = self._hypotheses.ahead(texts)
+        else:
+            ahead = (None if text is None else (text, ()) for text in texts)
+        for each in ahead:
+            if each is None:
                 yield None
                 continue
+            text, hypotheses = each
             asked[index] = text
+            if self._hypotheses is not None:
+                self._hypotheses.begun(index, hypotheses)
             index += 1
             yield Input(
                 fill(self.instruction, text=text),
                 edit_source=text,
+                references=hypotheses or None,
                 max_new_tokens=self._max_new_tokens(text),
                 earlier=earlier.ids(),
             )

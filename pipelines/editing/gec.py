@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict, overload
 
@@ -16,7 +16,7 @@ from ..documents import Edit, Part, Refusal
 from ..edits.diff import apply
 from ..formats.text import segments_of
 from ..guards.guards import GuardOptions
-from ..models import check_template, engine_of, fill
+from ..models import check_template, corrector_of, fill
 from .correctors import INSTRUCTION, Corrector, ModelCorrector, ModelOptions
 from .runner import Done, Runner, RunOptions, Work
 from .segmentation import Splitter
@@ -78,6 +78,11 @@ class PipelineOptions(TypedDict, total=False):
 
     instruction: str | None
     """With `{text}` where the text belongs. None: what the model is known to want."""
+    preset: str | None
+    """How a known kind of corrector is asked: "coedit", "t5-gec" or "chat"."""
+    draft_models: Sequence[str]
+    """Smaller models that draft too. One that corrects by itself ("default", an encoder-decoder)
+    writes its correction of each text once, which drafts are copied from while that pays."""
     system: str | None
     """A system message, for models with a chat template."""
     max_new_tokens: int | None
@@ -116,7 +121,7 @@ class GECPipeline:
                 raise ValueError(f"{names} cannot be given beside a corrector, which decides that itself")
             self.corrector: Corrector = model
         else:
-            self.corrector = ModelCorrector(engine_of(model), ModelOptions(**given))  # type: ignore[arg-type]
+            self.corrector = ModelCorrector(corrector_of(model), ModelOptions(**given))  # type: ignore[arg-type]
         self.runner = Runner(self.corrector, RunOptions(**running))  # type: ignore[arg-type]
 
     @overload

@@ -50,6 +50,7 @@ class GuardOptions:
     any_language: bool = False  # texts that are not English are corrected too, and without the two guards above
     words: tuple[str, ...] = ()  # more words that there are
     caution: float = 1.0  # times the margin that an edit needs over keeping the source (`judging`); 0: none
+    min_confidence: float = 0.0  # probability that an edit needs, of the edit and keeping the source; 0: none
 
     def __post_init__(self) -> None:
         for name in ("max_edit_ratio", "max_lost_ratio"):
@@ -57,6 +58,8 @@ class GuardOptions:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be a share of the words, at least 0")
         if not self.caution >= 0:
             raise ValueError(f"caution={self.caution!r} must be a factor, at least 0: 1 is usual, 0 asks for no margin")
+        if not 0 <= self.min_confidence < 1:
+            raise ValueError(f"min_confidence={self.min_confidence!r} must be a probability: at least 0 and below 1")
         for name, kind in (("protect", "regular expressions"), ("words", "words")):
             if isinstance(getattr(self, name), str):
                 raise TypeError(f"{name}={getattr(self, name)!r} must be a sequence of {kind}: put it into a tuple")
@@ -141,6 +144,7 @@ def _judged(text: str, segment: Segment, edits: Sequence[Edit], options: GuardOp
         allow_swaps=options.allow_swaps,
         changes=context.changes,
         caution=options.caution,
+        min_confidence=options.min_confidence,
     )
     kept: list[Edit] = []
     dropped: list[Refusal] = []

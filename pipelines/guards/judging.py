@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -52,11 +53,13 @@ class Judge:
         allow_swaps: bool,
         changes: Sequence[Change] | None,
         caution: float,
+        min_confidence: float = 0.0,
     ) -> None:
         """`is_word`: whether a word is none that is misspelt; `may_write`: whether a change may bring it, None: any."""
         self._text, self._segment, self._is_word, self._may_write = text, segment, is_word, may_write
         self._allow_swaps, self._caution, self._is_often = allow_swaps, caution, is_often
-        self._preferred = _Preferred(text, segment, changes) if changes and caution else None
+        self._surely = math.log(min_confidence / (1 - min_confidence)) if min_confidence else -math.inf
+        self._preferred = _Preferred(text, segment, changes) if changes and (caution or min_confidence) else None
 
     def refusal(self, edits: Sequence[Edit]) -> Refusal | None:
         text, segment = self._text, self._segment
@@ -107,7 +110,7 @@ class Judge:
     def _doubtful(self, wording: Wording, start: int, end: int) -> Refusal | None:
         if self._preferred is None or (margin := self._preferred.margin(start, end)) is None:
             return None
-        least = self._caution * self._least(wording, start)
+        least = max(self._caution * self._least(wording, start) if self._caution else -math.inf, self._surely)
         if margin >= least:
             return None
         return Refusal(

@@ -7,20 +7,25 @@ from collections.abc import Mapping
 from langchain_core.runnables import Runnable, RunnableLambda, RunnableSequence
 from langchain_core.runnables.base import RunnableBindingBase
 
-from .documents import Private
+from copyspec.text.references import parse_references
+
+from .documents import Private, explicit
 from .fields import EngineFields
 
 
 def with_references(chain: Runnable[object, object], *, key: str) -> Runnable[object, object]:
-    """`chain`, whose copyspec models copy from `input[key]`: documents or texts, none of which they are shown.
+    """`chain`, whose models copy from `input[key]`: documents or texts, none of which they are shown.
 
         RunnablePassthrough.assign(docs=retriever) | with_references(prompt | llm | StrOutputParser(), key="docs")
 
-    Streams, batches and calls from asyncio as `chain` does. Raises ValueError where the chain has no copyspec model,
-    KeyError with an input that has no `key`.
+    Models are copyspec's own, and those of langchain_openai, whose server is `copyspec serve`, or vLLM with copyspec in
+    it: they send the texts with the request. Streams, batches and calls from asyncio as `chain` does. Raises ValueError
+    where the chain has no such model, KeyError with an input that has no `key`.
     """
     if not _has_model(chain):
-        raise ValueError(f"there is no ChatCopySpec or CopySpecLLM in {type(chain).__name__}: nothing would copy")
+        raise ValueError(
+            f"there is no ChatCopySpec, CopySpecLLM or ChatOpenAI in {type(chain).__name__}: nothing would copy"
+        )
 
     def bound(given: object) -> Runnable[object, object]:
         if not isinstance(given, Mapping):
@@ -39,12 +44,32 @@ def _has_model(chain: object) -> bool:
         return any(map(_has_model, chain.steps))
     if isinstance(chain, RunnableBindingBase):
         return _has_model(chain.bound)
-    return isinstance(chain, EngineFields)
+    return isinstance(chain, EngineFields) or _is_remote(chain)
 
 
 def _bind(chain: Runnable[object, object], references: Private) -> Runnable[object, object]:
     if isinstance(chain, RunnableSequence):
         return RunnableSequence(*(_bind(step, references) for step in chain.steps), name=chain.name)
     if isinstance(chain, RunnableBindingBase):
-        return chain.model_copy(update={"bound": _bind(chain.bound, references)})
+        copied: dict[str, object] = {"bound": _bind(chain.bound, references)}
+        if _is_remote(chain.bound) and "extra_body" in chain.kwargs:  # bound outside, and so stronger
+            copied["kwargs"] = {**chain.kwargs, "extra_body": _body(chain.kwargs["extra_body"], references)}
+        return chain.model_copy(update=copied)
+    if _is_remote(chain):
+        return chain.bind(extra_body=_body(getattr(chain, "extra_body", None), references))
     return chain.bind(references=references) if isinstance(chain, EngineFields) else chain
+
+
+def _is_remote(chain: object) -> bool:
+    """Whether it asks a server in OpenAI's way; known by its name, so that langchain_openai need not be there."""
+    return any(
+        each.__module__.startswith("langchain_openai.") and each.__name__ in ("BaseChatOpenAI", "BaseOpenAI")
+        for each in type(chain).__mro__
+    )
+
+
+def _body(given: object, references: Private) -> dict[str, object]:
+    """`extra_body` of a request with the references as the servers take them."""
+    found = parse_references(explicit(references), 1)[0]
+    texts = [list(each.ids or ()) if each.text is None else {"text": each.text, "name": each.name} for each in found]
+    return {**(given if isinstance(given, Mapping) else {}), "references": texts}

@@ -12,7 +12,7 @@ from copyspec.retrievers import BM25Retriever, Hit, Retriever, words
 
 from ..editing.sentences import sentences
 from ..guards.likeness import are_akin
-from ..models import check_template, engine_of, fill, wants_chat
+from ..models import check_template, corrector_of, fill, wants_chat
 from .citing import Citation, citations
 from .iterative import IterativeRAG
 
@@ -87,7 +87,7 @@ def answer(
     best, is_found = best_passage(question, passages)
     if not is_found:
         logger.warning("no passage shares a word with the question %r: passage %d is taken", question, best.id)
-    engine = engine_of(model)
+    engine = corrector_of(model)
     if stride is None:
         shown = {best.id: best.text}
 

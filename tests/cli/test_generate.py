@@ -103,7 +103,7 @@ def test_compare_fails_where_outputs_differ(
         (["generate", "--file", "/no/such"], 2, "--file /no/such: no such file or directory"),
         (["generate", "a", "-R", "/no/such"], 2, "--reference-file /no/such: no such file or directory"),
         (["generate", "a", "--edit", "b", "--edit-file", "c"], 2, "--edit and --edit-file both name the edited text"),
-        (["generate", "a", "--json", "--stream"], 2, "--json prints one object at the end; leave --stream out"),
+        (["generate", "a", "--json", "--stream"], 2, "--json prints at the end; leave --stream out"),
         (
             ["generate", "a", "--temperature", "-1"],
             2,

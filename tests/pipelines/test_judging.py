@@ -115,6 +115,15 @@ def test_an_edit_needs_a_margin() -> None:
         GuardOptions(caution=-1)
 
 
+def test_an_edit_needs_the_confidence_that_is_asked_for() -> None:
+    source, output = "It was fond in the cellar.", "It was found in the cellar."
+    place = source.index("fond")
+    for margin, confidence, expected in ((2.0, 0.9, source), (2.3, 0.9, output), (-1.0, 0.0, output)):
+        change = Change(place, place + 4, margin)
+        found = checked(source, output, [change], caution=0, min_confidence=confidence)
+        assert apply(source, found.edits) == expected
+
+
 def test_margins_find_their_edit_behind_hidden_text_and_line_breaks() -> None:
     text = "> He see a cat.\n>   She like the\n> new house."
     hidden = ((16, 18), (33, 35))

@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import openai
 import pytest
+from langchain_core.documents import Document
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
 
+from copyspec.pipelines.langchain import with_references
 from copyspec.server.endpoints import Server
 from copyspec.server.listening import address_of, is_local, listen, make
 from copyspec.server.settings import ServerSettings
@@ -100,6 +104,24 @@ def test_langchain_whole_and_in_pieces(engine: Engine, address: str) -> None:
     assert "".join(each.content for each in llm.stream("The cat sat on the mat.")) == expected
     told = llm.bind(extra_body={"references": ["a passage"]}).invoke("The cat sat on the mat.")
     assert told.content == expected and told.usage_metadata["input_tokens"] > 0
+
+
+def test_langchains_documents_are_sent_along(engine: Engine, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    chat = pytest.importorskip("langchain_openai").ChatOpenAI
+    llm = chat(base_url=f"{address}/v1", api_key=KEY, model="tiny", max_tokens=8, extra_body={"spans": False})
+    started, given = engine.start, []
+
+    def start(prompt: object, references: object, *others: Any) -> Any:
+        given.append(references)
+        return started(prompt, references, *others)
+
+    monkeypatch.setattr(engine, "start", start)
+    prompt = ChatPromptTemplate.from_template("{question}")
+    for model in (llm, llm.bind(stop=["@@"]), llm.bind(extra_body={"top_k": 0})):
+        chain = with_references(prompt | model | StrOutputParser(), key="docs")
+        asked = {"question": "The cat sat on the mat.", "docs": [Document("A passage.", metadata={"source": "a.txt"})]}
+        assert chain.invoke(asked) == engine.generate(MESSAGES, max_new_tokens=8).text
+        assert given[-2:] == [[{"text": "A passage.", "name": "a.txt"}], None]
 
 
 def _request(address: str, body: object, length: int | None = None) -> socket.socket:

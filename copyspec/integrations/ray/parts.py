@@ -1,0 +1,113 @@
+"""Parts: stretches of rows of input files, each of which becomes one output file or none."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".txt")
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RowPart:
+    """Rows of one file."""
+
+    file: str
+    number: int  # of the part, in all files
+    first: int  # row of the file
+    count: int
+    start: int = 0  # byte of the file; of a Parquet file nothing
+    end: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"{self.number:06d}-{Path(self.file).stem}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def read(self) -> tuple[list[Row], list[Row]]:
+        """Its rows, and those that cannot be read, as what they are and why."""
+        if self.file.endswith(".parquet"):
+            return _parquet_rows(self), []
+        with open(self.file, "rb") as file:
+            file.seek(self.start)
+            lines = file.read(self.end - self.start).splitlines()
+        rows: list[Row] = []
+        broken: list[Row] = []
+        for number, line in enumerate(lines, self.first):
+            try:
+                rows.append(_row(self.file, line))
+            except ValueError as error:
+                shown = line.decode("utf-8", "replace")
+                broken.append({"file": self.file, "row": number, "line": shown, "error": f"no row: {error}"})
+        return rows, broken
+
+
+def find_files(source: str | os.PathLike[str]) -> list[str]:
+    """The input files of a folder, or the file itself. Raises ValueError where there are none."""
+    path = Path(source)
+    files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
+    found = [str(each) for each in files if each.suffix in SUFFIXES and each.is_file()]
+    if not found:
+        raise ValueError(f"{os.fspath(source)!r} has no file that ends with {', '.join(SUFFIXES)}")
+    return found
+
+
+def split(files: list[str], rows: int) -> Iterator[RowPart]:
+    """Parts of `rows` rows, in the order of the files; the same for the same files."""
+    number = 0
+    for file in files:
+        for part in _split_parquet(file, rows) if file.endswith(".parquet") else _split_lines(file, rows):
+            yield RowPart(file, number, *part)
+            number += 1
+
+
+def _split_lines(file: str, rows: int) -> Iterator[tuple[int, int, int, int]]:
+    first = count = start = at = 0
+    with open(file, "rb") as lines:
+        for line in lines:
+            at += len(line)
+            count += 1
+            if count == rows:
+                yield first, count, start, at
+                first, count, start = first + count, 0, at
+    if count:
+        yield first, count, start, at
+
+
+def _split_parquet(file: str, rows: int) -> Iterator[tuple[int, int, int, int]]:
+    import pyarrow.parquet
+
+    total = pyarrow.parquet.read_metadata(file).num_rows
+    for first in range(0, total, rows):
+        yield first, min(rows, total - first), 0, 0
+
+
+def _parquet_rows(part: RowPart) -> list[Row]:
+    import pyarrow.parquet
+
+    file = pyarrow.parquet.ParquetFile(part.file)
+    starts = [0]
+    for group in range(file.num_row_groups):
+        starts.append(starts[-1] + file.metadata.row_group(group).num_rows)
+    end = part.first + part.count
+    wanted = [group for group, (start, stop) in enumerate(pairwise(starts)) if start < end and stop > part.first]
+    table = file.read_row_groups(wanted).slice(part.first - starts[wanted[0]], part.count)
+    return list(table.to_pylist())
+
+
+def _row(file: str, line: bytes) -> Row:
+    if file.endswith(".txt"):
+        return {"text": str(line, "utf-8")}
+    row = json.loads(line)
+    if not isinstance(row, dict):
+        raise ValueError(f"a line of JSON must be an object, got {type(row).__name__}")
+    return row

@@ -1,0 +1,170 @@
+"""Runs: every part of the input becomes a file of the output, once, whatever is killed meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from copyspec.checks import check_count
+from copyspec.integrations.ray.columns import ERROR, ColumnTask
+from copyspec.integrations.ray.parts import Row, RowPart, find_files, split
+
+RUN_FILE, REPORT_FILE = "run.json", "report.json"
+DONE, FAILED = "done", "failed"
+
+ROWS_PER_PART = 256
+"""What is done again after a kill, at most, by each actor; and the rows that share the model's passes."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """What a run came to, parts of earlier runs included."""
+
+    rows: int
+    failed: int
+    parts: int
+    resumed: int  # parts that were there already
+    cpu_seconds: float  # of the actors, loading the model left out
+
+
+def run(
+    task: ColumnTask,
+    source: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    address: str | None = None,
+    actors: int = 1,
+    num_cpus: float = 1.0,
+    num_gpus: float = 0.0,
+    rows_per_part: int = ROWS_PER_PART,
+) -> RunReport:
+    """Applies `task` to every row of the Parquet, JSONL and text files of `source`, on a Ray cluster.
+
+    output: a folder that all machines reach. `output/*.jsonl` gets the rows with their results, `output/failed/*.jsonl`
+        those that have none, with the error; `output/report.json` the sums. Each file is written whole, then named.
+    address: of the cluster; None starts Ray on this machine, or uses the one that runs.
+    actors, num_cpus, num_gpus: how many actors, each with a model of its own and this share of a machine.
+
+    The same call again goes on where a killed one ended: parts whose file is there are not done twice. Raises
+    ValueError where the folder holds another run's output, and for arguments that cannot be meant.
+    """
+    check_count("actors", actors)
+    check_count("rows_per_part", rows_per_part)
+    parts = list(split(find_files(source), rows_per_part))
+    folder = Path(output)
+    _begin(folder, {**task.identity, "rows_per_part": rows_per_part, "parts": [_sized(part) for part in parts]})
+    todo = [part for part in parts if not (folder / DONE / f"{part.name}.json").exists()]
+    if todo:
+        for _ in _mapped(PartWriter(task, folder), todo, address, actors, num_cpus, num_gpus):
+            pass
+    return _report(folder, parts, resumed=len(parts) - len(todo))
+
+
+class PartWriter:
+    """Reads a part, applies the task, writes the result. Doing it twice writes the same files again."""
+
+    def __init__(self, task: ColumnTask, folder: Path) -> None:
+        self._task, self._folder = task, folder
+
+    def __call__(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        part = RowPart(**given)
+        self._task.load()
+        begun = time.process_time()
+        rows, failed = part.read()
+        done: list[Row] = []
+        for row in self._results(rows):
+            error = row.pop(ERROR)
+            if error is None:
+                done.append(row)
+            else:
+                failed.append({**row, "error": error})
+        write_lines(self._folder / f"{part.name}.jsonl", done)
+        if failed:
+            write_lines(self._folder / FAILED / f"{part.name}.jsonl", failed)
+        told = {"rows": len(done), "failed": len(failed), "cpu_seconds": time.process_time() - begun}
+        write_lines(self._folder / DONE / f"{part.name}.json", [told])  # last: now it need not be done again
+        return told
+
+    def _results(self, rows: list[Row]) -> Iterator[Row]:
+        if not rows:
+            return
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        columns = self._task({name: [row.get(name) for row in rows] for name in names})
+        added = [name for name in columns if name not in names]
+        for i, row in enumerate(rows):
+            yield {**row, **{name: columns[name][i] for name in added}}
+
+
+def write_lines(path: Path, rows: Iterable[Row]) -> None:
+    """JSON lines, there whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Of a name that nobody else takes: an actor that was thought dead may be writing the same part.
+    scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    with scratch.open("w", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps(row, default=str) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    scratch.replace(path)
+
+
+def _mapped(
+    writer: PartWriter, parts: list[RowPart], address: str | None, actors: int, num_cpus: float, num_gpus: float
+) -> Iterator[object]:
+    """Each part through an actor. Ray starts a killed actor again, and gives it the part once more."""
+    try:
+        import ray
+        import ray.data
+    except ImportError as error:
+        raise ImportError('this needs Ray: pip install "copyspec[ray]"') from error
+    if not ray.is_initialized():
+        ray.init(address=address, log_to_driver=False)
+    ray.data.DataContext.get_current().enable_progress_bars = False
+
+    class Actor:
+        def __init__(self) -> None:
+            self._write = writer
+
+        def __call__(self, part: dict[str, Any]) -> dict[str, Any]:
+            return self._write(part)
+
+    found = ray.data.from_items([part.to_dict() for part in parts], override_num_blocks=len(parts))
+    pool = ray.data.ActorPoolStrategy(size=actors)
+    yield from found.map(Actor, compute=pool, num_cpus=num_cpus, num_gpus=num_gpus or None).iter_rows()
+
+
+def _begin(folder: Path, identity: Mapping[str, object]) -> None:
+    """Says what the folder's output is of, or finds that it is of the same."""
+    told = json.loads(json.dumps(identity))
+    file = folder / RUN_FILE
+    if file.exists():
+        before = json.loads(file.read_text(encoding="utf-8"))
+        changed = sorted(name for name in {*before, *told} if before.get(name) != told.get(name))
+        if changed:
+            raise ValueError(
+                f"{str(folder)!r} holds the output of another run, which differs in {', '.join(changed)}: give another "
+                "folder, or remove it"
+            )
+        return
+    if folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"{str(folder)!r} is not empty, and no run of this kind wrote it: give another folder")
+    write_lines(file, [told])
+
+
+def _sized(part: RowPart) -> list[object]:
+    return [part.file, part.first, part.count, os.path.getsize(part.file)]
+
+
+def _report(folder: Path, parts: list[RowPart], resumed: int) -> RunReport:
+    told = [json.loads((folder / DONE / f"{part.name}.json").read_text(encoding="utf-8")) for part in parts]
+    rows, failed = (sum(each[name] for each in told) for name in ("rows", "failed"))
+    report = RunReport(rows, failed, len(parts), resumed, sum(each["cpu_seconds"] for each in told))
+    sums = {"rows": rows, "failed": failed, "parts": len(parts), "cpu_seconds": report.cpu_seconds}
+    write_lines(folder / REPORT_FILE, [sums])
+    return report

@@ -1,0 +1,143 @@
+"""Low-rank adapters in the format of `peft`, merged into a model once. A folder of one is as foreign as any model's."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from copyspec.models.aliases import ADAPTER_WEIGHTS
+from copyspec.models.errors import FileError, first_line
+from copyspec.models.files import (
+    ADAPTER,
+    CONFIG,
+    GENERATION,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    WEIGHTS,
+    check_folder,
+    check_size,
+    read_json,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+logger = logging.getLogger(__name__)
+
+TEMPLATE = "chat_template.jinja"
+MAX_ADAPTER = 1 << 30  # bytes of an adapter's weights
+MAX_RANK = 1024
+
+_NAMED = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
+_OTHER_KINDS = ("use_dora", "use_qalora", "fan_in_fan_out", "alora_invocation_tokens", "rank_pattern", "alpha_pattern")
+
+
+@dataclass(frozen=True, slots=True)
+class LowRank:
+    """Of each weight's name A [rank, in] and B [out, rank]; the weight becomes W + scale * B @ A."""
+
+    parts: Mapping[str, tuple[torch.Tensor, torch.Tensor]]
+    scale: float
+
+
+def read_adapter(folder: Path) -> LowRank:
+    """The adapter in a folder. Raises FileError, with the file and what is wrong, for what is none or not supported:
+    other kinds than plain LoRA, ranks that differ, halves, numbers that are none."""
+    check_folder(folder)
+    for name in (ADAPTER, ADAPTER_WEIGHTS):
+        if not (folder / name).is_file():
+            raise FileError(f"there is no {name} in {str(folder)!r}")
+    config = read_json(folder / ADAPTER)
+    rank, scale = _rank_and_scale(config)
+    check_size(folder / ADAPTER_WEIGHTS, MAX_ADAPTER)
+    from safetensors.torch import load_file
+
+    try:
+        tensors = load_file(folder / ADAPTER_WEIGHTS)
+    except Exception as error:  # whatever the reader finds wrong with it
+        raise FileError(f"{ADAPTER_WEIGHTS} cannot be read: {first_line(error)}") from error
+    halves: dict[str, dict[str, torch.Tensor]] = {}
+    for name, tensor in tensors.items():
+        found = _NAMED.fullmatch(name)
+        if found is None:
+            raise FileError(f"{ADAPTER_WEIGHTS} has {name[:100]!r}, which is no part of a LoRA adapter")
+        if not tensor.is_floating_point() or tensor.ndim != 2:
+            raise FileError(f"{ADAPTER_WEIGHTS} has {name!r} of {tensor.dtype} {tuple(tensor.shape)}, no matrix")
+        if not tensor.float().isfinite().all():
+            raise FileError(f"{ADAPTER_WEIGHTS} has {name!r} with numbers that are not finite")
+        halves.setdefault(f"{found[1]}.weight", {})[found[2]] = tensor
+    if not halves:
+        raise FileError(f"{ADAPTER_WEIGHTS} holds nothing")
+    parts = {}
+    for name, pair in halves.items():
+        if len(pair) != 2:
+            raise FileError(f"{ADAPTER_WEIGHTS} has one half of {name!r} only")
+        a, b = pair["A"], pair["B"]
+        if a.shape[0] != rank or b.shape[1] != rank:
+            raise FileError(f"{ADAPTER} has r={rank}, and {name!r} has A {tuple(a.shape)} and B {tuple(b.shape)}")
+        parts[name] = (a, b)
+    return LowRank(parts, scale)
+
+
+def merge(base: Path, adapter: Path, folder: Path) -> None:
+    """Writes into `folder` the model of the folder `base` with an adapter merged into its weights, in float32: what an
+    adapter adds to a weight is often less than the next number of bfloat16 is away.
+
+    `adapter` may bring a chat template of its own. Raises FileError as `read_adapter` does, and where the two do not
+    fit together.
+    """
+    import torch
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    low_rank = read_adapter(adapter)
+    parts = dict(low_rank.parts)
+    logger.warning("the adapter %s is merged into its base, once; that takes some seconds", adapter.name)
+    merged = {}
+    with safe_open(base / WEIGHTS, framework="pt") as weights:
+        for name in weights.keys():  # noqa: SIM118
+            weight = weights.get_tensor(name).float()
+            if name in parts:
+                a, b = (part.float() for part in parts.pop(name))
+                if weight.shape != (b.shape[0], a.shape[1]):
+                    wanted = f"{b.shape[0]} x {a.shape[1]}"
+                    raise FileError(f"the adapter changes {name!r} of {wanted}; the base's is {tuple(weight.shape)}")
+                weight += low_rank.scale * (b @ a)
+                if not weight.isfinite().all():
+                    raise FileError(f"{name!r} is not finite with the adapter merged into it")
+            merged[name] = weight
+    if parts:
+        raise FileError(f"the adapter changes {next(iter(parts))!r}, which its base does not have")
+    save_file(merged, folder / WEIGHTS, metadata={"format": "pt"})
+    config = read_json(base / CONFIG) | {"dtype": str(torch.float32).removeprefix("torch.")}
+    (folder / CONFIG).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+    for name in (GENERATION, TOKENIZER, TOKENIZER_CONFIG, TEMPLATE):
+        source = adapter / name if name == TEMPLATE and (adapter / name).is_file() else base / name
+        if source.is_file():
+            shutil.copyfile(source, folder / name)
+
+
+def _rank_and_scale(config: Mapping[str, object]) -> tuple[int, float]:
+    kind = config.get("peft_type")
+    if kind != "LORA":
+        raise FileError(f"{ADAPTER} has peft_type {kind!r}; only 'LORA' can be merged")
+    for name in _OTHER_KINDS:
+        if config.get(name):
+            raise FileError(
+                f"{ADAPTER} has {name}={str(config[name])[:60]}, which is not supported; merge it with peft"
+            )
+    if config.get("bias", "none") != "none":
+        raise FileError(f"{ADAPTER} has bias={str(config['bias'])[:60]!r}; only 'none' is supported")
+    rank, alpha = config.get("r"), config.get("lora_alpha")
+    if type(rank) is not int or not 1 <= rank <= MAX_RANK:
+        raise FileError(f"{ADAPTER} has r={str(rank)[:60]}; it must be an integer from 1 to {MAX_RANK}")
+    if type(alpha) not in (int, float) or not math.isfinite(alpha):  # type: ignore[arg-type]
+        raise FileError(f"{ADAPTER} has lora_alpha={str(alpha)[:60]}, which is no number")
+    return rank, float(alpha) / (math.sqrt(rank) if config.get("use_rslora") else rank)  # type: ignore[arg-type]

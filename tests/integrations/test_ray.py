@@ -1,0 +1,131 @@
+"""Columns and parts without a cluster: rows keep their places, broken ones stand aside, runs go on where they ended."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from copyspec import Engine
+from copyspec.integrations.ray import AnswerColumn, CorrectColumn, run, runs
+from copyspec.integrations.ray.columns import ERROR
+from copyspec.integrations.ray.parts import find_files, split
+from copyspec.pipelines import GECPipeline
+
+TEXTS = ["She go to school every day.", "The childrens is here.", "It rains."]
+
+
+class Upper:
+    """A task without a model."""
+
+    @property
+    def identity(self) -> dict[str, object]:
+        return {"task": "upper"}
+
+    def load(self) -> None: ...
+
+    def __init__(self, fails_after: int | None = None) -> None:
+        self.left = fails_after
+
+    def __call__(self, batch: Any) -> dict[str, list[Any]]:
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                raise KeyboardInterrupt
+        texts = batch["text"]
+        errors = [None if isinstance(text, str) else "no text" for text in texts]
+        return {**batch, "to": [text and str(text).upper() for text in texts], ERROR: errors}
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts are done in this process."""
+    monkeypatch.setattr(runs, "_mapped", lambda writer, parts, *_: (writer(part.to_dict()) for part in parts))
+
+
+def lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def outputs(folder: Path) -> list[Any]:
+    return [row for file in sorted(folder.glob("*.jsonl")) for row in lines(file)]
+
+
+def test_a_column_is_corrected_as_the_pipeline_does(engine: Engine) -> None:
+    task = CorrectColumn(model=engine, max_new_tokens=8)
+    batch = {"text": np.array([*TEXTS, None], dtype=object), "id": np.arange(4)}
+    found = task(batch)
+    assert found["corrected"] == [each.text for each in GECPipeline(engine, max_new_tokens=8)(TEXTS)] + [None]
+    assert found["id"] == [0, 1, 2, 3]
+    assert found[ERROR][3] == "text is no text: NoneType"
+    with pytest.raises(ValueError, match="no column 'text'; the rows have 'id'"):
+        task({"id": [1]})
+    assert pickle.loads(pickle.dumps(CorrectColumn(model="default"))).identity["model"] == "default"
+
+
+def test_one_bad_row_does_not_fail_its_batch(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    corrections = GECPipeline._corrections
+
+    def fails(self: GECPipeline, texts: list[str]) -> Any:
+        if TEXTS[1] in texts:
+            raise ValueError("it cannot be read")
+        return corrections(self, texts)
+
+    monkeypatch.setattr(GECPipeline, "_corrections", fails)
+    found = CorrectColumn(model=engine, max_new_tokens=8)({"text": TEXTS})
+    assert [each is None for each in found["corrected"]] == [False, True, False]
+    assert found[ERROR][1] == "ValueError: it cannot be read"
+
+
+def test_a_column_is_answered(engine: Engine) -> None:
+    batch = {"question": ["Where do storks nest?", None], "passages": [["Storks nest on chimneys."], "text"]}
+    found = AnswerColumn(model=engine)(batch)
+    assert isinstance(found["answer"][0], str) and found[ERROR][0] is None
+    assert found["answer"][1] is None and found[ERROR][1]
+
+
+def test_a_run_writes_every_row_once_and_goes_on(tmp_path: Path, here: None) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    rows = [{"id": i, "text": f"text {i}" if i != 5 else 3} for i in range(25)]
+    (source / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + "{broken\n[1]\n")
+    (source / "b.txt").write_text("one line\nanother, without an end")
+    (source / "notes.md").write_text("no rows")
+    output = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        run(Upper(fails_after=2), source, output, rows_per_part=4)
+    assert len(list(output.glob("*.jsonl"))) == 2
+    report = run(Upper(), source, output, rows_per_part=4)
+    assert (report.rows, report.failed, report.resumed, report.parts) == (26, 3, 2, 8)
+    found = outputs(output)
+    assert [row["id"] for row in found if "id" in row] == [i for i in range(25) if i != 5]
+    assert all(row["to"] == row["text"].upper() for row in found)
+    failed = outputs(output / "failed")
+    assert failed[0]["error"] == "no text" and "no row" in failed[1]["error"]
+    again = run(Upper(), source, output, rows_per_part=4)
+    assert again.resumed == 8 and lines(output / "report.json")[0]["rows"] == 26
+    with pytest.raises(ValueError, match="differs in parts, rows_per_part"):
+        run(Upper(), source, output, rows_per_part=5)
+
+
+def test_parquet_is_cut_across_row_groups(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    file = tmp_path / "rows.parquet"
+    parquet.write_table(arrow.table({"text": [f"text {i}" for i in range(23)]}), file, row_group_size=5)
+    parts = list(split(find_files(file), 4))
+    assert [row["text"] for part in parts for row in part.read()[0]] == [f"text {i}" for i in range(23)]
+
+
+def test_folders_that_are_not_empty_are_left_alone(tmp_path: Path, here: None) -> None:
+    (tmp_path / "a.txt").write_text("x\n")
+    with pytest.raises(ValueError, match="is not empty"):
+        run(Upper(), tmp_path / "a.txt", tmp_path)
+    with pytest.raises(ValueError, match="has no file that ends with"):
+        run(Upper(), tmp_path / "nothing", tmp_path / "out")
+    with pytest.raises(ValueError, match="actors must be"):
+        run(Upper(), tmp_path / "a.txt", tmp_path / "out", actors=0)

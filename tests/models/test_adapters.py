@@ -1,0 +1,161 @@
+"""Adapters merged into a model once: the same outputs as adding them, and an error for every foreign folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
+
+from copyspec.models.adapters import merge, read_adapter
+from copyspec.models.aliases import ADAPTER_WEIGHTS
+from copyspec.models.errors import FileError
+from tests.helpers.texts import byte_level, llama
+
+NAME = "base_model.model.model.layers.1.self_attn.q_proj"
+CONFIG = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "bias": "none"}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("base")
+    tokenizer = byte_level()
+    llama(len(tokenizer)).to(torch.bfloat16).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def tensors(base: Path) -> dict[str, torch.Tensor]:
+    weight = AutoModelForCausalLM.from_pretrained(base).model.layers[1].self_attn.q_proj.weight
+    torch.manual_seed(0)
+    rows, columns = weight.shape
+    return {f"{NAME}.lora_A.weight": torch.randn(4, columns), f"{NAME}.lora_B.weight": torch.randn(rows, 4) / 8}
+
+
+def write(folder: Path, tensors: dict[str, torch.Tensor], config: object = CONFIG) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    save_file(tensors, folder / ADAPTER_WEIGHTS)
+    return folder
+
+
+def test_merged_is_base_and_adapter(base: Path, tensors: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    adapter = write(tmp_path / "adapter", tensors)
+    (adapter / "chat_template.jinja").write_text("its own")
+    (tmp_path / "merged").mkdir()
+    merge(base, adapter, tmp_path / "merged")
+    before, after = (AutoModelForCausalLM.from_pretrained(path, dtype="auto") for path in (base, tmp_path / "merged"))
+    assert after.dtype == torch.float32
+    delta = 2.0 * tensors[f"{NAME}.lora_B.weight"] @ tensors[f"{NAME}.lora_A.weight"]
+    for name, weight in after.named_parameters():
+        expected = before.get_parameter(name).float()
+        if name == "model.layers.1.self_attn.q_proj.weight":
+            expected = expected + delta
+        assert torch.equal(weight, expected), name
+    assert (tmp_path / "merged" / "chat_template.jinja").read_text() == "its own"
+
+
+def _half(tensors: dict[str, torch.Tensor]) -> None:
+    del tensors[f"{NAME}.lora_B.weight"]
+
+
+def _nan(tensors: dict[str, torch.Tensor]) -> None:
+    tensors[f"{NAME}.lora_B.weight"][3, 1] = float("nan")
+
+
+def _other_shape(tensors: dict[str, torch.Tensor]) -> None:
+    tensors[f"{NAME}.lora_A.weight"] = torch.randn(4, 7)
+
+
+def _other_rank(tensors: dict[str, torch.Tensor]) -> None:
+    tensors[f"{NAME}.lora_A.weight"] = torch.randn(5, 8)
+
+
+def _huge(tensors: dict[str, torch.Tensor]) -> None:
+    for name in tensors:
+        tensors[name] = tensors[name] * 1e30
+
+
+def _whole_weight(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["base_model.model.lm_head.weight"] = torch.zeros(2, 2)
+
+
+def _numbers(tensors: dict[str, torch.Tensor]) -> None:
+    tensors[f"{NAME}.lora_B.weight"] = torch.zeros(8, 4, dtype=torch.int64)
+
+
+def _nowhere(tensors: dict[str, torch.Tensor]) -> None:
+    for half in "AB":
+        tensors[f"base_model.model.other.lora_{half}.weight"] = tensors.pop(f"{NAME}.lora_{half}.weight")
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (_half, "one half"),
+        (_nan, "not finite"),
+        (_other_shape, "the base's is"),
+        (_other_rank, "r=4"),
+        (_huge, "not finite with the adapter"),
+        (_whole_weight, "no part of a LoRA adapter"),
+        (_numbers, "no matrix"),
+        (_nowhere, "its base does not have"),
+        (dict.clear, "holds nothing"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(
+    damage: Callable[[dict[str, torch.Tensor]], None],
+    said: str,
+    base: Path,
+    tensors: dict[str, torch.Tensor],
+    tmp_path: Path,
+) -> None:
+    damage(tensors)
+    adapter = write(tmp_path / "adapter", tensors)
+    (tmp_path / "merged").mkdir()
+    with pytest.raises(FileError, match=said):
+        merge(base, adapter, tmp_path / "merged")
+    assert not (tmp_path / "merged" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"peft_type": "IA3"}, {"r": 0}, {"r": "4"}, {"r": 1 << 40}, {"r": True}, {"lora_alpha": None},
+        {"lora_alpha": float("inf")}, {"use_dora": True}, {"bias": "all"}, {"rank_pattern": {"q": 8}},
+    ],
+)  # fmt: skip
+def test_other_kinds_of_adapter_are_refused(
+    change: dict[str, Any], tensors: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    with pytest.raises(FileError, match=next(iter(change))):
+        read_adapter(write(tmp_path / "adapter", tensors, CONFIG | change))
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"peft_type":' * 50_000])
+def test_a_configuration_that_is_none(content: bytes, tensors: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    adapter = write(tmp_path / "adapter", tensors)
+    (adapter / "adapter_config.json").write_bytes(content)
+    with pytest.raises(FileError, match=r"adapter_config\.json"):
+        read_adapter(adapter)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80\x04K\x01.", b"\xff" * 64, b"\x08\0\0\0\0\0\0\0{}      "])
+def test_weights_that_are_none(content: bytes, tensors: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    adapter = write(tmp_path / "adapter", tensors)
+    (adapter / ADAPTER_WEIGHTS).write_bytes(content)
+    with pytest.raises(FileError, match=r"adapter_model\.safetensors"):
+        read_adapter(adapter)
+
+
+def test_files_that_are_missing(tensors: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    adapter = write(tmp_path / "adapter", tensors)
+    (adapter / ADAPTER_WEIGHTS).unlink()
+    with pytest.raises(FileError, match=r"there is no adapter_model\.safetensors"):
+        read_adapter(adapter)

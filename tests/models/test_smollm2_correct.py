@@ -1,0 +1,47 @@
+"""The corrector of the package: its base with the adapter merged, chosen where corrections are asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import copyspec
+from copyspec.models.adapters import read_adapter
+from copyspec.models.aliases import ALIASES, CORRECTOR
+from copyspec.models.loading import BUNDLED, about_default, choose_default
+from copyspec.pipelines import GECPipeline, ModelCorrector, ModelOptions
+from copyspec.pipelines.models import corrects
+from tests.helpers.smollm2 import needs_smollm2
+
+pytestmark = pytest.mark.skipif(CORRECTOR not in ALIASES, reason="needs the adapter in copyspec/correct_adapter")
+
+
+def test_the_adapter_is_sound_and_small() -> None:
+    adapter = ALIASES[CORRECTOR].adapter
+    assert adapter is not None
+    assert read_adapter(adapter).parts
+    assert sum(path.stat().st_size for path in adapter.iterdir()) < 12e6
+
+
+def test_without_its_base_the_bundled_model_corrects(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("COPYSPEC_MODEL", raising=False)
+    for is_here in (False, True):
+        monkeypatch.setattr("copyspec.models.loading.is_ready", lambda alias, is_here=is_here: is_here)
+        assert choose_default(corrects=True) == (CORRECTOR if is_here else str(BUNDLED))
+    assert choose_default() == "smollm2"
+    assert CORRECTOR in about_default(CORRECTOR)
+    monkeypatch.setenv("COPYSPEC_MODEL", "default")
+    assert choose_default(corrects=True) == "default"
+
+
+@needs_smollm2
+@pytest.mark.usefixtures("steady_drafts")
+def test_it_corrects_and_equals_plain_decoding() -> None:
+    engine = copyspec.load(CORRECTOR)
+    assert corrects(engine) and ModelCorrector(engine, ModelOptions()).by_sentence
+    text = "There are several reason for it. He recieved the letter."
+    done = GECPipeline(engine)(text)
+    assert done.text == GECPipeline(engine, drafts=False)(text).text
+    assert done.text == "There are several reasons for it. He received the letter."
+    copyspec.unload(CORRECTOR)

@@ -1,0 +1,81 @@
+"""What a static pass costs beside the model: kernels, copies to the device, reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from copyspec.static_options import StaticOptions
+from copyspec.targets import wrap
+from copyspec.targets.static import static_target
+from copyspec.targets.static.program import EnterModel
+from copyspec.tree import DraftTree
+from tests.helpers import models
+
+NO_KERNELS = ("empty", "view", "expand", "slice", "select", "unsqueeze", "squeeze", "transpose", "permute", "unbind")
+NO_KERNELS += ("_unsafe_view", "as_strided", "detach", "alias", "t", "narrow", "new_empty", "lift_fresh")
+
+
+class Kernels(TorchDispatchMode):
+    """Counts operators that are neither views nor allocations, outside the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outside: list[str] = []
+        self.depth = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.name().split("::")[1].split(".")[0]
+        if not self.depth and name not in NO_KERNELS:
+            self.outside.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize(("rows", "layers"), [(1, 2), (8, 2), (32, 2), (1, 8)])
+def test_kernels_outside_the_model(rows: int, layers: int, moved: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = Kernels()
+    make = static_target.enter_causal
+
+    def enter_causal(*arguments: Any) -> EnterModel:
+        enter = make(*arguments)
+
+        def counted(*inputs: Any) -> torch.Tensor:
+            kernels.depth += 1
+            try:
+                return enter(*inputs)
+            finally:
+                kernels.depth -= 1
+
+        return counted
+
+    monkeypatch.setattr(static_target, "enter_causal", enter_causal)
+    model = models.tiny("llama", num_hidden_layers=layers)
+    prompts = [[5 + row, 6, 7] for row in range(rows)]
+    session = wrap(model, static=StaticOptions(use="always")).open(prompts)
+    tree = DraftTree([20, 21, 22], [-1, 0, -1], [0.5] * 3, [None] * 3)
+    session.score(prompts, [tree] * rows)
+    session.keep([[2 if moved else 0]] * rows)
+    with kernels:
+        logits = session.score([[9]] * rows, [tree] * rows)
+        logits.argmax(-1).tolist()
+    assert kernels.outside.count("copy_") == 1, "the packed pass"
+    assert kernels.outside.count("_local_scalar_dense") == 0
+    assert len(kernels.outside) <= 20, kernels.outside
+    session.close()
+
+
+def test_a_pass_compiles_as_one_graph() -> None:
+    torch._dynamo.reset()
+    graphs = torch._dynamo.utils.counters["stats"]
+    before = graphs["unique_graphs"]
+    options = StaticOptions(use="always", compile=True, compiler="eager")  # fullgraph: a break in it raises
+    session = wrap(models.tiny("llama"), static=options).open([[5, 6, 7]])
+    for token in (9, 11):
+        session.score([[5, 6, 7] if token == 9 else [token]], [DraftTree([20, 21], [-1, 0], [0.5] * 2, [None] * 2)])
+        session.keep([[]])
+    assert session.runner == "compiled" and graphs["unique_graphs"] == before + 1
+    session.close()

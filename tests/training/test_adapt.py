@@ -1,0 +1,111 @@
+"""Adapters: the loss is the model's own, a run repeats itself and resumes, what is saved merges."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from transformers import AutoModelForCausalLM
+
+from copyspec.models.adapters import merge
+from tests.helpers.texts import byte_level, llama
+from training.adapt import PRESETS, adapt, edited_parts
+from training.lora import FrozenLlama, LoraShape, save_adapter
+from training.noise import OPEN_NOISES
+from training.text import join_words, split_words
+
+_PARAGRAPHS = [
+    f"The {animal} lives in the {place}, and it has always liked the {food}. Many people know the {animal} of the "
+    f"{place}. They have wanted to see it for {number} years, but they were waiting for a better day."
+    for number, (animal, place, food) in enumerate(
+        [("fox", "forest", "berries"), ("owl", "tower", "mice"), ("whale", "sea", "fish"), ("goat", "hills", "grass")]
+        * 5
+    )
+]
+_SHAPE = LoraShape(rank=4, alpha=8, first_layer=1)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("base")
+    tokenizer = byte_level()
+    llama(len(tokenizer)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_the_loss_is_that_of_the_merged_model(base: Path, tmp_path: Path) -> None:
+    frozen = FrozenLlama(base)
+    adapter = frozen.new_adapter(_SHAPE, 0)
+    torch.manual_seed(0)
+    adapter = {
+        k: (a.bfloat16().float(), torch.randn_like(b).div(20).bfloat16().float()) for k, (a, b) in adapter.items()
+    }
+    ids = torch.randint(0, 200, (3, 12))
+    weights = torch.zeros(3, 12)
+    weights[:, 5:] = torch.tensor([1.0, 2.0, 1.0, 0.0, 1.0, 1.0, 3.0])
+    total, count = frozen.loss(adapter, _SHAPE, ids, weights)
+    save_adapter(tmp_path / "adapter", adapter, _SHAPE, "base")
+    (tmp_path / "merged").mkdir()
+    merge(base, tmp_path / "adapter", tmp_path / "merged")
+    with torch.no_grad():
+        logits = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")(ids).logits[:, :-1]
+    each = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
+    assert count == weights.sum()
+    torch.testing.assert_close(total, (each * weights[:, 1:].flatten()).sum(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.fixture
+def prose(tmp_path: Path) -> Path:
+    folder = tmp_path / "text"
+    folder.mkdir()
+    (folder / "made_up.txt").write_text("\n".join(_PARAGRAPHS), encoding="utf-8")
+    return folder
+
+
+def test_a_run_repeats_itself_and_resumes(prose: Path, base: Path, tmp_path: Path) -> None:
+    plan = replace(PRESETS["cpu"], shape=_SHAPE, batch=1024, limit=512, steps=2)
+    for name in ("a", "b"):
+        adapt(prose, base, tmp_path / name, plan, 0.0)
+    a, b = (torch.load(tmp_path / name / "checkpoint.pt", weights_only=True) for name in ("a", "b"))
+    assert all(torch.equal(x, y) for k in a["adapter"] for x, y in zip(a["adapter"][k], b["adapter"][k], strict=True))
+    adapt(prose, base, tmp_path / "b", replace(plan, steps=3), 0.0)
+    assert torch.load(tmp_path / "b" / "checkpoint.pt", weights_only=True)["step"] == 3
+    (tmp_path / "merged").mkdir()
+    merge(base, tmp_path / "b" / "adapter", tmp_path / "merged")
+
+
+@pytest.mark.parametrize(
+    ("source", "answer", "parts"),
+    [
+        ("He go home.", "He goes home.", [" goes"]),
+        ("He go to to home", "He go to home", [" home"]),
+        ("Same.", "Same.", []),
+        ("i see", "I see the cat", ["I", " the cat"]),
+    ],
+)
+def test_parts_of_the_answer_that_were_edited(source: str, answer: str, parts: list[str]) -> None:
+    assert [answer[start:end] for start, end in edited_parts(source, answer)] == parts
+
+
+@pytest.mark.parametrize("noise", OPEN_NOISES, ids=lambda noise: noise.name)
+def test_open_noise_changes_one_place(noise: object, prose: Path) -> None:
+    from training.data import load_prose
+    from training.noise import Noise
+
+    assert isinstance(noise, Noise)
+    maker, _ = load_prose(prose)
+    text = (
+        "Although they have always been waiting for the children, who don't like it, she goes to her friends' bigger "
+        "houses because those cars were quickly used by a man and something is better without them."
+    )
+    words = split_words(text)
+    rng = random.Random(0)
+    for _ in range(5):
+        wrong = noise.apply(words, maker.lexicon, rng)
+        assert wrong is None or (wrong != words and abs(len(wrong) - len(words)) <= 2)
+        assert wrong is None or join_words(wrong)

@@ -1,0 +1,230 @@
+"""Train an adapter that corrects: ``python -m training.adapt --data DIR --base FOLDER --out RUN [--minutes M]``.
+
+``--base`` is a Llama with a chat template of the form ``<|im_start|>ROLE``: SmolLM2-135M-Instruct, in the folder that
+``copyspec models`` made of it. Prompts are those of :mod:`training.examples` as one user message without a system
+message. The learning rate falls linearly to zero over the time or the number of steps, as in :mod:`training.train`;
+writing a clock time into ``RUN/finish_by`` moves the end. Started again with the same ``--out`` it goes on from its
+last checkpoint. ``RUN/adapter`` is the newest adapter, in the format of `peft`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from difflib import SequenceMatcher
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from training.data import load_prose
+from training.examples import CORRECT, Example, ExampleMaker, Mixture
+from training.lora import Adapter, FrozenLlama, LoraShape, save_adapter
+from training.text import split_words
+from training.train import Meter, Schedule, clock
+
+BASE = "HuggingFaceTB/SmolLM2-135M-Instruct"
+_TRIAL_EVERY = 60  # steps between looks at the held-out loss
+_TRIAL_BATCHES = 6
+_POOL = 256  # examples sorted by length together
+
+
+@dataclass(frozen=True)
+class AdaptPlan:
+    """Everything a run depends on beside data and base."""
+
+    shape: LoraShape = field(default_factory=LoraShape)
+    mixture: Mixture = field(
+        default_factory=lambda: Mixture(
+            sentence=0.56, paragraph=0.35, quote_one=0.02, quote_many=0.07, jumble=0.0, opening=0.0, rare=0.05,
+            spaced=0.35, clean=0.28, open=True, many=(1, 22, 28, 22, 15, 8, 4), run_on=0.12, lower=0.03, reworded=0.0,
+            sentences=4, longest=160, dialect=False,
+        )
+    )  # fmt: skip
+    rate_a: float = 7e-4  # peak learning rates; the matrices that begin at zero learn faster (Hayou et al. 2024)
+    rate_b: float = 2e-3
+    edited: float = 2.0  # weight of a token that differs from the source; others have 1
+    batch: int = 512  # padded positions of a step
+    limit: int = 320  # tokens of an example
+    warmup: int = 15  # steps
+    seed: int = 0
+    steps: int = 0
+    device: str = "cpu"
+    save_seconds: float = 240.0
+
+
+PRESETS = {
+    "cpu": AdaptPlan(),
+    "gpu": AdaptPlan(
+        shape=LoraShape(first_layer=0), batch=16384, limit=700, warmup=60, device="cuda", rate_a=1e-3, rate_b=3e-3
+    ),
+}
+
+
+class AdaptBatches:
+    """Endless batches, a function of (seed, place): resuming goes on where a run stopped."""
+
+    def __init__(self, maker: ExampleMaker, tokenizer: Tokenizer, plan: AdaptPlan, seed: str) -> None:
+        self.maker, self.tokenizer, self.plan, self.seed = maker, tokenizer, plan, seed
+
+    def from_place(self, pool: int, index: int) -> Iterator[tuple[int, int, Tensor, Tensor]]:
+        """(pool, index, ids, weights): [rows, length] each, weights of the tokens as ones to be predicted."""
+        while True:
+            for i, (ids, weights) in enumerate(self._pool(pool)):
+                if i >= index:
+                    yield pool, i, ids, weights
+            pool, index = pool + 1, 0
+
+    def _pool(self, number: int) -> list[tuple[Tensor, Tensor]]:
+        rng = random.Random(f"{self.seed}/{number}")
+        drawn = [self._encode(self.maker.draw(rng)) for _ in range(_POOL)]
+        rows = sorted((row for row in drawn if len(row[0]) <= self.plan.limit), key=lambda row: len(row[0]))
+        batches, batch = [], rows[:1]
+        for row in rows[1:]:
+            if len(row[0]) * (len(batch) + 1) > self.plan.batch:
+                batches.append(_padded(batch))
+                batch = []
+            batch.append(row)
+        batches.append(_padded(batch))
+        rng.shuffle(batches)
+        return batches
+
+    def _encode(self, example: Example) -> tuple[list[int], list[float]]:
+        answer = example.answer[1:]
+        prompt = f"<|im_start|>user\n{example.prompt}<|im_end|>\n<|im_start|>assistant\n"
+        asked = self.tokenizer.encode(prompt, add_special_tokens=False).ids
+        said = self.tokenizer.encode(answer + "<|im_end|>", add_special_tokens=False)
+        weights = [1.0] * len(said.ids)
+        if example.prompt.startswith(CORRECT):
+            for start, end in edited_parts(example.prompt[len(CORRECT) :], answer):
+                for k, (first, last) in enumerate(said.offsets):
+                    if first < end and last > start:
+                        weights[k] = self.plan.edited
+        return [*asked, *said.ids], [0.0] * len(asked) + weights
+
+
+def edited_parts(source: str, answer: str) -> list[tuple[int, int]]:
+    """Where in the answer words differ from the source; behind a word left out, the next one."""
+    was, now = split_words(source), split_words(answer)
+    starts = [0]
+    for word in now:
+        starts.append(starts[-1] + len(word))
+    matcher = SequenceMatcher(None, was, now, autojunk=False)
+    return [
+        (starts[j], starts[min(max(end, j + 1), len(now))])
+        for kind, _, _, j, end in matcher.get_opcodes()
+        if kind != "equal" and j < len(now)
+    ]
+
+
+def _padded(rows: list[tuple[list[int], list[float]]]) -> tuple[Tensor, Tensor]:
+    length = max(len(ids) for ids, _ in rows)
+    ids = torch.tensor([[*ids, *[0] * (length - len(ids))] for ids, _ in rows])
+    return ids, torch.tensor([[*weights, *[0.0] * (length - len(weights))] for _, weights in rows])
+
+
+def adapt(data: Path, base: Path, out: Path, plan: AdaptPlan, deadline: float) -> None:
+    """Run to the end of the schedule; leaves checkpoint.pt, adapter/, plan.json and log.jsonl in ``out``."""
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "plan.json").write_text(json.dumps(asdict(plan), indent=1) + "\n")
+    maker, held = load_prose(data, plan.mixture)
+    tokenizer = Tokenizer.from_file(str(base / "tokenizer.json"))
+    llama = FrozenLlama(base, plan.device)
+    adapter = llama.new_adapter(plan.shape, plan.seed)
+    trial = AdaptBatches(held, tokenizer, plan, "held").from_place(0, 0)
+    held_out = [(ids, weights) for _, _, ids, weights in (next(trial) for _ in range(_TRIAL_BATCHES))]
+    for pair in adapter.values():
+        for part in pair:
+            part.requires_grad_()
+    optimizer = torch.optim.AdamW(
+        [{"params": [pair[k] for pair in adapter.values()], "lr": rate, "peak": rate}
+         for k, rate in enumerate((plan.rate_a, plan.rate_b))],
+        betas=(0.9, 0.99), weight_decay=0.01,
+    )  # fmt: skip
+    step, progress, place = 0, 0.0, (0, 0)
+    if (out / "checkpoint.pt").exists():
+        found = torch.load(out / "checkpoint.pt", weights_only=True)
+        step, progress, place = found["step"], found["progress"], (found["pool"], found["index"])
+        optimizer.load_state_dict(found["optimizer"])
+        with torch.no_grad():
+            for key, pair in adapter.items():
+                for part, kept in zip(pair, found["adapter"][key], strict=True):
+                    part.copy_(kept)
+    schedule = Schedule(plan.steps, deadline, out, progress, plan.warmup)
+    meter, saved = Meter(), time.time()
+    batches = AdaptBatches(maker, tokenizer, plan, f"{plan.seed}")
+    for pool, index, ids, weights in batches.from_place(*place):
+        step += 1
+        factor = schedule.advance(step)
+        loss, count = llama.loss(adapter, plan.shape, ids.to(plan.device), weights.to(plan.device))
+        mean = loss / count
+        torch.autograd.backward(mean)
+        for group in optimizer.param_groups:
+            group["lr"] = group["peak"] * factor
+        torch.nn.utils.clip_grad_norm_([part for pair in adapter.values() for part in pair], 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        meter.add(ids.numel(), mean.item())
+        stop = schedule.done(step)
+        if step % 10 == 0 or stop:
+            row = {"step": step, "progress": round(schedule.progress, 4), **meter.read()}
+            if step % _TRIAL_EVERY == 0 or stop:
+                row |= _held_out(llama, adapter, plan, held_out)
+            with (out / "log.jsonl").open("a") as log:
+                log.write(json.dumps(row) + "\n")
+        if stop or time.time() - saved > plan.save_seconds:
+            state = {
+                "step": step, "progress": schedule.progress, "pool": pool, "index": index + 1,
+                "optimizer": optimizer.state_dict(), "adapter": adapter,
+            }  # fmt: skip
+            torch.save(state, out / "checkpoint.new")
+            (out / "checkpoint.new").replace(out / "checkpoint.pt")
+            save_adapter(out / "adapter", adapter, plan.shape, BASE)
+            saved = time.time()
+        if stop:
+            return
+
+
+@torch.no_grad()
+def _held_out(
+    llama: FrozenLlama, adapter: Adapter, plan: AdaptPlan, batches: list[tuple[Tensor, Tensor]]
+) -> dict[str, float]:
+    """Mean loss of the held-out tokens that repeat the source, and of those that differ from it."""
+    found = {}
+    for name, is_edited in (("held_out_kept", False), ("held_out_edited", True)):
+        sums = [
+            llama.loss(
+                adapter,
+                plan.shape,
+                ids.to(plan.device),
+                (weights > 1 if is_edited else weights == 1).float().to(plan.device),
+            )
+            for ids, weights in batches
+        ]
+        found[name] = round(float(sum(s for s, _ in sums) / sum(n for _, n in sums)), 4)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Train an adapter that corrects and quotes.")
+    parser.add_argument("--data", type=Path, required=True, help="folder of prose: *.txt.gz, one paragraph a line")
+    parser.add_argument("--base", type=Path, required=True, help="folder of the Llama that is adapted")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the run")
+    parser.add_argument("--preset", choices=sorted(PRESETS), default="cpu")
+    parser.add_argument("--minutes", type=float, default=90.0)
+    parser.add_argument("--finish-by", metavar="HH:MM", help="clock time instead of --minutes")
+    parser.add_argument("--steps", type=int, default=0, help="number of steps instead of a time (deterministic)")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    deadline = clock(args.finish_by) if args.finish_by else time.time() + 60 * args.minutes
+    plan = AdaptPlan(**{**vars(PRESETS[args.preset]), "seed": args.seed, "steps": args.steps})
+    adapt(args.data, args.base, args.out, plan, deadline)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,264 @@
+"""Edits that put a mistake at a position which no fixed rule undoes, but which the rest of the sentence does.
+
+A model that knows English sees from the sentence what belongs there: an article that a countable noun lacks, the
+number of a subject five words before its verb. Used for models that bring that knowledge; see `training.noise`.
+"""
+
+from __future__ import annotations
+
+import random
+
+from training.edits import put_table
+from training.lexicon import FREQUENT_COUNT, Lexicon
+from training.misspelling import cut, misspell
+from training.open_tables import FORMS_OF, SWAPS
+from training.rules import TO_BASE, TO_S, Words, bases, like, low, past, space
+from training.tables import BASE_FORM_AFTER
+
+ARTICLES = frozenset({"a", "an", "the"})
+PREPOSITIONS = ("in", "on", "at", "of", "to", "for", "with", "from", "by", "about", "into")
+_DETERMINERS = ARTICLES | {"this", "that", "these", "those", "his", "her", "its", "their", "our", "my", "your", "no"}
+_BE = frozenset({"is", "are", "was", "were", "am", "be", "been", "being"})
+_HAVE = frozenset({"have", "has", "had"})
+_SUBJECTS = frozenset({"i", "you", "he", "she", "it", "we", "they", "who", "which", "that", "there"})
+_BEFORE_ING = frozenset({"by", "for", "of", "without", "in", "after", "before", "enjoy", "avoid", "keep", "while"})
+_PAST_SIGNS = frozenset({"was", "were", "had", "did", "ago", "yesterday", "last", "said", "went", "came", "took"})
+_MIDDLE = frozenset({"always", "never", "often", "also", "usually", "already", "still", "just", "probably", "only"})
+_ENDINGS = (
+    ("ly", ""), ("ness", ""), ("ity", ""), ("ion", "e"), ("ion", ""), ("ation", "e"), ("al", ""), ("ful", ""),
+    ("ence", "ent"), ("ance", "ant"), ("ment", ""), ("ous", ""), ("y", ""), ("iness", "y"), ("ily", "y"),
+)  # fmt: skip
+_SWAPS_OF = {word: [o for row in SWAPS if word in row for o in row if o != word] for row in SWAPS for word in row}
+_APOSTROPHES = ("n't", "'s", "'re", "'ve", "'ll", "'m", "n’t", "’s", "’re", "’ve", "’ll", "’m")
+
+
+def _plain(words: Words, i: int) -> bool:
+    """Whether a lower-case word stands there, behind a space."""
+    bare = words[i].strip() if 0 <= i < len(words) else ""
+    return i > 0 and bare.isalpha() and bare.islower() and words[i][:1] == " "
+
+
+def drop_article(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
+    return [] if _plain(words, i) and low(words, i) in ARTICLES and _plain(words, i + 1) else None
+
+
+def add_article(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
+    before = low(words, i - 1)
+    if not _plain(words, i) or before in _DETERMINERS or not (before in PREPOSITIONS or before in BASE_FORM_AFTER):
+        return None
+    word = low(words, i)
+    if word in _DETERMINERS or word in PREPOSITIONS or lexicon.words[word] < FREQUENT_COUNT or lexicon.is_verb(word):
+        return None
+    return [" the" if word.endswith("s") or rng.random() < 0.6 else " a", words[i]]
+
+
+def swap_preposition(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
+    word = low(words, i)
+    if not _plain(words, i) or word not in PREPOSITIONS or lexicon.company(low(words, i - 1), word) < 0.45:
+        return None
+    return [" " + rng.choice([other for other in PREPOSITIONS[:8] if other != word])]
+
+
+def drop_preposition(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
+    word = low(words, i)
+    if not _plain(words, i) or word not in PREPOSITIONS or lexicon.company(low(words, i - 1), word) < 0.6:
+        return None
+    return []
+
+
+def add_to(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
+    """``must to go``."""
+    modal = low(words, i - 1) in BASE_FORM_AFTER - {"to"}
+    return [" to", words[i]] if modal and _plain(words, i) and lexicon.is_verb(low(words, i)) else None
+
+
+def drop_small(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
+    """A copula, an auxiliary or the ``to`` of an infinitive."""
+    word, before, after = low(words, i), low(words, i - 1), low(words, i + 1)
+    if not _plain(words, i) or not after.isalpha():
+        return None
+    is_infinitive = word == "to" and lexicon.is_verb(after)
+    is_copula = word in _BE - {"being"} and (before.isalpha() and before not in PREPOSITIONS)
+    is_auxiliary = word in _HAVE and after in ("been", "become", *(form[2] for form in FORMS_OF.values()))
+    return [] if is_infinitive or is_copula or is_auxiliary else None
+
+
+def swap_number_of_verb(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
+    word, before = low(words, i), low(words, i - 1)
+    if not _plain(words, i) or not before.isalpha() or before in ("if", "though", "wish"):
+        return None
+    if word in TO_S and word != "am" and (word != "do" or low(words, i + 1) == "not"):
+        return [like(TO_S[word], words[i])]
+    if word in TO_BASE:
+        return [like(TO_BASE[word], words[i])]
+    if before in _DETERMINERS or before in PREPOSITIONS or before in BASE_FORM_AFTER or before == "and":
+        return None
+    if word.endswith("s") and lexicon.is_verb(word[:-1]) and lexicon.words[before] >= FREQUENT_COUNT:
+        return [like(word[:-1], words[i])]
+    if before.endswith("s") and not before.endswith("ss") and lexicon.is_verb(word):
+        return [like(word + "s", words[i])]
+    return None
+
+
+def change_form(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
+    """A verb in a form that its auxiliary, preposition or modal does not take."""
+    word, before = low(words, i), low(words, i - 1)
+    if not _plain(words, i):
+        return None
+    base = base_of(word, lexicon)
+    if base is None:
+        return None
+    forms = _forms(base, lexicon)
+    takes_ing = word.endswith("ing") and (before in _BE or before in _BEFORE_ING)
+    takes_participle = before in _HAVE | _BE and not word.endswith("ing") and word != base
+    takes_base = before in BASE_FORM_AFTER and word == base
+    if not (takes_ing or takes_participle or takes_base):
+        return None
+    others = [form for form in forms if form not in (word, base + "s" if takes_ing else "")]
+    if takes_participle and word in FORMS_OF:
+        others = [form for form in FORMS_OF[word] if form != word]
+    return [" " + rng.choice(others)] if others else None
+
+
+def change_tense(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
+    """A past tense as the present, where other words say that it is past."""
+    word, before = low(words, i), low(words, i - 1)
+    if not _plain(words, i) or before in _HAVE | _BE | _DETERMINERS | BASE_FORM_AFTER or not before.isalpha():
+        return None
+    if sum(low(words, k) in _PAST_SIGNS for k in range(len(words)) if k != i) < 1:
+        return None
+    base = base_of(word, lexicon)
+    is_past = word.endswith("ed") or (word in FORMS_OF and word == FORMS_OF[word][1])
+    if base is None or not is_past or word == base:
+        return None
+    return [" " + (base if rng.random() < 0.7 or base == "be" else base + "s")]
+
+
+def base_of(word: str, lexicon: Lexicon) -> str | None:
+    """The base form of a verb form."""
+    if word in FORMS_OF:
+        return FORMS_OF[word][0]
+    if lexicon.is_verb(word):
+        return word
+    return next((base for base in bases(word) if lexicon.is_verb(base)), None)
+
+
+def _forms(base: str, lexicon: Lexicon) -> list[str]:
+    ing = (base[:-1] if base.endswith("e") and not base.endswith("ee") else base) + "ing"
+    row = FORMS_OF.get(base)
+    forms = [base, ing, *(row[1:] if row else (past(base),)), base + "s"]
+    return [form for form in dict.fromkeys(forms) if lexicon.words[form] >= 3]
+
+
+def swap_number_of_noun(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
+    """A noun in the other number, where a word before or a verb behind tells its number."""
+    word = low(words, i)
+    near = [low(words, k) for k in range(max(0, i - 3), i)]
+    if not _plain(words, i) or len(word) < 4 or lexicon.is_verb(word):
+        return None
+    if word.endswith("s") and not word.endswith("ss") and lexicon.words[word[:-1]] >= FREQUENT_COUNT:
+        told = {"many", "these", "those", "several", "few", "two", "three", "four", "five", "various", "all", "other",
+                "some", "most", "different", "number", "both"}  # fmt: skip
+        behind = low(words, i + 1) in ("are", "were", "have", "do")
+        return [like(word[:-1], words[i])] if behind or told & set(near) else None
+    single = {"a", "an", "this", "each", "every", "another", "one"} & set(near[-2:])
+    if single and lexicon.words[word + "s"] >= 5 and low(words, i + 1) not in ("of",) and _ends_phrase(words, i + 1):
+        return [like(word + "s", words[i])]
+    return None
+
+
+def _ends_phrase(words: Words, i: int) -> bool:
+    word = low(words, i)
+    return not word.isalpha() or word in PREPOSITIONS or word in _BE or word in ("and", "that", "which", "who", "has")
+
+
+def put_misspelling(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
+    bare = words[i].strip()
+    if len(bare) < 4 or not bare.isalpha() or not bare[1:].islower() or lexicon.words[bare.lower()] < 5:
+        return None
+    wrong = misspell(bare.lower(), lexicon, rng)
+    return [like(wrong, words[i])] if wrong else None
+
+
+def put_cut(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
+    found = cut(low(words, i), lexicon, rng) if _plain(words, i) else None
+    return [" " + found[0], " " + found[1]] if found else None
+
+
+def put_swap(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
+    others = _SWAPS_OF.get(low(words, i))
+    if not others or not words[i].strip().replace("'", "").isalpha():
+        return None
+    return [like(word.replace("_", " "), words[i]) for word in [rng.choice(others)]]
+
+
+def change_ending(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
+    """Another part of speech of the same family: ``quick`` for ``quickly``."""
+    word = low(words, i)
+    if not _plain(words, i) or len(word) < 5:
+        return None
+    found = []
+    for longer, shorter in _ENDINGS:
+        if word.endswith(longer):
+            found.append(word[: len(word) - len(longer)] + shorter)
+        if shorter and word.endswith(shorter):
+            found.append(word[: len(word) - len(shorter)] + longer)
+    found += [word + "ly", word + "ness", word + "ment"]
+    known = [other for other in found if len(other) > 3 and lexicon.words[other] >= FREQUENT_COUNT]
+    return [" " + rng.choice(known)] if known else None
+
+
+def drop_apostrophe(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
+    bare = words[i].strip()
+    if len(bare) < 3 or not bare.endswith(_APOSTROPHES):
+        return None
+    return [space(words[i]) + bare.replace("'", "").replace("’", "")]
+
+
+def drop_comma(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
+    """In a date or an address no word tells; before a conjunction or behind an introduction it does."""
+    tells = low(words, i + 1) in ("but", "so", "which", "and", "however", "too") or i < 6
+    return [] if words[i].strip() == "," and 0 < i < len(words) - 2 and tells else None
+
+
+def add_comma(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
+    fits = low(words, i) in ("that", "is", "was", "to", "are", "because", "if")
+    return [",", words[i]] if fits and _plain(words, i) and low(words, i - 1).isalpha() else None
+
+
+def repeat_comparison(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
+    """``more bigger``, ``the most easiest``."""
+    word = low(words, i)
+    if not _plain(words, i) or low(words, i - 1) in ("more", "most", "much"):
+        return None
+    if word in ("better", "worse") or (word.endswith("er") and lexicon.words[word[:-2] + "est"] >= 5):
+        return [" more", words[i]]
+    return [" most", words[i]] if word.endswith("est") and lexicon.words[word[:-3] + "er"] >= 5 else None
+
+
+def move_adverb(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
+    """``always is`` for ``is always``; two words replaced."""
+    if not (_plain(words, i) and _plain(words, i + 1)) or low(words, i + 1) not in _MIDDLE:
+        return None
+    return [words[i + 1], words[i]] if low(words, i) in _BE | _HAVE | BASE_FORM_AFTER - {"to"} else None
+
+
+def repeat_subject(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
+    """``The people they are``: a pronoun that says the subject again."""
+    word, before = low(words, i), low(words, i - 1)
+    if word not in ("is", "are", "was", "were", "has", "have", "can", "will") or not _plain(words, i):
+        return None
+    if not before.isalpha() or before in _SUBJECTS or before in ("and", "or", "but", "not") or not _plain(words, i - 1):
+        return None
+    return [" they" if before.endswith("s") else " it", words[i]]
+
+
+def put_connector(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
+    """``Although ..., but ...``."""
+    if words[i].strip() != "," or not 3 <= i < len(words) - 2 or any(w.strip() == "," for w in words[:i]):
+        return None
+    word = {"although": "but", "though": "but", "because": "so", "since": "so", "if": "then"}.get(low(words, 0))
+    return [words[i], " " + word] if word and low(words, i + 1).isalpha() else None
+
+
+APOSTROPHE_TABLE = put_table({"doesn't": ["don't"], "isn't": ["aren't"], "wasn't": ["weren't"], "don't": ["doesn't"]})
