@@ -152,6 +152,7 @@ class _Curve:
     def __init__(self, prior: float) -> None:
         self._prior = prior  # cost of a node in units of an empty call, where nothing was measured
         self._seconds: dict[int, float] = {}  # by knot, in rising order
+        self._costs: list[float] = []  # of 0, 1, ... nodes, as far as they were asked for since the last measurement
         self._weights: dict[int, float] = {}
 
     def observe(self, n: int, seconds: float) -> float | None:
@@ -167,7 +168,8 @@ class _Curve:
         found = seconds / (times[0] + share * (times[1] - times[0]))
         ratio = min(max(found, 1.0 / OUTLIER), OUTLIER)
         if self._weights.get(high if share >= 0.5 else low, 0.0) >= ESTABLISHED:
-            self._seconds = {knot: time * ratio**DRIFT for knot, time in self._seconds.items()}
+            drift = ratio**DRIFT
+            self._seconds = {knot: time * drift for knot, time in self._seconds.items()}
             ratio **= 1.0 - DRIFT
         moved, weights = {}, {}
         for knot, part, time in ((low, 1.0 - share, times[0]), (high, share, times[1])):
@@ -185,6 +187,12 @@ class _Curve:
 
     def costs(self, max_nodes: int) -> list[float]:
         """Costs of 0..max_nodes nodes in units of an empty call, which is the cheapest."""
+        if len(self._costs) <= max_nodes:
+            self._costs = self._work_out(max_nodes)
+        return self._costs[: max_nodes + 1]
+
+    def _work_out(self, max_nodes: int) -> list[float]:
+        """At least those of 0..max_nodes nodes."""
         if not self._seconds:
             return [self._guess(n) for n in range(max_nodes + 1)]
         unit = self._at(0)
@@ -194,7 +202,7 @@ class _Curve:
             slope = (following - time) / (end - start)
             costs += [max(1.0, (time + slope * n) / unit) for n in range(1, end - start + 1)]
         costs += [costs[-1] + self._prior * n for n in range(1, max_nodes + 2 - len(costs))]
-        return costs[: max_nodes + 1]
+        return costs
 
     def measured(self) -> Mapping[int, float]:
         """Seconds by number of nodes."""
@@ -214,5 +222,9 @@ class _Curve:
         return 1.0 + self._prior * n
 
     def _set(self, seconds: Mapping[int, float], weights: Mapping[int, float]) -> None:
-        self._seconds = dict(sorted({**self._seconds, **seconds}.items()))
+        is_new = not self._seconds.keys() >= seconds.keys()
+        self._seconds.update(seconds)
+        if is_new:
+            self._seconds = dict(sorted(self._seconds.items()))
+        self._costs = []
         self._weights.update(weights)

@@ -19,7 +19,7 @@ import torch
 from hypothesis import settings
 
 from copyspec.budget import Budget, CostModel
-from copyspec.decoding.pacing import Pacer
+from copyspec.decoding.controller import DraftController
 
 if TYPE_CHECKING:
     from copyspec import Engine
@@ -47,7 +47,7 @@ def steady_drafts() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CostModel, "budget", budget)
-        patch.setattr(Pacer, "wants_draft", lambda self: True)
+        patch.setattr(DraftController, "wants_draft", lambda self: True)
         yield
 
 

@@ -175,9 +175,9 @@ def spoken(
                 for output in outputs:
                     tokens += output.tokens
                     if output.stats is not None:
-                        tally.calls += output.stats.calls
-                        tally.nodes += output.stats.drafted_tokens
-                        for kind, count in output.stats.accepted_by_source.items():
+                        tally.calls += output.stats.num_calls
+                        tally.nodes += output.stats.num_draft_tokens
+                        for kind, count in output.stats.num_accepted_tokens_per_source.items():
                             tally.accepted_by_source[kind] = tally.accepted_by_source.get(kind, 0) + count
             tally.seconds += time.perf_counter() - started
             tally.rows += 1

@@ -14,7 +14,8 @@ from benchmarks.speed.models import Model, Replay, ReplayTarget
 from benchmarks.speed.prompts import Case
 from copyspec.budget import CostModel
 from copyspec.decoding.loop import DecodeSettings, decode
-from copyspec.decoding.requests import Request, RowStats
+from copyspec.decoding.requests import Request
+from copyspec.decoding.stats import Stats
 from copyspec.drafters import create
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.targets import wrap
@@ -44,7 +45,7 @@ class Run:
     draft_seconds: float = 0.0  # known for copyspec's own decoding only, like the two below
     target_seconds: float = 0.0
     verify_seconds: float = 0.0
-    stats: list[RowStats] = field(default_factory=list)  # of each row, known as the three above
+    stats: list[Stats] = field(default_factory=list)  # of each row, known as the three above
 
     @property
     def decode_seconds(self) -> float:
@@ -135,19 +136,19 @@ class Methods:
     def _decoded(self, requests: Sequence[Request], nodes: int, costs: CostModel) -> Run:
         settings = DecodeSettings(DraftOptions(max_nodes=nodes), batch_size=len(requests))
         outputs: list[list[int]] = [[] for _ in requests]
-        stats: list[RowStats] = []
+        stats: list[Stats] = []
         for step in decode(self._target, requests, settings, costs):
             for output in step:
                 outputs[output.row].extend(output.tokens)
                 if output.stats is not None:
                     stats.append(output.stats)
         # All rows begin together: the row with most calls was there in every step of the batch.
-        longest = max(stats, key=lambda row: row.calls)
+        longest = max(stats, key=lambda row: row.num_calls)
         return Run(
             outputs=outputs,
             prefill_seconds=longest.prefill_seconds,
-            row_calls=sum(row.calls for row in stats),
-            drafted=sum(row.drafted_tokens for row in stats),
+            row_calls=sum(row.num_calls for row in stats),
+            drafted=sum(row.num_draft_tokens for row in stats),
             draft_seconds=longest.draft_seconds,
             target_seconds=longest.prefill_seconds + longest.target_seconds,
             verify_seconds=longest.verify_seconds,

@@ -34,7 +34,7 @@ from benchmarks.speed.run import DTYPES
 from benchmarks.speed.simulation import DEVICES, AlwaysWrong, Device, MakeDrafter, simulate
 from benchmarks.transcripts import ratio, write_json
 from copyspec.budget import CostModel
-from copyspec.decoding.requests import RowStats
+from copyspec.decoding.stats import Stats
 from copyspec.drafters import create
 from copyspec.drafters.base import Drafter
 from copyspec.options import DraftOptions
@@ -65,13 +65,13 @@ class Line:
     def bar(self) -> float:
         return next(bar for name, bar in BARS.items() if self.method.startswith(name))
 
-    def count(self, stats: Sequence[RowStats]) -> None:
+    def count(self, stats: Sequence[Stats]) -> None:
         """Takes the counters of its rows."""
         decisions: Counter[str] = Counter()
         for row in stats:
             decisions.update(row.decisions)
         self.decisions = dict(decisions)
-        self.nodes_per_call = ratio(sum(row.drafted_tokens for row in stats), sum(row.calls for row in stats))
+        self.nodes_per_call = ratio(sum(row.num_draft_tokens for row in stats), sum(row.num_calls for row in stats))
 
 
 def drafters(nodes: int) -> dict[str, tuple[MakeDrafter, int]]:
@@ -99,7 +99,7 @@ def measured(prompts: PromptSet, methods: Mapping[str, Method], limits: Limits, 
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     for index in range(repeat):
         sums = {name: [0.0, 0.0] for name in names}
-        stats: dict[str, list[RowStats]] = {name: [] for name in names}
+        stats: dict[str, list[Stats]] = {name: [] for name in names}
         tokens = dict.fromkeys(names, 0)
         for number, cases in enumerate(batches):
             first = (index + number) % len(names)
@@ -131,7 +131,7 @@ def simulated(
 ) -> list[Line]:
     """The same in simulated time. `costs`: what each method has learned of the device so far."""
 
-    def run(make: MakeDrafter | None, nodes: int, model: CostModel) -> tuple[float, list[RowStats]]:
+    def run(make: MakeDrafter | None, nodes: int, model: CostModel) -> tuple[float, list[Stats]]:
         seconds, stats = 0.0, []
         for start in range(0, len(cases), size):
             part, draft = cases[start : start + size], DraftOptions(nodes)
@@ -144,7 +144,7 @@ def simulated(
     lines = []
     for method, (make, nodes) in drafters(limits.draft_nodes).items():
         seconds, stats = run(make, nodes, costs[method])
-        line = Line(name, method, len(cases), sum(row.output_tokens for row in stats), ratio(plain, seconds))
+        line = Line(name, method, len(cases), sum(row.num_output_tokens for row in stats), ratio(plain, seconds))
         line.count(stats)
         lines.append(line)
     return lines

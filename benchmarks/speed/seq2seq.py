@@ -30,7 +30,8 @@ import torch
 from benchmarks.quality.run import read_rows, sample
 from benchmarks.replay.methods import ShallowAggressive
 from copyspec.decoding.loop import DecodeSettings, decode
-from copyspec.decoding.requests import Request, RowStats
+from copyspec.decoding.requests import Request
+from copyspec.decoding.stats import Stats
 from copyspec.drafters import create
 from copyspec.models.pretrained import Pretrained
 from copyspec.options import DraftOptions, SamplingOptions
@@ -63,7 +64,7 @@ class Run:
     """One method over all cases."""
 
     outputs: list[list[int]]
-    stats: list[RowStats]
+    stats: list[Stats]
     seconds: float
 
 
@@ -93,7 +94,7 @@ class Bench:
         settings = DecodeSettings(DraftOptions(nodes, adaptive=method == "copyspec"), batch_size)
         requests = [self._request(method, case) for case in cases]
         outputs: list[list[int]] = [[] for _ in cases]
-        stats = [RowStats() for _ in cases]
+        stats = [Stats() for _ in cases]
         started = perf_counter()
         for step in decode(self.target, requests, settings):
             for row in step:
@@ -133,11 +134,11 @@ def measure(bench: Bench, texts: Sequence[str], repeats: int = 1) -> dict[str, A
         serial = [bench.run(method, cases) for _ in range(repeats)]
         batched = bench.run(method, cases, batch_size=BATCH)
         stats = serial[0].stats
-        calls, tokens = sum(row.calls for row in stats), sum(row.output_tokens for row in stats)
+        calls, tokens = sum(row.num_calls for row in stats), sum(row.num_output_tokens for row in stats)
         rows[method] = {
             "calls_per_text": round(calls / len(cases), 3),
             "tokens_per_call": round(tokens / calls, 2),
-            "drafted_per_call": round(sum(row.drafted_tokens for row in stats) / calls, 1),
+            "drafted_per_call": round(sum(row.num_draft_tokens for row in stats) / calls, 1),
             "ms_per_text": round(1000 * median(run.seconds for run in serial) / len(cases), 2),
             f"ms_per_text_batch_{BATCH}": round(1000 * batched.seconds / len(cases), 2),
             "equal_to_generate": sum(a == b for a, b in zip(serial[0].outputs, expected, strict=True)),

@@ -18,7 +18,8 @@ import torch
 from benchmarks.speed.prompts import Case
 from copyspec.budget import Budget, CostModel
 from copyspec.decoding.loop import DecodeSettings, decode
-from copyspec.decoding.requests import Request, RowStats
+from copyspec.decoding.requests import Request
+from copyspec.decoding.stats import Stats
 from copyspec.drafters.base import Drafter
 from copyspec.drafters.predictors.ngrams import KEY_BITS, KEY_MASK, ORDERS, NGrams, context
 from copyspec.options import DraftOptions, SamplingOptions
@@ -72,7 +73,7 @@ class Outcome:
 
     outputs: list[list[int]]
     seconds: float
-    stats: list[RowStats] = field(default_factory=list)
+    stats: list[Stats] = field(default_factory=list)
 
 
 MakeDrafter = Callable[[Case, frozenset[int]], Drafter]

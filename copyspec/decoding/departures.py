@@ -30,20 +30,26 @@ class Departures:
     """Follows one greedy output along its edit source. While they agree it costs a comparison a token."""
 
     def __init__(self, source: Sequence[int], eos_token_ids: frozenset[int]) -> None:
-        self._source, self._eos = source, eos_token_ids
+        self._source, self._eos = list(source), eos_token_ids
         self._place = 0  # in the source, of the token that the output has if it goes on with it
         self._lost: Alignment | None = None  # of the output since it left the source, and the source from there on
         self._left, self._margin = 0, 0.0
+        self._behind: frozenset[int] = frozenset()  # tokens of the source from there on
         self._found: list[Departure] = []
 
-    def push(self, token: int, scores: Callable[[], torch.Tensor]) -> None:
-        """The next output token; `scores` are those it was picked from, [V]."""
-        if self._lost is not None:
-            self._find(token)
-        elif self._place < len(self._source) and token == self._source[self._place]:
-            self._place += 1
-        elif self._place < len(self._source) or token not in self._eos:
-            self._leave(token, scores())
+    def follow(self, tokens: Sequence[int], scores: Callable[[int], torch.Tensor]) -> None:
+        """The next output tokens; `scores` of an index among them: those it was picked from, [V]."""
+        source, place = self._source, self._place
+        if self._lost is None and source[place : place + len(tokens)] == tokens:
+            self._place += len(tokens)
+            return
+        for index, token in enumerate(tokens):
+            if self._lost is not None:
+                self._find(token)
+            elif self._place < len(source) and token == source[self._place]:
+                self._place += 1
+            elif self._place < len(source) or token not in self._eos:
+                self._leave(token, scores(index))
 
     def found(self) -> tuple[Departure, ...]:
         """All of them, when the output has ended."""
@@ -56,13 +62,16 @@ class Departures:
         known = [each for each in own if 0 <= each < len(scores)]
         picked, *others = scores[[token, *known]].tolist()
         self._left, self._margin = self._place, min(picked - max(others, default=-MOST), MOST)
-        self._lost = Alignment(self._source[self._place :])
+        rest = self._source[self._place :]
+        self._lost, self._behind = Alignment(rest), frozenset(rest)
         self._find(token)
 
     def _find(self, token: int) -> None:
         """Whether the output has come back: its last token is the source's, at the place that fits best."""
         assert self._lost is not None
         self._lost.extend([token])
+        if token not in self._behind:
+            return
         place = self._left + self._lost.best()
         if place > self._left and self._source[place - 1] == token:
             self._found.append(Departure(self._left, place - 1, self._margin))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Literal, NoReturn, overload
 
 from copyspec.budget import CostModel
 from copyspec.checks import check_flag, check_whole
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request, StepOutput
-from copyspec.decoding.resumable import Resumable
+from copyspec.decoding.sequence import RewindableSequence
 from copyspec.engine import generation_config
 from copyspec.engine.call import Call
 from copyspec.engine.call_options import CallOptions, check_options
@@ -21,7 +22,6 @@ from copyspec.engine.inputs import gather
 from copyspec.engine.jobs import Job, JobMaker
 from copyspec.engine.pass_lock import PassLock, lock_of
 from copyspec.engine.results import Chunk, Result
-from copyspec.engine.rewindable import Rewindable
 from copyspec.engine.scheduler import CallScheduler
 from copyspec.engine.threads import Passes, Threads
 from copyspec.forks import check_forked
@@ -233,8 +233,9 @@ class Engine:
         self._check_loaded()
         passes = self._passes(options)
         steps = decode(self._target, requests, settings, self._costs)
+        advance = partial(next, steps, None)
         try:
-            while (outputs := passes.run(lambda: next(steps, None))) is not None:
+            while (outputs := passes.run(advance)) is not None:
                 yield outputs
         finally:
             self._pass_lock.run(steps.close)
@@ -244,13 +245,13 @@ class Engine:
     ) -> Ticket:
         return self.scheduler.submit(self.steps, requests, options, version=self._target, loop=loop)
 
-    def rewindable(self, make_job: Callable[[], Job], options: CallOptions) -> Rewindable:
+    def rewindable(self, make_job: Callable[[], Job], options: CallOptions) -> RewindableSequence:
         """One output that its caller decodes step by step and may take back, taking turns with other threads.
 
         `make_job` gives equal jobs each time, as `jobs` makes them."""
         self._check_loaded()
         passes = self._passes(options)
-        return Rewindable(Resumable(self._target, lambda: make_job().request, options.draft, self._costs, passes))
+        return RewindableSequence(self._target, lambda: make_job().request, options.draft, self._costs, passes)
 
     def unload(self) -> None:
         """Lets go of the model, which is freed when running streams have ended. New calls raise RuntimeError."""

@@ -9,7 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from copyspec.decoding.departures import Departure
-from copyspec.decoding.requests import Finish, Request, RowStats, StepOutput
+from copyspec.decoding.requests import Finish, Request, StepOutput
+from copyspec.decoding.stats import Stats
 from copyspec.drafters.predictors.language_model import RowContext
 from copyspec.engine import generation_config
 from copyspec.engine.call_options import DEFAULT_MAX_NEW_TOKENS, EDIT_GROWTH, CallOptions
@@ -18,7 +19,7 @@ from copyspec.engine.datastores import Datastores
 from copyspec.engine.inputs import InputEncoder
 from copyspec.engine.language import Language
 from copyspec.engine.logprobs import LogprobRecorder, TokenLogprob
-from copyspec.engine.results import Change, Result, Stats
+from copyspec.engine.results import Change, Result
 from copyspec.engine.spans import CopiedOutput, NamedSource
 from copyspec.sources import Source, SourceKind
 from copyspec.text.codec import Codec
@@ -70,7 +71,7 @@ class Job:
         self._origins.extend(map(self.named, output.origins) if self.blocks else output.origins)
         self._margins.extend(output.margins)
         if output.finish is not None:
-            self.result = self._finish(output.finish, output.stats or RowStats(), output.departures)
+            self.result = self._finish(output.finish, output.stats or Stats(), output.departures)
             if self.options.output_cache is not None:
                 self.options.output_cache.add(self.codec.decode(self.request.prompt), self.result.text)
 
@@ -81,7 +82,7 @@ class Job:
         place = self.blocks[origin.source - len(self.sources)].place(origin.offset)
         return None if place is None else Origin(len(self.sources) - 1, place)
 
-    def _finish(self, finish: Finish, stats: RowStats, departures: Sequence[Departure]) -> Result:
+    def _finish(self, finish: Finish, stats: Stats, departures: Sequence[Departure]) -> Result:
         text, detail = self._text(finish), finish.detail
         # The model's own end of sequence needs no reason.
         reason = None if isinstance(detail, int) and detail not in self.options.stop_ids else detail
@@ -92,7 +93,7 @@ class Job:
             finish_reason=finish.reason,
             stop_reason=reason,
             prompt_tokens=len(self.request.prompt),
-            stats=Stats.of_row(stats),
+            stats=stats,
             seed=self.options.sampling.seed,
             rule=self.options.verification.rule,
             lossy=self.options.verification.is_lossy,

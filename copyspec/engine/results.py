@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 
-from copyspec.decoding.requests import FinishReason, RowStats
+from copyspec.decoding.requests import FinishReason
+from copyspec.decoding.stats import Stats as Stats
 from copyspec.engine.logprobs import TokenLogprob
 from copyspec.verification.margins import Margin
 from copyspec.views.page import framed
@@ -51,93 +52,6 @@ class Span:
     start_char: int  # in the result's text
     end_char: int
     ties: tuple[Place, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """Counters of one result, under vLLM's names; `seconds` are those of the steps the row took part in."""
-
-    num_calls: int = 0  # passes of the target
-    num_drafts: int = 0  # passes that carried a draft of this row
-    num_draft_tokens: int = 0
-    num_accepted_tokens: int = 0
-    num_output_tokens: int = 0
-    num_accepted_tokens_per_pos: tuple[int, ...] = ()  # [depth - 1]
-    num_draft_tokens_per_source: Mapping[str, int] = field(default_factory=dict)  # by kind of source
-    num_accepted_tokens_per_source: Mapping[str, int] = field(default_factory=dict)
-    decisions: Mapping[str, int] = field(default_factory=dict)
-    """Passes by what the controller did: "drafted"; "probed", a draft after a pause; "nothing", the drafter had nothing
-    to say; "unprofitable", no size of its draft was worth its cost; "paused", the drafter was not asked."""
-    mean_allowed_nodes: float = 0.0  # of a draft, per pass whose drafter was asked: what drafting might still lose
-    trust: float = 1.0  # what the drafter's probabilities were multiplied with at the end, by its record
-    saved_passes: float = 0.0  # passes' worth of time that drafting saved less what it cost, by measured costs
-    pass_seconds: float = 0.0  # of a pass without a draft, all rows of the batch, as measured at the end
-    runner: str = "eager"
-    """How the last pass of the model was made: "eager", "static", "graph", "compiled" or "compiled graph"; docs/gpu.md
-    says when."""
-    pass_costs: Mapping[int, float] = field(default_factory=dict)
-    """What a pass with so many draft nodes took, in units of `pass_seconds`, for the numbers that were measured."""
-    prefill_seconds: float = 0.0  # the first pass, which also verifies the first draft
-    draft_seconds: float = 0.0
-    target_seconds: float = 0.0
-    verify_seconds: float = 0.0
-    other_seconds: float = 0.0
-
-    @property
-    def mean_acceptance_length(self) -> float:
-        """Output tokens per target pass: accepted ones and the target's own."""
-        return self.num_output_tokens / self.num_calls if self.num_calls else 0.0
-
-    @property
-    def acceptance_rate(self) -> float:
-        """Accepted of drafted tokens."""
-        return self.num_accepted_tokens / self.num_draft_tokens if self.num_draft_tokens else 0.0
-
-    @property
-    def acceptance_rate_per_pos(self) -> tuple[float, ...]:
-        """Accepted tokens at each depth of the draft per pass that carried a draft."""
-        return tuple(n / self.num_drafts if self.num_drafts else 0.0 for n in self.num_accepted_tokens_per_pos)
-
-    @property
-    def seconds(self) -> float:
-        """All of it."""
-        parts = (self.draft_seconds, self.target_seconds, self.verify_seconds, self.other_seconds)
-        return self.prefill_seconds + sum(parts)
-
-    @property
-    def tokens_per_second(self) -> float:
-        return self.num_output_tokens / self.seconds if self.seconds else 0.0
-
-    def to_dict(self) -> dict[str, object]:
-        """All counters and ratios, ready for JSON."""
-        ratios = ("mean_acceptance_length", "acceptance_rate", "acceptance_rate_per_pos", "seconds")
-        return asdict(self) | {name: getattr(self, name) for name in (*ratios, "tokens_per_second")}
-
-    @classmethod
-    def of_row(cls, row: RowStats) -> Stats:
-        asked = sum(count for what, count in row.decisions.items() if what != "paused")
-        return cls(
-            num_calls=row.calls,
-            num_drafts=row.drafts,
-            num_draft_tokens=row.drafted_tokens,
-            num_accepted_tokens=row.accepted_tokens,
-            num_output_tokens=row.output_tokens,
-            num_accepted_tokens_per_pos=tuple(row.accepted_per_position),
-            num_draft_tokens_per_source=dict(row.drafted_by_source),
-            num_accepted_tokens_per_source=dict(row.accepted_by_source),
-            decisions=dict(row.decisions),
-            mean_allowed_nodes=row.allowed_nodes / asked if asked else 0.0,
-            trust=row.trust,
-            saved_passes=row.earned_calls,
-            pass_seconds=row.call_seconds,
-            runner=row.runner,
-            pass_costs=dict(row.call_costs),
-            prefill_seconds=row.prefill_seconds,
-            draft_seconds=row.draft_seconds,
-            target_seconds=row.target_seconds,
-            verify_seconds=row.verify_seconds,
-            other_seconds=row.other_seconds,
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,43 +8,16 @@ from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING
 
-from copyspec.decoding.requests import Finish, RowStats, StepOutput
+from copyspec.decoding.requests import Finish, StepOutput
+from copyspec.decoding.sequence import RewindableSequence
+from copyspec.decoding.stats import Stats
 from copyspec.engine.streaming import ChunkMaker
 
 if TYPE_CHECKING:
-    from copyspec.decoding.resumable import Resumable
     from copyspec.engine.jobs import Job
     from copyspec.engine.results import Chunk
 
-
-Counters = RowStats
-"""Of what was decoded; they add up."""
-
-
-class Rewindable:
-    """One prompt's output, which may be taken back to any earlier token and is written from there: `go_to` any
-    prefix, `step` until `output` is as long as is wanted. Made by `Engine.rewindable`."""
-
-    def __init__(self, inner: Resumable) -> None:
-        self._inner = inner
-        self.go_to = inner.go_to
-        self.step = inner.step
-        self.close = inner.close
-
-    @property
-    def output(self) -> Sequence[int]:
-        """Token ids: the prefix that was gone to, and what is known behind it."""
-        return self._inner.output
-
-    @property
-    def finish(self) -> Finish | None:
-        """Why the output ends with its last token, for `Assembly.push`; None where it goes on."""
-        return self._inner.finish
-
-    @property
-    def stats(self) -> Counters:
-        """Counters of all that was decoded here, what was taken back included."""
-        return self._inner.stats
+__all__ = ["Assembly", "RewindableSequence", "Stats"]
 
 
 class Assembly:
@@ -55,16 +28,14 @@ class Assembly:
         self.job = job
         self._maker = ChunkMaker([job])
 
-    def push(
-        self, tokens: Sequence[int], finish: Finish | None = None, stats: Iterable[Counters] = ()
-    ) -> Iterator[Chunk]:
+    def push(self, tokens: Sequence[int], finish: Finish | None = None, stats: Iterable[Stats] = ()) -> Iterator[Chunk]:
         """The next tokens as chunks; with `finish`, and the counters of all that wrote the output, `job.result`."""
         strings = self.job.stop_strings
         for token in tokens if strings is not None else ():
             assert strings is not None
             strings.push(token)
-        total: RowStats | None = None
+        total: Stats | None = None
         if finish is not None:
             count = len(self.job.tokens) + len(tokens)
-            total = replace(reduce(add, stats, RowStats()), output_tokens=count)
+            total = replace(reduce(add, stats, Stats()), num_output_tokens=count)
         return self._maker.push([StepOutput(0, tokens, [None] * len(tokens), finish, total)])

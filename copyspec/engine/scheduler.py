@@ -196,7 +196,7 @@ class CallScheduler:
         self._changed = threading.Condition(self._lock)
         self._arriving = 0
         for key, lane in lanes.items():
-            if lane.worker is None and not lane.is_driven and len(lane.tickets) <= 1:
+            if lane.worker is None and lane.driver is None and len(lane.tickets) <= 1:
                 self._lanes[key] = lane  # a stream of one caller, who reads on here
             else:
                 lane.fail_all(error)
@@ -205,8 +205,9 @@ class CallScheduler:
         """What the next step adds to the ticket; None where all its rows have ended. Drives the lane if nobody else
         is there."""
         lane = ticket.lane
+        outputs: list[StepOutput] | None = None
         ticket.fill()
-        while True:
+        while outputs is None:
             with self._lock:
                 while True:
                     if (outputs := ticket.take()) is not None:
@@ -217,20 +218,21 @@ class CallScheduler:
                         raise RuntimeError("the call ends here: the program is ending")
                     if limit.left() == 0.0:
                         raise limit.error()
-                    if not lane.is_driven:
+                    if lane.driver is None:
                         if not lane.running:
                             self._await_arrivals()
-                        if lane.is_driven:
+                        if lane.driver is not None:
                             continue
                         if lane.belongs_to(ticket):
                             lane.driver = get_ident()
                             break
                         self._call_worker(lane)
                     self._changed.wait(limit.left())
-            self._drive(lane, ticket)
+            outputs = self._drive(lane, ticket)
+        return outputs
 
-    def _drive(self, lane: Lane, alone: Ticket | None) -> None:
-        """One step of a lane. `alone`: whose requests may join, None: everybody's."""
+    def _drive(self, lane: Lane, alone: Ticket | None) -> list[StepOutput] | None:
+        """One step of a lane. `alone`: whose requests may join, and who is handed what came; None: everybody's."""
         outputs: list[StepOutput] = []
         failed: BaseException | None = None
         try:
@@ -245,10 +247,15 @@ class CallScheduler:
                     lane.deliver(outputs)
                 else:
                     lane.fail(failed)
-                abandoned = self._abandoned(lane)
-                self._changed.notify_all()
+                abandoned, came = None, None
+                if len(lane.tickets) == 1 and lane.tickets[0] is alone and not alone.is_cancelled:
+                    came = alone.take()  # nobody else waits for this lane
+                else:
+                    abandoned = self._abandoned(lane)
+                    self._changed.notify_all()
             if abandoned is not None:
                 abandoned.close()
+        return came
 
     def _abandoned(self, lane: Lane) -> Generator[list[StepOutput], None, None] | None:
         """The steps of a batch that nobody waits for, to be closed without the lock. A lane without a worker goes."""

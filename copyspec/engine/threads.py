@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, TypeVar
 
@@ -92,7 +93,7 @@ class Passes:
         threads, given = self._threads, self._given
         if threads is None:
             return self._pass_lock.run(call)
-        return self._pass_lock.run(lambda: threads.run(call, given))
+        return self._pass_lock.run(partial(threads.run, call, given))
 
 
 def _own() -> int:

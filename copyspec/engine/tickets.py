@@ -14,14 +14,6 @@ if TYPE_CHECKING:
     import asyncio
     import threading
 
-    import torch
-    from transformers import LogitsProcessor
-
-    from copyspec.decoding.requests import StopCondition
-
-CANCELLED = "cancelled"
-"""The detail with which a row ends that nobody waits for any more."""
-
 
 class Ticket:
     """One caller's requests in the queue."""
@@ -79,7 +71,7 @@ class Ticket:
                 return
             if request is None:
                 return
-            self.waiting.append((self._count, self._guarded(request)))
+            self.waiting.append((self._count, replace(request, owner=self)))
             self._count += 1
 
     def take(self) -> list[StepOutput] | None:
@@ -99,10 +91,13 @@ class Ticket:
         return self.waiting.popleft()
 
     def put(self, outputs: list[StepOutput]) -> None:
-        self._running -= sum(output.finish is not None for output in outputs)
+        """What a step brought."""
+        for output in outputs:
+            self._running -= output.finish is not None
         if not self.is_cancelled:
             self._outputs.append(outputs)
-            self._wake()
+            if self._loop is not None:
+                self._wake()
 
     def fail(self, error: BaseException) -> None:
         """Ends all its rows with an error, which its caller gets."""
@@ -119,13 +114,6 @@ class Ticket:
     def _wake(self) -> None:
         if self._loop is not None and self.arrived is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.arrived.set)
-
-    def _guarded(self, request: Request) -> Request:
-        # The cancellation comes last: plain decoding is asked first why an output ends.
-        stops: list[StopCondition] = [_GuardedStop(stop, self) for stop in request.stops]
-        processors = [_GuardedProcessor(processor, self) for processor in request.processors]
-        stops.append(_Cancellation(self))
-        return replace(request, stops=stops, processors=processors, on_error=self.fail)  # type: ignore[arg-type]
 
 
 class Lane:
@@ -148,10 +136,6 @@ class Lane:
         self._only: Ticket | None = None
 
     @property
-    def is_driven(self) -> bool:
-        return self.driver is not None
-
-    @property
     def running(self) -> int:
         """Rows."""
         return len(self._rows)
@@ -159,14 +143,16 @@ class Lane:
     @property
     def needs_worker(self) -> bool:
         """Whether there is work that no caller does itself."""
-        if self.is_driven or not any(ticket.is_active for ticket in self.tickets):
+        if self.driver is not None or not any(ticket.is_active for ticket in self.tickets):
             return False
         live = [ticket for ticket in self.tickets if not ticket.is_cancelled]
         return len(live) > 1 or live[0].arrived is not None
 
     def belongs_to(self, ticket: Ticket) -> bool:
         """Whether a caller is alone in the lane."""
-        return ticket.arrived is None and all(each is ticket or each.is_cancelled for each in self.tickets)
+        if ticket.arrived is not None:
+            return False
+        return len(self.tickets) <= 1 or all(each is ticket or each.is_cancelled for each in self.tickets)
 
     def step(self, only: Ticket | None) -> list[StepOutput]:
         """One step of the batch, which `only` this caller's requests may join; None: those of all."""
@@ -184,7 +170,8 @@ class Lane:
             if output.finish is not None:
                 ended = True
                 del self._rows[output.row]
-            parts.setdefault(ticket, []).append(output if output.row == index else replace(output, row=index))
+            output.row = index
+            parts.setdefault(ticket, []).append(output)
         for ticket, part in parts.items():
             ticket.put(part)
         if ended:
@@ -208,7 +195,7 @@ class Lane:
 
     def abandoned(self) -> Generator[list[StepOutput], None, None] | None:
         """The batch's steps, to be closed, where nobody waits for it any more."""
-        if self.is_driven or any(not ticket.is_cancelled for ticket in self.tickets):
+        if self.driver is not None or not all([ticket.is_cancelled for ticket in self.tickets]):
             return None
         steps, self._steps = self._steps, None
         for ticket, _ in self._rows.values():
@@ -254,43 +241,3 @@ class TimeLimit:
         return TimeoutError(
             f"no complete answer within timeout={self._seconds!r} seconds; give it more, or fewer new tokens"
         )
-
-
-class _Cancellation:
-    """Ends a row that nobody waits for with its next token."""
-
-    def __init__(self, ticket: Ticket) -> None:
-        self._ticket = ticket
-
-    def push(self, token: int) -> str | None:
-        return CANCELLED if self._ticket.is_cancelled else None
-
-
-class _GuardedStop:
-    """A caller's stop condition, whose errors are the caller's alone."""
-
-    def __init__(self, stop: StopCondition, ticket: Ticket) -> None:
-        self._stop = stop
-        self._ticket = ticket
-
-    def push(self, token: int) -> str | None:
-        try:
-            return self._stop.push(token)
-        except Exception as error:
-            self._ticket.fail(error)
-            return CANCELLED
-
-
-class _GuardedProcessor:
-    """A caller's logits processor, whose errors are the caller's alone."""
-
-    def __init__(self, processor: LogitsProcessor, ticket: Ticket) -> None:
-        self._processor = processor
-        self._ticket = ticket
-
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        try:
-            return self._processor(input_ids, scores)  # type: ignore[no-any-return]
-        except Exception as error:
-            self._ticket.fail(error)
-            return scores

@@ -181,6 +181,7 @@ class TreeCache(Cache):
             self._indices[device] = rows, self.write.slots.to(device, non_blocking=True)
         return self._indices[device]
 
+    @torch.inference_mode()
     def move(self, moves: Sequence[Move]) -> None:
         """Makes accepted paths contiguous, in every layer."""
         on_device: dict[torch.device, torch.Tensor] = {}

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from copyspec.targets.columns import Columns
 from copyspec.targets.facts import ModelFacts
-from copyspec.targets.hooks.attention import masked_attention
+from copyspec.targets.hooks.attention import masked_attention, takes_masks
 from copyspec.targets.hooks.cpu_parity import near_plain
 from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.masks import tree_masks
@@ -20,7 +19,7 @@ from copyspec.targets.session import TreeSession
 from copyspec.targets.wrapped import WrappedModel
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel
 
     from copyspec.targets.base import Session
 
@@ -49,25 +48,35 @@ class CausalSession(TreeSession):
         super().__init__(rows, chains_only=not target.supports_trees)
         self._model, self._facts = target.model, target.facts
         self._linears = target.linears
+        self._positions = torch.empty((1, 0), dtype=torch.long, device=self._facts.device)  # 0, 1, 2, ...
+
+    def _entered(self) -> AbstractContextManager[object] | None:
+        configs = self._facts.configs
+        if takes_masks(configs):
+            return self._linears.used() if len(self._linears) else None
+        return self._swapped(configs)
 
     @contextmanager
-    def _entered(self) -> Iterator[None]:
-        with masked_attention(self._model, self._facts.configs), self._linears.used():
+    def _swapped(self, configs: Sequence[PreTrainedConfig]) -> Iterator[None]:
+        with masked_attention(self._model, configs), self._linears.used():
             yield
 
     def _continue(self, chains: Sequence[Sequence[int]], start: int, kept: int) -> torch.Tensor:
-        device = self._facts.device
-        tokens = torch.tensor(chains).to(device, non_blocking=True)
-        positions = torch.arange(start, start + tokens.shape[1], device=device).unsqueeze(0)
-        return self._forward(tokens, positions, None, kept)
+        device, end = self._facts.device, start + len(chains[0])
+        tokens = torch.tensor(chains)
+        if self._positions.shape[1] < end:
+            self._positions = torch.arange(max(end, 2 * self._positions.shape[1]), device=device).unsqueeze(0)
+        if device.type != "cpu":
+            tokens = tokens.to(device, non_blocking=True)
+        return self._forward(tokens, self._positions[:, start:end], None, kept)
 
     def _score(self, columns: Columns) -> torch.Tensor:
         facts = self._facts
-        packed = torch.from_numpy(np.stack([columns.tokens, columns.positions]))
-        tokens, positions = packed.to(facts.device, non_blocking=True)
+        packed = torch.from_numpy(columns.packed).to(facts.device, non_blocking=True)
+        tokens, positions = packed[0], packed[1]
         masks = tree_masks(columns, facts)
         if facts.positions == "argument":
-            return self._forward(tokens, positions, near_plain(self._model, masks, columns), columns.kept)
+            return self._forward(tokens, positions, near_plain(facts, masks, columns), columns.kept)
         keys = torch.from_numpy(columns.key_positions()).to(facts.device, non_blocking=True)
         with positions_from_outside(self._model, facts.positions, positions, keys):
             return self._forward(tokens, positions, masks, columns.kept)

@@ -24,11 +24,20 @@ PAD_SLOT = -1
 class Columns:
     """One pass over B rows of Q columns, against K key slots in use."""
 
-    tokens: IndexArray  # [B, Q], 0 at pads
-    positions: IndexArray  # [B, Q], 0 at pads
+    packed: IndexArray  # [2, B, Q], tokens and positions, 0 at pads: one copy to the device
     slots: IndexArray  # [B, Q], PAD_SLOT at pads
     visible: BoolArray  # [B, Q, K], which slots a column attends to; pads attend to slot 0
     kept: int  # last columns whose logits are wanted: root and nodes
+
+    @property
+    def tokens(self) -> IndexArray:
+        tokens: IndexArray = self.packed[0]
+        return tokens
+
+    @property
+    def positions(self) -> IndexArray:
+        positions: IndexArray = self.packed[1]
+        return positions
 
     def key_positions(self) -> IndexArray:
         """Position of the token in each slot: its own index, except for the nodes of this pass. [B, K]"""
@@ -53,13 +62,13 @@ class Columns:
 
 def lay_out(starts: Sequence[int], chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> Columns:
     """Columns for rows whose first `starts[r]` slots are cached. Chains must not be empty."""
-    if all(len(chain) == 1 for chain in chains):
+    if max(map(len, chains)) == 1:
         return _lay_out_nodes(starts, chains, trees)
     rows = len(chains)
     chain_width, tree_width = max(map(len, chains)), max(map(len, trees))
     used = max(start + len(chain) + len(tree) for start, chain, tree in zip(starts, chains, trees, strict=True))
     shape = (rows, chain_width + tree_width)
-    tokens, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    tokens, positions = packed = np.zeros((2, *shape), np.int64)
     slots = np.full(shape, PAD_SLOT, np.int64)
     visible = np.zeros((*shape, used), np.bool_)
     visible[:, :, 0] = True
@@ -77,18 +86,18 @@ def lay_out(starts: Sequence[int], chains: Sequence[Sequence[int]], trees: Seque
             positions[row, chain_width:end] += behind - 1
             visible[row, chain_width:end, start:behind] = True
             visible[row, chain_width:end, behind : behind + len(tree)] = on_path
-    return Columns(tokens, positions, slots, visible, kept=1 + tree_width)
+    return Columns(packed, slots, visible, kept=1 + tree_width)
 
 
 def _lay_out_nodes(starts: Sequence[int], chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> Columns:
     """`lay_out` for chains of one token, as in every pass but the first: by arrays over all rows."""
-    sizes = list(map(len, trees))
+    sizes = [len(tree.tokens) for tree in trees]
     width = 1 + max(sizes)
     first = np.array(starts)[:, None]
     column = np.arange(width)
     is_real = column <= np.array(sizes)[:, None]
     slots = np.where(is_real, first + column, PAD_SLOT)
-    tokens, positions = np.zeros((2, len(sizes), width), np.int64)
+    tokens, positions = packed = np.zeros((2, len(sizes), width), np.int64)
     tokens[:, 0] = [chain[0] for chain in chains]
     positions[:, 0] = starts
     visible = np.arange(max(map(int.__add__, starts, sizes)) + 1) <= first[:, :, None]
@@ -101,7 +110,7 @@ def _lay_out_nodes(starts: Sequence[int], chains: Sequence[Sequence[int]], trees
             positions[row, 1 : 1 + size] = depths
             visible[row, 1 : 1 + size, start + 1 : start + 1 + size] = on_path
     positions[:, 1:] += np.where(is_real[:, 1:], first, 0)
-    return Columns(tokens, positions, slots, visible, kept=width)
+    return Columns(packed, slots, visible, kept=width)
 
 
 def ancestors(parents: Sequence[int]) -> tuple[BoolArray, list[int]]:

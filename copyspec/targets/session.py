@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -50,30 +50,35 @@ class TreeSession(ABC):
         check_rows(len(self._lengths), chains, trees)
         self._chains = chains
         starts = list(self._lengths)
-        tree_width = max(map(len, trees))
-        with self._entered():
-            if self._needs_pieces(chains, tree_width):
-                for row, chain in enumerate(chains):
-                    self._prefill(row, chain[:-1], starts[row])
-                starts = [start + len(chain) - 1 for start, chain in zip(starts, chains, strict=True)]
-                chains = [chain[-1:] for chain in chains]
-            if self._chains_only:
-                chains, kept = [[*chains[0], *only_chain(trees[0])]], 1 + tree_width
-            else:
-                kept = 1
-            if kept > tree_width and _equal(starts) and _equal(list(map(len, chains))):
-                self._cache.begin(Write(starts[0], starts[0] + len(chains[0])))
-                return self._continue(chains, starts[0], kept)
-            columns = lay_out(starts, chains, trees)
-            self._cache.begin(_write(columns))
-            return self._score(columns)
+        entered = self._entered()
+        if entered is None:
+            return self._pass(starts, chains, trees)
+        with entered:
+            return self._pass(starts, chains, trees)
+
+    def _pass(self, starts: list[int], chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
+        tree_width, longest = max([len(tree.tokens) for tree in trees]), max(map(len, chains))
+        if longest > 1 and self._needs_pieces(chains, tree_width):
+            for row, chain in enumerate(chains):
+                self._prefill(row, chain[:-1], starts[row])
+            starts = [start + len(chain) - 1 for start, chain in zip(starts, chains, strict=True)]
+            chains, longest = [chain[-1:] for chain in chains], 1
+        kept = 1
+        if self._chains_only:
+            chains, kept = [[*chains[0], *only_chain(trees[0])]], 1 + tree_width
+        if kept > tree_width and _equal(starts) and (longest == 1 or _equal(list(map(len, chains)))):
+            self._cache.begin(Write(starts[0], starts[0] + len(chains[0])))
+            return self._continue(chains, starts[0], kept)
+        columns = lay_out(starts, chains, trees)
+        self._cache.begin(_write(columns))
+        return self._score(columns)
 
     @torch.inference_mode()
     def prefill(self, chains: Sequence[Sequence[int]]) -> None:
         """Caches these tokens behind each row's own, and scores nothing."""
         starts, empty = self._lengths, [EMPTY] * len(chains)
         check_rows(len(starts), chains, empty)
-        with self._entered():
+        with self._entered() or nullcontext():
             if self._needs_pieces(chains, 0):
                 for row, chain in enumerate(chains):
                     self._prefill(row, chain, starts[row])
@@ -91,7 +96,6 @@ class TreeSession(ABC):
         """Keys and values of each layer, [B, H, S, D]; row r holds its tokens in slots 0 .. lengths[r] - 1."""
         return self._cache.contents()
 
-    @torch.inference_mode()
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         if self._chains is None:
             raise RuntimeError("keep() commits what the last score() computed; call score() first")
@@ -99,10 +103,9 @@ class TreeSession(ABC):
         for row, (chain, path) in enumerate(zip(self._chains, paths, strict=True)):
             behind = self._lengths[row] + len(chain)
             self._lengths[row] = behind + len(path)
-            in_place = 0  # the first chain of the tree already lies where it belongs
-            while in_place < len(path) and path[in_place] == in_place:
-                in_place += 1
-            if in_place < len(path):
+            # The first chain of the tree already lies where it belongs; nodes of a path come in rising order.
+            if path and path[-1] != len(path) - 1:
+                in_place = next(place for place, node in enumerate(path) if place != node)
                 moves.append(Move(row, [behind + node for node in path[in_place:]], behind + in_place))
         self._chains = None
         if moves:
@@ -134,8 +137,8 @@ class TreeSession(ABC):
         self._lengths = []
 
     @abstractmethod
-    def _entered(self) -> AbstractContextManager[object]:
-        """Around every pass: what must be changed at the model for its length, and is undone after it."""
+    def _entered(self) -> AbstractContextManager[object] | None:
+        """Around every pass: what must be changed at the model for its length, and undone after it. None: nothing."""
 
     @abstractmethod
     def _continue(self, chains: Sequence[Sequence[int]], start: int, kept: int) -> torch.Tensor:
@@ -165,9 +168,9 @@ def check_rows(rows: int, chains: Sequence[Sequence[int]], trees: Sequence[Draft
     """Raises ValueError where a call does not fit the session's rows."""
     if len(chains) != rows or len(trees) != rows:
         raise ValueError(f"the session has {rows} rows, got {len(chains)} chains and {len(trees)} trees")
-    for row, chain in enumerate(chains):
-        if not len(chain):
-            raise ValueError(f"the chain of row {row} is empty; it holds at least the last accepted token")
+    if not all(map(len, chains)):
+        row = [len(chain) for chain in chains].index(0)
+        raise ValueError(f"the chain of row {row} is empty; it holds at least the last accepted token")
 
 
 def only_chain(tree: DraftTree) -> Sequence[int]:

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from copyspec.tree import ROOT, DraftTree
 from copyspec.verification.picking import Picks
+
+
+def accepted(tree: DraftTree, tokens: Sequence[int]) -> list[int]:
+    """The accepted nodes, root to leaf, where the target's token is known after the root and every node, [1 + m].
+
+    As `walk`, in one look at each node: children come after their parents.
+    """
+    path: list[int] = []
+    at, wanted = ROOT, tokens[0]
+    for node, (parent, token) in enumerate(zip(tree.parents, tree.tokens, strict=True)):
+        if parent == at and token == wanted:
+            path.append(node)
+            at, wanted = node, tokens[node + 1]
+    return path
 
 
 def walk(tree: DraftTree, picks: Picks, emit: Callable[[int, int], bool]) -> list[int]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from copyspec import Chunk, Engine
     from copyspec.engine.call_options import CallOptions
     from copyspec.engine.jobs import Job
-    from copyspec.engine.rewindable import Assembly, Counters, Rewindable
+    from copyspec.engine.rewindable import Assembly, RewindableSequence, Stats
 
 NO_DOCUMENT = Hit(-1, 0.0, "")
 """Stands for the document of a query for which nothing was found."""
@@ -62,9 +62,9 @@ class Strides:
         self.shown: list[tuple[int, Hit]] = []  # position and document of each stride
         self._hit = NO_DOCUMENT
         self._earlier: list[int] = []  # an output that may be right
-        self._open: OrderedDict[int, Rewindable] = OrderedDict()
-        self._closed_stats: list[Counters] = []
-        self._last: Rewindable | None = None  # what ends the output, where it has ended
+        self._open: OrderedDict[int, RewindableSequence] = OrderedDict()
+        self._closed_stats: list[Stats] = []
+        self._last: RewindableSequence | None = None  # what ends the output, where it has ended
 
     @property
     def position(self) -> int:
@@ -137,7 +137,7 @@ class Strides:
         jobs, _ = self._engine.jobs(self._prompt, None, self._options)
         return jobs[0]
 
-    def _context(self) -> Rewindable:
+    def _context(self) -> RewindableSequence:
         """The output behind the document, as far as it is known."""
         context = self._open.get(self._hit.id)
         if context is None:
@@ -148,7 +148,7 @@ class Strides:
         self._open.move_to_end(self._hit.id)
         return context
 
-    def _leave(self, context: Rewindable) -> None:
+    def _leave(self, context: RewindableSequence) -> None:
         self._closed_stats.append(context.stats)
         context.close()
 

@@ -16,9 +16,11 @@ EOS = 9
 
 
 def followed(source: list[int], output: list[int], scores: torch.Tensor) -> tuple[Departure, ...]:
-    watch = Departures(source, frozenset({EOS}))
+    watch, at_once = Departures(source, frozenset({EOS})), Departures(source, frozenset({EOS}))
     for token in output:
-        watch.push(token, lambda: scores)
+        watch.follow([token], lambda _: scores)
+    at_once.follow(output, lambda _: scores)
+    assert at_once.found() == watch.found(), "however many tokens a pass brings"
     return watch.found()
 
 

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from transformers import LogitsProcessor, NoRepeatNGramLogitsProcessor
 
 from copyspec.budget import Budget
-from copyspec.decoding.loop import DecodeSettings, _going, decode
-from copyspec.decoding.requests import Finish, Request, RowStats
+from copyspec.decoding.batch import going
+from copyspec.decoding.loop import DecodeSettings, decode
+from copyspec.decoding.requests import Finish, Request
+from copyspec.decoding.stats import Stats
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.sources import Source
 from copyspec.tree import ROOT, DraftTree
@@ -49,7 +51,7 @@ class CountingProcessor(LogitsProcessor):
 
 
 class Outcome:
-    def __init__(self, tokens: list[int], finish: Finish | None, stats: RowStats | None, origins: list[Any]) -> None:
+    def __init__(self, tokens: list[int], finish: Finish | None, stats: Stats | None, origins: list[Any]) -> None:
         self.tokens, self.finish, self.stats, self.origins = tokens, finish, stats, origins
 
 
@@ -175,7 +177,7 @@ def test_processors_see_each_prefix_once_and_nothing_beyond_the_end() -> None:
     request.processors = [drafted]
     with_script(request, script)
     (outcome,) = run(target, [request])
-    assert outcome.tokens == script[:10] and outcome.stats is not None and outcome.stats.calls < 10
+    assert outcome.tokens == script[:10] and outcome.stats is not None and outcome.stats.num_calls < 10
     assert drafted.seen == alone.seen
     assert len(alone.seen) == 10
 
@@ -239,10 +241,10 @@ def test_accepted_tokens_save_calls_and_are_counted() -> None:
     stats = outcome.stats
     assert stats is not None
     assert outcome.tokens == script
-    assert stats.calls == stats.drafts == 5
-    assert stats.output_tokens == 40 and stats.accepted_tokens == 35
-    assert stats.accepted_per_position == [5] * 7
-    assert stats.accepted_by_source == {"edit": 35} == stats.drafted_by_source
+    assert stats.num_calls == stats.num_drafts == 5
+    assert stats.num_output_tokens == 40 and stats.num_accepted_tokens == 35
+    assert stats.num_accepted_tokens_per_pos == (5,) * 7
+    assert stats.num_accepted_tokens_per_source == {"edit": 35} == stats.num_draft_tokens_per_source
     # The target's own token continues the copy: it has its origin too.
     assert [origin.offset for origin in outcome.origins] == list(range(40))
 
@@ -345,8 +347,8 @@ def test_drafting_pauses_where_nothing_is_accepted() -> None:
     request = Request([5], 400, SamplingOptions())
     with_script(request, wrong)
     (outcome,) = run(target, [request], max_nodes=8, adaptive=True)
-    assert outcome.stats is not None and outcome.stats.calls == 400
-    assert outcome.stats.drafts < 60
+    assert outcome.stats is not None and outcome.stats.num_calls == 400
+    assert outcome.stats.num_drafts < 60
 
 
 def test_margins_show_the_token_and_its_runner_up() -> None:
@@ -367,6 +369,6 @@ def test_margins_show_the_token_and_its_runner_up() -> None:
 
 @given(st.lists(st.booleans(), max_size=12))
 def test_few_rows_move_where_others_leave(goes_on: list[bool]) -> None:
-    going = _going(goes_on)
-    assert sorted(going) == [index for index, goes in enumerate(goes_on) if goes]
-    assert sum(place != row for place, row in enumerate(going)) == sum(not goes for goes in goes_on[: len(going)])
+    places = going(goes_on)
+    assert sorted(places) == [index for index, goes in enumerate(goes_on) if goes]
+    assert sum(place != row for place, row in enumerate(places)) == sum(not goes for goes in goes_on[: len(places)])

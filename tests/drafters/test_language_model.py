@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from transformers import PreTrainedModel
 
 from copyspec.budget import Budget
-from copyspec.decoding.requests import Request, RowStats
+from copyspec.decoding.requests import Request
+from copyspec.decoding.stats import Stats
 from copyspec.drafters.base import Drafter
 from copyspec.drafters.blend import BlendDrafter, PredictorDrafter
 from copyspec.drafters.predictors.language_model import (
@@ -73,7 +74,7 @@ def make(shape: str, models: Sequence[DraftModel], row: RowContext) -> Drafter:
 
 def run(
     model: PreTrainedModel, requests: Sequence[Request], batch_size: int = 8, nodes: int = 12, adaptive: bool = False
-) -> list[tuple[list[int], RowStats]]:
+) -> list[tuple[list[int], Stats]]:
     return decoded(wrap(model), requests, nodes, batch_size=batch_size, adaptive=adaptive)
 
 
@@ -187,11 +188,11 @@ def test_the_target_as_its_own_drafter_is_always_right(shape: str, temperature: 
     )
     request.drafter = drafting(request, shape, [DraftModel(wrap(model))])
     ((tokens, stats),) = run(model, [request])
-    drafted = sum(stats.accepted_per_position[:1])
-    assert drafted == stats.drafts, "the first draft token was right each time"
-    assert len(tokens) == 24 and stats.calls < 24
+    drafted = sum(stats.num_accepted_tokens_per_pos[:1])
+    assert drafted == stats.num_drafts, "the first draft token was right each time"
+    assert len(tokens) == 24 and stats.num_calls < 24
     if temperature == 0.0 and shape == "chain":
-        assert stats.accepted_tokens == stats.drafted_tokens
+        assert stats.num_accepted_tokens == stats.num_draft_tokens
 
 
 def test_chain_keeps_the_token_it_is_not_sure_of_and_stops() -> None:
@@ -258,7 +259,7 @@ def test_a_text_beyond_the_draft_models_context_is_drafted_without_it() -> None:
     request.drafter = drafting(request, "chain", [short])
     ((tokens, stats),) = run(model, [request])
     assert tokens == expected
-    assert 0 < stats.drafts < stats.calls
+    assert 0 < stats.num_drafts < stats.num_calls
 
 
 def test_drafters_of_other_architectures() -> None:

@@ -8,8 +8,9 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from copyspec.decoding.requests import Request, RowStats
+from copyspec.decoding.requests import Request
 from copyspec.decoding.row import Row
+from copyspec.decoding.stats import Stats
 from copyspec.drafters import create
 from copyspec.drafters.base import Drafter, observes
 from copyspec.drafters.blend import BlendDrafter, PredictorDrafter
@@ -22,7 +23,7 @@ from tests.helpers.decoded import decoded
 from tests.helpers.models import VOCAB_SIZE, random_ids, tiny
 
 
-def run(model: PreTrainedModel, requests: Sequence[Request]) -> list[tuple[list[int], RowStats]]:
+def run(model: PreTrainedModel, requests: Sequence[Request]) -> list[tuple[list[int], Stats]]:
     return decoded(wrap(model), requests, 8, batch_size=2)
 
 
@@ -61,7 +62,7 @@ def test_output_equals_plain_decoding(shape: str, temperature: float) -> None:
         request.drafter = drafting(request, shape)
     drafted = run(model, requests)
     assert [tokens for tokens, _ in drafted] == expected
-    assert sum(stats.drafted_by_source.get("pool", 0) for _, stats in drafted) > 0
+    assert sum(stats.num_draft_tokens_per_source.get("pool", 0) for _, stats in drafted) > 0
 
 
 def test_a_target_that_looks_at_one_token_is_always_known_the_second_time() -> None:
@@ -75,8 +76,8 @@ def test_a_target_that_looks_at_one_token_is_always_known_the_second_time() -> N
     request.drafter = drafting(request, "pool")
     ((tokens, stats),) = run(model, [request])
     assert tokens == expected
-    assert stats.accepted_by_source == {"pool": stats.accepted_tokens}
-    assert stats.calls <= len(set(tokens)) + 60 // 2
+    assert stats.num_accepted_tokens_per_source == {"pool": stats.num_accepted_tokens}
+    assert stats.num_calls <= len(set(tokens)) + 60 // 2
 
 
 def test_nothing_is_read_back_for_drafters_that_do_not_ask() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,8 @@ from hypothesis import strategies as st
 from transformers import GenerationConfig, PreTrainedModel, StoppingCriteria
 
 import copyspec
-from copyspec.decoding.requests import RowStats
 from copyspec.engine.engine import Engine
-from copyspec.engine.results import Result, Stats
+from copyspec.engine.results import Result
 from tests.helpers.texts import CORPUS, bart, byte_fallback, byte_level, engine, llama, sentencepiece_like
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
@@ -354,12 +352,15 @@ def test_max_new_tokens_its_default_and_the_context() -> None:
         tiny.generate([5] * 257)
 
 
-def test_every_counter_of_a_row_reaches_the_stats_of_its_result() -> None:
-    shapes: dict[str, Any] = {"list[int]": [3], "dict[str, int]": {"drafted": 3}, "dict[int, float]": {3: 3.0}}
-    row = RowStats(**{each.name: shapes.get(str(each.type), 3) for each in fields(RowStats)})
-    found, nothing = Stats.of_row(row), Stats()
-    assert [each.name for each in fields(Stats) if getattr(found, each.name) == getattr(nothing, each.name)] == []
-    assert len(fields(Stats)) == len(fields(RowStats))
+def test_counters_agree_with_each_other() -> None:
+    stats = engine().generate(PROMPT, edit_source=CORPUS[1], max_new_tokens=40, ignore_eos=True).stats
+    assert stats.num_output_tokens == stats.num_calls + stats.num_accepted_tokens == 40
+    assert 0 < stats.num_drafts <= stats.num_calls
+    assert stats.num_draft_tokens == sum(stats.num_draft_tokens_per_source.values()) > 0
+    assert stats.num_accepted_tokens == sum(stats.num_accepted_tokens_per_source.values())
+    assert stats.num_accepted_tokens == sum(stats.num_accepted_tokens_per_pos)
+    assert 0 < sum(stats.decisions.values()) <= stats.num_calls
+    assert stats.prefill_seconds > 0 and stats.target_seconds > 0 and stats.pass_seconds > 0
 
 
 def test_the_default_length_grows_with_the_text_being_edited() -> None:

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from copyspec.decoding.loop import DecodeSettings, decode
-from copyspec.decoding.requests import Request, RowStats
+from copyspec.decoding.requests import Request
+from copyspec.decoding.stats import Stats
 from copyspec.options import DraftOptions
 from copyspec.targets.base import Target
 
 
 def decoded(
     target: Target, requests: Sequence[Request], nodes: int, *, batch_size: int = 8, adaptive: bool = False
-) -> list[tuple[list[int], RowStats]]:
+) -> list[tuple[list[int], Stats]]:
     """Each row's output and its counters, with up to `nodes` draft nodes a call."""
     outputs: list[list[int]] = [[] for _ in requests]
-    stats: dict[int, RowStats] = {}
+    stats: dict[int, Stats] = {}
     settings = DecodeSettings(draft=DraftOptions(max_nodes=nodes, adaptive=adaptive), batch_size=batch_size)
     for step in decode(target, requests, settings):
         for output in step:

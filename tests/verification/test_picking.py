@@ -124,7 +124,7 @@ def picks(picker: Picker, logits: torch.Tensor, tree: DraftTree) -> Picks:
     if picker.depends_on_history:
         return picker.walk_picks(logits, tree)
     scores = picker.scores(logits, tree)
-    return ScoredPicks(scores, scores.argmax(-1).tolist())
+    return ScoredPicks(scores.argmax(-1).tolist(), scores[None], 0)
 
 
 def as_dict(sampling: SamplingOptions) -> dict[str, object]:

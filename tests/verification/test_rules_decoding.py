@@ -10,7 +10,8 @@ import torch
 
 from copyspec.budget import Budget
 from copyspec.decoding.loop import DecodeSettings, decode
-from copyspec.decoding.requests import Request, RowStats
+from copyspec.decoding.requests import Request
+from copyspec.decoding.stats import Stats
 from copyspec.engine.call_options import check_options
 from copyspec.engine.engine import Engine
 from copyspec.options import DraftOptions, SamplingOptions
@@ -53,9 +54,9 @@ def request(target: FakeTarget, name: str | None, sampling: SamplingOptions, blu
     return Request(PROMPT, 40, sampling, drafter=drafter, rule=chosen)  # type: ignore[arg-type, return-value]
 
 
-def run(target: FakeTarget, requests: Sequence[Request]) -> tuple[list[list[int]], list[RowStats]]:
+def run(target: FakeTarget, requests: Sequence[Request]) -> tuple[list[list[int]], list[Stats]]:
     outputs: list[list[int]] = [[] for _ in requests]
-    stats = [RowStats() for _ in requests]
+    stats = [Stats() for _ in requests]
     for step in decode(target, requests, STEADY):
         for output in step:
             outputs[output.row] += output.tokens
@@ -69,7 +70,7 @@ def test_exact_rules_keep_greedy_output_and_accept_drafts() -> None:
     for name in sorted(set(RULES) - set(LOSSY)):
         (output,), (stats,) = run(target, [request(target, name, greedy, 1.0)])
         assert output == plain
-        assert stats.calls < 40 and stats.accepted_tokens > 0
+        assert stats.num_calls < 40 and stats.num_accepted_tokens > 0
 
 
 @pytest.mark.parametrize("name", ["rejection", "multi-step", "k-sequential", "lenience", "typical"])
@@ -90,7 +91,7 @@ def test_a_drafter_that_draws_is_accepted_more_often_by_the_rules_made_for_it() 
     calls = {}
     for name in ("coupled", "rejection", "multi-step", "k-sequential"):
         requests = [request(target, name, SamplingOptions(temperature=1.0, seed=seed), 1.0) for seed in range(12)]
-        calls[name] = sum(stats.calls for stats in run(target, requests)[1])
+        calls[name] = sum(stats.num_calls for stats in run(target, requests)[1])
     least = 12 * 14  # 40 tokens, three a call
     assert calls["rejection"] == calls["multi-step"] == calls["k-sequential"] == least < calls["coupled"]
 

@@ -50,6 +50,13 @@ _swaps: dict[int, tuple[PreTrainedConfig, str, int]] = {}  # by id: what is swap
 _SWAPPING = at_rest(threading.RLock())
 
 
+def takes_masks(parts: Sequence[PreTrainedConfig]) -> bool:
+    """Whether attention of these parts of a model accepts 4-D masks as it is, and nobody has exchanged it."""
+    # Asked for every pass, past the properties of configurations, which take longer than all the rest of it.
+    read = object.__getattribute__
+    return all([read(part, "_attn_implementation_internal") in MASKED_ATTENTION for part in parts]) and not _swaps
+
+
 @contextmanager
 def masked_attention(model: PreTrainedModel, parts: Sequence[PreTrainedConfig]) -> Iterator[None]:
     """For its length attention of these parts of a model accepts 4-D masks; the configurations are then as they were.

@@ -17,9 +17,8 @@ import numpy as np
 import torch
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
     from copyspec.targets.columns import Columns
+    from copyspec.targets.facts import ModelFacts
 
 VECTOR = 16  # float32 numbers in an AVX-512 register; with shorter ones the grouping is finer than it need be
 
@@ -61,10 +60,10 @@ class SegmentedMask(torch.Tensor):
         return result
 
 
-def near_plain(model: PreTrainedModel, masks: Masks, columns: Columns) -> Masks:
+def near_plain(facts: ModelFacts, masks: Masks, columns: Columns) -> Masks:
     """The masks of a pass of one row in bfloat16 on a CPU such that fused attention works segment by segment; other
     masks as they are."""
-    if len(columns.tokens) > 1 or model.dtype != torch.bfloat16 or model.device.type != "cpu":
+    if len(columns.tokens) > 1 or facts.zero.dtype != torch.bfloat16 or facts.device.type != "cpu":
         return masks
     found = segments(columns)
     if isinstance(masks, dict):

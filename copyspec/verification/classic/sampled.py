@@ -69,13 +69,16 @@ class RulePicks:
         self._start = picker.length
         self._depths = tree.depths()
         self._scores: dict[int, torch.Tensor] = {}  # [V] by node, without noise
-        self._next: NextToken = rule.begin(tree, self)
+        self._rule = rule
+        self._next: NextToken | None = None
 
     @property
     def greedy(self) -> bool:
         return self._picker.sampling.is_greedy
 
     def token(self, node: int) -> int:
+        if self._next is None:  # with the first token: a processor that raises does so in the row's own walk
+            self._next = self._rule.begin(self._tree, self)
         return self._next(node)
 
     def margin(self, node: int) -> Margin:

@@ -11,7 +11,8 @@ import torch
 from transformers import PreTrainedModel
 
 from copyspec.decoding.loop import DecodeSettings, decode
-from copyspec.decoding.requests import Request, RowStats
+from copyspec.decoding.requests import Request
+from copyspec.decoding.stats import Stats
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.sources import Source
 from copyspec.static_options import CapturedGraph, StaticOptions
@@ -44,7 +45,7 @@ def truth(model: PreTrainedModel, prompt: Sequence[int], count: int) -> list[int
 
 def run(
     model: PreTrainedModel, options: StaticOptions, expected: Sequence[Sequence[int]], nodes: int = 12
-) -> tuple[list[list[int]], list[RowStats]]:
+) -> tuple[list[list[int]], list[Stats]]:
     """Rows decoded three at a time, with drafts that are right at seven tokens of ten, on branches beside."""
     requests = [
         Request(
@@ -59,7 +60,7 @@ def run(
     ]
     settings = DecodeSettings(DraftOptions(max_nodes=nodes, adaptive=False), batch_size=3)
     outputs: list[list[int]] = [[] for _ in requests]
-    stats: list[RowStats] = []
+    stats: list[Stats] = []
     for step in decode(wrap(model, static=options), requests, settings):
         for row in step:
             outputs[row.row] += row.tokens

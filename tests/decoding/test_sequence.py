@@ -1,4 +1,4 @@
-"""Resumable outputs: whatever was decoded, taken back or drafted before, the tokens are those of decoding afresh."""
+"""Sequences that are taken back: whatever was decoded or drafted before, the tokens are those of decoding afresh."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from copyspec import drafters
 from copyspec.budget import Budget, CostModel
-from copyspec.decoding.requests import Request, RowStats
-from copyspec.decoding.resumable import Resumable
+from copyspec.decoding.requests import Request
+from copyspec.decoding.sequence import RewindableSequence
+from copyspec.decoding.stats import Stats
 from copyspec.drafters.following import FollowingDrafter
 from copyspec.engine.pass_lock import PassLock
 from copyspec.options import DraftOptions, SamplingOptions
@@ -34,13 +35,13 @@ def afresh(target: FakeTarget, prompt: list[int], output: list[int], sampling: S
     return tokens
 
 
-def resumable(target: FakeTarget, prompt: list[int], sampling: SamplingOptions) -> Resumable:
+def sequence_of(target: FakeTarget, prompt: list[int], sampling: SamplingOptions) -> RewindableSequence:
     sources = [Source([5, 6, 7, 8, 5, 6], "reference"), Source(prompt, "prompt")]
 
     def request() -> Request:
         return Request(prompt, LIMIT, sampling, frozenset([EOS]), sources, lambda: drafters.create(sources, [EOS]))
 
-    return Resumable(target, request, DraftOptions(adaptive=False), CostModel(), PassLock(list))
+    return RewindableSequence(target, request, DraftOptions(adaptive=False), CostModel(), PassLock(list))
 
 
 @given(
@@ -62,7 +63,7 @@ def test_tokens_are_those_of_decoding_afresh(
 ) -> None:
     target = FakeTarget(VOCABULARY, supports_trees=trees)
     sampling = SamplingOptions(temperature=temperature, seed=7)
-    text = resumable(target, prompt, sampling)
+    text = sequence_of(target, prompt, sampling)
     last: list[int] = []
     for kept, added, count, expects in [(0, [], 4, False), *moves]:
         start = [token for token in [*last[:kept], *added] if token != EOS][: LIMIT - 1]
@@ -76,21 +77,21 @@ def test_tokens_are_those_of_decoding_afresh(
         assert len(known) >= min(len(whole), len(start) + count)
         last = known
     assert len(target.sessions) == 1
-    assert text.stats.calls == target.sessions[0].calls
+    assert text.stats.num_calls == target.sessions[0].calls
     text.close()
     assert target.sessions[0].closed
 
 
 def test_what_stays_is_not_computed_again() -> None:
     target = FakeTarget(VOCABULARY)
-    text = resumable(target, [5, 6, 7], SamplingOptions())
+    text = sequence_of(target, [5, 6, 7], SamplingOptions())
     text.go_to([])
     while text.finish is None and len(text.output) < 10:
         text.step()
-    calls, known = text.stats.calls, list(text.output)
+    calls, known = text.stats.num_calls, list(text.output)
     assert len(known) > 3
     text.go_to(known[:2])
-    assert list(text.output) == known and text.stats.calls == calls
+    assert list(text.output) == known and text.stats.num_calls == calls
     text.go_to([*known[:2], 9])
     assert target.sessions[0].lengths == [3 + 2]
     text.go_to(known[:2])  # what was given behind it is not what follows
@@ -100,15 +101,15 @@ def test_what_stays_is_not_computed_again() -> None:
 def test_an_expected_text_is_verified_in_one_call() -> None:
     target = FakeTarget(VOCABULARY)
     whole = afresh(target, [5, 6, 7], [], SamplingOptions())
-    text = resumable(target, [5, 6, 7], SamplingOptions())
+    text = sequence_of(target, [5, 6, 7], SamplingOptions())
     text.go_to([], whole)
     text.step()
     assert list(text.output) == whole and text.finish is not None
-    assert text.stats.accepted_by_source["guess"] == len(whole) - 1
+    assert text.stats.num_accepted_tokens_per_source["guess"] == len(whole) - 1
 
 
 def test_stepping_needs_an_output_that_goes_on() -> None:
-    text = resumable(FakeTarget(VOCABULARY), [5], SamplingOptions())
+    text = sequence_of(FakeTarget(VOCABULARY), [5], SamplingOptions())
     with pytest.raises(RuntimeError, match="go_to"):
         text.step()
     text.go_to([5] * LIMIT)
@@ -129,10 +130,17 @@ def test_the_follower_drafts_until_it_was_wrong() -> None:
 
 
 def test_counters_add_up() -> None:
-    first = RowStats(calls=2, accepted_per_position=[1], drafted_by_source={"prompt": 3}, draft_seconds=0.5)
-    second = RowStats(calls=1, accepted_per_position=[2, 2], drafted_by_source={"edit": 1, "prompt": 1})
-    assert first + second == RowStats(
-        calls=3, accepted_per_position=[3, 2], drafted_by_source={"prompt": 4, "edit": 1}, draft_seconds=0.5
+    first = Stats(
+        num_calls=2, num_accepted_tokens_per_pos=(1,), num_draft_tokens_per_source={"prompt": 3}, draft_seconds=0.5
+    )
+    second = Stats(
+        num_calls=1, num_accepted_tokens_per_pos=(2, 2), num_draft_tokens_per_source={"edit": 1, "prompt": 1}
+    )
+    assert first + second == Stats(
+        num_calls=3,
+        num_accepted_tokens_per_pos=(3, 2),
+        num_draft_tokens_per_source={"prompt": 4, "edit": 1},
+        draft_seconds=0.5,
     )
 
 

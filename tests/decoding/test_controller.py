@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from benchmarks.speed.prompts import Case
 from benchmarks.speed.simulation import DEVICES, AlwaysWrong, Device, Outcome, simulate
 from copyspec.budget import Budget, CostModel
-from copyspec.decoding.pacing import LOOKS, PROBE_NODES, SHARE, Pacer, fit
-from copyspec.decoding.requests import RowStats
+from copyspec.decoding.controller import LOOKS, PROBE_NODES, SHARE, DraftController, fit
+from copyspec.decoding.stats import Stats
 from copyspec.drafters.base import Drafter
-from copyspec.engine.results import Stats
 from copyspec.options import DraftOptions
 from copyspec.sources import Source
 from copyspec.tree import EMPTY, DraftTree
@@ -58,10 +57,10 @@ def test_a_drafter_that_is_always_wrong_costs_little(name: str, nodes: int, widt
 def test_wrong_drafts_become_few_and_small() -> None:
     """Counts in simulated time are the same in every run: after a few tries a pass in sixteen or so is a probe."""
     (stats,) = run([case(400)], DEVICES["cpu-bfloat16"], partial(wrong, 1)).stats
-    assert stats.accepted_tokens == 0 and stats.calls == 400
-    assert stats.drafted_tokens < 120 and stats.drafts < 40
+    assert stats.num_accepted_tokens == 0 and stats.num_calls == 400
+    assert stats.num_draft_tokens < 120 and stats.num_drafts < 40
     assert stats.decisions["paused"] > 340 and 3 <= stats.decisions["probed"] < 30
-    assert stats.trust < 0.5 and -4.0 < stats.earned_calls < 0.0
+    assert stats.trust < 0.5 and -4.0 < stats.saved_passes < 0.0
     assert sum(stats.decisions.values()) == 399, "the last token is the target's own"
 
 
@@ -85,8 +84,10 @@ def test_a_drafter_that_becomes_right_is_believed_again() -> None:
 
     for name in ("cpu-bfloat16", "gpu"):
         (stats,) = run([case(400)], DEVICES[name], Late).stats
-        assert stats.calls < 150 + 32 + 2 + 40, "at most the longest pause, and back at full length within a few calls"
-        assert stats.trust > 0.8 and stats.earned_calls > 150
+        assert stats.num_calls < 150 + 32 + 2 + 40, (
+            "at most the longest pause, and back at full length within a few calls"
+        )
+        assert stats.trust > 0.8 and stats.saved_passes > 150
 
 
 def test_uncopyable_text_is_as_fast_as_plain_decoding() -> None:
@@ -108,58 +109,60 @@ def test_uncopyable_text_is_as_fast_as_plain_decoding() -> None:
 )
 def test_the_loss_is_bounded_whatever_comes(calls: list[tuple[int, int, float, float]], start: float) -> None:
     """At any moment at most `start` and SHARE per call are lost, beyond one look and one draft within the allowance."""
-    pacer = Pacer(start)
+    controller = DraftController(start)
     for count, (drafted, accepted, cost, look) in enumerate(calls, start=1):
-        if not pacer.wants_draft():
+        if not controller.wants_draft():
             continue
         scores = [0.9 ** (depth + 1) for depth in range(drafted)]
         tree = DraftTree(range(drafted), range(-1, drafted - 1), scores, [None] * drafted)
-        paid = min(cost, pacer.allowance)
-        pacer.observe(tree, tree, range(min(accepted, drafted)), paid if drafted else 0.0, look)
-        assert pacer.earned >= -(start + SHARE * count) - look - 1e-9
+        paid = min(cost, controller.allowance)
+        controller.observe(tree, tree, range(min(accepted, drafted)), paid if drafted else 0.0, look)
+        assert controller.earned >= -(start + SHARE * count) - look - 1e-9
 
 
 def test_the_widest_tree_is_paid_by_all_rows() -> None:
     """A draft of one row holds up seven others: worth it alone, not for eight."""
     tree = DraftTree([5, 6], [-1, 0], [0.5, 0.3], [None, None])
     costs = Budget(2, [1.0, 1.1, 1.15])
-    alone, _ = fit([Pacer()], [tree], costs)
+    alone, _ = fit([DraftController()], [tree], costs)
     assert len(alone[0]) == 2
-    together, _ = fit([Pacer() for _ in range(8)], [tree, *[EMPTY] * 7], costs)
+    together, _ = fit([DraftController() for _ in range(8)], [tree, *[EMPTY] * 7], costs)
     assert together == [EMPTY] * 8
-    everybody, _ = fit([Pacer() for _ in range(8)], [tree] * 8, costs)
+    everybody, _ = fit([DraftController() for _ in range(8)], [tree] * 8, costs)
     assert [len(each) for each in everybody] == [2] * 8
     assert fit([None] * 2, [tree, EMPTY], Budget(2)) == ([tree, EMPTY], 2), "without costs nothing is cut"
 
 
 def test_a_tree_is_cut_to_its_likeliest_nodes_and_what_is_left_allows() -> None:
     tree = DraftTree([5, 6, 7, 8], [-1, 0, -1, 2], [0.6, 0.1, 0.3, 0.25], [None] * 4)
-    (cut,), allowed = fit([Pacer(0.25)], [tree], Budget(4, [1.0, 1.1, 1.2, 1.3, 1.4]))
+    (cut,), allowed = fit([DraftController(0.25)], [tree], Budget(4, [1.0, 1.1, 1.2, 1.3, 1.4]))
     assert (list(cut.tokens), list(cut.parents), allowed) == ([5, 7], [-1, -1], 2)
-    assert fit([Pacer(0.05)], [tree], Budget(4, [1.0, 1.1, 1.2, 1.3, 1.4])) == ([EMPTY], 0)
+    assert fit([DraftController(0.05)], [tree], Budget(4, [1.0, 1.1, 1.2, 1.3, 1.4])) == ([EMPTY], 0)
 
 
 def test_claims_are_weighed_by_the_record() -> None:
-    pacer, tree = Pacer(), DraftTree([5, 6], [-1, 0], [0.9, 0.81], [None, None])
-    assert pacer.believed(tree) == pytest.approx([0.9, 0.81])
+    controller, tree = DraftController(), DraftTree([5, 6], [-1, 0], [0.9, 0.81], [None, None])
+    assert controller.believed(tree) == pytest.approx([0.9, 0.81])
     for _ in range(20):
-        pacer.observe(tree, tree, [], 0.1, 0.0)
-    assert pacer.trust < 0.2
-    assert pacer.is_probe and pacer.believed(tree) == pytest.approx([0.9, 0.81]), "a probe is made as if believed"
-    (probe,), _ = fit([pacer], [DraftTree(range(8), range(-1, 7), [0.9] * 8, [None] * 8)], Budget(8, [1.0] * 9))
+        controller.observe(tree, tree, [], 0.1, 0.0)
+    assert controller.trust < 0.2
+    assert controller.is_probe and controller.believed(tree) == pytest.approx([0.9, 0.81]), (
+        "a probe is made as if believed"
+    )
+    (probe,), _ = fit([controller], [DraftTree(range(8), range(-1, 7), [0.9] * 8, [None] * 8)], Budget(8, [1.0] * 9))
     assert len(probe) <= PROBE_NODES
-    pacer.observe(tree, tree, [0, 1], 0.0, 0.0)
-    worth = pacer.believed(tree)
-    assert worth[0] == pytest.approx(0.9 * pacer.trust) and worth[1] == pytest.approx(0.81 * pacer.trust**2)
+    controller.observe(tree, tree, [0, 1], 0.0, 0.0)
+    worth = controller.believed(tree)
+    assert worth[0] == pytest.approx(0.9 * controller.trust) and worth[1] == pytest.approx(0.81 * controller.trust**2)
 
 
 def test_looks_are_rationed_by_what_they_cost() -> None:
     def looks(cost: float) -> int:
-        pacer, count = Pacer(), 0
+        controller, count = DraftController(), 0
         for _ in range(300):
-            if pacer.wants_draft():
+            if controller.wants_draft():
                 count += 1
-                pacer.observe(EMPTY, EMPTY, [], 0.0, cost)
+                controller.observe(EMPTY, EMPTY, [], 0.0, cost)
         return count
 
     assert looks(0.5 * LOOKS) == 300
@@ -168,7 +171,7 @@ def test_looks_are_rationed_by_what_they_cost() -> None:
 
 def test_decisions_are_in_the_stats() -> None:
     (row,) = run([case(200)], DEVICES["cpu-float32"], partial(wrong, 1)).stats
-    told = Stats.of_row(row).to_dict()
+    told = row.to_dict()
     assert set(told["decisions"]) <= {"drafted", "probed", "nothing", "unprofitable", "paused"}  # type: ignore[call-overload]
     costs = told["pass_costs"]
     assert isinstance(costs, dict) and costs[0] == 1.0
@@ -179,9 +182,9 @@ def test_decisions_are_in_the_stats() -> None:
 
 def test_stats_of_two_rows_add_up_to_what_was_last_measured() -> None:
     costs = {0: 1.0, 4: 2.0}
-    first = RowStats(decisions={"drafted": 2}, call_costs=costs, call_seconds=1.0, trust=0.5, earned_calls=2.0)
-    second = RowStats(decisions={"drafted": 1, "paused": 3}, call_costs={0: 1.0}, call_seconds=3.0, earned_calls=-1.0)
+    first = Stats(decisions={"drafted": 2}, pass_costs=costs, pass_seconds=1.0, trust=0.5, saved_passes=2.0)
+    second = Stats(decisions={"drafted": 1, "paused": 3}, pass_costs={0: 1.0}, pass_seconds=3.0, saved_passes=-1.0)
     both = first + second
-    assert (both.decisions, both.earned_calls) == ({"drafted": 3, "paused": 3}, 1.0)
-    assert (both.call_costs, both.call_seconds, both.trust) == ({0: 1.0}, 3.0, 1.0)
-    assert (first + RowStats()).call_costs == first.call_costs
+    assert (both.decisions, both.saved_passes) == ({"drafted": 3, "paused": 3}, 1.0)
+    assert (both.pass_costs, both.pass_seconds, both.trust) == ({0: 1.0}, 3.0, 1.0)
+    assert (first + Stats()).pass_costs == first.pass_costs

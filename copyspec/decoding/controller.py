@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from math import ceil
+from operator import add
 from typing import TYPE_CHECKING
 
 from copyspec.tree import EMPTY, ROOT, DraftTree
 
 if TYPE_CHECKING:
-    from copyspec.budget import Budget, CostModel
+    from copyspec.budget import Budget
 
 SHARE = 0.015
 """Of a row's tokens, in calls' worth of time: what drafting may lose beside what the row starts with."""
@@ -31,7 +31,7 @@ _BEFORE = 4.0  # trials in which a new row's drafter is taken to have been as ri
 _DOUBT = 1.0  # trials that keep a record of none right from being believed to the last
 
 
-class Pacer:
+class DraftController:
     """Decides for one row, by what its drafts have been worth.
 
     Three things keep drafting from costing more than it brings:
@@ -78,11 +78,14 @@ class Pacer:
 
     def believed(self, tree: DraftTree) -> list[float]:
         """What each node's score is worth by the record. [m]"""
-        trust = 1.0 if self.is_probe else self.trust
+        trust, scores = 1.0 if self.is_probe else self.trust, tree.scores
         worth: list[float] = []
-        for parent, score in zip(tree.parents, tree.scores, strict=True):
-            above, said = (1.0, 1.0) if parent == ROOT else (worth[parent], tree.scores[parent])
-            worth.append(above * trust * min(1.0, score / said) if said > 0.0 else 0.0)
+        for parent, score in zip(tree.parents, scores, strict=True):
+            if parent == ROOT:
+                worth.append(trust * (score if score < 1.0 else 1.0))
+                continue
+            said = scores[parent]
+            worth.append(worth[parent] * trust * (score / said if score < said else 1.0) if said > 0.0 else 0.0)
         return worth
 
     def observe(self, proposed: DraftTree, drafted: DraftTree, path: Sequence[int], cost: float, look: float) -> None:
@@ -122,37 +125,41 @@ class Pacer:
         for parent, score in zip(tree.parents, tree.scores, strict=True):
             if parent in said:
                 said[parent] += score
-        taken = set(path)
-        for node, total in said.items():
+        # All nodes of the path but the last have a child on it.
+        for depth, (node, total) in enumerate(said.items()):
             if total > 0.0:
                 above = 1.0 if node == ROOT else tree.scores[node]
                 self._said = _TRIALS * self._said + min(1.0, total / above if above > 0.0 else 1.0)
-                self._right = _TRIALS * self._right + any(tree.parents[child] == node for child in taken)
+                self._right = _TRIALS * self._right + (depth < len(path))
 
 
-def fit(pacers: Sequence[Pacer | None], trees: Sequence[DraftTree], budget: Budget) -> tuple[list[DraftTree], int]:
+def fit(
+    controllers: Sequence[DraftController | None], trees: Sequence[DraftTree], budget: Budget
+) -> tuple[list[DraftTree], int]:
     """The trees of one call, cut to the nodes that are worth their cost, and how many each might have had.
 
     All rows wait for the widest tree: the width is the one that gives the most expected tokens of all rows per time,
     among those that lose no more than the drafting rows are allowed to if all drafts are wrong.
     """
-    widest = max(map(len, trees))
+    sizes = [len(tree.tokens) for tree in trees]
+    widest = max(sizes)
     if not budget.costs or not widest:
         return list(trees), budget.max_nodes
     rows = len(trees)
     orders: list[list[int]] = []
     gains = [0.0] * (widest + 1)  # expected tokens of the n-th node of every row
     allowed = 0.0
-    for pacer, tree in zip(pacers, trees, strict=True):
-        if pacer is None or not len(tree):
+    for controller, tree, size in zip(controllers, trees, sizes, strict=True):
+        if controller is None or not size:
             orders.append([])
             continue
-        worth = pacer.believed(tree)
-        most = PROBE_NODES if pacer.is_probe and pacer.trust < 1.0 else len(tree)
-        orders.append(sorted(range(len(tree)), key=lambda node: (-worth[node], node))[:most])
-        for place, node in enumerate(orders[-1], start=1):
-            gains[place] += worth[node]
-        allowed += pacer.allowance
+        worth = controller.believed(tree)
+        most = PROBE_NODES if controller.is_probe and controller.trust < 1.0 else size
+        # The likeliest first, equal ones as stored.
+        order = sorted(range(size), key=worth.__getitem__, reverse=True)[:most]
+        orders.append(order)
+        gains[1 : 1 + len(order)] = map(add, gains[1:], map(worth.__getitem__, order))
+        allowed += controller.allowance
     limit = budget.max_nodes
     while limit and rows * (budget.costs[limit] - 1.0) > allowed:
         limit -= 1
@@ -164,26 +171,7 @@ def fit(pacers: Sequence[Pacer | None], trees: Sequence[DraftTree], budget: Budg
     if not width:
         return [EMPTY] * rows, limit
     fitted = [
-        tree if len(tree) <= min(width, len(order)) else tree.only(order[:width])
-        for tree, order in zip(trees, orders, strict=True)
+        tree if size <= width and size <= len(order) else tree.only(order[:width])
+        for tree, size, order in zip(trees, sizes, orders, strict=True)
     ]
     return fitted, limit
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What a call cost, and one row's part of that."""
-
-    rows: int
-    seconds: float  # of a call without nodes; 0: not known
-    cost: float  # this row's, beyond an empty call, in units of one
-    allowed_nodes: int
-    measured: Mapping[int, float]  # seconds of a call by its nodes
-
-
-def shares(costs: CostModel, trees: Sequence[DraftTree], allowed: int, *, is_first: bool) -> list[Share]:
-    """What a call with `trees` cost each row: all rows waited, and those that drafted pay for it by their nodes."""
-    rows, width, total = len(trees), max(map(len, trees)), sum(map(len, trees))
-    extra = rows * (costs.costs(rows, width, is_first=is_first)[width] - 1.0) / total if total else 0.0
-    seconds, measured = costs.seconds(rows), costs.measured(rows)
-    return [Share(rows, seconds, extra * len(tree), allowed, measured) for tree in trees]

@@ -1,0 +1,165 @@
+"""A batch: rows that share the target's passes, each of which is one step of propose, verify and commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from copyspec.budget import CostModel
+from copyspec.decoding.controller import fit
+from copyspec.decoding.meter import PassCost, PassTimes
+from copyspec.decoding.requests import StepOutput
+from copyspec.decoding.row import Row
+from copyspec.options import DraftOptions
+from copyspec.targets.base import Session, Target
+from copyspec.tree import EMPTY, DraftTree
+from copyspec.verification.classic.sampled import RulePicks
+from copyspec.verification.picking import Picks, ScoredPicks, best_tokens
+
+
+class Batch:
+    """Rows and the target's session that holds their caches. Rows may join, leave, and be taken back."""
+
+    def __init__(self, target: Target, draft: DraftOptions, cost_model: CostModel) -> None:
+        self.rows: list[Row] = []
+        self._target, self._draft, self._costs = target, draft, cost_model
+        self._session: Session | None = None
+        self._times = PassTimes()
+
+    def open(self, rows: list[Row]) -> None:
+        """The batch begins with `rows`: the next step reads their prompts."""
+        self._session = self._target.open([row.request.prompt for row in rows], max(row.limit for row in rows))
+        self._take([*rows])
+
+    def step(self) -> list[StepOutput]:
+        """Propose, verify, commit: one pass of the target for all rows."""
+        rows, session, clock = self.rows, self._session, self._costs.clock
+        assert session is not None
+        longest = max([len(row.chain) for row in rows])
+        is_first = longest > 1 or rows[0].meter.passes == 0
+        started = clock()
+        drafting = self._target.supports_drafts and any([row.drafts for row in rows])
+        trees, allowed = self._propose(is_first=is_first) if drafting else ([EMPTY] * len(rows), 0)
+        proposed = clock()
+        with torch.inference_mode():
+            logits = session.score([row.chain for row in rows], trees)
+            picks = pick(rows, trees, logits)  # waits for the pass, whose time is measured
+            scored = clock()
+            paths = [row.verify(tree, picked) for row, tree, picked in zip(rows, trees, picks, strict=True)]
+        verified = clock()
+        # What a row that has ended accepted last need not be moved to its place in the cache.
+        session.keep([path if row.finish is None else () for row, path in zip(rows, paths, strict=True)])
+        committed = clock()
+        times, nodes, seconds = self._times, max([len(tree.tokens) for tree in trees]), scored - proposed
+        times.passes += 1
+        times.runner = session.runner
+        times.draft += proposed - started
+        times.verify += verified - scored
+        times.other += committed - verified
+        if is_first:
+            times.prefill += seconds
+            self._costs.observe_first(len(rows), longest + nodes, seconds)
+        else:
+            times.target += seconds
+            if session.is_settled:
+                self._costs.observe(len(rows), nodes, seconds)
+        if drafting:
+            cost = PassCost.of(self._costs, trees, allowed, is_first=is_first)
+            for row, tree, path in zip(rows, trees, paths, strict=True):
+                row.meter.count(tree, path, cost, row.request.eos_token_ids)
+        count = len(rows)
+        return [row.report(tree, path, count) for row, tree, path in zip(rows, trees, paths, strict=True)]
+
+    def drop_finished(self) -> None:
+        """Rows that have ended leave; the session is closed behind the last one."""
+        goes_on = [row.finish is None for row in self.rows]
+        if all(goes_on):
+            return
+        places = going(goes_on)
+        self.rows = [self.rows[place] for place in places]
+        if not self.rows:
+            self.close()
+        elif self._session is not None:
+            self._session.select(places)
+
+    def join(self, other: Batch) -> None:
+        """The rows of `other`, a batch of the same target, come behind the rows of this one."""
+        if not self.rows:
+            self.rows, self._session, self._times = other.rows, other._session, other._times
+            return
+        if other._session is not None and self._session is not None:
+            self._session.join(other._session)
+            for row in other.rows:
+                row.meter.before = self._times.since(other._times.since(row.meter.before))
+                row.meter.times = self._times
+            self.rows = [*self.rows, *other.rows]
+
+    @property
+    def cached(self) -> int:
+        """Tokens of the first row that the session has cached."""
+        return self._session.lengths[0] if self._session is not None else 0
+
+    def replace(self, row: Row, cached: int) -> None:
+        """`row` takes the place of the only one, whose first `cached` tokens are its own, too."""
+        assert self._session is not None and len(self.rows) == 1
+        self._session.trim([cached])
+        row.chain = row.chain[cached:]
+        self._take([row])
+
+    def close(self) -> None:
+        """Frees the target's caches."""
+        if self._session is not None:
+            self._session.close()
+        self.rows, self._session = [], None
+
+    def _take(self, rows: list[Row]) -> None:
+        self.rows = rows
+        for row in rows:
+            row.meter.times, row.meter.before = self._times, replace(self._times)
+
+    def _propose(self, *, is_first: bool) -> tuple[list[DraftTree], int]:
+        """A tree per row, as large as the cost of a pass makes worth while, and how large they might have been."""
+        rows, draft, target = self.rows, self._draft, self._target
+        budget = self._costs.budget(len(rows), draft.max_nodes, adaptive=draft.adaptive, is_first=is_first)
+        if target.supports_trees:
+            return fit([row.meter.controller for row in rows], [row.propose(budget) for row in rows], budget)
+        budget = replace(budget, chain=True)
+        trees, allowed = fit([row.meter.controller for row in rows], [row.propose(budget) for row in rows], budget)
+        return [tree.first_chain() for tree in trees], allowed
+
+
+def going(goes_on: Sequence[bool]) -> list[int]:
+    """The rows that go on, the last of them in the places of those that do not: few caches move then."""
+    count, places = sum(goes_on), list(range(len(goes_on)))
+    last = [place for place in places[count:] if goes_on[place]]
+    return [place if goes_on[place] else last.pop() for place in places[:count]]
+
+
+def pick(rows: Sequence[Row], trees: Sequence[DraftTree], logits: torch.Tensor) -> Sequence[Picks]:
+    """Each row's picks. What does not depend on the walk is read back as one small tensor."""
+    for index, row in enumerate(rows):
+        if row.observes:
+            row.show(trees[index], logits[index, : 1 + len(trees[index])])
+    if all([row.takes_argmax for row in rows]):
+        return [ScoredPicks(tokens, logits, index) for index, tokens in enumerate(best_tokens(logits))]
+    best = torch.zeros(logits.shape[:2], dtype=torch.long, device=logits.device)
+    scores: list[torch.Tensor | None] = []
+    for index, (row, tree) in enumerate(zip(rows, trees, strict=True)):
+        size = 1 + len(tree)
+        along = row.picker.depends_on_history or row.request.rule is not None
+        scores.append(None if along else row.picker.scores(logits[index, :size], tree))
+        if (of_row := scores[-1]) is not None:
+            best[index, :size] = of_row.argmax(-1)
+    tokens = best.tolist()
+    picks: list[Picks] = []
+    for index, (row, tree, of_row) in enumerate(zip(rows, trees, scores, strict=True)):
+        of_tree = logits[index, : 1 + len(tree)]
+        if of_row is not None:
+            picks.append(ScoredPicks(tokens[index], of_row.unsqueeze(0), 0))
+        elif row.request.rule is not None:
+            picks.append(RulePicks(row.request.rule, row.picker, of_tree, tree))
+        else:
+            picks.append(row.picker.walk_picks(of_tree, tree))
+    return picks

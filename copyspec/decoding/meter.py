@@ -1,0 +1,170 @@
+"""What decoding measures: the times of a batch's passes, and per row what was drafted and how much to draft next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from copyspec.budget import CostModel
+from copyspec.decoding.controller import DraftController
+from copyspec.decoding.stats import Stats
+from copyspec.sources import OUTPUT, Source
+from copyspec.tree import EMPTY, DraftTree
+
+
+@dataclass(slots=True)
+class PassTimes:
+    """Passes and their seconds, summed since a batch began. A row's own are what was added while it was there."""
+
+    passes: int = 0
+    prefill: float = 0.0  # scoring in passes that read prompts
+    draft: float = 0.0
+    target: float = 0.0
+    verify: float = 0.0
+    other: float = 0.0
+    runner: str = "eager"  # how the last pass was made
+
+    def since(self, before: PassTimes) -> PassTimes:
+        """What was added after `before`."""
+        return PassTimes(
+            self.passes - before.passes,
+            self.prefill - before.prefill,
+            self.draft - before.draft,
+            self.target - before.target,
+            self.verify - before.verify,
+            self.other - before.other,
+            self.runner,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PassCost:
+    """What one pass cost: all rows wait for it, and those that drafted pay for it by their nodes."""
+
+    rows: int
+    seconds: float  # of a pass without nodes; 0: not known
+    per_node: float  # beyond an empty pass, in units of one
+    allowed_nodes: int  # that each tree might have had
+
+    @classmethod
+    def of(cls, costs: CostModel, trees: Sequence[DraftTree], allowed_nodes: int, *, is_first: bool) -> PassCost:
+        rows, sizes = len(trees), [len(tree.tokens) for tree in trees]
+        width, total = max(sizes), sum(sizes)
+        extra = rows * (costs.costs(rows, width, is_first=is_first)[width] - 1.0) / total if total else 0.0
+        return cls(rows, costs.seconds(rows), extra, allowed_nodes)
+
+
+class Meter:
+    """Counts what one row drafts, and decides through its controller how much that is."""
+
+    def __init__(self, costs: CostModel, sources: Sequence[Source], *, adaptive: bool) -> None:
+        """`adaptive`: draft as much as pays at `costs`."""
+        self.controller = DraftController(costs.start()) if adaptive else None
+        self.times = PassTimes()  # of the batch; `before`: what of them is not the row's
+        self.before = PassTimes()
+        self._costs = costs
+        self._is_asked = False
+        self._proposed, self._seconds = EMPTY, 0.0  # by the drafter for this pass, and its time
+        self._last: PassCost | None = None
+        self._kinds = ["prompt" if source.kind == "block" else source.kind for source in sources]
+        self._from: tuple[list[int], list[int]] = ([0] * (len(sources) + 1), [0] * (len(sources) + 1))
+        self._made: tuple[dict[str, int], dict[str, int]] = ({}, {})  # drafted, accepted; the last source is OUTPUT
+        self._accepted: list[int] = []  # drafts by how many of their tokens were
+        self._drafted = self._allowed = 0
+        self._decisions: dict[str, int] = {}
+
+    @property
+    def passes(self) -> int:
+        return self.times.passes - self.before.passes
+
+    def wants_draft(self) -> bool:
+        """Asked once per pass that might carry a draft: False leaves it out."""
+        if self.controller is None or self.controller.wants_draft():
+            return True
+        self._decide("paused")
+        return False
+
+    def propose(self, tree: DraftTree, seconds: float) -> None:
+        """The drafter was asked, and proposed `tree`."""
+        self._is_asked, self._proposed, self._seconds = True, tree, seconds
+
+    def count(self, tree: DraftTree, path: Sequence[int], cost: PassCost, eos: frozenset[int]) -> None:
+        """A pass carried `tree`, of which `path` was accepted."""
+        self._last, size = cost, len(tree.tokens)
+        if size:
+            accepted = len(path)
+            if accepted >= len(self._accepted):
+                self._accepted += [0] * (accepted + 1 - len(self._accepted))
+            self._accepted[accepted] += 1
+            self._drafted += size
+            self._count_sources(0, tree, range(size), eos)
+            self._count_sources(1, tree, path, eos)
+        if not self._is_asked:
+            return
+        self._is_asked = False
+        self._allowed += cost.allowed_nodes
+        controller = self.controller
+        if size:
+            self._decide("probed" if controller is not None and controller.is_probe else "drafted")
+        else:
+            self._decide("unprofitable" if len(self._proposed) else "nothing")
+        if controller is not None:
+            look = cost.rows * self._seconds / cost.seconds if cost.seconds else 0.0
+            controller.observe(self._proposed, tree, path, cost.per_node * size, look)
+
+    def conclude(self) -> None:
+        """The row has ended: later rows start with what drafting brought it."""
+        if self.controller is not None:
+            self._costs.finish(self.controller.earned)
+
+    def stats(self, output_tokens: int, *, ended: bool = True) -> Stats:
+        """The counters so far; what a pass costs only of a row that has `ended`."""
+        times, controller, last = self.times.since(self.before), self.controller, self._last
+        drafts, most = sum(self._accepted), len(self._accepted)
+        seconds = last.seconds if last is not None and ended else 0.0
+        measured = self._costs.measured(last.rows) if last is not None and seconds else {}
+        return Stats(
+            num_calls=times.passes,
+            num_drafts=drafts,
+            num_draft_tokens=self._drafted,
+            num_accepted_tokens=sum(count * drafts for count, drafts in enumerate(self._accepted)),
+            num_output_tokens=output_tokens,
+            num_accepted_tokens_per_pos=tuple(sum(self._accepted[depth:]) for depth in range(1, most)),
+            num_draft_tokens_per_source=self._by_source(0),
+            num_accepted_tokens_per_source=self._by_source(1),
+            decisions=dict(self._decisions),
+            num_allowed_nodes=self._allowed,
+            trust=controller.trust if controller is not None else 1.0,
+            saved_passes=controller.earned if controller is not None else 0.0,
+            pass_seconds=seconds,
+            runner=times.runner,
+            pass_costs={nodes: taken / seconds for nodes, taken in measured.items()},
+            prefill_seconds=times.prefill,
+            draft_seconds=times.draft,
+            target_seconds=times.target,
+            verify_seconds=times.verify,
+            other_seconds=times.other,
+        )
+
+    def _decide(self, decision: str) -> None:
+        self._decisions[decision] = self._decisions.get(decision, 0) + 1
+
+    def _count_sources(self, which: int, tree: DraftTree, nodes: Sequence[int], eos: frozenset[int]) -> None:
+        origins, counts = tree.origins, self._from[which]
+        for node in nodes:
+            origin = origins[node]
+            if origin is not None:
+                counts[origin[0]] += 1
+            else:
+                drafter = tree.makers[node] if tree.makers is not None else None
+                kind = drafter or ("end" if tree.tokens[node] in eos else "guess")
+                self._made[which][kind] = self._made[which].get(kind, 0) + 1
+
+    def _by_source(self, which: int) -> dict[str, int]:
+        """By kind of source, or by who drafted what comes from none."""
+        assert OUTPUT == -1
+        found = dict(self._made[which])
+        for kind, count in zip([*self._kinds, "output"], self._from[which], strict=True):
+            if count:
+                found[kind] = found.get(kind, 0) + count
+        return found

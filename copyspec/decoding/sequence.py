@@ -1,0 +1,148 @@
+"""A sequence that is decoded on demand, from wherever its caller says that the output stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Protocol, TypeVar
+
+from copyspec.budget import CostModel
+from copyspec.decoding.batch import Batch
+from copyspec.decoding.requests import Finish, Request
+from copyspec.decoding.row import Row
+from copyspec.decoding.stats import Stats
+from copyspec.drafters.base import Drafter
+from copyspec.drafters.following import FollowingDrafter
+from copyspec.options import DraftOptions
+from copyspec.targets.base import Target
+
+T = TypeVar("T")
+
+
+class PassRunner(Protocol):
+    """Runs the passes of a target, one after the other: others may have it in between."""
+
+    def run(self, call: Callable[[], T]) -> T: ...
+
+
+class RewindableSequence:
+    """One prompt, whose output may be taken back to any earlier token, or replaced, and is decoded from there: a batch
+    of one row.
+
+    The output is a function of the prompt and of what stands before each token: `go_to` any prefix, `step` until
+    `output` is as long as is wanted. Keys and values are kept for what the new prefix has in common with the old.
+    Sampling noise is keyed by the output's own positions, so it is that of any other prompt's continuation, too.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        make_request: Callable[[], Request],
+        draft: DraftOptions,
+        cost_model: CostModel,
+        passes: PassRunner,
+    ) -> None:
+        """`make_request` gives equal requests each time, with stop conditions of their own; `passes` runs every pass
+        of the target."""
+        self._target, self._make_request, self._draft, self._costs = target, make_request, draft, cost_model
+        self._passes = passes
+        self._batch = Batch(target, draft, cost_model)
+        self._row: Row | None = None
+        self._follower = FollowingDrafter()
+        self._expects = self._drafts_alone = False  # what was expected last; without any expectation
+        self._given = 0  # tokens of the output up to the last one that was given, not decoded
+        self._before = Stats()  # of the rows that were replaced
+
+    @property
+    def output(self) -> Sequence[int]:
+        """What is known of the output: at least the prefix that was gone to."""
+        return self._row.output if self._row is not None else ()
+
+    @property
+    def finish(self) -> Finish | None:
+        """Why the output ends with its last token; None where it goes on."""
+        return self._row.finish if self._row is not None else None
+
+    @property
+    def stats(self) -> Stats:
+        """Counters of all that was decoded here; `num_output_tokens` counts what was taken back, too."""
+        row = self._row
+        return self._before + row.meter.stats(len(row.output)) if row is not None else self._before
+
+    def go_to(self, output: Sequence[int], expected: Sequence[int] = ()) -> None:
+        """Goes on from `output`; what was decoded behind it before stays known.
+
+        `expected`: what may follow, to be drafted.
+        """
+        row, known = self._row, list(output)
+        self._expects = len(expected) > 0
+        if row is not None and len(known) >= self._given and row.output[: len(known)] == known:
+            if len(row.output) == len(known):
+                self._follower.expect(expected)
+            return
+        extends = row is not None and row.finish is None and known[: len(row.output)] == row.output
+        if row is not None and extends and self._target.supports_drafts:
+            row.replay(known[len(row.output) :])
+        else:
+            self._restart(known)
+        self._given = len(known)
+        self._follower.expect(expected)
+
+    def step(self) -> None:
+        """Propose, verify, commit: one pass of the target. Raises RuntimeError where the output has ended."""
+        row = self._row
+        if row is None or row.finish is not None:
+            raise RuntimeError("step() goes on from an output that has not ended: call go_to() first")
+        # A drafter that has nothing to say is not asked, and nothing is booked: that is no part of plain decoding.
+        row.drafts = self._expects or self._drafts_alone
+        self._passes.run(partial(self._step, row))
+
+    def _step(self, row: Row) -> None:
+        if not self._batch.rows:
+            self._batch.open([row])
+        self._batch.step()
+
+    def close(self) -> None:
+        """Frees the target's cache."""
+        if self._batch.rows:
+            self._passes.run(self._batch.close)
+
+    def _restart(self, output: list[int]) -> None:
+        """A new row, and as much of the old one's cache as it can use."""
+        held = self._held()
+        if self._row is not None:
+            self._before = self.stats
+        request = self._make_request()
+        inner = request.drafter
+        self._drafts_alone = inner is not None
+        self._follower = FollowingDrafter()
+
+        def drafter() -> Drafter:
+            self._follower = FollowingDrafter(inner() if inner is not None else None)
+            return self._follower
+
+        row = Row(0, replace(request, drafter=drafter), self._target, self._costs, adaptive=self._draft.adaptive)
+        row.replay(output)
+        if self._batch.rows:
+            if self._target.supports_drafts:
+                self._passes.run(partial(self._batch.replace, row, _common(held, row.chain[:-1])))
+            else:
+                self.close()
+        self._row = row
+
+    def _held(self) -> list[int]:
+        """The tokens that the session has cached."""
+        if self._row is None:
+            return []
+        return [*self._target.start(self._row.request.prompt), *self._row.output][: self._batch.cached]
+
+
+def _common(first: Sequence[int], second: Sequence[int]) -> int:
+    """Length of the common prefix."""
+    shared = 0
+    for a, b in zip(first, second, strict=False):
+        if a != b:
+            break
+        shared += 1
+    return shared
