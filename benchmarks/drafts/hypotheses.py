@@ -1,6 +1,6 @@
 """A corrector's correction as one more text to copy from, on recorded corrections of larger models.
 
-python -m benchmarks.drafts.hypotheses TRANSCRIPTS... --tokenizer FILE [--corrector MODEL] [--rows 200]
+python -m benchmarks.drafts.hypotheses TRANSCRIPTS... --tokenizer FILE [--corrector smollm2-correct] [--rows 200]
 
 Each source is corrected once by the corrector, sentence by sentence; its text is a reference beside the edited text.
 Said are tokens a pass with copies alone and with the hypothesis, and what the corrector took: seconds, and passes.

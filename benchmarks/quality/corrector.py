@@ -115,7 +115,7 @@ def measure(model: QualityModel, part: str, data: Path, count: int | None) -> Ta
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="smollm2", help="alias, hub id or folder")
+    parser.add_argument("--model", default="smollm2-correct", help="alias, hub id or folder")
     parser.add_argument("--data", type=Path, required=True, help="folder with gec/, retrieval/, text/")
     parser.add_argument("--parts", type=lambda value: value.split(","), default=list(PARTS), help="default: all")
     parser.add_argument("--rows", type=int, help="rows of each set, drawn with a fixed seed; default: all")

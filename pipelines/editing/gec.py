@@ -81,7 +81,7 @@ class PipelineOptions(TypedDict, total=False):
     preset: str | None
     """How a known kind of corrector is asked: "coedit", "t5-gec" or "chat"."""
     draft_models: Sequence[str]
-    """Smaller models that draft too. One that corrects by itself ("default", an encoder-decoder)
+    """Smaller models that draft too. One that corrects by itself ("smollm2-correct", "default", an encoder-decoder)
     writes its correction of each text once, which drafts are copied from while that pays."""
     system: str | None
     """A system message, for models with a chat template."""
