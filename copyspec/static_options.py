@@ -25,7 +25,9 @@ class StaticOptions:
     """When and how a model's passes have static shapes. None of it changes what is decoded but `exact`, which takes
     away the rounding that depends on the shape of a pass."""
 
-    use: Literal["auto", "always", "never"] = "auto"  # auto: on CUDA devices
+    use: Literal["auto", "always", "never"] = "never"
+    """`"auto"`: on CUDA devices. Not the default as long as no GPU has run it (docs/gpu.md)."""
+
     graphs: bool | None = None  # capture and replay; None: on CUDA devices
     compile: bool = False  # the whole program by torch.compile: minutes for the first passes, then fewer kernels
     exact: bool = False  # always one shape: outputs in half precision equal those of plain decoding in exact mode
