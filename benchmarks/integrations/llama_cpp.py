@@ -19,6 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import copyspec
 from benchmarks.speed.report import surroundings
 from benchmarks.transcripts import ratio, write_json
 from copyspec.integrations.llama_cpp import DraftModel, copying
@@ -43,7 +44,7 @@ class Counted:
 
         self.llm.eval = counted
 
-    def write(self, prompt: str, chat: bool, max_tokens: int) -> tuple[str, int]:
+    def write(self, prompt: str | list[int], chat: bool, max_tokens: int) -> tuple[str, int]:
         """The text, and its tokens."""
         if chat:
             messages = [{"role": "user", "content": prompt}]
@@ -135,9 +136,9 @@ def measure(file: Path, texts: list[str], chat: bool, arguments: argparse.Namesp
 
 
 def answered(name: str, model: Counted, text: str, chat: bool, max_tokens: int) -> tuple[str, int]:
-    prompt = f"Correct the grammar: {text}"
-    if not chat:  # the frame that the bundled model's tokenizer puts around a prompt
-        prompt = f"<|user|>{prompt}<|assistant|>"
+    prompt: str | list[int] = f"Correct the grammar: {text}"
+    if not chat:  # by ids: the file does not say which tokens are special
+        prompt = copyspec.load("default", dtype="float32").codec.encode(str(prompt), wrap=True).ids
     if name != "copyspec, edit source":
         return model.write(prompt, chat, max_tokens)
     with copying(model.llm, edit_source=text):

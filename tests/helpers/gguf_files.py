@@ -59,6 +59,7 @@ def _add_tokenizer(writer: object, tokenizer: PreTrainedTokenizerFast) -> None:
     special = set(tokenizer.all_special_tokens)
     merges = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]
     writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)
     writer.add_token_types([TokenType.CONTROL if token in special else TokenType.NORMAL for token in tokens])
     writer.add_token_merges([" ".join(merge) for merge in merges])
