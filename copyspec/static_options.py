@@ -38,3 +38,6 @@ class StaticOptions:
         """Raises ValueError that names the option, its value and what it may be."""
         if self.use not in ("auto", "always", "never"):
             raise ValueError(f'use must be "auto", "always" or "never", got {self.use!r}')
+        for name in ("graphs", "compile", "exact"):
+            if getattr(self, name) and self.use == "never":
+                raise ValueError(f'{name}=True is a way of static passes: give use="auto" or use="always" too')

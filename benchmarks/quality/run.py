@@ -97,18 +97,19 @@ def measure_repairs(model: QualityModel, folder: Path, count: int, seed: int) ->
 
     _, held = load_prose(folder)
     rng = random.Random(seed)
+    kinds = [(noise, undo) for noise in NOISES if (undo := noise.undo) is not None]
     cases: list[tuple[str, str, str]] = []
-    for noise in NOISES:
+    for noise, undo in kinds:
         for sentence in rng.sample(held.sentences, len(held.sentences)):
             words = split_words(sentence)
-            wrong = noise.apply(words, held.lexicon, rng) if noise.undo(words, held.lexicon) == words else None
+            wrong = noise.apply(words, held.lexicon, rng) if undo(words, held.lexicon) == words else None
             if wrong is not None:
                 cases.append((noise.name, join_words(wrong), sentence))
             if sum(case[0] == noise.name for case in cases) == count:
                 break
     outputs = model.corrections([wrong for _, wrong, _ in cases])
     table: Row = {}
-    for noise in NOISES:
+    for noise, _ in kinds:
         hits = [
             (o == right, o == wrong)
             for (name, wrong, right), o in zip(cases, outputs, strict=True)
