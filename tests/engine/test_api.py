@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -439,7 +440,8 @@ def test_numbers_of_numpy_are_numbers_and_none_is_the_default() -> None:
 
 def test_stop_strings_of_the_generation_config_end_the_output(caplog: pytest.LogCaptureFixture) -> None:
     tiny = engine()
-    free = with_config(tiny, max_time=9.0).generate(PROMPT, ignore_eos=True, max_new_tokens=30).text
+    with caplog.at_level(logging.INFO, "copyspec"):
+        free = with_config(tiny, max_time=9.0).generate(PROMPT, ignore_eos=True, max_new_tokens=30).text
     assert "following the generation_config: max_time=9.0" in caplog.text
     stop = free.rstrip("\ufffd")[-3:]
     for strings in (stop, [stop, "never seen"]):
