@@ -52,7 +52,7 @@ class Told:
     listed: str | None = None  # one of LISTS: edits on stdout
 
     def __post_init__(self) -> None:
-        asked = {"--check": self.check, "--diff": self.diff, "--list": self.listed}
+        asked = {"--diff": self.diff, "--check": self.check, "--list": self.listed}
         looking = [option for option, value in asked.items() if value]
         if len(looking) > 1:
             raise UsageError(f"{' and '.join(looking)} both tell what would change; give one")

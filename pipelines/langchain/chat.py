@@ -216,11 +216,13 @@ class ChatCopySpec(EngineFields, BaseChatModel):
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, Any]:
         """Answers as objects of `schema`: by a call of a tool, or, with `method="json_schema"`, as JSON that cannot be
-        anything else (`copyspec[structured]`), for models without tools too."""
+        anything else (`copyspec[structured]`), for models without tools too. `"json_mode"` is the same, and so is
+        `strict` whatever it says."""
         if method == "function_calling":
             return super().with_structured_output(schema, include_raw=include_raw, **kwargs)
-        if method != "json_schema":
-            raise ValueError(f"method must be 'function_calling' or 'json_schema', got {method!r}")
+        if method not in ("json_schema", "json_mode"):
+            raise ValueError(f"method must be 'function_calling', 'json_schema' or 'json_mode', got {method!r}")
+        kwargs.pop("strict", None)
         return structured(self.bind(json_schema=constraint(schema), **kwargs), schema, include_raw=include_raw)
 
     def get_token_ids(self, text: str) -> list[int]:

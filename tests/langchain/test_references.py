@@ -126,7 +126,7 @@ def test_with_references_binds_by_key_and_streams(llm: ChatCopySpec, seen: Seen)
     asyncio.run(chain.abatch(given[2:]))
     for question in QUESTIONS:
         assert [references for prompt, references in seen if question in prompt] == [[question]]
-    with pytest.raises(ValueError, match="no ChatCopySpec or CopySpecLLM"):
+    with pytest.raises(ValueError, match="no ChatCopySpec, CopySpecLLM or ChatOpenAI"):
         with_references(PROMPT, key="docs")
     with pytest.raises(TypeError, match="needs a dict"):
         with_references(llm, key="docs").invoke("text")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +26,7 @@ CONFIG = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "bias": "none"}
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("base")
     tokenizer = byte_level()
-    llama(len(tokenizer)).to(torch.bfloat16).save_pretrained(folder)
+    copy.deepcopy(llama(len(tokenizer))).to(torch.bfloat16).save_pretrained(folder)  # the tests share one
     tokenizer.save_pretrained(folder)
     return folder
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from training.lexicon import Lexicon, edits
-from training.noise import BY_NAME, NOISES, corrupt
+from training.noise import ALL_NOISES, BY_NAME, NOISES, corrupt
 from training.text import join_words, spaced, split_sentences, split_words
 
 _PROSE = [
@@ -86,4 +86,4 @@ def test_edits_are_one_step_away() -> None:
 
 
 def test_names_are_stable() -> None:
-    assert len(BY_NAME) == len(NOISES)
+    assert len(BY_NAME) == len(ALL_NOISES)
