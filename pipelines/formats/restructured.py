@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from .reading import lines_of
-from .whole import Prose
+from .whole import Prose, by_lines
 
 FORBIDDEN = "*`|_\\[]<>"
 
@@ -43,11 +42,7 @@ _NESTING = 100
 
 def blocks(text: str) -> Iterator[Prose]:
     """The prose of every block."""
-    reader, at = _Reader(text), 0
-    for line in lines_of(text):
-        yield from reader.feed(at, line.rstrip("\r\n"))
-        at += len(line)
-    yield from reader.flush()
+    return by_lines(text, _Reader(text))
 
 
 class _Reader:

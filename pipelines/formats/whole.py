@@ -5,10 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 from ..documents import Edit, FormatError, Part, Refusal
-from .reading import as_label, changed, check_encoding, encode, gathered, joined, read_lines, segment_of
+from .reading import as_label, changed, check_encoding, encode, gathered, joined, lines_of, read_lines, segment_of
 
 SIZE_LIMIT = 32 << 20
 """Characters of a file that is read whole. What people write by hand is far below."""
@@ -29,6 +29,27 @@ class Prose:
 
 Scanner = Callable[[str], Iterable[Prose]]
 """Finds the prose of a text, ascending, without overlaps. Raises FormatError where the text is none of its format."""
+
+
+class LineReader(Protocol):
+    """Gathers the lines of a block."""
+
+    def feed(self, start: int, body: str) -> Iterator[Prose]:
+        """A line without its end, at character `start`."""
+        ...
+
+    def flush(self) -> Iterator[Prose]:
+        """What is open when a block ends."""
+        ...
+
+
+def by_lines(text: str, reader: LineReader) -> Iterator[Prose]:
+    """The prose that `reader` finds line by line."""
+    at = 0
+    for line in lines_of(text):
+        yield from reader.feed(at, line.rstrip("\r\n"))
+        at += len(line)
+    yield from reader.flush()
 
 
 class WholeFormat:
