@@ -28,6 +28,7 @@ SUFFIXES = (".txt", ".md", ".jsonl")
 """Of the files that are read from folders."""
 
 _PARAGRAPHS = re.compile(r"\n[ \t]*\n\s*")
+_ITEMS = re.compile(r"\n(?=[ \t]*(?:[-*+•]|\d{1,2}[.)])[ \t]+\S)")
 _SENTENCES = re.compile(r"(?<=[.!?])\s+|(?<=[.!?][\"')\]”’])\s+|\n")
 _WORDS = re.compile(r"\s+")
 
@@ -81,8 +82,8 @@ def read_documents(paths: Iterable[Folder], *, field: str = "text") -> Iterator[
 
 
 def split_passages(document: Document, *, max_chars: int = MAX_CHARS) -> list[Passage]:
-    """The document in passages of at most `max_chars` characters: whole paragraphs while they fit, else sentences,
-    else words. A heading begins a passage, and so does a page. Nothing but white space is left out."""
+    """The document in passages of at most `max_chars` characters: whole paragraphs while they fit, else list
+    items, sentences, words. A heading begins a passage, and so does a page. Nothing but white space is left out."""
     if max_chars < 1:
         raise ValueError(f"max_chars must be at least 1, got {max_chars!r}")
     headings = found_headings(document.text) if document.headings is None else document.headings
@@ -209,7 +210,7 @@ def _field(file: Path, number: int, line: str, field: str) -> str:
 
 def _pieces(text: str, start: int, end: int, max_chars: int, level: int) -> Iterator[tuple[int, int]]:
     """Spans of at most `max_chars`, cut at the coarsest borders that make them short enough."""
-    borders = (_PARAGRAPHS, _SENTENCES, _WORDS)
+    borders = (_PARAGRAPHS, _ITEMS, _SENTENCES, _WORDS)
     start += len(text[start:end]) - len(text[start:end].lstrip())
     end = start + len(text[start:end].rstrip())
     if start >= end:
