@@ -45,6 +45,8 @@ class CausalTarget(WrappedModel):
 
 
 class CausalSession(TreeSession):
+    keeps_prefixes = True
+
     def __init__(self, target: CausalTarget, rows: int, new_tokens: int = 0) -> None:
         self._model, self._facts = target.model, target.facts
         super().__init__(
