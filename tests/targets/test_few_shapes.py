@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from copyspec.static_options import StaticOptions
@@ -27,7 +28,7 @@ def few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Operators(TorchDispatchMode):
-    """The (queries, keys) of attention, and the bytes of copies of tensors that have a dimension as long as `keys`."""
+    """The (queries, keys) of attention, and the bytes of new tensors with `keys` keys or values."""
 
     def __init__(self, keys: int = 0) -> None:
         super().__init__()
@@ -39,8 +40,10 @@ class Operators(TorchDispatchMode):
         name = func.name().split("::")[1].split(".")[0]
         if "scaled_dot_product" in name:
             self.shapes.append((args[0].shape[2], args[1].shape[2]))
-        elif name in ("clone", "_to_copy", "contiguous", "repeat", "cat") and self.keys in out.shape[:3]:
-            self.cloned += out.numel() * out.element_size()
+        elif isinstance(out, torch.Tensor) and self.keys in out.shape[:-1]:
+            given = {each.untyped_storage()._cdata for each in tree_leaves(args) if isinstance(each, torch.Tensor)}
+            if out.untyped_storage()._cdata not in given:
+                self.cloned += out.numel() * out.element_size()
         return out
 
 
