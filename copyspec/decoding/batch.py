@@ -44,8 +44,12 @@ class Batch:
         trees, allowed = self._propose(is_first=is_first) if drafting else ([EMPTY] * len(rows), 0)
         proposed = clock()
         with torch.inference_mode():
-            logits = session.score([row.chain for row in rows], trees)
-            picks = pick(rows, trees, logits)  # waits for the pass, whose time is measured
+            chains, states = [row.chain for row in rows], None
+            if any([row.wants_states for row in rows]):
+                logits, states = session.score_with_states(chains, trees)
+            else:
+                logits = session.score(chains, trees)
+            picks = pick(rows, trees, logits, states)  # waits for the pass, whose time is measured
             scored = clock()
             paths = [row.verify(tree, picked) for row, tree, picked in zip(rows, trees, picks, strict=True)]
         verified = clock()
@@ -137,11 +141,14 @@ def going(goes_on: Sequence[bool]) -> list[int]:
     return [place if goes_on[place] else last.pop() for place in places[:count]]
 
 
-def pick(rows: Sequence[Row], trees: Sequence[DraftTree], logits: torch.Tensor) -> Sequence[Picks]:
+def pick(
+    rows: Sequence[Row], trees: Sequence[DraftTree], logits: torch.Tensor, states: torch.Tensor | None = None
+) -> Sequence[Picks]:
     """Each row's picks. What does not depend on the walk is read back as one small tensor."""
     for index, row in enumerate(rows):
         if row.observes:
-            row.show(trees[index], logits[index, : 1 + len(trees[index])])
+            size = 1 + len(trees[index])
+            row.show(trees[index], logits[index, :size], None if states is None else states[index, :size])
     if all([row.takes_argmax for row in rows]):
         return [ScoredPicks(tokens, logits, index) for index, tokens in enumerate(best_tokens(logits))]
     best = torch.zeros(logits.shape[:2], dtype=torch.long, device=logits.device)

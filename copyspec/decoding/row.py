@@ -12,7 +12,7 @@ from copyspec.budget import Budget, CostModel
 from copyspec.decoding.departures import Departures
 from copyspec.decoding.meter import Meter
 from copyspec.decoding.requests import CANCELLED, Finish, Request, StepOutput
-from copyspec.drafters.base import Drafter, ScoredDraft, observes
+from copyspec.drafters.base import Drafter, ScoredDraft, observes, wants_states
 from copyspec.sources import OUTPUT
 from copyspec.targets.base import Target
 from copyspec.tree import EMPTY, ROOT, DraftTree, Origin, check_tree
@@ -78,11 +78,16 @@ class Row:
         self.meter.propose(tree, self._clock() - started)
         return tree
 
-    def show(self, tree: DraftTree, logits: torch.Tensor) -> None:
-        """Shows the pass's logits, [1 + m, V], to a drafter that observes."""
+    @property
+    def wants_states(self) -> bool:
+        """Whether the drafter reads the target's hidden states."""
+        return self.observes and wants_states(self._drafter)
+
+    def show(self, tree: DraftTree, logits: torch.Tensor, states: torch.Tensor | None = None) -> None:
+        """Shows the pass's logits, [1 + m, V], and hidden states, [1 + m, D], to a drafter that observes."""
         drafter = self._drafter
         if drafter is not None and observes(drafter):
-            self._try(lambda: drafter.observe(ScoredDraft(tree, logits)))  # type: ignore[attr-defined]
+            self._try(lambda: drafter.observe(ScoredDraft(tree, logits, states)))  # type: ignore[attr-defined]
 
     def verify(self, tree: DraftTree, picks: Picks) -> Sequence[int]:
         """Extends the output along the accepted walk; returns the accepted nodes."""

@@ -7,9 +7,12 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Union
 
 from copyspec.drafters.predictors.early_exit import early_exit
+from copyspec.drafters.predictors.head_files import load_heads
+from copyspec.drafters.predictors.heads import DraftHeads, HeadsPredictor
 from copyspec.drafters.predictors.language_model import DraftModel, ModelPredictor, RowContext
 from copyspec.drafters.predictors.text_bridge import BridgedPredictor, Tokenizing
 from copyspec.drafters.predictors.token_pool import PoolPredictor
@@ -32,6 +35,10 @@ LAYERS = "layers:"
 POOL = "pool"
 """`draft_model="pool"`: no model, but what the target itself found likely before. Each row has a pool of its own: what
 one user's output was, no other's drafts may show, not even by their time."""
+
+
+HEADS = "heads:"
+"""`draft_model="heads:FOLDER"`: heads that read the target's last hidden state (`training.heads`)."""
 
 
 class LoadedModel(Protocol):
@@ -78,6 +85,8 @@ class DraftModels:
     def _find(self, chosen: object) -> MakePredictor:
         if isinstance(chosen, str) and chosen == POOL:
             return lambda row: PoolPredictor(row.prompt)
+        if isinstance(chosen, str) and chosen.startswith(HEADS):
+            return self._find_heads(chosen)
         key = identity(named(chosen) if isinstance(chosen, (str, os.PathLike)) else chosen)
         if (found := self._loaded.get(key)) is not None:
             return found[1]  # whoever holds the model's lock waits for no one who loads
@@ -90,6 +99,15 @@ class DraftModels:
                 loaded[key] = (chosen, self._make(DraftModel(wrap(model)), codec))
                 self.locks = tuple({*self.locks, lock_of(model)})
             return loaded[key][1]
+
+    def _find_heads(self, chosen: str) -> MakePredictor:
+        if (found := self._loaded.get(chosen)) is None:
+            folder = Path(chosen[len(HEADS) :]).expanduser()
+            if not chosen[len(HEADS) :]:
+                raise ValueError(f"draft_model={chosen!r} must name a folder, as in 'heads:FOLDER'")
+            heads = DraftHeads(load_heads(folder, self._model), self._model)
+            found = self._loaded[chosen] = (chosen, partial(HeadsPredictor, heads))
+        return found[1]
 
     def _load(self, chosen: object) -> tuple[PreTrainedModel, Codec]:
         """The model and the tokenizer that it reads with; a model object reads with the target's."""
