@@ -27,6 +27,7 @@ from torch import Tensor
 
 from copyspec.drafters.predictors.head_files import FORMAT, MEDUSA_WEIGHTS, WEIGHTS
 from copyspec.drafters.predictors.head_weights import ParallelHeads, RecurrentHead, Tensors, probe
+from copyspec.drafters.predictors.heads import weights_of
 from training.outputs import OutputPlan, Requests, check_plan, read_shard, shards, write_prose, write_shard
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class Trainer:
         with torch.autocast("cpu", torch.bfloat16, enabled=self.plan.mixed):
             loss = self.loss(tokens, states)
         self.optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.weights.values(), 1.0)
         for group in self.optimizer.param_groups:
             warm = min(1.0, (self.step + 1) / 50)
@@ -158,7 +159,8 @@ def _begin(plan: HeadPlan, size: int) -> Tensors:
     generator = torch.Generator().manual_seed(plan.seed)
 
     def drawn(rows: int, columns: int) -> Tensor:
-        return (torch.randn(rows, columns, generator=generator) * columns**-0.5).requires_grad_()
+        found: Tensor = torch.randn(rows, columns, generator=generator) * columns**-0.5
+        return found.requires_grad_()
 
     if plan.kind == "recurrent":
         weights = {"gate": drawn(plan.inner, 2 * size), "up": drawn(plan.inner, 2 * size)}
@@ -219,8 +221,8 @@ class HeadRun:
             losses.append(trainer.train(windows))
         if losses:
             _save(self._out / CHECKPOINT, trainer)
-            save_heads(self._out / "heads", trainer, self._model.get_output_embeddings().weight, self._name)
-            line = {"step": trainer.step, "loss": round(sum(losses) / len(losses), 4)}
+            save_heads(self._out / "heads", trainer, weights_of(self._model)[0], self._name)
+            line: dict[str, object] = {"step": trainer.step, "loss": round(sum(losses) / len(losses), 4)}
             line |= trainer.accuracy(Windows(held, self._plan.depth))
             with (self._out / "log.jsonl").open("a") as log:
                 log.write(json.dumps(line) + "\n")
@@ -232,7 +234,7 @@ class HeadRun:
 
     def _started(self, windows: Windows) -> Trainer:
         if self._trainer is None:
-            output, table = self._model.get_output_embeddings().weight, self._model.get_input_embeddings().weight
+            output, table = weights_of(self._model)
             checkpoint = self._out / CHECKPOINT
             held = load_file(checkpoint) if checkpoint.is_file() else {}
             # New shards might choose other tokens; the heads know those that they began with.

@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import DynamicCache
 
+from copyspec.targets.hooks.states import output_head
 from training.text import held_out, read_paragraphs, split_sentences
 
 if TYPE_CHECKING:
@@ -191,7 +192,8 @@ def _generate(
     pads = torch.tensor([longest - len(prompt) for prompt in prompts])
     ids = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts], device=device)
     mask = (torch.arange(longest) >= pads[:, None]).long().to(device)
-    head = model.get_output_embeddings()
+    head = output_head(model)
+    assert head is not None
     sampled = torch.arange(len(prompts)) < SAMPLED * len(prompts)
     ends = model.generation_config.eos_token_id
     ends = set(ends if isinstance(ends, list) else [ends])

@@ -49,6 +49,8 @@ class Batch:
                 logits, states = session.score_with_states(chains, trees)
             else:
                 logits = session.score(chains, trees)
+            if any([row.contrast is not None for row in rows]):
+                logits = contrasted(rows, trees, logits)
             picks = pick(rows, trees, logits, states)  # waits for the pass, whose time is measured
             scored = clock()
             paths = [row.verify(tree, picked) for row, tree, picked in zip(rows, trees, picks, strict=True)]
@@ -78,6 +80,9 @@ class Batch:
 
     def drop_finished(self) -> None:
         """Rows that have ended leave; the session is closed behind the last one."""
+        for row in self.rows:
+            if row.finish is not None:
+                row.close()
         goes_on = [row.finish is None for row in self.rows]
         if all(goes_on):
             return
@@ -108,6 +113,7 @@ class Batch:
     def replace(self, row: Row, cached: int) -> None:
         """`row` takes the place of the only one, whose first `cached` tokens are its own, too."""
         assert self._session is not None and len(self.rows) == 1
+        self.rows[0].close()
         self._session.trim([cached])
         row.chain = row.chain[cached:]
         self._take([row])
@@ -116,6 +122,8 @@ class Batch:
         """Frees the target's caches."""
         if self._session is not None:
             self._session.close()
+        for row in self.rows:
+            row.close()
         self.rows, self._session = [], None
 
     def _take(self, rows: list[Row]) -> None:
@@ -139,6 +147,16 @@ def going(goes_on: Sequence[bool]) -> list[int]:
     count, places = sum(goes_on), list(range(len(goes_on)))
     last = [place for place in places[count:] if goes_on[place]]
     return [place if goes_on[place] else last.pop() for place in places[:count]]
+
+
+def contrasted(rows: Sequence[Row], trees: Sequence[DraftTree], logits: torch.Tensor) -> torch.Tensor:
+    """The logits, [B, 1 + M, V], with those of each row that has a weaker model set against its."""
+    found = logits.float().clone()
+    for index, (row, tree) in enumerate(zip(rows, trees, strict=True)):
+        if row.contrast is not None:
+            of_row = found[index, : 1 + len(tree)]
+            of_row.copy_(row.contrast.scores(row.request.prompt, row.output, tree, of_row))
+    return found
 
 
 def pick(

@@ -45,7 +45,11 @@ class Row:
         """What the target has not cached yet: the prompt at first, then the last output token."""
         if not self.chain:
             raise ValueError(f"request {index} has an empty prompt: decoding needs at least one token to start from")
-        self.limit = _limit(request.max_new_tokens, len(self.chain), target.max_length)
+        self.contrast = request.contrast() if request.contrast is not None else None
+        longest = target.max_length
+        if self.contrast is not None and (held := self.contrast.max_length) is not None:
+            longest = held if longest is None else min(longest, held)
+        self.limit = _limit(request.max_new_tokens, len(self.chain), longest)
         """Tokens of the output at most."""
         self.picker = Picker(request.sampling, request.processors, self.chain, self.limit, target.device)
         self.takes_argmax = self.picker.is_argmax and request.rule is None
@@ -102,9 +106,16 @@ class Row:
         if len(origins) < len(self.output):
             origins.append(self._continued())
         self.chain = self.output[-1:]
+        if self.contrast is not None:
+            self.contrast.keep(path)
         if self._drafter is not None and self.finish is None:
             self._try(partial(self._drafter.accept, self.output[before:]))
         return path
+
+    def close(self) -> None:
+        """Frees what the row holds beside the batch's session."""
+        if self.contrast is not None:
+            self.contrast.close()
 
     def report(self, tree: DraftTree, path: Sequence[int], rows: int) -> StepOutput:
         """What a step of `rows` rows added, in which `verify` accepted `path`."""

@@ -88,9 +88,7 @@ class Engine:
         self._vocabulary = _vocabulary(model)
         self._target = wrap(model, on_unsupported=self._on_unsupported, static=self._static)
         limit = encoder_length(model.config)
-        self._jobs = JobMaker(
-            self._target, self.codec, lambda: generation_config.read(model), limit, self._drafting.predictors
-        )
+        self._jobs = JobMaker(self._target, self.codec, lambda: generation_config.read(model), limit, self._drafting)
         self._jobs.config(CallOptions())  # says what is wrong with it
 
     @property
@@ -202,7 +200,10 @@ class Engine:
         there is nothing to add at this moment. Closing the iterator ends the generation.
         """
         checked = self.followed(check_options(options))
-        self._drafting.predictors(checked.draft_models)  # loaded now: inputs are taken while this thread has the model
+        # Loaded now: inputs are taken while this thread has the model.
+        self._drafting.predictors(checked.draft_models)
+        if checked.contrast is not None:
+            self._drafting.amateur(checked.contrast)
         return generate_each(self, inputs, checked, ordered=ordered, skip_too_long=skip_too_long)
 
     def queued(self, requests: Iterable[Request | None], options: CallOptions) -> Iterator[list[StepOutput]]:

@@ -18,7 +18,7 @@ from copyspec.drafters.base import ScoredDraft
 from copyspec.drafters.blend import BlendDrafter, PredictorDrafter
 from copyspec.drafters.predictors.head_files import FORMAT, HeadFile, load_heads
 from copyspec.drafters.predictors.head_weights import ParallelHeads, RecurrentHead, probe
-from copyspec.drafters.predictors.heads import DraftHeads, HeadsPredictor
+from copyspec.drafters.predictors.heads import DraftHeads, HeadsPredictor, weights_of
 from copyspec.drafters.predictors.language_model import RowContext
 from copyspec.engine.engine import Engine
 from copyspec.models.errors import LoadError
@@ -27,6 +27,7 @@ from copyspec.sources import Source
 from copyspec.static_options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.base import Target
+from copyspec.targets.hooks.states import output_head
 from copyspec.tree import ROOT, DraftTree
 from tests.helpers.decoded import decoded
 from tests.helpers.models import VOCAB_SIZE, random_ids, tiny
@@ -63,7 +64,7 @@ def random_heads(kind: str, *, vocabulary: torch.Tensor | None = None) -> HeadFi
 
 def trained(model: PreTrainedModel) -> HeadFile:
     """A recurrent head that has seen every token's successor."""
-    output, embeddings = model.get_output_embeddings().weight, model.get_input_embeddings().weight
+    output, embeddings = weights_of(model)
     plan = HeadPlan(depth=DEPTH, inner=64, vocabulary=0, batch=VOCAB_SIZE, rate=1e-2, steps=150)
     trainer = Trainer(output, embeddings, None, plan)
     tokens, states = [torch.arange(VOCAB_SIZE)], list[torch.Tensor]()
@@ -76,7 +77,7 @@ def trained(model: PreTrainedModel) -> HeadFile:
     for _ in range(plan.steps):
         trainer.optimizer.zero_grad()
         loss = trainer.loss(*windows)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         trainer.optimizer.step()
     weights = {name: each.detach() for name, each in trainer.weights.items()}
     return HeadFile(RecurrentHead(weights, DEPTH), None, "trained")
@@ -125,7 +126,8 @@ def test_output_equals_plain_decoding(kind: str, copies: bool, name: str, temper
     drafted = run(target, requests)
     assert [tokens for tokens, _ in drafted] == expected
     assert sum(stats.num_draft_tokens_per_source.get("heads", 0) for _, stats in drafted) > 0
-    assert not model.get_output_embeddings()._forward_pre_hooks
+    head = output_head(model)
+    assert head is not None and not head._forward_pre_hooks
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
@@ -148,7 +150,7 @@ def test_states_are_those_of_the_verified_nodes() -> None:
     session = wrap(model).open([prompt, prompt[:4]])
     logits, states = session.score_with_states([prompt, prompt[:4]], [tree, DraftTree()])
     assert states is not None and states.shape == (2, 4, SIZE)
-    torch.testing.assert_close(model.get_output_embeddings()(states), logits)
+    torch.testing.assert_close(torch.nn.functional.linear(states, weights_of(model)[0]), logits)
     with torch.inference_mode():
         alone = model.base_model(torch.tensor([[*prompt, 5, 6]])).last_hidden_state[0, -3:]
     torch.testing.assert_close(states[0, :3], alone, atol=1e-4, rtol=1e-4)
@@ -181,7 +183,7 @@ def test_an_output_that_left_the_tree_has_no_state() -> None:
 
 def write(folder: Path, model: PreTrainedModel, **changes: object) -> Path:
     """A folder of random recurrent heads; `changes` of its configuration, or of its tensors."""
-    file, weight = random_heads("recurrent"), model.get_output_embeddings().weight
+    file, weight = random_heads("recurrent"), weights_of(model)[0]
     assert isinstance(file.heads, RecurrentHead)
     size = weight.shape[1]
     config = {
@@ -259,7 +261,7 @@ def test_missing_files_are_told(tmp_path: Path) -> None:
 def test_medusas_published_format(prefix: str, tmp_path: Path) -> None:
     """Names and shapes of FasterDecoding's checkpoints: residual blocks, then an output layer, for each head."""
     model = tiny("llama")
-    tensors = {}
+    tensors = dict[str, torch.Tensor]()
     for head in range(2):
         tensors |= {
             f"{prefix}{head}.0.linear.weight": torch.randn(SIZE, SIZE),
@@ -271,7 +273,7 @@ def test_medusas_published_format(prefix: str, tmp_path: Path) -> None:
     heads = load_heads(tmp_path, model).heads
     assert isinstance(heads, ParallelHeads) and heads.depth == 2
     state = torch.randn(1, SIZE)
-    found = heads.logits(state, model.get_output_embeddings().weight)
+    found = heads.logits(state, weights_of(model)[0])
     for head in range(2):
         block = torch.nn.Linear(SIZE, SIZE)
         block.weight.data, block.bias.data = (tensors[f"{prefix}{head}.0.linear.{name}"] for name in ("weight", "bias"))

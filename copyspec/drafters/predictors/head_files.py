@@ -12,6 +12,7 @@ import torch
 from copyspec.drafters.predictors.head_weights import Heads, ParallelHeads, RecurrentHead, probe
 from copyspec.models.errors import FileError, LoadError, first_line
 from copyspec.models.files import CONFIG, check_folder, pickled, read_json
+from copyspec.targets.hooks.states import output_head
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -56,10 +57,11 @@ def _load(folder: Path, model: PreTrainedModel) -> HeadFile:
     if not (folder / CONFIG).is_file():
         raise FileError(f"it has no {CONFIG}")
     config = read_json(folder / CONFIG)
-    output = model.get_output_embeddings()
-    if output is None:
+    output = output_head(model)
+    weight = getattr(output, "weight", None)
+    if not isinstance(weight, torch.Tensor) or weight.dim() != 2:
         raise FileError(f"{type(model).__name__} has no output head whose input they could read")
-    reader = _Reader(folder, config, output.weight)
+    reader = _Reader(folder, config, weight)
     return reader.own() if "format" in config else reader.medusa()
 
 
@@ -157,7 +159,7 @@ class _Reader:
 
     def _checked_vocabulary(self, vocabulary: torch.Tensor) -> torch.Tensor:
         tokens = vocabulary.long()
-        distinct = vocabulary.dim() == 1 and len(tokens.unique()) == len(tokens) > 0
+        distinct = vocabulary.dim() == 1 and len(set(tokens.tolist())) == len(tokens) > 0
         if not distinct or int(tokens.min()) < 0 or int(tokens.max()) >= self._vocab:
             raise FileError(f"{WEIGHTS} has a vocabulary that is no list of different tokens below {self._vocab}")
         return tokens

@@ -14,6 +14,7 @@ from copyspec.drafters.predictors.base import Path, Reliability, Weights, Words,
 from copyspec.drafters.predictors.head_files import HeadFile
 from copyspec.drafters.predictors.head_weights import Heads, RecurrentHead, moved
 from copyspec.drafters.predictors.language_model import MEMORY, RowContext
+from copyspec.targets.hooks.states import output_head
 from copyspec.tree import ROOT, DraftTree
 from copyspec.verification.noise import gumbel
 
@@ -43,13 +44,12 @@ class DraftHeads:
     @property
     def bound(self) -> _Bound:
         """The weights where the model is now: it may have been moved."""
-        output = self._model.get_output_embeddings().weight
+        output, table = weights_of(self._model)
         if self._bound is None or self._bound.output is not output or self._bound.place != _place(output):
             vocabulary = self._file.vocabulary
             vocabulary = None if vocabulary is None else vocabulary.to(output.device)
             with torch.no_grad():
                 shared = output.detach() if vocabulary is None else output.detach()[vocabulary].contiguous()
-            table = self._model.get_input_embeddings().weight
             heads = moved(self._file.heads, shared)
             self._bound = _Bound(heads, output, _place(output), shared, table, vocabulary)
         return self._bound
@@ -69,6 +69,14 @@ class _Bound:
     shared: torch.Tensor  # [V', D], the rows of `output` that are drafted from
     embeddings: torch.Tensor  # [V, D]
     vocabulary: torch.Tensor | None  # [V']
+
+
+def weights_of(model: PreTrainedModel) -> tuple[torch.Tensor, torch.Tensor]:
+    """Its output weights and its embeddings. [V, D] each"""
+    output, table = output_head(model), model.get_input_embeddings()
+    found, embeddings = getattr(output, "weight", None), getattr(table, "weight", None)
+    assert isinstance(found, torch.Tensor) and isinstance(embeddings, torch.Tensor)
+    return found, embeddings
 
 
 def _place(weight: torch.Tensor) -> tuple[object, ...]:
@@ -161,7 +169,8 @@ class HeadsPredictor:
         return self._said.get(path)
 
     def _read_recurrent(self, bound: _Bound, head: RecurrentHead, drafted: Sequence[Path]) -> bool:
-        known, beam = len(self._said), [((), 1.0)]
+        known = len(self._said)
+        beam: list[tuple[Path, float]] = [((), 1.0)]
         for level in range(head.depth):
             wanted = dict.fromkeys([*(path for path, _ in beam), *(path for path in drafted if len(path) == level)])
             fresh = [path for path in wanted if path not in self._said and (not path or path[:-1] in self._states)]

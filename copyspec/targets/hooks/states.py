@@ -12,12 +12,18 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+def output_head(model: PreTrainedModel) -> nn.Module | None:
+    """What makes logits of the last hidden states."""
+    head: nn.Module | None = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    return head
+
+
 @contextmanager
 def head_inputs(model: PreTrainedModel) -> Iterator[list[torch.Tensor]]:
     """For its length, what the output head is given in each pass, [B, Q, D], is kept in the list. Empty for models
     without such a head."""
     inputs: list[torch.Tensor] = []
-    head = model.get_output_embeddings()
+    head = output_head(model)
     if head is None:
         yield inputs
         return
