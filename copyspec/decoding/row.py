@@ -15,6 +15,7 @@ from copyspec.decoding.requests import CANCELLED, Finish, Request, StepOutput
 from copyspec.drafters.base import Drafter, ScoredDraft, observes, wants_states
 from copyspec.sources import OUTPUT
 from copyspec.targets.base import Target
+from copyspec.targets.hooks.model_state import ModelState
 from copyspec.tree import EMPTY, ROOT, DraftTree, Origin, check_tree
 from copyspec.verification.margins import Margin
 from copyspec.verification.picking import Picker, Picks, ScoredPicks
@@ -45,6 +46,8 @@ class Row:
         """What the target has not cached yet: the prompt at first, then the last output token."""
         if not self.chain:
             raise ValueError(f"request {index} has an empty prompt: decoding needs at least one token to start from")
+        self.model_state: ModelState | None = None
+        """The model as it was in all passes of the row; None: nothing of the row goes into a prefix cache."""
         self.contrast = request.contrast() if request.contrast is not None else None
         longest = target.max_length
         if self.contrast is not None and (held := self.contrast.max_length) is not None:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from copyspec.drafters.own import DrafterFactory
     from copyspec.engine.draft_models import DraftModels, MakePredictor
     from copyspec.targets.base import Target
+    from copyspec.targets.prefixes import PrefixCache
 
 logger = logging.getLogger(__name__)
 
@@ -142,9 +143,12 @@ class JobMaker:
         config: Callable[[], GenerationConfig],
         encoder_limit: int | None,
         drafting: DraftModels | None = None,
+        prefixes: PrefixCache | None = None,
     ) -> None:
         """`config`: asked once for each call; `encoder_limit`: tokens that the encoder reads at most, None without an
-        encoder or a limit; `drafting`: the models that `draft_model` and `contrast` name."""
+        encoder or a limit; `drafting`: the models that `draft_model` and `contrast` name; `prefixes`: for calls that
+        ask for it."""
+        self._prefixes = prefixes
         self._drafting = drafting
         self._datastores = Datastores(codec)
         self._constraints = Constraints(codec, target.vocab_size)
@@ -258,6 +262,7 @@ class JobMaker:
                 *([cast("LogitsProcessor", recorder)] if recorder is not None else []),
             ],
             rule=rule if decides_apart(rule, sampling) else None,
+            prefixes=self._prefixes if options.prefix_cache else None,
             contrast=self._contrast(options),
             recorder=TraceRecorder(partial(voice, sources=sources, eos=eos)) if options.trace else None,
         )
