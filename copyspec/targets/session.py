@@ -11,10 +11,13 @@ import torch
 
 from copyspec.targets.cache import Move, TreeCache, Write
 from copyspec.targets.columns import Columns, lay_out, lay_out_nodes
+from copyspec.targets.hooks.states import head_inputs
 from copyspec.targets.static.settings import LOOK_AHEAD, node_bucket, slot_bucket
 from copyspec.tree import EMPTY
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from copyspec.targets.base import Session
     from copyspec.targets.prefixes import Layers
     from copyspec.tree import DraftTree
@@ -35,6 +38,7 @@ class TreeSession(ABC):
 
     runner = "eager"
     is_settled = True
+    _model: PreTrainedModel
     keeps_prefixes = False
     """Whether what a row holds depends on its tokens and their places alone (`prefixes.PrefixSession`)."""
 
@@ -94,6 +98,16 @@ class TreeSession(ABC):
         columns = lay_out_nodes(starts, chains, trees, nodes, self._attended)
         self._cache.begin(_write(columns))
         return self._score(columns)[:, :width]
+
+    def score_with_states(
+        self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        with head_inputs(self._model) as inputs:
+            logits = self.score(chains, trees)
+        if not inputs:
+            return logits, None
+        width = logits.shape[1]
+        return logits, inputs[-1][:, :width] if self._few_shapes else inputs[-1][:, -width:]
 
     @torch.inference_mode()
     def prefill(self, chains: Sequence[Sequence[int]]) -> None:
