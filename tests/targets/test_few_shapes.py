@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from copyspec.static_options import StaticOptions
 from copyspec.targets import facts, wrap
+from copyspec.targets.session import TreeSession
 from copyspec.tree import DraftTree
 from tests.helpers import models
 from tests.targets.static.test_static_equal import LENGTHS, expected_of, run
@@ -118,3 +119,19 @@ def test_keys_of_grouped_heads_are_not_copied(
     assert seen.shapes == [(group * 9, 1024)] * 2
     assert seen.cloned == (0 if group > 1 else 2 * 2 * 32 * 1024 * 128 * 2)
     session.close()
+
+
+def test_states_of_the_scored_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, chains = models.tiny("llama"), [[5, 6, 7], [8]]
+    trees = [TREE, DraftTree()]
+    found = []
+    for few in (False, True):
+        monkeypatch.setattr(facts, "prefers_few_shapes", lambda device, few=few: few)
+        session = wrap(model).open(chains)
+        assert isinstance(session, TreeSession)
+        logits, states = session.score_with_states(chains, trees)
+        assert states is not None and states.shape[:2] == logits.shape[:2]
+        found.append((logits, states))
+        session.close()
+    for usual, padded in zip(*found, strict=True):
+        assert torch.allclose(usual[0], padded[0], atol=1e-5) and torch.allclose(usual[1, :1], padded[1, :1], atol=1e-5)
