@@ -1,4 +1,4 @@
-"""Finding the sentence that answers: the parts of passages, ranked by the words of the question that stand in and near them.
+"""Finding the sentence that answers: parts of passages, ranked by the question's words in and near them.
 
 No model is asked. What a question asks for shows in its words: those of a sentence itself count most, then those of
 the sentences beside it, then those of the headings above and of the rest of its passage. Rare words count more.
@@ -56,7 +56,7 @@ _ASKS_NAME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A part of a passage that can be quoted: text[start:end] is a sentence, a list item, a table row or a line of code."""
+    """A part of a passage that can be quoted: text[start:end] is a sentence, a list item, a row or a line of code."""
 
     start: int
     end: int
@@ -89,7 +89,7 @@ def units(text: str) -> list[Unit]:
     return found
 
 
-class TermWeights:
+class TermRarity:
     """How rare terms are: ln(1 + (N - n + 0.5) / (n + 0.5)) of the N texts that n hold one, as in BM25."""
 
     def __init__(self, texts: Sequence[str], split: Stems) -> None:
@@ -105,7 +105,7 @@ class TermWeights:
 
 
 def find(
-    question: str, passages: Sequence[tuple[str, str]], weights: TermWeights, split: Stems, *, most: int = 5
+    question: str, passages: Sequence[tuple[str, str]], weights: TermRarity, split: Stems, *, most: int = 5
 ) -> list[Found]:
     """The `most` best units of passages, each given as its context (headings) and its text, best first."""
     asked = {term: weights[term] for term in dict.fromkeys(split.query(question))}
@@ -187,8 +187,12 @@ def _blocks(text: str) -> list[tuple[int, int, str]]:
         indent = len(line) - len(line.lstrip())
         if not said and kind == "item":
             continue  # indented text behind it belongs to it
-        if kind == "item" and indent <= item and not _ITEM.match(line) and text[end:start].strip() == "" and (
-            text[end:start].count("\n") > 1
+        if (
+            kind == "item"
+            and indent <= item
+            and not _ITEM.match(line)
+            and text[end:start].strip() == ""
+            and (text[end:start].count("\n") > 1)
         ):
             kind, begin, end = _closed(found, kind, begin, end)
         if not said or _HEADING.match(line) or (_RULE.match(line) and not fenced):
