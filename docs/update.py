@@ -47,18 +47,29 @@ REAL_NOTE = (
 )
 
 
+_SHOW_HELP = """import json, sys
+from contextlib import redirect_stdout
+from io import StringIO
+from copyspec.cli import main
+for command in json.load(sys.stdin):
+    with redirect_stdout(StringIO()) as shown:
+        main([*command.split(), "--help"])
+    print(json.dumps(shown.getvalue()))
+"""
+
+
 def help_texts() -> str:
-    """The `--help` of every command at 80 columns, as fenced blocks."""
+    """The `--help` of every command at 80 columns, as fenced blocks: by one process, whose environment says so."""
     environment = {**os.environ, "COLUMNS": "80", "TERMINAL_WIDTH": "80", "NO_COLOR": "1", "TERM": "dumb"}
     environment.pop("FORCE_COLOR", None)
+    done = subprocess.run(
+        [sys.executable, "-c", _SHOW_HELP], cwd=ROOT, env=environment, input=json.dumps(COMMANDS),
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
     blocks = []
-    for command in COMMANDS:
-        words = ["copyspec", *command.split(), "--help"]
-        done = subprocess.run(
-            [sys.executable, "-m", *words], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
-        )
-        text = "\n".join(line.rstrip() for line in done.stdout.strip("\n").splitlines())
-        blocks.append(f"## `{' '.join(words[:-1])}`\n\n```text\n{text.strip()}\n```")
+    for command, line in zip(COMMANDS, done.stdout.splitlines(), strict=True):
+        text = "\n".join(each.rstrip() for each in json.loads(line).strip("\n").splitlines())
+        blocks.append(f"## `{' '.join(['copyspec', *command.split()])}`\n\n```text\n{text.strip()}\n```")
     return "\n\n".join(blocks)
 
 
