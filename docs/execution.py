@@ -50,9 +50,10 @@ def blocks(text: str, language: str = "") -> list[Block]:
 
 
 def commands(block: Block) -> list[str]:
-    """The commands of copyspec in a block of shell lines, comments taken off."""
+    """The lines of a block that run: copyspec's own, and copies that they work on. Comments are taken off."""
     lines = [line.partition(" #")[0].strip() for line in block.code.splitlines()]
-    return [line for line in lines if _COMMAND.match(line) and "python -m" not in line and "pip" not in line.split()]
+    own = [line for line in lines if _COMMAND.match(line)]
+    return [line for line in lines if line in own or line.startswith("cp ")] if own else []
 
 
 def run_python(text: str, name: str) -> Iterator[tuple[Block, str]]:
@@ -77,8 +78,11 @@ def run_commands(block: Block, scratch: Path) -> Iterator[tuple[str, str, str]]:
     from copyspec.cli import main
 
     for command in commands(block):
-        found = _COMMAND.match(command.replace("/tmp/", f"{scratch}/"))
-        assert found is not None
+        moved = command.replace("/tmp/", f"{scratch}/")
+        found = _COMMAND.match(moved)
+        if found is None:
+            subprocess.run(moved, shell=True, cwd=ROOT, check=True, timeout=60)
+            continue
         feed = b""
         if found["feed"]:
             feed = subprocess.run(found["feed"], shell=True, capture_output=True, check=True, timeout=60).stdout

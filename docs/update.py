@@ -1,5 +1,5 @@
 """Writes what is generated: help texts into docs/cli.md, the table of options into docs/api.md and their types into
-copyspec/engine/keywords.py, measured tables into README.md and docs/replay.md.
+copyspec/engine/keywords.py, measured tables into README.md and docs/replay.md, and the figures of docs/concepts.md.
 
 python -m docs.update            writes what is out of date
 python -m docs.update --check    exit status 1 where something is
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from docs import generated_options
+from docs.site import figures
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -194,6 +195,7 @@ def main() -> int:
         path = ROOT / file
         before = path.read_text(encoding="utf-8")
         stale.append(_written(path, between(before, name, make())))
+    stale += [_written(ROOT / "docs" / "figures" / name, draw()) for name, draw in figures.FILES.items()]
     changed = list(dict.fromkeys(filter(None, stale)))
     if changed:
         print(f"{'out of date' if '--check' in sys.argv[1:] else 'updated'}: {', '.join(changed)}")
@@ -202,7 +204,7 @@ def main() -> int:
 
 def _written(path: Path, text: str) -> str:
     """The file's name where `text` is not what it holds; then it is written, unless --check is given."""
-    if path.read_text(encoding="utf-8") == text:
+    if path.exists() and path.read_text(encoding="utf-8") == text:
         return ""
     if "--check" not in sys.argv[1:]:
         path.write_text(text, encoding="utf-8")
