@@ -11,10 +11,14 @@ import torch
 
 from copyspec.targets.cache import Move, TreeCache, Write
 from copyspec.targets.columns import Columns, lay_out
+from copyspec.targets.hooks.states import head_inputs
 from copyspec.tree import EMPTY
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from copyspec.targets.base import Session
+    from copyspec.targets.prefixes import Layers
     from copyspec.tree import DraftTree
 
 PREFILL_CHUNK = 2048
@@ -33,6 +37,9 @@ class TreeSession(ABC):
 
     runner = "eager"
     is_settled = True
+    _model: PreTrainedModel
+    keeps_prefixes = False
+    """Whether what a row holds depends on its tokens and their places alone (`prefixes.PrefixSession`)."""
 
     def __init__(self, rows: int, *, chains_only: bool = False) -> None:
         self._cache = TreeCache(rows)
@@ -73,6 +80,13 @@ class TreeSession(ABC):
         self._cache.begin(_write(columns))
         return self._score(columns)
 
+    def score_with_states(
+        self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        with head_inputs(self._model) as inputs:
+            logits = self.score(chains, trees)
+        return logits, inputs[-1][:, -logits.shape[1] :] if inputs else None
+
     @torch.inference_mode()
     def prefill(self, chains: Sequence[Sequence[int]]) -> None:
         """Caches these tokens behind each row's own, and scores nothing."""
@@ -95,6 +109,16 @@ class TreeSession(ABC):
     def contents(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Keys and values of each layer, [B, H, S, D]; row r holds its tokens in slots 0 .. lengths[r] - 1."""
         return self._cache.contents()
+
+    @torch.inference_mode()
+    def load(self, prefixes: Sequence[Sequence[Layers]], room: int) -> None:
+        """Rows that hold nothing yet begin with these pieces; `room`: slots that they will need."""
+        self._lengths = self._cache.load(prefixes, room)
+
+    @torch.inference_mode()
+    def read(self, row: int, start: int, stop: int) -> Layers:
+        """A copy of keys and values in slots start .. stop - 1 of a row, [H, n, D] per layer."""
+        return self._cache.read(row, start, stop)
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         if self._chains is None:

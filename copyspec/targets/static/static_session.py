@@ -6,6 +6,7 @@ notes which of them move: the next pass does that before anything else.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from copyspec.targets.seq2seq import Seq2SeqSession
     from copyspec.tree import DraftTree
 
+logger = logging.getLogger(__name__)
+
 MOST_RESERVED = 2048
 """New tokens of a request that have room from the start; longer outputs have the arena grow."""
 
@@ -35,6 +38,8 @@ class SessionHost(Protocol):
 
     options: StaticOptions
     arenas: ArenaPool
+    by_length: bool
+    """Whether attention reads as many keys as there are, however many slots a program has."""
 
     @property
     def lowest(self) -> torch.Tensor:
@@ -76,6 +81,7 @@ class StaticSession:
         self._encoder = target.encoder_session(prompts)
         self._cross_is_stale = self._encoder is not None
         self._rows = 0  # in exact mode, of every pass
+        self._told_states = False
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -105,6 +111,15 @@ class StaticSession:
             return logits[: len(unread), : 1 + width]
         firsts = [len(chain) - 1 for chain in unread]
         return torch.stack([logits[row, first : first + 1 + width] for row, first in enumerate(firsts)])
+
+    def score_with_states(self, chains: Chains, trees: Sequence[DraftTree]) -> tuple[torch.Tensor, torch.Tensor | None]:
+        if not self._told_states:
+            self._told_states = True
+            logger.warning(
+                "passes of static shapes keep no hidden states: draft heads do not draft here; "
+                "StaticOptions(use='never') has passes that do"
+            )
+        return self.score(chains, trees), None
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         if self._scored is None:
@@ -225,7 +240,8 @@ class StaticSession:
         arena = self._arena
         assert arena is not None
         self._rows = max(self._rows, row_bucket(len(starts))) if exact else row_bucket(len(starts))
-        slots = arena.size.capacity if exact else min(slot_bucket(needed), arena.size.capacity)
+        whole = exact or self._target.by_length
+        slots = arena.size.capacity if whole else min(slot_bucket(needed), arena.size.capacity)
         size = (self._rows, nodes, slots)
         self._refresh_cross(arena)
         staging = arena.runner.staging(size).numpy()
