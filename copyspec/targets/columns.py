@@ -63,6 +63,8 @@ class Columns:
 def lay_out(starts: Sequence[int], chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> Columns:
     """Columns for rows whose first `starts[r]` slots are cached. Chains must not be empty."""
     if max(map(len, chains)) == 1:
+        if len(chains) == 1 and len(trees[0]):
+            return _lay_out_one(starts[0], chains[0], trees[0])
         return _lay_out_nodes(starts, chains, trees)
     rows = len(chains)
     chain_width, tree_width = max(map(len, chains)), max(map(len, trees))
@@ -87,6 +89,18 @@ def lay_out(starts: Sequence[int], chains: Sequence[Sequence[int]], trees: Seque
             visible[row, chain_width:end, start:behind] = True
             visible[row, chain_width:end, behind : behind + len(tree)] = on_path
     return Columns(packed, slots, visible, kept=1 + tree_width)
+
+
+def _lay_out_one(start: int, chain: Sequence[int], tree: DraftTree) -> Columns:
+    """`lay_out` for one row and a chain of one token: the pass of a single caller, which waits for every array."""
+    width = 1 + len(tree.tokens)
+    on_path, depths = ancestors(tree.parents)
+    packed = np.array(((*chain, *tree.tokens), (0, *depths)), np.int64)
+    packed[1] += start
+    visible = np.ones((1, width, start + width), np.bool_)
+    visible[0, 0, start + 1 :] = False
+    visible[0, 1:, start + 1 :] = on_path
+    return Columns(packed[:, None], np.arange(start, start + width)[None], visible, kept=width)
 
 
 def _lay_out_nodes(starts: Sequence[int], chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> Columns:

@@ -75,7 +75,7 @@ class FastLinears:
     """The linear layers of a model that the module multiplies; none where it cannot."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._forwards: list[tuple[nn.Module, Forward]] = []
+        self._forwards: list[tuple[dict[str, object], Forward]] = []  # by the module's own dictionary
         if "forward" in vars(model) or getattr(model, "_compiled_call_impl", None) is not None:
             return  # compiled by torch, which would do so again
         tried: dict[object, bool] = {}
@@ -85,7 +85,7 @@ class FastLinears:
                 if kind not in tried:
                     tried[kind] = _is_right(module)
                 if tried[kind]:
-                    self._forwards.append((module, _forward(module)))
+                    self._forwards.append((vars(module), _forward(module)))
 
     def __len__(self) -> int:
         return len(self._forwards)
@@ -94,13 +94,13 @@ class FastLinears:
     def used(self) -> Iterator[None]:
         """For its length the layers use the module. For the holder of the model's lock; others who pass something
         through the model meanwhile get the same products."""
-        for module, forward in self._forwards:
-            vars(module)["forward"] = forward
+        for names, forward in self._forwards:
+            names["forward"] = forward
         try:
             yield
         finally:
-            for module, _ in self._forwards:
-                vars(module).pop("forward", None)
+            for names, _ in self._forwards:
+                names.pop("forward", None)
 
 
 def _fits(module: nn.Linear) -> bool:
