@@ -58,10 +58,14 @@ def is_compiled(dtype: torch.dtype) -> bool:
     return bool(instructions(dtype))
 
 
+def is_there() -> bool:
+    """Whether the module was compiled, whatever this processor has."""
+    return _linear is not None and _linear.VERSION == VERSION
+
+
 def instructions(dtype: torch.dtype) -> str:
     """The processor's instructions that the module uses: "avx512", "avx2", or "" where it can use none."""
-    known = _linear is not None and _linear.VERSION == VERSION and dtype in _FORMATS
-    return _linear.instructions(_FORMATS[dtype]) if known else ""
+    return _linear.instructions(_FORMATS[dtype]) if is_there() and dtype in _FORMATS else ""
 
 
 def is_multiplied(dtype: torch.dtype, tokens: int) -> bool:
