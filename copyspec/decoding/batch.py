@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 
 from copyspec.budget import CostModel
+from copyspec.decoding import reuse
 from copyspec.decoding.controller import fit
 from copyspec.decoding.meter import PassCost, PassTimes
 from copyspec.decoding.requests import StepOutput
@@ -32,6 +33,11 @@ class Batch:
         """The batch begins with `rows`: the next step reads their prompts."""
         self._session = self._target.open([row.request.prompt for row in rows], max(row.limit for row in rows))
         self._take([*rows])
+        clock = self._costs.clock
+        started = clock()
+        if reuse.begin(rows, self._session, self._target):
+            self._times.passes += 1
+            self._times.prefill += clock() - started
 
     def step(self) -> list[StepOutput]:
         """Propose, verify, commit: one pass of the target for all rows."""
@@ -39,6 +45,7 @@ class Batch:
         assert session is not None
         longest = max([len(row.chain) for row in rows])
         is_first = longest > 1 or rows[0].meter.passes == 0
+        reuse.check_state(rows, self._target)
         started = clock()
         drafting = self._target.supports_drafts and any([row.drafts for row in rows])
         trees, allowed = self._propose(is_first=is_first) if drafting else ([EMPTY] * len(rows), 0)
@@ -51,6 +58,8 @@ class Batch:
         verified = clock()
         # What a row that has ended accepted last need not be moved to its place in the cache.
         session.keep([path if row.finish is None else () for row, path in zip(rows, paths, strict=True)])
+        if is_first:
+            reuse.keep(rows, session, self._target)
         committed = clock()
         times, nodes, seconds = self._times, max([len(tree.tokens) for tree in trees]), scored - proposed
         times.passes += 1
@@ -77,6 +86,9 @@ class Batch:
         goes_on = [row.finish is None for row in self.rows]
         if all(goes_on):
             return
+        if self._session is not None:
+            # A row that goes on is kept when it has ended.
+            reuse.keep(self.rows, self._session, self._target, only_finished=True)
         places = going(goes_on)
         self.rows = [self.rows[place] for place in places]
         if not self.rows:

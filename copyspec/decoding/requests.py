@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from copyspec.decoding.departures import Departure
     from copyspec.decoding.stats import Stats
     from copyspec.drafters.base import Drafter
+    from copyspec.targets.prefixes import PrefixCache
     from copyspec.verification.classic.rules import Rule
     from copyspec.verification.margins import Margin
 
@@ -82,6 +83,8 @@ class Request:
     """How drafts are accepted; None: the default, the target's own tokens (`verification.walk`)."""
     recorder: PassRecorder | None = None
     """Told of every pass of the row; None, the default, costs nothing."""
+    prefixes: PrefixCache | None = None
+    """Where keys and values of earlier rows are kept, and this row's will be; None: they are computed, and dropped."""
     owner: Owner | None = None
     """Who waits for the row. None: the batch ends with what its drafter, stop conditions and processors raise."""
 

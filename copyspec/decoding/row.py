@@ -15,6 +15,7 @@ from copyspec.decoding.requests import CANCELLED, Finish, Request, StepOutput
 from copyspec.drafters.base import Drafter, ScoredDraft, observes
 from copyspec.sources import OUTPUT
 from copyspec.targets.base import Target
+from copyspec.targets.hooks.model_state import ModelState
 from copyspec.tree import EMPTY, ROOT, DraftTree, Origin, check_tree
 from copyspec.verification.margins import Margin
 from copyspec.verification.picking import Picker, Picks, ScoredPicks
@@ -45,6 +46,8 @@ class Row:
         """What the target has not cached yet: the prompt at first, then the last output token."""
         if not self.chain:
             raise ValueError(f"request {index} has an empty prompt: decoding needs at least one token to start from")
+        self.model_state: ModelState | None = None
+        """The model as it was in all passes of the row; None: nothing of the row goes into a prefix cache."""
         self.limit = _limit(request.max_new_tokens, len(self.chain), target.max_length)
         """Tokens of the output at most."""
         self.picker = Picker(request.sampling, request.processors, self.chain, self.limit, target.device)

@@ -136,6 +136,9 @@ class CallOptions:
     output_cache: OutputCache | None = None
     """Earlier outputs of one namespace to copy from, to which this call's are added: `OutputCache("namespace")`, with
     `save` and `load`. Default: none."""
+    prefix_cache: bool = False
+    """Keep keys and values of prompt and output, and take those of earlier calls as far as the prompt begins as they
+    did: the next turn of a chat, one system prompt ([prefix cache](#prefix-cache))."""
     batch_size: int = 8
     """Prompts in the model at once."""
     threads: int | None = None
@@ -169,7 +172,7 @@ class CallOptions:
     datastores: tuple[TokenStore, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        for name in ("include_stop", "ignore_eos", "rendered", "lossy"):
+        for name in ("include_stop", "ignore_eos", "rendered", "lossy", "prefix_cache"):
             check_flag(name, getattr(self, name))
         for name in ("n", "batch_size"):
             check_count(name, getattr(self, name))

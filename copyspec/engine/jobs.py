@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from copyspec.drafters.own import DrafterFactory
     from copyspec.engine.draft_models import MakePredictor
     from copyspec.targets.base import Target
+    from copyspec.targets.prefixes import PrefixCache
 
 logger = logging.getLogger(__name__)
 
@@ -141,9 +142,12 @@ class JobMaker:
         config: Callable[[], GenerationConfig],
         encoder_limit: int | None,
         draft_models: Callable[[Sequence[object]], Sequence[MakePredictor]] = lambda chosen: (),
+        prefixes: PrefixCache | None = None,
     ) -> None:
         """`config`: asked once for each call; `encoder_limit`: tokens that the encoder reads at most, None without an
-        encoder or a limit; `draft_models`: what makes rows' predictors of what `draft_model` names."""
+        encoder or a limit; `draft_models`: what makes rows' predictors of what `draft_model` names; `prefixes`: for
+        calls that ask for it."""
+        self._prefixes = prefixes
         self._draft_models = draft_models
         self._datastores = Datastores(codec)
         self._constraints = Constraints(codec, target.vocab_size)
@@ -257,6 +261,7 @@ class JobMaker:
                 *([cast("LogitsProcessor", recorder)] if recorder is not None else []),
             ],
             rule=rule if decides_apart(rule, sampling) else None,
+            prefixes=self._prefixes if options.prefix_cache else None,
             recorder=TraceRecorder(partial(voice, sources=sources, eos=eos)) if options.trace else None,
         )
         return Job(index, request, named, self._codec, options, strings, blocks, recorder=recorder)

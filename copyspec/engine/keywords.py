@@ -105,6 +105,9 @@ class GenerateOptions(TypedDict, total=False):
     output_cache: OutputCache | None
     """Earlier outputs of one namespace to copy from, to which this call's are added: `OutputCache("namespace")`, with
     `save` and `load`. Default: none."""
+    prefix_cache: bool | None
+    """Keep keys and values of prompt and output, and take those of earlier calls as far as the prompt begins as they
+    did: the next turn of a chat, one system prompt (prefix cache)."""
     batch_size: int | None
     """Prompts in the model at once."""
     threads: int | None

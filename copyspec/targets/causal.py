@@ -44,6 +44,8 @@ class CausalTarget(WrappedModel):
 
 
 class CausalSession(TreeSession):
+    keeps_prefixes = True
+
     def __init__(self, target: CausalTarget, rows: int) -> None:
         super().__init__(rows, chains_only=not target.supports_trees)
         self._model, self._facts = target.model, target.facts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -11,6 +11,7 @@ from copyspec.targets.session import check_rows
 
 if TYPE_CHECKING:
     from copyspec.targets.base import Session
+    from copyspec.targets.prefixes import Layers, PrefixSession
     from copyspec.tree import DraftTree
 
 
@@ -26,6 +27,18 @@ class RowSessions:
     @property
     def lengths(self) -> Sequence[int]:
         return [session.lengths[0] for session in self._sessions]
+
+    @property
+    def keeps_prefixes(self) -> bool:
+        """As the rows' sessions say."""
+        return all(getattr(session, "keeps_prefixes", False) for session in self._sessions)
+
+    def load(self, prefixes: Sequence[Sequence[Layers]], room: int) -> None:
+        for session, prefix in zip(self._sessions, prefixes, strict=True):
+            cast("PrefixSession", session).load([prefix], room)
+
+    def read(self, row: int, start: int, stop: int) -> Layers:
+        return cast("PrefixSession", self._sessions[row]).read(0, start, stop)
 
     def score(self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
         check_rows(len(self._sessions), chains, trees)

@@ -15,6 +15,7 @@ from copyspec.tree import EMPTY
 
 if TYPE_CHECKING:
     from copyspec.targets.base import Session
+    from copyspec.targets.prefixes import Layers
     from copyspec.tree import DraftTree
 
 PREFILL_CHUNK = 2048
@@ -33,6 +34,8 @@ class TreeSession(ABC):
 
     runner = "eager"
     is_settled = True
+    keeps_prefixes = False
+    """Whether what a row holds depends on its tokens and their places alone (`prefixes.PrefixSession`)."""
 
     def __init__(self, rows: int, *, chains_only: bool = False) -> None:
         self._cache = TreeCache(rows)
@@ -95,6 +98,16 @@ class TreeSession(ABC):
     def contents(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Keys and values of each layer, [B, H, S, D]; row r holds its tokens in slots 0 .. lengths[r] - 1."""
         return self._cache.contents()
+
+    @torch.inference_mode()
+    def load(self, prefixes: Sequence[Sequence[Layers]], room: int) -> None:
+        """Rows that hold nothing yet begin with these pieces; `room`: slots that they will need."""
+        self._lengths = self._cache.load(prefixes, room)
+
+    @torch.inference_mode()
+    def read(self, row: int, start: int, stop: int) -> Layers:
+        """A copy of keys and values in slots start .. stop - 1 of a row, [H, n, D] per layer."""
+        return self._cache.read(row, start, stop)
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         if self._chains is None:

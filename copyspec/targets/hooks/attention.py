@@ -58,18 +58,23 @@ def takes_masks(parts: Sequence[PreTrainedConfig]) -> bool:
 
 
 @contextmanager
-def masked_attention(model: PreTrainedModel, parts: Sequence[PreTrainedConfig]) -> Iterator[None]:
+def masked_attention(
+    model: PreTrainedModel, parts: Sequence[PreTrainedConfig], wanted: str | None = None
+) -> Iterator[None]:
     """For its length attention of these parts of a model accepts 4-D masks; the configurations are then as they were.
+
+    `wanted`: an implementation that transformers knows by this name; None: the model's own, or one that takes masks.
 
     Threads that read the configuration meanwhile see the change: those that pass something through such a model
     themselves hold its lock. Where masks are accepted anyway, nothing is changed.
     """
     with _SWAPPING:
-        swapped = [part for part in parts if id(part) in _swaps or part._attn_implementation not in MASKED_ATTENTION]
+        fitting = (wanted,) if wanted is not None else MASKED_ATTENTION
+        swapped = [part for part in parts if id(part) in _swaps or part._attn_implementation not in fitting]
         for part in swapped:
             _, before, users = _swaps.get(id(part), (part, part._attn_implementation, 0))
             _swaps[id(part)] = part, before, users + 1
-            part._attn_implementation_internal = _masked(model)
+            part._attn_implementation_internal = wanted or _masked(model)
     try:
         yield
     finally:

@@ -35,6 +35,8 @@ class SessionHost(Protocol):
 
     options: StaticOptions
     arenas: ArenaPool
+    by_length: bool
+    """Whether attention reads as many keys as there are, however many slots a program has."""
 
     @property
     def lowest(self) -> torch.Tensor:
@@ -225,7 +227,8 @@ class StaticSession:
         arena = self._arena
         assert arena is not None
         self._rows = max(self._rows, row_bucket(len(starts))) if exact else row_bucket(len(starts))
-        slots = arena.size.capacity if exact else min(slot_bucket(needed), arena.size.capacity)
+        whole = exact or self._target.by_length
+        slots = arena.size.capacity if whole else min(slot_bucket(needed), arena.size.capacity)
         size = (self._rows, nodes, slots)
         self._refresh_cross(arena)
         staging = arena.runner.staging(size).numpy()
