@@ -51,8 +51,14 @@ class Batch:
         trees, allowed = self._propose(is_first=is_first) if drafting else ([EMPTY] * len(rows), 0)
         proposed = clock()
         with torch.inference_mode():
-            logits = session.score([row.chain for row in rows], trees)
-            picks = pick(rows, trees, logits)  # waits for the pass, whose time is measured
+            chains, states = [row.chain for row in rows], None
+            if any([row.wants_states for row in rows]):
+                logits, states = session.score_with_states(chains, trees)
+            else:
+                logits = session.score(chains, trees)
+            if any([row.contrast is not None for row in rows]):
+                logits = contrasted(rows, trees, logits)
+            picks = pick(rows, trees, logits, states)  # waits for the pass, whose time is measured
             scored = clock()
             paths = [row.verify(tree, picked) for row, tree, picked in zip(rows, trees, picks, strict=True)]
         verified = clock()
@@ -83,6 +89,9 @@ class Batch:
 
     def drop_finished(self) -> None:
         """Rows that have ended leave; the session is closed behind the last one."""
+        for row in self.rows:
+            if row.finish is not None:
+                row.close()
         goes_on = [row.finish is None for row in self.rows]
         if all(goes_on):
             return
@@ -116,6 +125,7 @@ class Batch:
     def replace(self, row: Row, cached: int) -> None:
         """`row` takes the place of the only one, whose first `cached` tokens are its own, too."""
         assert self._session is not None and len(self.rows) == 1
+        self.rows[0].close()
         self._session.trim([cached])
         row.chain = row.chain[cached:]
         self._take([row])
@@ -124,6 +134,8 @@ class Batch:
         """Frees the target's caches."""
         if self._session is not None:
             self._session.close()
+        for row in self.rows:
+            row.close()
         self.rows, self._session = [], None
 
     def _take(self, rows: list[Row]) -> None:
@@ -149,11 +161,24 @@ def going(goes_on: Sequence[bool]) -> list[int]:
     return [place if goes_on[place] else last.pop() for place in places[:count]]
 
 
-def pick(rows: Sequence[Row], trees: Sequence[DraftTree], logits: torch.Tensor) -> Sequence[Picks]:
+def contrasted(rows: Sequence[Row], trees: Sequence[DraftTree], logits: torch.Tensor) -> torch.Tensor:
+    """The logits, [B, 1 + M, V], with those of each row that has a weaker model set against its."""
+    found = logits.float().clone()
+    for index, (row, tree) in enumerate(zip(rows, trees, strict=True)):
+        if row.contrast is not None:
+            of_row = found[index, : 1 + len(tree)]
+            of_row.copy_(row.contrast.scores(row.request.prompt, row.output, tree, of_row))
+    return found
+
+
+def pick(
+    rows: Sequence[Row], trees: Sequence[DraftTree], logits: torch.Tensor, states: torch.Tensor | None = None
+) -> Sequence[Picks]:
     """Each row's picks. What does not depend on the walk is read back as one small tensor."""
     for index, row in enumerate(rows):
         if row.observes:
-            row.show(trees[index], logits[index, : 1 + len(trees[index])])
+            size = 1 + len(trees[index])
+            row.show(trees[index], logits[index, :size], None if states is None else states[index, :size])
     if all([row.takes_argmax for row in rows]):
         return [ScoredPicks(tokens, logits, index) for index, tokens in enumerate(best_tokens(logits))]
     best = torch.zeros(logits.shape[:2], dtype=torch.long, device=logits.device)

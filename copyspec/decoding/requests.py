@@ -13,6 +13,7 @@ from copyspec.tree import DraftTree, Origin
 if TYPE_CHECKING:
     from transformers import LogitsProcessor
 
+    from copyspec.decoding.contrast import Contrast
     from copyspec.decoding.departures import Departure
     from copyspec.decoding.stats import Stats
     from copyspec.drafters.base import Drafter
@@ -81,6 +82,8 @@ class Request:
     accepted walk, before temperature and the other sampling options."""
     rule: Rule | None = None
     """How drafts are accepted; None: the default, the target's own tokens (`verification.walk`)."""
+    contrast: Callable[[], Contrast] | None = None
+    """Makes the row's view of the weaker model that the target is contrasted with; None: the target alone."""
     recorder: PassRecorder | None = None
     """Told of every pass of the row; None, the default, costs nothing."""
     prefixes: PrefixCache | None = None

@@ -96,7 +96,7 @@ class Engine:
             self.codec,
             lambda: generation_config.read(model),
             limit,
-            self._drafting.predictors,
+            self._drafting,
             self.prefix_cache,
         )
         self._jobs.config(CallOptions())  # says what is wrong with it
@@ -210,7 +210,10 @@ class Engine:
         there is nothing to add at this moment. Closing the iterator ends the generation.
         """
         checked = self.followed(check_options(options))
-        self._drafting.predictors(checked.draft_models)  # loaded now: inputs are taken while this thread has the model
+        # Loaded now: inputs are taken while this thread has the model.
+        self._drafting.predictors(checked.draft_models)
+        if checked.contrast is not None:
+            self._drafting.amateur(checked.contrast)
         return generate_each(self, inputs, checked, ordered=ordered, skip_too_long=skip_too_long)
 
     def queued(self, requests: Iterable[Request | None], options: CallOptions) -> Iterator[list[StepOutput]]:

@@ -59,6 +59,11 @@ class PlainSession:
     def lengths(self) -> Sequence[int]:
         return [self._ids.shape[1]]
 
+    def score_with_states(
+        self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        return self.score(chains, trees), None  # nothing is drafted
+
     @torch.inference_mode()
     def score(self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
         check_rows(1, chains, trees)

@@ -44,7 +44,19 @@ class RowSessions:
         check_rows(len(self._sessions), chains, trees)
         parts = zip(self._sessions, chains, trees, strict=True)
         logits = [session.score([chain], [tree])[0] for session, chain, tree in parts]
-        return logits[0].unsqueeze(0) if len(logits) == 1 else torch.nn.utils.rnn.pad_sequence(logits, batch_first=True)
+        return _padded(logits)
+
+    def score_with_states(
+        self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        check_rows(len(self._sessions), chains, trees)
+        parts = zip(self._sessions, chains, trees, strict=True)
+        logits, states = zip(
+            *[session.score_with_states([chain], [tree]) for session, chain, tree in parts], strict=True
+        )
+        held = [each[0] for each in states if each is not None]
+        padded = _padded(held) if len(held) == len(logits) else None
+        return _padded([each[0] for each in logits]), padded
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         for session, path in zip(self._sessions, paths, strict=True):
@@ -70,3 +82,7 @@ class RowSessions:
         for session in self._sessions:
             session.close()
         self._sessions = []
+
+
+def _padded(rows: Sequence[torch.Tensor]) -> torch.Tensor:
+    return rows[0].unsqueeze(0) if len(rows) == 1 else torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)

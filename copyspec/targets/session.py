@@ -11,9 +11,12 @@ import torch
 
 from copyspec.targets.cache import Move, TreeCache, Write
 from copyspec.targets.columns import Columns, lay_out
+from copyspec.targets.hooks.states import head_inputs
 from copyspec.tree import EMPTY
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from copyspec.targets.base import Session
     from copyspec.targets.prefixes import Layers
     from copyspec.tree import DraftTree
@@ -34,6 +37,7 @@ class TreeSession(ABC):
 
     runner = "eager"
     is_settled = True
+    _model: PreTrainedModel
     keeps_prefixes = False
     """Whether what a row holds depends on its tokens and their places alone (`prefixes.PrefixSession`)."""
 
@@ -75,6 +79,13 @@ class TreeSession(ABC):
         columns = lay_out(starts, chains, trees)
         self._cache.begin(_write(columns))
         return self._score(columns)
+
+    def score_with_states(
+        self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        with head_inputs(self._model) as inputs:
+            logits = self.score(chains, trees)
+        return logits, inputs[-1][:, -logits.shape[1] :] if inputs else None
 
     @torch.inference_mode()
     def prefill(self, chains: Sequence[Sequence[int]]) -> None:

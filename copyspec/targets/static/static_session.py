@@ -6,6 +6,7 @@ notes which of them move: the next pass does that before anything else.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from copyspec.targets.base import Session
     from copyspec.targets.seq2seq import Seq2SeqSession
     from copyspec.tree import DraftTree
+
+logger = logging.getLogger(__name__)
 
 MOST_RESERVED = 2048
 """New tokens of a request that have room from the start; longer outputs have the arena grow."""
@@ -78,6 +81,7 @@ class StaticSession:
         self._encoder = target.encoder_session(prompts)
         self._cross_is_stale = self._encoder is not None
         self._rows = 0  # in exact mode, of every pass
+        self._told_states = False
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -107,6 +111,15 @@ class StaticSession:
             return logits[: len(unread), : 1 + width]
         firsts = [len(chain) - 1 for chain in unread]
         return torch.stack([logits[row, first : first + 1 + width] for row, first in enumerate(firsts)])
+
+    def score_with_states(self, chains: Chains, trees: Sequence[DraftTree]) -> tuple[torch.Tensor, torch.Tensor | None]:
+        if not self._told_states:
+            self._told_states = True
+            logger.warning(
+                "passes of static shapes keep no hidden states: draft heads do not draft here; "
+                "StaticOptions(use='never') has passes that do"
+            )
+        return self.score(chains, trees), None
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         if self._scored is None:
