@@ -120,7 +120,7 @@ class Trainer:
             group["lr"] = self.plan.rate * warm * max(0.05, 1 - self.step / max(self.plan.steps, 1))
         self.optimizer.step()
         self.step += 1
-        return float(loss)
+        return float(loss.detach())
 
     @torch.no_grad()
     def accuracy(self, windows: Windows, count: int = 2048) -> dict[str, list[float]]:
