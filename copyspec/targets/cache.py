@@ -63,7 +63,7 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     def initialize(self, key_states: torch.Tensor, value_states: torch.Tensor, used: int) -> None:
         """Room for `used` columns of keys and values like these, [B, H, Q, D]."""
         self.dtype, self.device = key_states.dtype, key_states.device
-        rows, capacity = self._cache.rows, _capacity(used)
+        rows, capacity = self._cache.rows, _capacity(max(used, self._cache.reserved))
         # Zeros, not empty: a masked column still enters attention as 0 * value, and must be finite.
         self.keys = key_states.new_zeros((rows, key_states.shape[1], capacity, key_states.shape[3]))
         self.values = value_states.new_zeros((rows, value_states.shape[1], capacity, value_states.shape[3]))
@@ -84,7 +84,7 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         if write.row is not None:
             keys, values = keys.narrow(0, write.row, 1), values.narrow(0, write.row, 1)
         if write.slots is None:
-            count = write.stop - write.start
+            count = key_states.shape[2]
             keys.narrow(2, write.start, count).copy_(key_states)
             values.narrow(2, write.start, count).copy_(value_states)
         else:
@@ -172,6 +172,7 @@ class TreeCache(Cache):
     def __init__(self, rows: int) -> None:
         super().__init__(layers=[])
         self.rows = rows
+        self.reserved = 0  # columns that buffers have room for from the start
         self.write = Write()
         self._tree_layers: list[TreeLayer] = []
         self._indices: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}

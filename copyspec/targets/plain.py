@@ -33,7 +33,7 @@ class PlainTarget(WrappedModel):
     def is_encoder_decoder(self) -> bool:
         return bool(self.model.config.is_encoder_decoder)
 
-    def _open(self, prompts: Sequence[Sequence[int]]) -> Session:
+    def _open(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> Session:
         return RowSessions([PlainSession(self, prompt) for prompt in prompts])
 
     def start(self, prompt: Sequence[int]) -> list[int]:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import torch
+
 from copyspec.forks import at_rest
 
 if TYPE_CHECKING:
@@ -85,3 +87,17 @@ def masked_attention(
                     _swaps[id(part)] = part, before, users - 1
                 else:
                     part._attn_implementation_internal = before
+
+
+@contextmanager
+def without_cudnn_attention(device: torch.device) -> Iterator[None]:
+    """For its length fused attention does not go to cuDNN, which on Hopper plans each new shape for 20 to 400 ms.
+    A setting of the whole process: it is then as it was."""
+    if device.type != "cuda" or not torch.backends.cuda.cudnn_sdp_enabled():  # type: ignore[no-untyped-call]
+        yield
+        return
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(True)

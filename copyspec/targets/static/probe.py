@@ -8,10 +8,11 @@ import numpy as np
 import torch
 
 from copyspec.targets.hooks.attention import masked_attention
+from copyspec.targets.hooks.grouped import NAME as GROUPED
 from copyspec.targets.static.buffers import CacheLayout, KeyValues
 from copyspec.targets.static.packing import pack
 from copyspec.targets.static.program import StaticProgram, enter_causal
-from copyspec.targets.static.tree_attention import KINDS, NAME, callers, register
+from copyspec.targets.static.tree_attention import KINDS, NAME, callers
 from copyspec.tree import DraftTree
 
 if TYPE_CHECKING:
@@ -37,15 +38,15 @@ def attention_refusal(target: CausalTarget | Seq2SeqTarget, layout: CacheLayout)
         return f"{name} adds a bias to its attention scores, or reads positions in its layers"
     if not KINDS.issuperset(facts.kinds):
         return f"{name} has layers of kind {sorted(set(facts.kinds) - KINDS)[0]!r}"
-    register()
     key_values = KeyValues(layout, 1, SLOTS)
     nodes, enter = 1 + len(TREE), enter_causal(model, facts)
+    grouped = GROUPED if facts.group > 1 else None
     found: list[torch.Tensor] = []
     for by_tree in (True, False):
         program = StaticProgram(enter, model, facts, key_values, (1, nodes, SLOTS), tree_attention=by_tree)
         packed = np.zeros((program.fields(), 1, nodes), np.int64)
         pack(packed, [0], [[0]], [TREE], [[]], SLOTS - 1)
-        with masked_attention(model, facts.configs, NAME if by_tree else None), callers() as layers:
+        with masked_attention(model, facts.configs, NAME if by_tree else grouped), callers() as layers:
             try:
                 found.append(program(torch.from_numpy(packed).to(facts.device)).double())
             except Exception as error:  # whatever a layer makes of a mask that it does not know

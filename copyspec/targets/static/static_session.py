@@ -17,7 +17,14 @@ from copyspec.targets.session import TreeSession, check_rows
 from copyspec.targets.static.arenas import Arena, ArenaPool, ArenaSize
 from copyspec.targets.static.buffers import CacheLayout
 from copyspec.targets.static.packing import SlotMove, pack
-from copyspec.targets.static.settings import EXACT_NODES, NODE_BUCKETS, node_bucket, row_bucket, slot_bucket
+from copyspec.targets.static.settings import (
+    EXACT_NODES,
+    LOOK_AHEAD,
+    NODE_BUCKETS,
+    node_bucket,
+    row_bucket,
+    slot_bucket,
+)
 from copyspec.tree import EMPTY
 
 if TYPE_CHECKING:
@@ -81,6 +88,7 @@ class StaticSession:
         self._encoder = target.encoder_session(prompts)
         self._cross_is_stale = self._encoder is not None
         self._rows = 0  # in exact mode, of every pass
+        self._attended = 0  # slots that passes attend to
         self._told_states = False
 
     @property
@@ -166,6 +174,7 @@ class StaticSession:
             theirs = list(range(len(other._lengths)))
             self._arena.key_values.copy_rows(theirs, places, other._arena.key_values, other._used)
         self._used = max(self._used, other._used)
+        self._attended = max(self._attended, other._attended)
         self._lengths = [*self._lengths, *other._lengths]
         self._moves = [*self._moves, *other._moves]
         self._scored = None
@@ -241,7 +250,9 @@ class StaticSession:
         assert arena is not None
         self._rows = max(self._rows, row_bucket(len(starts))) if exact else row_bucket(len(starts))
         whole = exact or self._target.by_length
-        slots = arena.size.capacity if whole else min(slot_bucket(needed), arena.size.capacity)
+        if needed > self._attended:
+            self._attended = slot_bucket(needed + min(self._new_tokens, LOOK_AHEAD))
+        slots = arena.size.capacity if whole else min(self._attended, arena.size.capacity)
         size = (self._rows, nodes, slots)
         self._refresh_cross(arena)
         staging = arena.runner.staging(size).numpy()

@@ -14,7 +14,8 @@ import torch
 from copyspec.forks import at_rest
 from copyspec.static_options import StaticOptions
 from copyspec.targets.facts import read_facts
-from copyspec.targets.hooks.attention import masked_attention
+from copyspec.targets.hooks.attention import masked_attention, without_cudnn_attention
+from copyspec.targets.hooks.grouped import NAME as GROUPED
 from copyspec.targets.selftest import checking as selftest
 from copyspec.targets.seq2seq import Seq2SeqSession
 from copyspec.targets.session import TreeSession
@@ -25,7 +26,7 @@ from copyspec.targets.static.encoder_decoder import enter_encoder_decoder
 from copyspec.targets.static.probe import attention_refusal
 from copyspec.targets.static.program import StaticProgram, enter_causal
 from copyspec.targets.static.refusals import refusal
-from copyspec.targets.static.running import ProgramRunner, Size, without_cudnn_attention
+from copyspec.targets.static.running import ProgramRunner, Size
 from copyspec.targets.static.static_session import StaticSession
 from copyspec.targets.wrapped import check_mode
 
@@ -157,7 +158,8 @@ class StaticTarget:
     @contextmanager
     def _entered(self) -> Iterator[None]:
         with ExitStack() as stack:
-            wanted = tree_attention.NAME if self.by_length else None
+            grouped = GROUPED if self.facts.group > 1 else None
+            wanted = tree_attention.NAME if self.by_length else grouped
             stack.enter_context(masked_attention(self.model, self.facts.configs, wanted))
             stack.enter_context(without_cudnn_attention(self.facts.device))
             yield

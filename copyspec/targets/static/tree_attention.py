@@ -145,6 +145,4 @@ def callers() -> Iterator[list[torch.nn.Module]]:
         _layers.remove(found)
 
 
-def register() -> None:
-    """Makes it known to transformers, by name."""
-    AttentionInterface.register(NAME, tree_attention_forward)
+AttentionInterface.register(NAME, tree_attention_forward)
