@@ -132,7 +132,7 @@ def table(report: Mapping[str, Any]) -> str:
         per_pass = sum(len(one["tokens"]) for one in runs) / sum(one["passes"] for one in runs)
         faster = [_ratio([each for each in prompts if each["group"] == group], name, base) for group in groups]
         same = sum(each["runs"][name]["tokens"] == each["runs"][base]["tokens"] for each in prompts)
-        equal = "" if name in LOOSE else f"{same} of {len(prompts)}"
+        equal = "" if name in LOOSE or name in BASES.values() else f"{same} of {len(prompts)}"
         times = " | ".join(faster)
         lines.append(f"| {name} | {per_pass:.2f} | {times} | {_ratio(prompts, name, base)} | {equal} |")
     return "\n".join(lines)

@@ -23,7 +23,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -111,7 +111,7 @@ class Distiller:
             each = divergence(plan.divergence, said, logits)
             weights = self._weights(ids, start, said)
             total, count = total + (each * weights).sum(), count + float(weights.sum())
-        self.student.eval()
+        self.student.eval()  # type: ignore[no-untyped-call]
         self.step += 1
         if not count:
             return 0.0
@@ -237,8 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     student = first_student(engine.model, given.student)
     boosted = [copyspec.load(name, dtype="float32").model for name in given.boost]
     plan = DistillPlan(given.divergence, given.on_policy, given.rows, given.tokens, given.rate, given.steps, given.seed)
-    tokenizer = cast("PreTrainedTokenizerBase", engine.tokenizer)
-    distill(Distiller(engine.model, student, tokenizer, Requests(given.data), plan, boosted), given.out, until)
+    distill(Distiller(engine.model, student, engine.tokenizer, Requests(given.data), plan, boosted), given.out, until)
 
 
 if __name__ == "__main__":

@@ -51,9 +51,9 @@ class Judge:
             self._own = [
                 model(torch.tensor([ids]), use_cache=False).logits[0, start - 1 : -1].argmax(-1) for ids, start in texts
             ]
-        stack = list(cast("torch.nn.ModuleList", model.base_model.layers))
-        self._attention = [_weights(layer.self_attn) for layer in stack]
-        self._mlp = [_weights(layer.mlp) for layer in stack]
+        stack = cast("torch.nn.ModuleList", model.base_model.layers)
+        self._attention = [_weights(layer.get_submodule("self_attn")) for layer in stack]
+        self._mlp = [_weights(layer.get_submodule("mlp")) for layer in stack]
         self._whole = sum(self._attention) + sum(self._mlp) + _weights(model.get_input_embeddings())
 
     @property
