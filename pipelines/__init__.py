@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from .editing.correctors import (
         Corrector,
         FunctionCorrector,
-        ModelCorrector,
+        LateCorrector,
         ModelOptions,
         Outcome,
     )
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .editing.instructed import Edited, EditOptions, EditPipeline
     from .editing.instructed import decoded as decoded_text
     from .editing.journal import JournalError
+    from .editing.model_corrector import ModelCorrector
     from .editing.output import AtomicFile
     from .editing.paths import Skipped, expand, suffixes_of
     from .editing.runner import Done, Runner, RunOptions, Work
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from .formats.m2 import annotated
     from .guards.guards import GuardOptions
     from .models import answers_plain_text
+    from .rag.answering import AnswerChunk, DocumentAnswer, DocumentAnswers
     from .rag.citing import Citation, citations
     from .rag.iterative import IterativeRAG, RAGAnswer, RAGStream, ShownDocument
     from .rag.knn_datastore import KNNDatastore
@@ -44,10 +46,13 @@ if TYPE_CHECKING:
 __all__ = [
     "FORMATS",
     "KNNLM",
+    "AnswerChunk",
     "AtomicFile",
     "Citation",
     "Correction",
     "Corrector",
+    "DocumentAnswer",
+    "DocumentAnswers",
     "DocxFormat",
     "Done",
     "EarlierCorrections",
@@ -70,6 +75,7 @@ __all__ = [
     "KNNAnswer",
     "KNNDatastore",
     "KNNOptions",
+    "LateCorrector",
     "Listener",
     "ModelCorrector",
     "ModelOptions",
@@ -110,8 +116,10 @@ __all__ = [
 
 # Imported where first used, as in copyspec itself: what needs no model loads none of torch. [module: its names]
 _EXPORTS = {
+    "rag.answering": ("AnswerChunk", "DocumentAnswer", "DocumentAnswers"),
     "rag.citing": ("Citation", "citations"),
-    "editing.correctors": ("Corrector", "FunctionCorrector", "ModelCorrector", "ModelOptions", "Outcome"),
+    "editing.correctors": ("Corrector", "FunctionCorrector", "LateCorrector", "ModelOptions", "Outcome"),
+    "editing.model_corrector": ("ModelCorrector",),
     "documents": ("Edit", "Format", "FormatError", "Part", "Refusal", "Segment"),
     "edits.earlier": ("EarlierCorrections",),
     "editing.instructed": ("Edited", "EditOptions", "EditPipeline"),
