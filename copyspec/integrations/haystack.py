@@ -31,7 +31,7 @@ class CopySpecGenerator:
         self._engine = engine_of(model)
         self._options = options
 
-    @component.output_types(replies=list[str], meta=list[dict[str, Any]])
+    @component.output_types(replies=list[str], meta=list[dict[str, Any]])  # type: ignore[untyped-decorator]
     def run(
         self, prompt: str, documents: list[Document] | None = None, generation_kwargs: dict[str, Any] | None = None
     ) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class CorpusRetriever:
             raise ValueError(f"passages holds {len(passages)} for the {len(retriever)} texts of the retriever")
         self._retriever, self._passages, self._top_k = retriever, passages, top_k
 
-    @component.output_types(documents=list[Document])
+    @component.output_types(documents=list[Document])  # type: ignore[untyped-decorator]
     def run(self, query: str, top_k: int | None = None) -> dict[str, Any]:
         """The best documents."""
         hits = self._retriever.search(query, self._top_k if top_k is None else top_k)

@@ -28,7 +28,7 @@ from copyspec.pipelines.models import engine_of, wants_chat
 from copyspec.retrievers import Passage, Retriever
 
 
-class CopySpecLlamaLLM(CustomLLM):
+class CopySpecLlamaLLM(CustomLLM):  # type: ignore[misc]
     """A local model for LlamaIndex. It copies from the prompt, with the nodes in it, and from `copyspec.references`.
 
     `model`: what `copyspec.generate` takes. Prompts go through the chat template where there is one. `options` are
