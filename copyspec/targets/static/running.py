@@ -94,7 +94,9 @@ class ProgramRunner:
         """One pass by its operators, or compiled where that can be done."""
         try:
             return step.run(step.packed)
-        except torch._dynamo.exc.TorchDynamoException as error:  # while it is compiled: nothing has run
+        except Exception as error:
+            if not type(error).__module__.startswith("torch._dynamo"):  # those come before anything has run
+                raise
             logger.warning("this model's passes cannot be compiled (%s); they run without", _line(error))
         self._compiles = False
         for each in self._steps.values():
