@@ -35,9 +35,14 @@ class Remembering:
         self.is_complete = False
         self.identity: Mapping[str, object] = corrector.identity
         self.by_sentence, self.limit = corrector.by_sentence, corrector.limit
+        self.calibration: str | None = getattr(corrector, "calibration", None)
 
     def length(self, text: str) -> int:
         return self._corrector.length(text)
+
+    def outcome(self, text: str) -> Outcome | None:
+        """What became of a text; None where it was not asked."""
+        return self._known.get(text)
 
     def known(self, text: str) -> str:
         """What it answered to a text; the text itself where that could not be used."""

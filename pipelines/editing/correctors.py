@@ -11,6 +11,7 @@ from copyspec import Input, Result, load
 from copyspec.engine.results import Change
 
 from ..documents import Refusal
+from ..guards.judging import CALIBRATED
 from ..edits.earlier import PLACES, EarlierCorrections
 from ..models import check_template, corrects, corrects_by_itself, fill, wants_chat
 from .hypotheses import Hypotheses
@@ -161,6 +162,11 @@ class ModelCorrector:
             "segment_tokens": self.limit,
             "by_sentence": self.by_sentence,
         }
+
+    @property
+    def calibration(self) -> str | None:
+        """Whose margins its changes need; None: nobody has measured them."""
+        return self.engine.name if self.engine.name in CALIBRATED else None
 
     def length(self, text: str) -> int:
         """Tokens, or at most that many: no text has more tokens than bytes, and short ones need no counting."""

@@ -90,7 +90,11 @@ class Runner:
 
     def __init__(self, corrector: Corrector, options: RunOptions | None = None) -> None:
         self.corrector = corrector
-        self.options = options or RunOptions()
+        options = options or RunOptions()
+        if options.guards.calibration is None:
+            own = getattr(corrector, "calibration", None)
+            options = replace(options, guards=replace(options.guards, calibration=own))
+        self.options = options
 
     def run(self, works: Iterable[Work[Owner]]) -> Iterator[Done[Owner]]:
         """Every work, in order. It reads ahead of what it gives back, `LOOKAHEAD_PARTS` at most."""
@@ -132,7 +136,7 @@ class _Run(Generic[Owner]):
         self._queue: list[_Task[Owner]] = []  # the next one last
         self._running: dict[int, _Task[Owner]] = {}
         self._same: dict[str, list[_Task[Owner]]] = {}  # tasks that wait for a running one with the same text
-        self._facts = Facts(options.guards.words)
+        self._facts = Facts(options.guards.words, options.guards.language)
         self._owner: Owner | None = None  # of the document that is being read
         # With each outcome the journal that it was written to last.
         self._memo: OrderedDict[str, tuple[Outcome, Journal | None]] = OrderedDict()
@@ -193,7 +197,7 @@ class _Run(Generic[Owner]):
 
     def _tasks(self, work: Work[Owner]) -> list[_Task[Owner]]:
         if work.owner is None or work.owner is not self._owner:
-            self._facts, self._owner = Facts(self._options.guards.words), work.owner
+            self._facts, self._owner = Facts(self._options.guards.words, self._options.guards.language), work.owner
         slot = _Slot(work, self._facts)
         self._slots.append(slot)
         self._held += _weight(work.part)
