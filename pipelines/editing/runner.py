@@ -13,7 +13,7 @@ from ..documents import Edit, Part, Refusal, Segment, shown
 from ..edits.diff import merge
 from ..edits.words import Tolerance
 from ..guards.facts import Facts
-from ..guards.guards import Checked, Context, GuardOptions, check
+from ..guards.guards import Checked, Context, GuardOptions, check, in_other_language
 from .correctors import Corrector, Outcome
 from .journal import Journal
 from .segmentation import Splitter, fit
@@ -208,7 +208,11 @@ class _Run(Generic[Owner]):
         tasks = []
         for segment in part.segments:
             for piece in self._fitted(slot, part, segment):
-                tasks.append(_Task(slot, piece, shown(part.text, piece)))
+                text = shown(part.text, piece)
+                if refusal := in_other_language(text, self._options.guards, slot.facts, slot.part):
+                    slot.pieces.append(Piece(piece, Checked((), refusal)))
+                else:
+                    tasks.append(_Task(slot, piece, text))
         slot.waiting = len(tasks)
         return tasks
 

@@ -125,10 +125,10 @@ def check(
     if context is None:
         facts = Facts(options.words, options.language)
         context = Context(facts, facts.read(text))
+    if refusal := in_other_language(source, options, context.facts, context.part):
+        return Checked((), refusal)
     language = ANY if options.any_language else options.language
-    if language != ANY and not _is_in(source, language, context):
-        return Checked((), Refusal("language", f"not in {language!r}, as its words and letters tell"))
-    if language != "en" and not _is_in(source, "en", context):  # lists of English words say nothing about it
+    if language != "en" and not _is_in(source, "en", context.facts, context.part):  # lists of English words say nothing about it
         options = replace(options, allow_new_words=True, allow_swaps=True)
     refusal = (
         _lost_its_way(text, source, edits)
@@ -215,9 +215,17 @@ def _lost_its_way(text: str, source: str, edits: Sequence[Edit]) -> Refusal | No
     return None
 
 
-def _is_in(source: str, language: str, context: Context) -> bool:
+def in_other_language(source: str, options: GuardOptions, facts: Facts, part: int) -> Refusal | None:
+    """Why a model that is not for the language of a text is not asked about it."""
+    language = ANY if options.any_language else options.language
+    if language == ANY or _is_in(source, language, facts, part):
+        return None
+    return Refusal("language", f"not in {language!r}, as its words and letters tell")
+
+
+def _is_in(source: str, language: str, facts: Facts, part: int) -> bool:
     verdict = is_in(source, language)
-    return context.facts.is_in(language, context.part) if verdict is None else verdict
+    return facts.is_in(language, part) if verdict is None else verdict
 
 
 def _too_many(text: str, segment: Segment, edits: Sequence[Edit], options: GuardOptions) -> Refusal | None:

@@ -34,6 +34,12 @@ _WORDS = {
     "el": "και το η ο να του της τα είναι με για δεν που από στο στην μια ένα θα τον την οι",
     "vi": "và là của có không được cho một những các người trong này với đã để khi tôi anh như",
 }
+_LETTERS = {
+    "de": "äöüß", "fr": "èêœ", "es": "ñ¿¡", "pt": "ãõ", "sv": "åä", "da": "æø", "no": "æø", "fi": "äö", "pl": "ąęłśżźć",
+    "cs": "ěřůčž", "hu": "őű", "ro": "țșă", "tr": "ğışç", "vi": "ạảấầẩậắặẻẽếềểệịọốồổộớờởợụủứừửựỳỵỷđơư", "ru": "ыэё",
+    "uk": "іїєґ", "bg": "ъщ", "fa": "پچژگ", "ar": "ةىإأ",
+}  # fmt: skip
+"""Letters that few other languages have; a word with one counts as a word of grammar does."""
 _LISTS = {name: frozenset(words.split()) for name, words in _WORDS.items()}
 _BY_SCRIPT = {
     "ARABIC": ("ar", "fa"),
@@ -63,15 +69,21 @@ def language_of(text: str) -> str | None:
     (most, count), *_ = scripts.most_common(1)
     if scripts["HIRAGANA"] + scripts["KATAKANA"] > count // 4:
         return "ja"
+    if most == "CJK":
+        return "zh"
     written = _BY_SCRIPT.get(most)
     if most != "LATIN" and len(written or ()) == 1:
         return (written or ("",))[0]
     among = written or _LISTS
     words = [word.casefold() for word in spelt(text)]
-    found = Counter({name: sum(word in _LISTS.get(name, ()) for word in words) for name in among})
+    found = Counter({name: sum(_speaks_for(name, word) for word in words) for name in among})
     (best, hits), *others = found.most_common(2)
     ahead = hits - (others[0][1] if others else 0)
     return best if hits >= TELLING and ahead >= TELLING - (hits >= 2 * TELLING) else None
+
+
+def _speaks_for(language: str, word: str) -> bool:
+    return word in _LISTS.get(language, ()) or not set(_LETTERS.get(language, "")).isdisjoint(word)
 
 
 def is_in(text: str, language: str) -> bool | None:
