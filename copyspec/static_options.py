@@ -28,6 +28,9 @@ class StaticOptions:
     use: Literal["auto", "always", "never"] = "never"
     """`"auto"`: on CUDA devices. Not the default as long as no GPU has run it (docs/gpu.md)."""
 
+    attention: Literal["masks", "tree"] = "masks"
+    """`"tree"`: an attention of this project's own, without a mask as long as the context; a Triton kernel on CUDA."""
+
     graphs: bool | None = None  # capture and replay; None: on CUDA devices
     compile: bool = False  # the whole program by torch.compile: minutes for the first passes, then fewer kernels
     exact: bool = False  # always one shape: outputs in half precision equal those of plain decoding in exact mode
@@ -38,6 +41,10 @@ class StaticOptions:
         """Raises ValueError that names the option, its value and what it may be."""
         if self.use not in ("auto", "always", "never"):
             raise ValueError(f'use must be "auto", "always" or "never", got {self.use!r}')
-        for name in ("graphs", "compile", "exact"):
-            if getattr(self, name) and self.use == "never":
-                raise ValueError(f'{name}=True is a way of static passes: give use="auto" or use="always" too')
+        if self.attention not in ("masks", "tree"):
+            raise ValueError(f'attention must be "masks" or "tree", got {self.attention!r}')
+        given = {name: "True" for name in ("graphs", "compile", "exact") if getattr(self, name)}
+        given |= {"attention": '"tree"'} if self.attention == "tree" else {}
+        for name, value in given.items():
+            if self.use == "never":
+                raise ValueError(f'{name}={value} is a way of static passes: give use="auto" or use="always" too')

@@ -1,5 +1,5 @@
 """Writes what is generated: help texts into docs/cli.md, the table of options into docs/api.md and their types into
-copyspec/engine/keywords.py, measured tables into README.md and docs/replay.md.
+copyspec/engine/keywords.py, measured tables into README.md and docs/replay.md, and the figures of docs/concepts.md.
 
 python -m docs.update            writes what is out of date
 python -m docs.update --check    exit status 1 where something is
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from docs import generated_options
+from docs.site import figures
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -47,18 +48,29 @@ REAL_NOTE = (
 )
 
 
+_SHOW_HELP = """import json, sys
+from contextlib import redirect_stdout
+from io import StringIO
+from copyspec.cli import main
+for command in json.load(sys.stdin):
+    with redirect_stdout(StringIO()) as shown:
+        main([*command.split(), "--help"])
+    print(json.dumps(shown.getvalue()))
+"""
+
+
 def help_texts() -> str:
-    """The `--help` of every command at 80 columns, as fenced blocks."""
+    """The `--help` of every command at 80 columns, as fenced blocks: by one process, whose environment says so."""
     environment = {**os.environ, "COLUMNS": "80", "TERMINAL_WIDTH": "80", "NO_COLOR": "1", "TERM": "dumb"}
     environment.pop("FORCE_COLOR", None)
+    done = subprocess.run(
+        [sys.executable, "-c", _SHOW_HELP], cwd=ROOT, env=environment, input=json.dumps(COMMANDS),
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
     blocks = []
-    for command in COMMANDS:
-        words = ["copyspec", *command.split(), "--help"]
-        done = subprocess.run(
-            [sys.executable, "-m", *words], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
-        )
-        text = "\n".join(line.rstrip() for line in done.stdout.strip("\n").splitlines())
-        blocks.append(f"## `{' '.join(words[:-1])}`\n\n```text\n{text.strip()}\n```")
+    for command, line in zip(COMMANDS, done.stdout.splitlines(), strict=True):
+        text = "\n".join(each.rstrip() for each in json.loads(line).strip("\n").splitlines())
+        blocks.append(f"## `{' '.join(['copyspec', *command.split()])}`\n\n```text\n{text.strip()}\n```")
     return "\n\n".join(blocks)
 
 
@@ -183,6 +195,7 @@ def main() -> int:
         path = ROOT / file
         before = path.read_text(encoding="utf-8")
         stale.append(_written(path, between(before, name, make())))
+    stale += [_written(ROOT / "docs" / "figures" / name, draw()) for name, draw in figures.FILES.items()]
     changed = list(dict.fromkeys(filter(None, stale)))
     if changed:
         print(f"{'out of date' if '--check' in sys.argv[1:] else 'updated'}: {', '.join(changed)}")
@@ -191,7 +204,7 @@ def main() -> int:
 
 def _written(path: Path, text: str) -> str:
     """The file's name where `text` is not what it holds; then it is written, unless --check is given."""
-    if path.read_text(encoding="utf-8") == text:
+    if path.exists() and path.read_text(encoding="utf-8") == text:
         return ""
     if "--check" not in sys.argv[1:]:
         path.write_text(text, encoding="utf-8")

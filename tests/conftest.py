@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from copyspec.pipelines.langchain import ChatCopySpec
     from tests.helpers.chains import Seen
 
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports triton
+
 # Tiny models are slower on several threads, and the suite runs one worker per core.
 torch.set_num_threads(1)
 
@@ -108,5 +111,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return
     skip = pytest.mark.skip(reason="needs an NVIDIA GPU")
     for item in items:
-        if "gpu" in item.keywords:
+        if item.get_closest_marker("gpu"):
             item.add_marker(skip)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import json
-import os
 import re
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 from copyspec.api import ModelKeywords
 from copyspec.engine.keywords import GenerateOptions
 from copyspec.models.loading import BUNDLED
-from docs import update
+from docs import execution, update
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -25,49 +26,47 @@ needs_default_model = pytest.mark.skipif(
 )
 
 
-def _blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-
-
 def _commands(prefix: str) -> list[tuple[str, str]]:
-    lines = [(page.name, line) for page in PAGES for block in _blocks(page, "sh") for line in block.splitlines()]
-    return [(name, line.partition(" #")[0].strip()) for name, line in lines if prefix in line]
+    """Lines of shell blocks that hold `prefix`, with the page of each."""
+    found = [
+        (page.name, line.partition(" #")[0].strip())
+        for page in PAGES
+        for block in execution.blocks(page.read_text(encoding="utf-8"), "sh")
+        for line in block.code.splitlines()
+    ]
+    return [(name, line) for name, line in found if prefix in line]
 
 
-def _run(command: list[str] | str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COPYSPEC_MODEL": "default", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        command, shell=isinstance(command, str), cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
-    )
-
-
-@needs_default_model
-@pytest.mark.parametrize("page", [page for page in PAGES if _blocks(page, "python")], ids=lambda page: page.name)
-def test_code_runs_as_it_stands(page: Path) -> None:
-    done = _run([sys.executable, "-c", "\n".join(_blocks(page, "python"))])
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
-
-
-def _scripts() -> list[tuple[str, list[str]]]:
-    """The copyspec commands of each block: one may need what another one wrote."""
-    found = []
-    for page in PAGES:
-        for block in _blocks(page, "sh"):
-            commands = [line.partition(" #")[0].strip() for line in block.splitlines()]
-            own = [line for line in commands if "copyspec " in line and "python -m" not in line and "pip" not in line]
-            found += [(page.name, own)] if own else []
-    return found
+def _runs(page: Path) -> bool:
+    text = page.read_text(encoding="utf-8")
+    return bool(execution.blocks(text, "python") or any(map(execution.commands, execution.blocks(text, "sh"))))
 
 
 @needs_default_model
-@pytest.mark.parametrize(("page", "commands"), _scripts())
-def test_commands_run_as_they_stand(page: str, commands: list[str], tmp_path: Path) -> None:
-    for command in commands:
-        command = command.replace("/tmp/", f"{tmp_path}/")
-        done = _run(re.sub(r"\bcopyspec ", f"{sys.executable} -m copyspec ", command, count=1))
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.strip()
+@pytest.mark.parametrize("page", [page for page in PAGES if _runs(page)], ids=lambda page: page.stem)
+def test_code_and_commands_run_as_they_stand(page: Path, tmp_path: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    printed = [out for _, out in execution.run_python(text, str(page))]
+    assert not printed or "".join(printed).strip()
+    for block in execution.blocks(text, "sh"):
+        for command, out, _ in execution.run_commands(block, tmp_path):
+            assert out.strip(), command
+
+
+@pytest.mark.parametrize("line", ["copyspec generate --no-such", "printf x | copyspec trace /no/such"])
+def test_a_command_that_fails_is_found(line: str, tmp_path: Path) -> None:
+    text = f"```sh\n{line}\n```\n"
+    with pytest.raises(execution.BlockError, match="exit status 2"):
+        list(execution.run_commands(execution.blocks(text, "sh")[0], tmp_path))
+    allowed = execution.blocks(text.replace("\n```\n", " || true\n```\n"), "sh")[0]
+    assert len(list(execution.run_commands(allowed, tmp_path))) == 1
+
+
+def test_an_error_of_a_block_names_page_and_line() -> None:
+    text = "# Title\n\n```python\na = 1\n```\n\n```python\nraise KeyError(a)\n```\n"
+    with pytest.raises(KeyError) as error:
+        list(execution.run_python(text, "page.md"))
+    assert (str(error.traceback[-1].path), error.traceback[-1].lineno + 1) == ("page.md", 8)
 
 
 @pytest.mark.parametrize(("page", "command"), _commands("make "))
@@ -76,14 +75,26 @@ def test_make_targets_exist(page: str, command: str) -> None:
     assert set(command.split()[1:]) <= set(targets)
 
 
-@pytest.mark.parametrize(("page", "command"), _commands("python -m "))
-def test_options_of_commands_exist(page: str, command: str) -> None:
-    words = command.split()
-    given = {word for word in words if word.startswith("--")}
-    done = _run([sys.executable, "-m", words[2], "--help"])
-    assert done.returncode == 0, done.stderr
-    known = set(re.findall(r"--[a-z-]+", done.stdout))
-    assert given <= known
+def _modules() -> dict[str, list[str]]:
+    """Commands by the module that they run."""
+    found: dict[str, list[str]] = {}
+    for _, command in _commands("python -m "):
+        found.setdefault(command.split()[2], []).append(command)
+    return found
+
+
+@pytest.mark.parametrize(("module", "commands"), _modules().items(), ids=list(_modules()))
+def test_options_of_commands_exist(module: str, commands: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    is_package = importlib.util.find_spec(module).submodule_search_locations is not None  # type: ignore[union-attr]
+    program = importlib.import_module(f"{module}.__main__" if is_package else module)
+    monkeypatch.setattr(sys, "argv", [module, "--help"])
+    with execution.captured() as streams, pytest.raises(SystemExit) as done:
+        program.main()
+    assert done.value.code == 0
+    known = set(re.findall(r"--[a-z-]+", streams.out()))
+    for command in commands:
+        given = {word for word in command.split() if word.startswith("--")}
+        assert given <= known, command
 
 
 def test_generated_parts_are_current() -> None:
@@ -91,7 +102,8 @@ def test_generated_parts_are_current() -> None:
     assert pinned is not None
     if version("typer") != pinned[1]:
         pytest.skip("another typer lays its help out in another way")
-    done = _run([sys.executable, "-m", "docs.update", "--check"])
+    command = [sys.executable, "-m", "docs.update", "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr + "run: python -m docs.update"
 
 
@@ -137,7 +149,7 @@ def test_every_option_is_documented() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
 
 

@@ -123,7 +123,9 @@ DETERMINERS = frozenset(
     {"a", "an", "the", "this", "that", "these", "those", "his", "her", "its", "their", "our", "my", "your", "no"}
 )
 _BEFORE_NOUNS = DETERMINERS - {"this", "that", "these", "those", "no", "her"}
-_PHRASE_ENDS = frozenset({*PREPOSITIONS, "is", "was", "are", "were", "and", "or", "but", "that", "which", ".", ",", "?"})
+_PHRASE_ENDS = frozenset(
+    {*PREPOSITIONS, "is", "was", "are", "were", "and", "or", "but", "that", "which", ".", ",", "?"}
+)
 
 
 def edits(word: str) -> set[str]:

@@ -157,7 +157,7 @@ def save_adapter(folder: Path, adapter: Adapter, shape: LoraShape, base: str) ->
 
 
 def load_adapter(folder: Path, adapter: Adapter) -> None:
-    """The weights that :func:`save_adapter` wrote, put into an adapter of the same shape; ValueError for another one."""
+    """The weights of :func:`save_adapter`, put into an adapter of the same shape; ValueError for another one."""
     named = load_file(folder / "adapter_model.safetensors")
     with torch.no_grad():
         for key, pair in adapter.items():

@@ -27,8 +27,12 @@ _TAKES_TO = frozenset(
     """want decide hope need try agree plan promise refuse like love prefer learn wish expect offer manage fail choose
     begin start continue""".split()  # noqa: SIM905
 )
-_TAKES_ING = frozenset("enjoy avoid finish keep mind suggest consider practise practice miss stop like love".split())
-_ASK = frozenset("what who where when why how which is are do does did can could will would have has was were".split())
+_TAKES_ING = frozenset(
+    "enjoy avoid finish keep mind suggest consider practise practice miss stop like love".split()  # noqa: SIM905
+)
+_ASK = frozenset(
+    "what who where when why how which is are do does did can could will would have has was were".split()  # noqa: SIM905
+)
 _HAVE = frozenset({"have", "has", "had"})
 _SUBJECTS = frozenset({"i", "you", "he", "she", "it", "we", "they", "who", "which", "that", "there"})
 _BEFORE_ING = frozenset({"by", "for", "of", "without", "in", "after", "before", "enjoy", "avoid", "keep", "while"})
@@ -82,8 +86,8 @@ def _is_plural(word: str, lexicon: Lexicon) -> bool:
 def put_plural(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
     """``informations``: a plural of what has none."""
     word = low(words, i)
-    fits = _plain(words, i) and len(word) > 4 and 8 * lexicon.nouns[word] >= max(96, lexicon.words[word]) and lexicon.words[word + "s"] <= 3
-    return [words[i] + "s"] if fits and lexicon.is_mass(word) else None
+    is_noun = _plain(words, i) and len(word) > 4 and 8 * lexicon.nouns[word] >= max(96, lexicon.words[word])
+    return [words[i] + "s"] if is_noun and lexicon.words[word + "s"] <= 3 and lexicon.is_mass(word) else None
 
 
 def swap_preposition(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:

@@ -21,7 +21,7 @@ import torch
 from benchmarks.quality.guarded import Remembering
 from benchmarks.quality.model import QualityModel
 from copyspec.pipelines import GECPipeline, GuardOptions, ModelCorrector, ModelOptions
-from copyspec.pipelines.guards.guards import measured_changes
+from copyspec.pipelines.guards.guards import measured_changes  # type: ignore[import-not-found]
 
 STEPS = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
 Row = dict[str, Any]
@@ -68,7 +68,7 @@ def changes_of(corrector: Remembering, pairs: Sequence[tuple[str, str]]) -> list
 
 
 def _changes(text: str, output: str, changes: Any = None) -> Iterable[tuple[Any, str, float, str]]:
-    return measured_changes(text, output, changes, GuardOptions(caution=0.0, allow_swaps=True))
+    yield from measured_changes(text, output, changes, GuardOptions(caution=0.0, allow_swaps=True))
 
 
 def table(rows: Sequence[Row], texts: int) -> str:

@@ -47,6 +47,10 @@ def chat(
     temperature: Annotated[float, typer.Option(help="0 is greedy.", rich_help_panel=_SAMPLING)] = 0.0,
     top_p: Annotated[float, typer.Option(help="1 turns it off.", rich_help_panel=_SAMPLING)] = 1.0,
     seed: Annotated[int | None, typer.Option(help="Of the sampling.", rich_help_panel=_SAMPLING)] = None,
+    prefix_cache: Annotated[
+        bool,
+        typer.Option(help="Keep what was read of the conversation, up to 1 GiB; or read all of it at each turn."),
+    ] = True,
     spans: Annotated[
         bool, typer.Option("--spans", help="After each answer what it copied, on stderr.", rich_help_panel=_OUTPUT)
     ] = False,
@@ -64,6 +68,7 @@ def chat(
     quiet_libraries()
     engine = copyspec.load(model, device=device, dtype=dtype)
     options: GenerateOptions = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p}
+    options["prefix_cache"] = prefix_cache
     if seed is not None:
         options["seed"] = seed
     talk = Conversation(engine, options, system)
@@ -190,6 +195,7 @@ def _show_stats(talk: Conversation) -> None:
     stats = talk.last.stats
     print(
         f"  {stats.num_output_tokens} tokens, {stats.tokens_per_second:.0f} a second, "
-        f"{stats.mean_acceptance_length:.2f} per pass of the model",
+        f"{stats.mean_acceptance_length:.2f} per pass of the model; of the prompt's {talk.last.prompt_tokens} tokens "
+        f"{stats.num_cached_tokens} were kept from before",
         file=sys.stderr,
     )

@@ -60,6 +60,13 @@ def serve(
     max_tokens: Annotated[
         int | None, typer.Option(help="Of one output. Default: the model's context.", rich_help_panel=_LIMITS)
     ] = None,
+    prefix_cache: Annotated[
+        float,
+        typer.Option(
+            help="GiB of keys and values that are kept for prompts which begin as earlier ones; 0: none.",
+            rich_help_panel=_LIMITS,
+        ),
+    ] = 1.0,
     max_body: Annotated[float, typer.Option(help="Of a request, in MiB.", rich_help_panel=_LIMITS)] = 4.0,
     timeout: Annotated[
         float, typer.Option(help="Seconds for a request, waiting included.", rich_help_panel=_LIMITS)
@@ -85,6 +92,7 @@ def serve(
         max_waiting=max_waiting,
         max_body_bytes=int(max_body * (1 << 20)),
         max_tokens=max_tokens,
+        prefix_cache_bytes=int(prefix_cache * (1 << 30)),
         timeout=timeout,
     )
     bound = listen(host, port, settings.read_timeout)

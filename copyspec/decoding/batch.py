@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 
 from copyspec.budget import CostModel
+from copyspec.decoding import reuse
 from copyspec.decoding.controller import fit
 from copyspec.decoding.meter import PassCost, PassTimes
 from copyspec.decoding.requests import StepOutput
@@ -32,6 +33,11 @@ class Batch:
         """The batch begins with `rows`: the next step reads their prompts."""
         self._session = self._target.open([row.request.prompt for row in rows], max(row.limit for row in rows))
         self._take([*rows])
+        clock = self._costs.clock
+        started = clock()
+        if reuse.begin(rows, self._session, self._target):
+            self._times.passes += 1
+            self._times.prefill += clock() - started
 
     def step(self) -> list[StepOutput]:
         """Propose, verify, commit: one pass of the target for all rows."""
@@ -39,18 +45,27 @@ class Batch:
         assert session is not None
         longest = max([len(row.chain) for row in rows])
         is_first = longest > 1 or rows[0].meter.passes == 0
+        reuse.check_state(rows, self._target)
         started = clock()
         drafting = self._target.supports_drafts and any([row.drafts for row in rows])
         trees, allowed = self._propose(is_first=is_first) if drafting else ([EMPTY] * len(rows), 0)
         proposed = clock()
         with torch.inference_mode():
-            logits = session.score([row.chain for row in rows], trees)
-            picks = pick(rows, trees, logits)  # waits for the pass, whose time is measured
+            chains, states = [row.chain for row in rows], None
+            if any([row.wants_states for row in rows]):
+                logits, states = session.score_with_states(chains, trees)
+            else:
+                logits = session.score(chains, trees)
+            if any([row.contrast is not None for row in rows]):
+                logits = contrasted(rows, trees, logits)
+            picks = pick(rows, trees, logits, states)  # waits for the pass, whose time is measured
             scored = clock()
             paths = [row.verify(tree, picked) for row, tree, picked in zip(rows, trees, picks, strict=True)]
         verified = clock()
         # What a row that has ended accepted last need not be moved to its place in the cache.
         session.keep([path if row.finish is None else () for row, path in zip(rows, paths, strict=True)])
+        if is_first:
+            reuse.keep(rows, session, self._target)
         committed = clock()
         times, nodes, seconds = self._times, max([len(tree.tokens) for tree in trees]), scored - proposed
         times.passes += 1
@@ -74,9 +89,15 @@ class Batch:
 
     def drop_finished(self) -> None:
         """Rows that have ended leave; the session is closed behind the last one."""
+        for row in self.rows:
+            if row.finish is not None:
+                row.close()
         goes_on = [row.finish is None for row in self.rows]
         if all(goes_on):
             return
+        if self._session is not None:
+            # A row that goes on is kept when it has ended.
+            reuse.keep(self.rows, self._session, self._target, only_finished=True)
         places = going(goes_on)
         self.rows = [self.rows[place] for place in places]
         if not self.rows:
@@ -104,6 +125,7 @@ class Batch:
     def replace(self, row: Row, cached: int) -> None:
         """`row` takes the place of the only one, whose first `cached` tokens are its own, too."""
         assert self._session is not None and len(self.rows) == 1
+        self.rows[0].close()
         self._session.trim([cached])
         row.chain = row.chain[cached:]
         self._take([row])
@@ -112,6 +134,8 @@ class Batch:
         """Frees the target's caches."""
         if self._session is not None:
             self._session.close()
+        for row in self.rows:
+            row.close()
         self.rows, self._session = [], None
 
     def _take(self, rows: list[Row]) -> None:
@@ -137,11 +161,24 @@ def going(goes_on: Sequence[bool]) -> list[int]:
     return [place if goes_on[place] else last.pop() for place in places[:count]]
 
 
-def pick(rows: Sequence[Row], trees: Sequence[DraftTree], logits: torch.Tensor) -> Sequence[Picks]:
+def contrasted(rows: Sequence[Row], trees: Sequence[DraftTree], logits: torch.Tensor) -> torch.Tensor:
+    """The logits, [B, 1 + M, V], with those of each row that has a weaker model set against its."""
+    found = logits.float().clone()
+    for index, (row, tree) in enumerate(zip(rows, trees, strict=True)):
+        if row.contrast is not None:
+            of_row = found[index, : 1 + len(tree)]
+            of_row.copy_(row.contrast.scores(row.request.prompt, row.output, tree, of_row))
+    return found
+
+
+def pick(
+    rows: Sequence[Row], trees: Sequence[DraftTree], logits: torch.Tensor, states: torch.Tensor | None = None
+) -> Sequence[Picks]:
     """Each row's picks. What does not depend on the walk is read back as one small tensor."""
     for index, row in enumerate(rows):
         if row.observes:
-            row.show(trees[index], logits[index, : 1 + len(trees[index])])
+            size = 1 + len(trees[index])
+            row.show(trees[index], logits[index, :size], None if states is None else states[index, :size])
     if all([row.takes_argmax for row in rows]):
         return [ScoredPicks(tokens, logits, index) for index, tokens in enumerate(best_tokens(logits))]
     best = torch.zeros(logits.shape[:2], dtype=torch.long, device=logits.device)

@@ -62,6 +62,7 @@ class Meter:
         self.controller = DraftController(costs.start()) if adaptive else None
         self.times = PassTimes()  # of the batch; `before`: what of them is not the row's
         self.before = PassTimes()
+        self.cached_tokens = 0  # of the prompt, from a prefix cache
         self._costs = costs
         self._is_asked = False
         self._proposed, self._seconds = EMPTY, 0.0  # by the drafter for this pass, and its time
@@ -129,6 +130,7 @@ class Meter:
             num_draft_tokens=self._drafted,
             num_accepted_tokens=sum(count * drafts for count, drafts in enumerate(self._accepted)),
             num_output_tokens=output_tokens,
+            num_cached_tokens=self.cached_tokens,
             num_accepted_tokens_per_pos=tuple(sum(self._accepted[depth:]) for depth in range(1, most)),
             num_draft_tokens_per_source=self._by_source(0),
             num_accepted_tokens_per_source=self._by_source(1),

@@ -13,9 +13,11 @@ from copyspec.tree import DraftTree, Origin
 if TYPE_CHECKING:
     from transformers import LogitsProcessor
 
+    from copyspec.decoding.contrast import Contrast
     from copyspec.decoding.departures import Departure
     from copyspec.decoding.stats import Stats
     from copyspec.drafters.base import Drafter
+    from copyspec.targets.prefixes import PrefixCache
     from copyspec.verification.classic.rules import Rule
     from copyspec.verification.margins import Margin
 
@@ -80,8 +82,12 @@ class Request:
     accepted walk, before temperature and the other sampling options."""
     rule: Rule | None = None
     """How drafts are accepted; None: the default, the target's own tokens (`verification.walk`)."""
+    contrast: Callable[[], Contrast] | None = None
+    """Makes the row's view of the weaker model that the target is contrasted with; None: the target alone."""
     recorder: PassRecorder | None = None
     """Told of every pass of the row; None, the default, costs nothing."""
+    prefixes: PrefixCache | None = None
+    """Where keys and values of earlier rows are kept, and this row's will be; None: they are computed, and dropped."""
     owner: Owner | None = None
     """Who waits for the row. None: the batch ends with what its drafter, stop conditions and processors raise."""
 

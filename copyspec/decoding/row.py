@@ -12,9 +12,10 @@ from copyspec.budget import Budget, CostModel
 from copyspec.decoding.departures import Departures
 from copyspec.decoding.meter import Meter
 from copyspec.decoding.requests import CANCELLED, Finish, Request, StepOutput
-from copyspec.drafters.base import Drafter, ScoredDraft, observes
+from copyspec.drafters.base import Drafter, ScoredDraft, observes, wants_states
 from copyspec.sources import OUTPUT
 from copyspec.targets.base import Target
+from copyspec.targets.hooks.model_state import ModelState
 from copyspec.tree import EMPTY, ROOT, DraftTree, Origin, check_tree
 from copyspec.verification.margins import Margin
 from copyspec.verification.picking import Picker, Picks, ScoredPicks
@@ -45,7 +46,13 @@ class Row:
         """What the target has not cached yet: the prompt at first, then the last output token."""
         if not self.chain:
             raise ValueError(f"request {index} has an empty prompt: decoding needs at least one token to start from")
-        self.limit = _limit(request.max_new_tokens, len(self.chain), target.max_length)
+        self.model_state: ModelState | None = None
+        """The model as it was in all passes of the row; None: nothing of the row goes into a prefix cache."""
+        self.contrast = request.contrast() if request.contrast is not None else None
+        longest = target.max_length
+        if self.contrast is not None and (held := self.contrast.max_length) is not None:
+            longest = held if longest is None else min(longest, held)
+        self.limit = _limit(request.max_new_tokens, len(self.chain), longest)
         """Tokens of the output at most."""
         self.picker = Picker(request.sampling, request.processors, self.chain, self.limit, target.device)
         self.takes_argmax = self.picker.is_argmax and request.rule is None
@@ -78,11 +85,16 @@ class Row:
         self.meter.propose(tree, self._clock() - started)
         return tree
 
-    def show(self, tree: DraftTree, logits: torch.Tensor) -> None:
-        """Shows the pass's logits, [1 + m, V], to a drafter that observes."""
+    @property
+    def wants_states(self) -> bool:
+        """Whether the drafter reads the target's hidden states."""
+        return self.observes and wants_states(self._drafter)
+
+    def show(self, tree: DraftTree, logits: torch.Tensor, states: torch.Tensor | None = None) -> None:
+        """Shows the pass's logits, [1 + m, V], and hidden states, [1 + m, D], to a drafter that observes."""
         drafter = self._drafter
         if drafter is not None and observes(drafter):
-            self._try(lambda: drafter.observe(ScoredDraft(tree, logits)))  # type: ignore[attr-defined]
+            self._try(lambda: drafter.observe(ScoredDraft(tree, logits, states)))  # type: ignore[attr-defined]
 
     def verify(self, tree: DraftTree, picks: Picks) -> Sequence[int]:
         """Extends the output along the accepted walk; returns the accepted nodes."""
@@ -97,9 +109,16 @@ class Row:
         if len(origins) < len(self.output):
             origins.append(self._continued())
         self.chain = self.output[-1:]
+        if self.contrast is not None:
+            self.contrast.keep(path)
         if self._drafter is not None and self.finish is None:
             self._try(partial(self._drafter.accept, self.output[before:]))
         return path
+
+    def close(self) -> None:
+        """Frees what the row holds beside the batch's session."""
+        if self.contrast is not None:
+            self.contrast.close()
 
     def report(self, tree: DraftTree, path: Sequence[int], rows: int) -> StepOutput:
         """What a step of `rows` rows added, in which `verify` accepted `path`."""

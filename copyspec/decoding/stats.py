@@ -17,9 +17,11 @@ class Stats:
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
     num_output_tokens: int = 0
+    num_cached_tokens: int = 0  # of the prompt, whose keys and values were kept from earlier calls (`prefix_cache`)
     num_accepted_tokens_per_pos: tuple[int, ...] = ()  # [depth - 1]
     num_draft_tokens_per_source: Mapping[str, int] = field(default_factory=dict)
-    """By kind of source, or "output", "model", "pool", "datastore", "end" (of sequence), "guess" (from nowhere)."""
+    """By kind of source, or "output", "model", "heads", "pool", "datastore", "end" (of sequence), "guess"
+    (from nowhere)."""
     num_accepted_tokens_per_source: Mapping[str, int] = field(default_factory=dict)
     decisions: Mapping[str, int] = field(default_factory=dict)
     """Passes by what the controller did: "drafted"; "probed", a draft after a pause; "nothing", the drafter had nothing

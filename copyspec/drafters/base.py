@@ -19,7 +19,8 @@ class Drafter(Protocol):
     that copies knows nothing of that noise; a model may draw with it (`LanguageModelDrafter` says why that is exact).
 
     A drafter that has a method `observe(scored: ScoredDraft)` is shown the target's logits after every pass, before
-    `accept`; where it also has an attribute `observes`, only while that is true.
+    `accept`; where it also has an attribute `observes`, only while that is true. Where an attribute `wants_states` is
+    true, it is given the target's last hidden states too.
     """
 
     def propose(self, budget: Budget) -> DraftTree:
@@ -34,10 +35,13 @@ class Drafter(Protocol):
 class ScoredDraft:
     """What one pass of the target said of a row's draft."""
 
-    def __init__(self, tree: DraftTree, logits: torch.Tensor) -> None:
-        """`logits`: after the root and after each node of `tree`. [1 + m, V]"""
+    def __init__(self, tree: DraftTree, logits: torch.Tensor, states: torch.Tensor | None = None) -> None:
+        """`logits`: after the root and after each node of `tree`. [1 + m, V]
+        `states`: what the target's output head made them of, [1 + m, D]; None where nobody wanted them, or where the
+        pass keeps none. Valid until the next pass."""
         self.tree = tree
         self.logits = logits
+        self.states = states
 
     def top(self, count: int) -> list[list[tuple[int, float]]]:
         """The likeliest tokens after the root and each node, with their probabilities, read in one copy. [1 + m]"""
@@ -52,3 +56,8 @@ class ScoredDraft:
 def observes(drafter: object) -> bool:
     """Whether it is to be shown the target's logits."""
     return callable(getattr(drafter, "observe", None)) and bool(getattr(drafter, "observes", True))
+
+
+def wants_states(drafter: object) -> bool:
+    """Whether it is to be given the target's hidden states."""
+    return observes(drafter) and bool(getattr(drafter, "wants_states", False))

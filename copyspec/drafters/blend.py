@@ -6,34 +6,37 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 from copyspec.budget import Budget
-from copyspec.drafters.base import ScoredDraft
+from copyspec.drafters.base import ScoredDraft, observes, wants_states
 from copyspec.drafters.copying import growth
 from copyspec.drafters.copying.drafter import CopyDrafter
 from copyspec.drafters.copying.growth import Grown
 from copyspec.drafters.predictors.base import Path, Predictor, paths
 from copyspec.drafters.predictors.mixture import Blended, Candidate, blend, learn, no_copies, read_on
 from copyspec.drafters.predictors.ngrams import NGrams
-from copyspec.drafters.predictors.token_pool import ALTERNATIVES, PoolPredictor
 from copyspec.sources import Source
 from copyspec.tree import EMPTY, ROOT, DraftTree
 
 
 class _Observing:
-    """Hands what the target found likely to those of the predictors that keep it."""
+    """Hands what a pass of the target brought to those of the predictors that keep it."""
 
     _predictors: list[Predictor]
 
     @property
     def observes(self) -> bool:
-        """As `Drafter.observes`: without a pool nothing is read back."""
-        return any(isinstance(each, PoolPredictor) for each in self._predictors)
+        """As `Drafter.observes`: without a pool or heads nothing is read back."""
+        return any(map(observes, self._predictors))
+
+    @property
+    def wants_states(self) -> bool:
+        """As `Drafter.wants_states`."""
+        return any(map(wants_states, self._predictors))
 
     def observe(self, scored: ScoredDraft) -> None:
-        """Fills the pools."""
-        words = scored.top(ALTERNATIVES)
+        """Shows it to those that keep something of it."""
         for predictor in self._predictors:
-            if isinstance(predictor, PoolPredictor):
-                predictor.fill(scored.tree, words)
+            if observes(predictor):
+                predictor.observe(scored)  # type: ignore[attr-defined]
 
 
 class BlendDrafter(_Observing, CopyDrafter):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from copyspec.budget import Budget
 from copyspec.checks import shown
-from copyspec.drafters.base import Drafter, ScoredDraft, observes
+from copyspec.drafters.base import Drafter, ScoredDraft, observes, wants_states
 from copyspec.sources import Source
 from copyspec.tree import EMPTY, ROOT, DraftTree, Origin, check_tree
 
@@ -57,6 +57,11 @@ class JoinedDrafter:
     def observes(self) -> bool:
         """As `Drafter.observes`."""
         return any(map(observes, self._drafters))
+
+    @property
+    def wants_states(self) -> bool:
+        """As `Drafter.wants_states`."""
+        return any(map(wants_states, self._drafters))
 
     def propose(self, budget: Budget) -> DraftTree:
         """The likeliest nodes of all drafts, at most `budget.max_nodes`."""

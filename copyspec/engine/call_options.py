@@ -23,6 +23,7 @@ from copyspec.checks import (
 from copyspec.engine.datastores import TokenStore, check_datastores
 from copyspec.engine.option_checks import (
     check_constraint,
+    check_contrast,
     is_config,
     listed,
     parse_callables,
@@ -33,6 +34,7 @@ from copyspec.engine.option_checks import (
 from copyspec.engine.output_cache import OutputCache
 from copyspec.engine.unknown import reject_unknown
 from copyspec.options import DraftOptions, SamplingOptions
+from copyspec.verification.contrast import DEFAULT_CUTOFF, DEFAULT_STRENGTH, ContrastOptions
 from copyspec.verification.registry import DEFAULT_RULE, VerificationOptions, decides_apart
 
 if TYPE_CHECKING:
@@ -119,11 +121,19 @@ class CallOptions:
     own](#your-own-drafter); in a list with "auto" or other functions they share the tree. The output is the same."""
     draft_model: DraftChoice | Sequence[DraftChoice] | None = None
     """A smaller model that drafts too, or several: a hub id, a folder, a loaded model of the same tokenizer, an engine
-    of any, "layers:2" for the model's own first two layers, or "pool" for what it found likely before in the same
-    output. Not altered."""
+    of any, "layers:2" for the model's own first two layers, "heads:FOLDER" for
+    [heads](survey.md#heads) that read its hidden states, or "pool" for what it found likely before in the same output.
+    Not altered."""
     datastore: TokenStore | Sequence[TokenStore] | None = None
     """An open `copyspec.retrievers.Datastore` of the model's tokenizer, or several: what followed there after the
     output's last tokens is drafted beside the copies (REST; [datastores](retrieval.md#drafting-from-it))."""
+    contrast: DraftChoice | None = None
+    """A weaker model, as `draft_model` takes it: the output is that of [contrastive decoding](survey.md#contrast), what
+    the model says above what the weaker one says too. It drafts, too."""
+    contrast_strength: float = DEFAULT_STRENGTH
+    """How much the weaker model counts; 0: not at all."""
+    contrast_cutoff: float = DEFAULT_CUTOFF
+    """Tokens below this part of the model's best one's probability are out."""
     max_draft_nodes: int = 32
     """Draft tokens that one pass of the model may verify; 0 decodes plainly."""
     rule: str = DEFAULT_RULE
@@ -136,6 +146,9 @@ class CallOptions:
     output_cache: OutputCache | None = None
     """Earlier outputs of one namespace to copy from, to which this call's are added: `OutputCache("namespace")`, with
     `save` and `load`. Default: none."""
+    prefix_cache: bool = False
+    """Keep keys and values of prompt and output, and take those of earlier calls as far as the prompt begins as they
+    did: the next turn of a chat, one system prompt ([prefix cache](#prefix-cache))."""
     batch_size: int = 8
     """Prompts in the model at once."""
     threads: int | None = None
@@ -167,9 +180,10 @@ class CallOptions:
     draft_models: tuple[object, ...] = field(init=False)
     """Those that draft in this call."""
     datastores: tuple[TokenStore, ...] = field(init=False)
+    contrast_options: ContrastOptions = field(init=False)
 
     def __post_init__(self) -> None:
-        for name in ("include_stop", "ignore_eos", "rendered", "lossy"):
+        for name in ("include_stop", "ignore_eos", "rendered", "lossy", "prefix_cache"):
             check_flag(name, getattr(self, name))
         for name in ("n", "batch_size"):
             check_count(name, getattr(self, name))
@@ -281,6 +295,9 @@ class CallOptions:
         name, own = parse_drafters(self.drafter)
         asks_models = name in ("auto", "model")
         models, stores = parse_draft_models(self.draft_model), check_datastores(self.datastore)
+        if self.contrast is not None:
+            check_contrast(self.contrast)
+            models = (*models, self.contrast) if self.contrast not in models else models
         if name == "model" and not (models or stores):
             raise ValueError(
                 "drafter='model' needs a model to draft with: give draft_model='a hub id or a folder', or datastore="
@@ -298,6 +315,7 @@ class CallOptions:
             "copies": name in ("auto", "copy"),
             "draft_models": models if asks_models else (),
             "datastores": stores if asks_models else (),
+            "contrast_options": ContrastOptions(self.contrast_strength, self.contrast_cutoff),
         }
 
 

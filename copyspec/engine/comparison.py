@@ -25,7 +25,8 @@ def compare_jobs(engine: Engine, prompt: object, references: object, options: Ca
         raise ValueError(f"compare decodes each prompt twice with one seed; n={options.n} is not offered")
     # One number of threads for both sides: another rounds differently.
     options = engine.followed(options)
-    options = replace(options, threads=options.threads or engine.threads)
+    # A prefix cache would give the second side what the first has computed.
+    options = replace(options, threads=options.threads or engine.threads, prefix_cache=False)
     plain_options = replace(options, max_draft_nodes=0)
     _warm_up(engine, prompt, references, (plain_options, options))
     plain_jobs, _ = engine.jobs(prompt, references, plain_options)

@@ -7,9 +7,12 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Union
 
 from copyspec.drafters.predictors.early_exit import early_exit
+from copyspec.drafters.predictors.head_files import load_heads
+from copyspec.drafters.predictors.heads import DraftHeads, HeadsPredictor
 from copyspec.drafters.predictors.language_model import DraftModel, ModelPredictor, RowContext
 from copyspec.drafters.predictors.text_bridge import BridgedPredictor, Tokenizing
 from copyspec.drafters.predictors.token_pool import PoolPredictor
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from copyspec.drafters.predictors.base import Predictor
+    from copyspec.targets.base import Target
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +36,10 @@ LAYERS = "layers:"
 POOL = "pool"
 """`draft_model="pool"`: no model, but what the target itself found likely before. Each row has a pool of its own: what
 one user's output was, no other's drafts may show, not even by their time."""
+
+
+HEADS = "heads:"
+"""`draft_model="heads:FOLDER"`: heads that read the target's last hidden state (`training.heads`)."""
 
 
 class LoadedModel(Protocol):
@@ -58,6 +66,7 @@ class DraftModels:
         """`load`: gives the models that are named; None: they are this engine's alone."""
         self._model, self._codec, self._load_named = model, codec, load
         self._loaded: dict[object, tuple[object, MakePredictor]] = {}  # with what keeps its key from being used again
+        self._read_by: dict[object, tuple[Target, Codec]] = {}  # by the same keys
         self._loading = at_rest(threading.Lock())
         self.locks: tuple[threading.RLock, ...] = ()
         """Of the models that draft."""
@@ -66,19 +75,42 @@ class DraftModels:
         """What makes each row's predictors. Raises ValueError, TypeError or LoadError for what cannot draft."""
         return [self._find(each) for each in chosen]
 
+    def amateur(self, chosen: object) -> Target:
+        """The model that `contrast` names. Raises ValueError for one that says nothing of the target's tokens."""
+        if isinstance(chosen, str) and (chosen == POOL or chosen.startswith(HEADS)):
+            raise ValueError(f"contrast={chosen!r} is no model; give a smaller one, or 'layers:2'")
+        self._find(chosen)
+        target, codec = self._read_by[_key(chosen)]
+        same = codec is self._codec or codec.tokenizer.get_vocab() == self._codec.tokenizer.get_vocab()
+        size = self._model.config.get_text_config(decoder=True).vocab_size
+        if not same or target.vocab_size != size:
+            raise ValueError(
+                f"contrast={chosen!r} has another vocabulary than the model, whose tokens it cannot be asked about"
+            )
+        if target.is_encoder_decoder != bool(self._model.config.is_encoder_decoder) or not target.supports_trees:
+            raise ValueError(f"contrast={chosen!r} cannot score the drafts of this model; take a model of its kind")
+        return target
+
     def rematch(self, codec: Codec) -> None:
         """The engine's tokenizer or vocabulary is another: what was matched to the old one is matched again."""
-        self._codec, self._loaded = codec, {}  # no lock: who holds the model's must wait for nobody who loads
+        self._codec, self._loaded, self._read_by = (
+            codec,
+            {},
+            {},
+        )  # no lock: who holds the model's must wait for nobody who loads
 
     def unload(self) -> None:
         """Lets go of all models."""
         self._loaded.clear()
+        self._read_by.clear()
         self.__dict__.pop("_model", None)
 
     def _find(self, chosen: object) -> MakePredictor:
         if isinstance(chosen, str) and chosen == POOL:
             return lambda row: PoolPredictor(row.prompt)
-        key = identity(named(chosen) if isinstance(chosen, (str, os.PathLike)) else chosen)
+        if isinstance(chosen, str) and chosen.startswith(HEADS):
+            return self._find_heads(chosen)
+        key = _key(chosen)
         if (found := self._loaded.get(key)) is not None:
             return found[1]  # whoever holds the model's lock waits for no one who loads
         check_forked(self._loading, "loading a draft model")
@@ -87,9 +119,20 @@ class DraftModels:
             if key not in loaded:
                 model, codec = self._load(chosen)
                 self._check(model)
-                loaded[key] = (chosen, self._make(DraftModel(wrap(model)), codec))
+                drafting = DraftModel(wrap(model))
+                self._read_by[key] = drafting.target, codec
+                loaded[key] = (chosen, self._make(drafting, codec))
                 self.locks = tuple({*self.locks, lock_of(model)})
             return loaded[key][1]
+
+    def _find_heads(self, chosen: str) -> MakePredictor:
+        if (found := self._loaded.get(chosen)) is None:
+            folder = Path(chosen[len(HEADS) :]).expanduser()
+            if not chosen[len(HEADS) :]:
+                raise ValueError(f"draft_model={chosen!r} must name a folder, as in 'heads:FOLDER'")
+            heads = DraftHeads(load_heads(folder, self._model), self._model)
+            found = self._loaded[chosen] = (chosen, partial(HeadsPredictor, heads))
+        return found[1]
 
     def _load(self, chosen: object) -> tuple[PreTrainedModel, Codec]:
         """The model and the tokenizer that it reads with; a model object reads with the target's."""
@@ -135,6 +178,10 @@ class DraftModels:
             raise ValueError("a draft model with a tokenizer of its own must be decoder-only")
         logger.info("the draft model has a tokenizer of its own: what it drafts is tokenised anew")
         return lambda row: BridgedPredictor(model, row, _tokenizing(ours), _tokenizing(theirs))
+
+
+def _key(chosen: object) -> object:
+    return identity(named(chosen) if isinstance(chosen, (str, os.PathLike)) else chosen)
 
 
 def can_draft(chosen: object) -> bool:

@@ -28,6 +28,7 @@ from copyspec.forks import check_forked
 from copyspec.static_options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.limits import encoder_length, trained_length
+from copyspec.targets.prefixes import PrefixCache
 from copyspec.text.codec import Codec
 
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ class Engine:
         self._threads = Threads(model, self._costs)
         self._given_threads: int | None = None
         self.scheduler = CallScheduler(self.name)
+        self.prefix_cache = PrefixCache()
+        """What calls with `prefix_cache=True` keep: `max_bytes` of it at most, `clear` forgets it."""
         self._make_parts()
 
     def _make_parts(self) -> None:
@@ -89,7 +92,12 @@ class Engine:
         self._target = wrap(model, on_unsupported=self._on_unsupported, static=self._static)
         limit = encoder_length(model.config)
         self._jobs = JobMaker(
-            self._target, self.codec, lambda: generation_config.read(model), limit, self._drafting.predictors
+            self._target,
+            self.codec,
+            lambda: generation_config.read(model),
+            limit,
+            self._drafting,
+            self.prefix_cache,
         )
         self._jobs.config(CallOptions())  # says what is wrong with it
 
@@ -202,7 +210,10 @@ class Engine:
         there is nothing to add at this moment. Closing the iterator ends the generation.
         """
         checked = self.followed(check_options(options))
-        self._drafting.predictors(checked.draft_models)  # loaded now: inputs are taken while this thread has the model
+        # Loaded now: inputs are taken while this thread has the model.
+        self._drafting.predictors(checked.draft_models)
+        if checked.contrast is not None:
+            self._drafting.amateur(checked.contrast)
         return generate_each(self, inputs, checked, ordered=ordered, skip_too_long=skip_too_long)
 
     def queued(self, requests: Iterable[Request | None], options: CallOptions) -> Iterator[list[StepOutput]]:
@@ -260,6 +271,7 @@ class Engine:
             for name in _UNLOADED:
                 self.__dict__.pop(name, None)
             self._drafting.unload()
+        self.prefix_cache.clear()
 
     def _passes(self, options: CallOptions) -> Passes:
         """How the passes of one call run."""

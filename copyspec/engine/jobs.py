@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from copyspec.decoding.contrast import Contrast
 from copyspec.decoding.departures import Departure
 from copyspec.decoding.requests import Finish, Request, StepOutput
 from copyspec.decoding.stats import Stats
@@ -23,6 +24,7 @@ from copyspec.engine.results import Change, Result
 from copyspec.engine.spans import CopiedOutput, NamedSource
 from copyspec.sources import Source, SourceKind
 from copyspec.text.codec import Codec
+from copyspec.text.copies import CopyEncodings
 from copyspec.text.prompt_blocks import PromptBlock, prompt_blocks
 from copyspec.text.prompts import Prompt
 from copyspec.text.stops import CriterionStop, StopStrings, text_of
@@ -39,8 +41,9 @@ if TYPE_CHECKING:
     from copyspec.decoding.requests import StopCondition
     from copyspec.drafters.base import Drafter
     from copyspec.drafters.own import DrafterFactory
-    from copyspec.engine.draft_models import MakePredictor
+    from copyspec.engine.draft_models import DraftModels, MakePredictor
     from copyspec.targets.base import Target
+    from copyspec.targets.prefixes import PrefixCache
 
 logger = logging.getLogger(__name__)
 
@@ -140,11 +143,15 @@ class JobMaker:
         codec: Codec,
         config: Callable[[], GenerationConfig],
         encoder_limit: int | None,
-        draft_models: Callable[[Sequence[object]], Sequence[MakePredictor]] = lambda chosen: (),
+        drafting: DraftModels | None = None,
+        prefixes: PrefixCache | None = None,
     ) -> None:
         """`config`: asked once for each call; `encoder_limit`: tokens that the encoder reads at most, None without an
-        encoder or a limit; `draft_models`: what makes rows' predictors of what `draft_model` names."""
-        self._draft_models = draft_models
+        encoder or a limit; `drafting`: the models that `draft_model` and `contrast` name; `prefixes`: for calls that
+        ask for it."""
+        self._prefixes = prefixes
+        self._drafting = drafting
+        self._copies = CopyEncodings(codec)
         self._datastores = Datastores(codec)
         self._constraints = Constraints(codec, target.vocab_size)
         self._language = Language(codec, target.vocab_size)
@@ -157,7 +164,7 @@ class JobMaker:
     def make(self, prompts: Sequence[Prompt], options: CallOptions) -> list[Job]:
         """A job per prompt and sample. Raises ValueError where a prompt or an option does not fit the model."""
         config = self.config(options)
-        encoder = InputEncoder(self._target, self._codec, self._encoder_limit)
+        encoder = InputEncoder(self._target, self._codec, self._copies, self._encoder_limit)
         encoder.check_tokens("logit_bias", options.sampling.logit_bias)
         encoder.check_tokens("stop_token_ids", options.stop_ids)
         self._note_special(options.stop_strings)
@@ -257,6 +264,8 @@ class JobMaker:
                 *([cast("LogitsProcessor", recorder)] if recorder is not None else []),
             ],
             rule=rule if decides_apart(rule, sampling) else None,
+            prefixes=self._prefixes if options.prefix_cache else None,
+            contrast=self._contrast(options),
             recorder=TraceRecorder(partial(voice, sources=sources, eos=eos)) if options.trace else None,
         )
         return Job(index, request, named, self._codec, options, strings, blocks, recorder=recorder)
@@ -305,13 +314,21 @@ class JobMaker:
             known,
             continues_prompt=not self._target.is_encoder_decoder,
             predictors=[
-                *(partial(make, row) for make in self._draft_models(options.draft_models)),
+                *(partial(make, row) for make in self._models(options.draft_models)),
                 *(partial(make, row) for make in self._datastores.predictors(options.datastores)),
             ],
             copies=options.copies,
             ngrams=self._language.ngrams if options.copies else None,
             breaks=self._codec.breaks if options.copies else frozenset(),
         )
+
+    def _models(self, chosen: Sequence[object]) -> Sequence[MakePredictor]:
+        return self._drafting.predictors(chosen) if self._drafting is not None else ()
+
+    def _contrast(self, options: CallOptions) -> Callable[[], Contrast] | None:
+        if options.contrast is None or self._drafting is None:
+            return None
+        return partial(Contrast, self._drafting.amateur(options.contrast), options.contrast_options)
 
     def _note_special(self, stop: Sequence[str]) -> None:
         for string in stop:

@@ -88,11 +88,19 @@ class GenerateOptions(TypedDict, total=False):
     own; in a list with "auto" or other functions they share the tree. The output is the same."""
     draft_model: DraftChoice | Sequence[DraftChoice] | None
     """A smaller model that drafts too, or several: a hub id, a folder, a loaded model of the same tokenizer, an engine
-    of any, "layers:2" for the model's own first two layers, or "pool" for what it found likely before in the same
-    output. Not altered."""
+    of any, "layers:2" for the model's own first two layers, "heads:FOLDER" for
+    heads that read its hidden states, or "pool" for what it found likely before in the same output.
+    Not altered."""
     datastore: TokenStore | Sequence[TokenStore] | None
     """An open `copyspec.retrievers.Datastore` of the model's tokenizer, or several: what followed there after the
     output's last tokens is drafted beside the copies (REST; datastores)."""
+    contrast: DraftChoice | None
+    """A weaker model, as `draft_model` takes it: the output is that of contrastive decoding, what
+    the model says above what the weaker one says too. It drafts, too."""
+    contrast_strength: float | None
+    """How much the weaker model counts; 0: not at all."""
+    contrast_cutoff: float | None
+    """Tokens below this part of the model's best one's probability are out."""
     max_draft_nodes: int | None
     """Draft tokens that one pass of the model may verify; 0 decodes plainly."""
     rule: str | None
@@ -105,6 +113,9 @@ class GenerateOptions(TypedDict, total=False):
     output_cache: OutputCache | None
     """Earlier outputs of one namespace to copy from, to which this call's are added: `OutputCache("namespace")`, with
     `save` and `load`. Default: none."""
+    prefix_cache: bool | None
+    """Keep keys and values of prompt and output, and take those of earlier calls as far as the prompt begins as they
+    did: the next turn of a chat, one system prompt (prefix cache)."""
     batch_size: int | None
     """Prompts in the model at once."""
     threads: int | None

@@ -64,6 +64,13 @@ def parse_draft_models(value: object) -> tuple[object, ...]:
     return models
 
 
+def check_contrast(value: object) -> None:
+    from copyspec.engine.draft_models import can_draft
+
+    fits = can_draft(value) and not isinstance(value, (list, tuple))
+    check_type(fits, "contrast", value, "a hub id, a folder, a transformers model, an Engine or 'layers:2'")
+
+
 def parse_token_ids(value: object) -> frozenset[int]:
     value = plain_list(value)
     if value is None:

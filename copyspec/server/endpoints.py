@@ -47,6 +47,7 @@ class Server:
         self.metrics = Metrics(engine)
         self._created = int(time.time())
         engine.scheduler.max_waiting = self.settings.max_waiting
+        engine.prefix_cache.max_bytes = self.settings.prefix_cache_bytes
 
     def warm_up(self) -> None:
         """Makes what the first request would otherwise wait for."""
@@ -127,7 +128,12 @@ class Server:
         outputs = prompts * max(body.n or 1, 1)
         if outputs > self.settings.max_outputs:
             raise ValueError(f"a request may have {self.settings.max_outputs} outputs (prompts times n), not {outputs}")
-        return check_options({**options, "batch_size": self.settings.batch_size, "timeout": self.settings.timeout})
+        own: dict[str, object] = {
+            "batch_size": self.settings.batch_size,
+            "prefix_cache": self.settings.prefix_cache_bytes > 0,
+            "timeout": self.settings.timeout,
+        }
+        return check_options({**options, **own})
 
     async def _whole(self, call: Call, replies: Replies, request: Request, begun: float) -> Response:
         """The answer in one piece; nothing is decoded for a client that has gone."""

@@ -25,6 +25,7 @@ def usage(results: Sequence[Result]) -> Json:
         "prompt_tokens": prompt,
         "completion_tokens": written,
         "total_tokens": prompt + written,
+        "prompt_tokens_details": {"cached_tokens": sum(each.stats.num_cached_tokens for each in results)},
         "completion_tokens_details": {**details, "reasoning_tokens": 0},
     }
 

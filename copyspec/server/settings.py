@@ -19,6 +19,7 @@ class ServerSettings:
     max_body_bytes: int = 4 << 20
     max_tokens: int | None = None  # of one output; None: what the context holds
     max_outputs: int = 16  # of one request: its prompts times n
+    prefix_cache_bytes: int = 1 << 30  # of keys and values that are kept for prompts to come; 0: none
     timeout: float = 600.0  # seconds for a request, waiting included
     read_timeout: float = 30.0  # seconds for its body to arrive
 
@@ -26,6 +27,7 @@ class ServerSettings:
         """Raises ValueError that names the setting, its value and what it may be."""
         for name in ("batch_size", "max_waiting", "max_body_bytes", "max_outputs"):
             check_whole(name, getattr(self, name), low=1)
+        check_whole("prefix_cache_bytes", self.prefix_cache_bytes, low=0)
         if self.max_tokens is not None:
             check_whole("max_tokens", self.max_tokens, low=1)
         for name in ("timeout", "read_timeout"):

@@ -33,6 +33,13 @@ class Session(Protocol):
         """False: the last pass prepared later ones, and its time says nothing of theirs."""
         ...
 
+    def score_with_states(
+        self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """As `score`, and the last hidden states that the logits were made of, [B, 1 + M, D]; None where the passes of
+        this kind keep none."""
+        ...
+
     def score(self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
         """Logits after the last token of each row's chain and after each node of its tree, in one target pass.
 

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from transformers import Cache
 from transformers.cache_utils import CacheLayerMixin
+
+if TYPE_CHECKING:
+    from copyspec.targets.prefixes import Layers
 
 BLOCK = 64
 """Capacity is a multiple of this many slots: a short output never grows the first buffer."""
@@ -55,8 +58,12 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         self._capacity = 0
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        self.initialize(key_states, value_states, self._cache.write.stop)
+
+    def initialize(self, key_states: torch.Tensor, value_states: torch.Tensor, used: int) -> None:
+        """Room for `used` columns of keys and values like these, [B, H, Q, D]."""
         self.dtype, self.device = key_states.dtype, key_states.device
-        rows, capacity = self._cache.rows, _capacity(self._cache.write.stop)
+        rows, capacity = self._cache.rows, _capacity(max(used, self._cache.reserved))
         # Zeros, not empty: a masked column still enters attention as 0 * value, and must be finite.
         self.keys = key_states.new_zeros((rows, key_states.shape[1], capacity, key_states.shape[3]))
         self.values = value_states.new_zeros((rows, value_states.shape[1], capacity, value_states.shape[3]))
@@ -77,7 +84,7 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         if write.row is not None:
             keys, values = keys.narrow(0, write.row, 1), values.narrow(0, write.row, 1)
         if write.slots is None:
-            count = write.stop - write.start
+            count = key_states.shape[2]
             keys.narrow(2, write.start, count).copy_(key_states)
             values.narrow(2, write.start, count).copy_(value_states)
         else:
@@ -85,6 +92,21 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
             keys[rows, :, slots] = key_states.transpose(1, 2)
             values[rows, :, slots] = value_states.transpose(1, 2)
         return keys.narrow(2, 0, write.stop), values.narrow(2, 0, write.stop)
+
+    def fill(self, row: int, pieces: Sequence[tuple[torch.Tensor, torch.Tensor]], room: int) -> int:
+        """The pieces, [H, n, D] each, become the first slots of a row; returns how many."""
+        if not self.is_initialized:
+            self.initialize(pieces[0][0].unsqueeze(0), pieces[0][1].unsqueeze(0), room)
+        assert self.keys is not None and self.values is not None
+        keys, values = (torch.cat(each, dim=1) for each in zip(*pieces, strict=True))
+        self.keys[row, :, : keys.shape[1]] = keys
+        self.values[row, :, : values.shape[1]] = values
+        return keys.shape[1]
+
+    def read(self, row: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """A copy of slots start .. stop - 1 of a row, [H, n, D]."""
+        assert self.keys is not None and self.values is not None
+        return self.keys[row, :, start:stop].clone(), self.values[row, :, start:stop].clone()
 
     def grow(self, capacity: int) -> None:
         """Moves the buffers into larger ones."""
@@ -150,6 +172,7 @@ class TreeCache(Cache):
     def __init__(self, rows: int) -> None:
         super().__init__(layers=[])
         self.rows = rows
+        self.reserved = 0  # columns that buffers have room for from the start
         self.write = Write()
         self._tree_layers: list[TreeLayer] = []
         self._indices: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -209,6 +232,26 @@ class TreeCache(Cache):
         for layer, more in zip(self._filled(), other._filled(), strict=True):
             layer.join(more)
         self.rows += other.rows
+
+    def load(self, prefixes: Sequence[Sequence[Layers]], room: int) -> list[int]:
+        """Fills an empty cache: row r begins with `prefixes[r]`. Returns how many slots of each row are filled."""
+        lengths = [0] * len(prefixes)
+        for row, pieces in enumerate(prefixes):
+            if not pieces:
+                continue
+            self.begin(Write(stop=room))
+            for index, held in enumerate(zip(*pieces, strict=True)):
+                if len(self._tree_layers) <= index:
+                    self._tree_layers.append(TreeLayer(self))
+                    self.layers.append(self._tree_layers[-1])
+                filled = [each for each in held if each is not None]
+                if filled:
+                    lengths[row] = self._tree_layers[index].fill(row, filled, room)
+        return lengths
+
+    def read(self, row: int, start: int, stop: int) -> Layers:
+        """A copy of slots start .. stop - 1 of a row, [H, n, D]; None for layers without keys of their own."""
+        return [layer.read(row, start, stop) if layer.is_initialized else None for layer in self._tree_layers]
 
     def contents(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Keys and values of each layer, [B, H, S, D]. Raises ValueError where a layer has none of its own."""

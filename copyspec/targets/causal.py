@@ -10,8 +10,9 @@ import torch
 
 from copyspec.targets.columns import Columns
 from copyspec.targets.facts import ModelFacts
-from copyspec.targets.hooks.attention import masked_attention, takes_masks
+from copyspec.targets.hooks.attention import masked_attention, takes_masks, without_cudnn_attention
 from copyspec.targets.hooks.cpu_parity import near_plain
+from copyspec.targets.hooks.grouped import NAME as GROUPED
 from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.masks import tree_masks
 from copyspec.targets.rows import RowSessions
@@ -34,19 +35,26 @@ class CausalTarget(WrappedModel):
         super().__init__(model, facts)
         self.supports_trees = supports_trees
 
-    def _open(self, prompts: Sequence[Sequence[int]]) -> Session:
+    def _open(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> Session:
         if self.supports_trees and self.facts.positions != "mpt":
-            return CausalSession(self, len(prompts))
-        return RowSessions([CausalSession(self, 1) for _ in prompts])
+            return CausalSession(self, len(prompts), new_tokens)
+        return RowSessions([CausalSession(self, 1, new_tokens) for _ in prompts])
 
     def start(self, prompt: Sequence[int]) -> list[int]:
         return list(prompt)
 
 
 class CausalSession(TreeSession):
-    def __init__(self, target: CausalTarget, rows: int) -> None:
-        super().__init__(rows, chains_only=not target.supports_trees)
+    keeps_prefixes = True
+
+    def __init__(self, target: CausalTarget, rows: int, new_tokens: int = 0) -> None:
         self._model, self._facts = target.model, target.facts
+        super().__init__(
+            rows,
+            chains_only=not target.supports_trees,
+            few_shapes=self._facts.few_shapes,
+            new_tokens=new_tokens,
+        )
         self._linears = target.linears
         self._positions = torch.empty((1, 0), dtype=torch.long, device=self._facts.device)  # 0, 1, 2, ...
 
@@ -73,8 +81,22 @@ class CausalSession(TreeSession):
     def _score(self, columns: Columns) -> torch.Tensor:
         facts = self._facts
         packed = torch.from_numpy(columns.packed).to(facts.device, non_blocking=True)
-        tokens, positions = packed[0], packed[1]
         masks = tree_masks(columns, facts)
+        if facts.few_shapes:
+            with self._few_shapes_entered():
+                return self._with_masks(columns, packed, masks)
+        return self._with_masks(columns, packed, masks)
+
+    @contextmanager
+    def _few_shapes_entered(self) -> Iterator[None]:
+        wanted = GROUPED if self._facts.group > 1 else None
+        with masked_attention(self._model, self._facts.configs, wanted), without_cudnn_attention(self._facts.device):
+            yield
+
+    def _with_masks(
+        self, columns: Columns, packed: torch.Tensor, masks: torch.Tensor | dict[str, torch.Tensor]
+    ) -> torch.Tensor:
+        facts, (tokens, positions) = self._facts, packed
         if facts.positions == "argument":
             return self._forward(tokens, positions, near_plain(facts, masks, columns), columns.kept)
         keys = torch.from_numpy(columns.key_positions()).to(facts.device, non_blocking=True)

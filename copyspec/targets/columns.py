@@ -61,9 +61,10 @@ class Columns:
 
 
 def lay_out(starts: Sequence[int], chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> Columns:
-    """Columns for rows whose first `starts[r]` slots are cached. Chains must not be empty."""
+    """Columns for rows whose first `starts[r]` slots are cached. Chains must not be empty. For those of one token
+    `lay_out_nodes` may have more columns and slots than are needed."""
     if max(map(len, chains)) == 1:
-        return _lay_out_nodes(starts, chains, trees)
+        return lay_out_nodes(starts, chains, trees)
     rows = len(chains)
     chain_width, tree_width = max(map(len, chains)), max(map(len, trees))
     used = max(start + len(chain) + len(tree) for start, chain, tree in zip(starts, chains, trees, strict=True))
@@ -89,10 +90,18 @@ def lay_out(starts: Sequence[int], chains: Sequence[Sequence[int]], trees: Seque
     return Columns(packed, slots, visible, kept=1 + tree_width)
 
 
-def _lay_out_nodes(starts: Sequence[int], chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> Columns:
-    """`lay_out` for chains of one token, as in every pass but the first: by arrays over all rows."""
+def lay_out_nodes(
+    starts: Sequence[int],
+    chains: Sequence[Sequence[int]],
+    trees: Sequence[DraftTree],
+    width: int = 0,
+    used: int = 0,
+) -> Columns:
+    """`lay_out` for chains of one token, as in every pass but the first: by arrays over all rows. `width` columns and
+    `used` slots at least."""
     sizes = [len(tree.tokens) for tree in trees]
-    width = 1 + max(sizes)
+    width = max(width, 1 + max(sizes))
+    used = max(used, max(map(int.__add__, starts, sizes)) + 1)
     first = np.array(starts)[:, None]
     column = np.arange(width)
     is_real = column <= np.array(sizes)[:, None]
@@ -100,7 +109,7 @@ def _lay_out_nodes(starts: Sequence[int], chains: Sequence[Sequence[int]], trees
     tokens, positions = packed = np.zeros((2, len(sizes), width), np.int64)
     tokens[:, 0] = [chain[0] for chain in chains]
     positions[:, 0] = starts
-    visible = np.arange(max(map(int.__add__, starts, sizes)) + 1) <= first[:, :, None]
+    visible = np.arange(used) <= first[:, :, None]
     visible = visible & is_real[:, :, None]
     visible[:, :, 0] = True
     for row, (start, size, tree) in enumerate(zip(starts, sizes, trees, strict=True)):

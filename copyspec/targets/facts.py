@@ -10,6 +10,7 @@ import torch
 from transformers import PreTrainedConfig
 
 from copyspec.targets.hooks.attention import configs
+from copyspec.targets.hooks.grouped import group_size
 from copyspec.targets.hooks.positions import PositionStyle, position_style
 from copyspec.targets.limits import max_length
 
@@ -34,6 +35,8 @@ class ModelFacts:
     chunk: int | None  # of chunked layers
     positions: PositionStyle
     configs: tuple[PreTrainedConfig, ...]  # of the model and its parts, each with an attention implementation
+    few_shapes: bool  # passes come in sizes of a short list: kernels are planned for each shape of attention
+    group: int  # query heads of a key head that masked attention takes together; 1: as transformers does
 
 
 def read_facts(model: PreTrainedModel) -> ModelFacts:
@@ -56,7 +59,14 @@ def read_facts(model: PreTrainedModel) -> ModelFacts:
         chunk=chunk,
         positions=positions,
         configs=_configs_of(model),
+        few_shapes=(few_shapes := prefers_few_shapes(device)),
+        group=group_size(model, config) if few_shapes and positions == "argument" else 1,
     )
+
+
+def prefers_few_shapes(device: torch.device) -> bool:
+    """On a CPU a wider pass takes longer, and a new shape costs nothing."""
+    return device.type != "cpu"
 
 
 def read_device(model: PreTrainedModel) -> torch.device:

@@ -30,6 +30,15 @@ def tree_masks(columns: Columns, facts: ModelFacts) -> torch.Tensor | dict[str, 
 
 
 def to_mask(visible: BoolArray, facts: ModelFacts) -> torch.Tensor:
-    """`visible` [B, Q, K] as the additive mask [B, 1, Q, K]: 0 where visible, else the lowest number."""
-    seen = torch.from_numpy(visible).to(facts.device, non_blocking=True).unsqueeze(1)
-    return torch.where(seen, facts.zero, facts.lowest)
+    """`visible` [B, Q, K] as the additive mask [B, 1, Q, K]: 0 where visible, else the lowest number. For grouped
+    attention the mask of each head of a group stands behind the one before, [B, 1, G * Q, K]."""
+    return additive(torch.from_numpy(visible).to(facts.device, non_blocking=True), facts)
+
+
+def additive(seen: torch.Tensor, facts: ModelFacts) -> torch.Tensor:
+    """`to_mask` of what is on the device already."""
+    seen = seen.unsqueeze(1)
+    if facts.group == 1:
+        return torch.where(seen, facts.zero, facts.lowest)
+    mask = torch.where(seen.expand(-1, facts.group, -1, -1), facts.zero, facts.lowest)
+    return mask.reshape(len(mask), 1, -1, mask.shape[3])

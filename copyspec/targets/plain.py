@@ -33,7 +33,7 @@ class PlainTarget(WrappedModel):
     def is_encoder_decoder(self) -> bool:
         return bool(self.model.config.is_encoder_decoder)
 
-    def _open(self, prompts: Sequence[Sequence[int]]) -> Session:
+    def _open(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> Session:
         return RowSessions([PlainSession(self, prompt) for prompt in prompts])
 
     def start(self, prompt: Sequence[int]) -> list[int]:
@@ -58,6 +58,11 @@ class PlainSession:
     @property
     def lengths(self) -> Sequence[int]:
         return [self._ids.shape[1]]
+
+    def score_with_states(
+        self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        return self.score(chains, trees), None  # nothing is drafted
 
     @torch.inference_mode()
     def score(self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:

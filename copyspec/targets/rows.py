@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -11,6 +11,7 @@ from copyspec.targets.session import check_rows
 
 if TYPE_CHECKING:
     from copyspec.targets.base import Session
+    from copyspec.targets.prefixes import Layers, PrefixSession
     from copyspec.tree import DraftTree
 
 
@@ -27,11 +28,35 @@ class RowSessions:
     def lengths(self) -> Sequence[int]:
         return [session.lengths[0] for session in self._sessions]
 
+    @property
+    def keeps_prefixes(self) -> bool:
+        """As the rows' sessions say."""
+        return all(getattr(session, "keeps_prefixes", False) for session in self._sessions)
+
+    def load(self, prefixes: Sequence[Sequence[Layers]], room: int) -> None:
+        for session, prefix in zip(self._sessions, prefixes, strict=True):
+            cast("PrefixSession", session).load([prefix], room)
+
+    def read(self, row: int, start: int, stop: int) -> Layers:
+        return cast("PrefixSession", self._sessions[row]).read(0, start, stop)
+
     def score(self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
         check_rows(len(self._sessions), chains, trees)
         parts = zip(self._sessions, chains, trees, strict=True)
         logits = [session.score([chain], [tree])[0] for session, chain, tree in parts]
-        return logits[0].unsqueeze(0) if len(logits) == 1 else torch.nn.utils.rnn.pad_sequence(logits, batch_first=True)
+        return _padded(logits)
+
+    def score_with_states(
+        self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        check_rows(len(self._sessions), chains, trees)
+        parts = zip(self._sessions, chains, trees, strict=True)
+        logits, states = zip(
+            *[session.score_with_states([chain], [tree]) for session, chain, tree in parts], strict=True
+        )
+        held = [each[0] for each in states if each is not None]
+        padded = _padded(held) if len(held) == len(logits) else None
+        return _padded([each[0] for each in logits]), padded
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         for session, path in zip(self._sessions, paths, strict=True):
@@ -57,3 +82,7 @@ class RowSessions:
         for session in self._sessions:
             session.close()
         self._sessions = []
+
+
+def _padded(rows: Sequence[torch.Tensor]) -> torch.Tensor:
+    return rows[0].unsqueeze(0) if len(rows) == 1 else torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)

@@ -36,7 +36,7 @@ class Seq2SeqTarget(WrappedModel):
         super().__init__(model, facts)
         self.supports_trees = supports_trees
 
-    def _open(self, prompts: Sequence[Sequence[int]]) -> Session:
+    def _open(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> Session:
         if self.supports_trees:
             return Seq2SeqSession(self, prompts)
         return RowSessions([Seq2SeqSession(self, [prompt]) for prompt in prompts])

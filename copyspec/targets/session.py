@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING
 import torch
 
 from copyspec.targets.cache import Move, TreeCache, Write
-from copyspec.targets.columns import Columns, lay_out
+from copyspec.targets.columns import Columns, lay_out, lay_out_nodes
+from copyspec.targets.hooks.states import head_inputs
+from copyspec.targets.static.settings import LOOK_AHEAD, node_bucket, slot_bucket
 from copyspec.tree import EMPTY
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from copyspec.targets.base import Session
+    from copyspec.targets.prefixes import Layers
     from copyspec.tree import DraftTree
 
 PREFILL_CHUNK = 2048
@@ -28,15 +33,20 @@ class TreeSession(ABC):
     """Rows of one batch in one tree cache. Subclasses know how their model is entered.
 
     With `chains_only` the model never sees a mask or a position of ours: drafts are one continuation of the chain,
-    and the session has one row.
+    and the session has one row. With `few_shapes` passes have sizes of a short list, and prompts a pass of their own.
     """
 
     runner = "eager"
     is_settled = True
+    _model: PreTrainedModel
+    keeps_prefixes = False
+    """Whether what a row holds depends on its tokens and their places alone (`prefixes.PrefixSession`)."""
 
-    def __init__(self, rows: int, *, chains_only: bool = False) -> None:
+    def __init__(self, rows: int, *, chains_only: bool = False, few_shapes: bool = False, new_tokens: int = 0) -> None:
+        """`new_tokens`: how many may follow the prompts."""
         self._cache = TreeCache(rows)
-        self._chains_only = chains_only
+        self._chains_only, self._few_shapes = chains_only, few_shapes and not chains_only
+        self._ahead, self._attended = min(new_tokens, LOOK_AHEAD), 0
         self.prefill_chunk = PREFILL_CHUNK
         self._lengths = [0] * rows
         self._chains: Sequence[Sequence[int]] | None = None  # of the last `score`, until `keep`
@@ -57,6 +67,8 @@ class TreeSession(ABC):
             return self._pass(starts, chains, trees)
 
     def _pass(self, starts: list[int], chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
+        if self._few_shapes:
+            return self._pass_of_few_shapes(starts, chains, trees)
         tree_width, longest = max([len(tree.tokens) for tree in trees]), max(map(len, chains))
         if longest > 1 and self._needs_pieces(chains, tree_width):
             for row, chain in enumerate(chains):
@@ -73,13 +85,39 @@ class TreeSession(ABC):
         self._cache.begin(_write(columns))
         return self._score(columns)
 
+    def _pass_of_few_shapes(
+        self, starts: list[int], chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]
+    ) -> torch.Tensor:
+        width = 1 + max([len(tree.tokens) for tree in trees])
+        nodes, ends = node_bucket(width), list(map(int.__add__, starts, map(len, chains)))
+        if (needed := max(ends) + nodes) > self._attended:
+            self._attended = self._cache.reserved = slot_bucket(needed + self._ahead)
+        if max(map(len, chains)) > 1:
+            self._read([chain[:-1] for chain in chains], starts)
+            starts, chains = [end - 1 for end in ends], [chain[-1:] for chain in chains]
+        columns = lay_out_nodes(starts, chains, trees, nodes, self._attended)
+        self._cache.begin(_write(columns))
+        return self._score(columns)[:, :width]
+
+    def score_with_states(
+        self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        with head_inputs(self._model) as inputs:
+            logits = self.score(chains, trees)
+        if not inputs:
+            return logits, None
+        width = logits.shape[1]
+        return logits, inputs[-1][:, :width] if self._few_shapes else inputs[-1][:, -width:]
+
     @torch.inference_mode()
     def prefill(self, chains: Sequence[Sequence[int]]) -> None:
         """Caches these tokens behind each row's own, and scores nothing."""
         starts, empty = self._lengths, [EMPTY] * len(chains)
         check_rows(len(starts), chains, empty)
         with self._entered() or nullcontext():
-            if self._needs_pieces(chains, 0):
+            if self._few_shapes:
+                self._read(chains, starts)
+            elif self._needs_pieces(chains, 0):
                 for row, chain in enumerate(chains):
                     self._prefill(row, chain, starts[row])
             elif _equal(starts) and _equal(list(map(len, chains))):
@@ -95,6 +133,16 @@ class TreeSession(ABC):
     def contents(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Keys and values of each layer, [B, H, S, D]; row r holds its tokens in slots 0 .. lengths[r] - 1."""
         return self._cache.contents()
+
+    @torch.inference_mode()
+    def load(self, prefixes: Sequence[Sequence[Layers]], room: int) -> None:
+        """Rows that hold nothing yet begin with these pieces; `room`: slots that they will need."""
+        self._lengths = self._cache.load(prefixes, room)
+
+    @torch.inference_mode()
+    def read(self, row: int, start: int, stop: int) -> Layers:
+        """A copy of keys and values in slots start .. stop - 1 of a row, [H, n, D] per layer."""
+        return self._cache.read(row, start, stop)
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         if self._chains is None:
@@ -128,6 +176,7 @@ class TreeSession(ABC):
     def join(self, other: Session) -> None:
         assert isinstance(other, TreeSession)
         self._cache.join(other._cache)
+        self._attended = max(self._attended, other._attended)
         self._lengths = [*self._lengths, *other._lengths]
         self._chains = None
         other.close()
@@ -155,6 +204,15 @@ class TreeSession(ABC):
         longest = max(map(len, chains))
         mask = len(chains) * (longest + tree_width) * (max(self._lengths) + longest + tree_width)
         return longest > 1 and (longest > self.prefill_chunk or (len(chains) > 1 and mask > MASK_LIMIT))
+
+    def _read(self, chains: Sequence[Sequence[int]], starts: Sequence[int]) -> None:
+        """Caches chains without a mask of ours: at once where they stand alike, or row by row."""
+        if _equal(starts) and _equal(list(map(len, chains))) and not self._needs_pieces(chains, 0):
+            self._cache.begin(Write(starts[0], starts[0] + len(chains[0])))
+            self._continue(chains, starts[0], 1)
+            return
+        for row, chain in enumerate(chains):
+            self._prefill(row, chain, starts[row])
 
     def _prefill(self, row: int, tokens: Sequence[int], start: int) -> None:
         for begin in range(0, len(tokens), self.prefill_chunk):

@@ -40,10 +40,10 @@ class WrappedModel(ABC):
 
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> Session:
         check_mode(self.model)
-        return self._open(prompts)
+        return self._open(prompts, new_tokens)
 
     @abstractmethod
-    def _open(self, prompts: Sequence[Sequence[int]]) -> Session:
+    def _open(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> Session:
         """`open` of a model that is ready to decode."""
 
     @property

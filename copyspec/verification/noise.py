@@ -21,15 +21,24 @@ _MIX_A, _MIX_B = 0x7FEB352D, 0x846CA68B
 _SPREAD = 0x9E3779B9
 
 
-def gumbel(seed: int, sample: int, positions: Sequence[int], vocab_size: int, device: torch.device) -> torch.Tensor:
+def gumbel(
+    seed: int,
+    sample: int,
+    positions: Sequence[int],
+    vocab_size: int,
+    device: torch.device,
+    *,
+    only: torch.Tensor | None = None,
+) -> torch.Tensor:
     """Standard Gumbel noise for every token at every absolute position. [len(positions), vocab_size], float32.
 
+    `only`: the noise of these tokens alone. [n], then [len(positions), n]
     Integer arithmetic up to the last step, so that devices agree up to the last bit of a logarithm.
     """
     keys = [_position_key(seed, sample, position) for position in positions]
     low = torch.tensor([key & _MASK32 for key in keys], device=device).unsqueeze(1)
     high = torch.tensor([key >> 32 for key in keys], device=device).unsqueeze(1)
-    tokens = torch.arange(vocab_size, device=device).unsqueeze(0)
+    tokens = (torch.arange(vocab_size, device=device) if only is None else only).unsqueeze(0)
     bits = _mix32((tokens * _SPREAD + low) & _MASK32)
     bits = _mix32(bits ^ high)
     # Uniform on (0, 1), finest where the noise is largest: -log(-log1p(-u)) grows as u falls to 2**-33.

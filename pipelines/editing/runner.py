@@ -14,7 +14,7 @@ from ..edits.diff import merge
 from ..edits.words import Tolerance
 from ..guards.facts import Facts
 from ..guards.guards import Checked, Context, GuardOptions, check, in_other_language
-from .correctors import Corrector, Outcome
+from .correctors import Corrector, Outcome, calibration_of
 from .journal import Journal
 from .segmentation import Splitter, fit
 from .sentences import sentences
@@ -90,11 +90,7 @@ class Runner:
 
     def __init__(self, corrector: Corrector, options: RunOptions | None = None) -> None:
         self.corrector = corrector
-        options = options or RunOptions()
-        if options.guards.calibration is None:
-            own = getattr(corrector, "calibration", None)
-            options = replace(options, guards=replace(options.guards, calibration=own))
-        self.options = options
+        self.options = options or RunOptions()
 
     def run(self, works: Iterable[Work[Owner]]) -> Iterator[Done[Owner]]:
         """Every work, in order. It reads ahead of what it gives back, `LOOKAHEAD_PARTS` at most."""
@@ -261,11 +257,20 @@ class _Run(Generic[Owner]):
                 tolerance = replace(tolerance, lost="".join(sorted({*tolerance.lost, *outcome.lost})))
             text = slot.work.part.text
             context = Context(slot.facts, slot.part, outcome.changes)
-            guards = self._options.guards
-            checked = check(text, task.segment, outcome.text, options=guards, tolerance=tolerance, context=context)
+            checked = check(
+                text, task.segment, outcome.text, options=self._guards(), tolerance=tolerance, context=context
+            )
             checked = writable(text, task.segment, checked)
         slot.pieces.append(Piece(task.segment, checked, None if was_known else outcome.result, was_known))
         slot.waiting -= 1
+
+    def _guards(self) -> GuardOptions:
+        """With the margins of the corrector, which is known once it has answered."""
+        guards = self._options.guards
+        if guards.calibration is None and (own := calibration_of(self._corrector)) is not None:
+            guards = replace(guards, calibration=own)
+            self._options = replace(self._options, guards=guards)
+        return guards
 
     def _write(self, task: _Task[Owner], outcome: Outcome) -> None:
         """Into the journal of the task's file, unless it is there, and into the memory of this run."""

@@ -128,7 +128,8 @@ def check(
     if refusal := in_other_language(source, options, context.facts, context.part):
         return Checked((), refusal)
     language = ANY if options.any_language else options.language
-    if language != "en" and not _is_in(source, "en", context.facts, context.part):  # lists of English words say nothing about it
+    is_english = language == "en" or _is_in(source, "en", context.facts, context.part)
+    if not is_english:  # lists of English words say nothing about it
         options = replace(options, allow_new_words=True, allow_swaps=True)
     refusal = (
         _lost_its_way(text, source, edits)

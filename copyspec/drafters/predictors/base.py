@@ -32,7 +32,7 @@ class Predictor(Protocol):
 
     @property
     def kind(self) -> str:
-        """What its tokens are called in the stats: "model", "pool" or "datastore"."""
+        """What its tokens are called in the stats: "model", "heads", "pool" or "datastore"."""
         ...
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from copyspec.drafters.base import ScoredDraft
 from copyspec.drafters.predictors.base import Path, Reliability, Weights, Words, calibrated
 from copyspec.tree import DraftTree
 
@@ -46,6 +47,10 @@ class PoolPredictor:
     def read(self, tree: DraftTree) -> bool:
         """There is nothing to read: what is known is known."""
         return False
+
+    def observe(self, scored: ScoredDraft) -> None:
+        """As `Drafter.observe`."""
+        self.fill(scored.tree, scored.top(ALTERNATIVES))
 
     def fill(self, tree: DraftTree, words: Sequence[Words]) -> None:
         """Keeps the target's likeliest tokens after the root and each node of `tree`. [1 + m]"""

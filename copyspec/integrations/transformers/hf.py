@@ -196,6 +196,8 @@ def _lost_arguments(loop: object) -> Mapping[str, object]:
 
 
 hf = CustomGenerate()
+"""`model.generate(..., custom_generate=copyspec.hf)`: `generate`'s own loop, with copies verified instead of one token
+a pass. Returns what `generate` returns; greedy outputs are equal token for token in float32."""
 
 
 def generate(model: PreTrainedModel, *, tokenizer: Any = None, streamer: Any = None, **given: Any) -> Any:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import torch
+
 from copyspec.forks import at_rest
 
 if TYPE_CHECKING:
@@ -58,18 +60,23 @@ def takes_masks(parts: Sequence[PreTrainedConfig]) -> bool:
 
 
 @contextmanager
-def masked_attention(model: PreTrainedModel, parts: Sequence[PreTrainedConfig]) -> Iterator[None]:
+def masked_attention(
+    model: PreTrainedModel, parts: Sequence[PreTrainedConfig], wanted: str | None = None
+) -> Iterator[None]:
     """For its length attention of these parts of a model accepts 4-D masks; the configurations are then as they were.
+
+    `wanted`: an implementation that transformers knows by this name; None: the model's own, or one that takes masks.
 
     Threads that read the configuration meanwhile see the change: those that pass something through such a model
     themselves hold its lock. Where masks are accepted anyway, nothing is changed.
     """
     with _SWAPPING:
-        swapped = [part for part in parts if id(part) in _swaps or part._attn_implementation not in MASKED_ATTENTION]
+        fitting = (wanted,) if wanted is not None else MASKED_ATTENTION
+        swapped = [part for part in parts if id(part) in _swaps or part._attn_implementation not in fitting]
         for part in swapped:
             _, before, users = _swaps.get(id(part), (part, part._attn_implementation, 0))
             _swaps[id(part)] = part, before, users + 1
-            part._attn_implementation_internal = _masked(model)
+            part._attn_implementation_internal = wanted or _masked(model)
     try:
         yield
     finally:
@@ -80,3 +87,17 @@ def masked_attention(model: PreTrainedModel, parts: Sequence[PreTrainedConfig]) 
                     _swaps[id(part)] = part, before, users - 1
                 else:
                     part._attn_implementation_internal = before
+
+
+@contextmanager
+def without_cudnn_attention(device: torch.device) -> Iterator[None]:
+    """For its length fused attention does not go to cuDNN, which on Hopper plans each new shape for 20 to 400 ms.
+    A setting of the whole process: it is then as it was."""
+    if device.type != "cuda" or not torch.backends.cuda.cudnn_sdp_enabled():  # type: ignore[no-untyped-call]
+        yield
+        return
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(True)

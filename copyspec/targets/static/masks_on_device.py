@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from copyspec.targets.masks import additive
 from copyspec.targets.static.packing import WORD
 
 if TYPE_CHECKING:
@@ -26,11 +27,11 @@ class PassInputs(NamedTuple):
 def additive_masks(
     inputs: PassInputs, slots: torch.Tensor, facts: ModelFacts
 ) -> torch.Tensor | dict[str, torch.Tensor]:
-    """[B, 1, Q, S]: one, or one per kind of attention layer. `slots`: 0 .. S - 1."""
+    """[B, 1, Q, S] (`masks.additive`): one, or one per kind of attention layer. `slots`: 0 .. S - 1."""
     offsets = slots - inputs.lengths  # behind the cached tokens, [B, S]
     visible = _visible(offsets, inputs.words)
     if facts.kinds == ("full_attention",):
-        return _additive(visible, facts)
+        return additive(visible, facts)
     positions = inputs.lengths + inputs.depths
     keys = key_positions(inputs, slots)
     masks = {}
@@ -40,7 +41,7 @@ def additive_masks(
             seen = visible & (positions.unsqueeze(2) - keys.unsqueeze(1) < facts.window)
         elif kind == "chunked_attention" and facts.chunk is not None:
             seen = visible & (positions.unsqueeze(2) // facts.chunk == keys.unsqueeze(1) // facts.chunk)
-        masks[kind] = _additive(seen, facts)
+        masks[kind] = additive(seen, facts)
     return masks if len(masks) > 1 else masks[facts.kinds[0]]
 
 
@@ -61,7 +62,3 @@ def _visible(offsets: torch.Tensor, words: tuple[torch.Tensor, ...]) -> torch.Te
         seen = (word.unsqueeze(2) >> bit.clamp(0, WORD)) & 1
         visible = visible | ((seen != 0) & (bit >= 0))
     return visible
-
-
-def _additive(visible: torch.Tensor, facts: ModelFacts) -> torch.Tensor:
-    return torch.where(visible, facts.zero, facts.lowest).unsqueeze(1)

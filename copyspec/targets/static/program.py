@@ -12,6 +12,7 @@ from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.static.buffers import KeyValues, StaticCache
 from copyspec.targets.static.masks_on_device import PassInputs, additive_masks, key_positions
 from copyspec.targets.static.packing import FIELDS, words
+from copyspec.targets.static.tree_attention import tree_masks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -39,8 +40,10 @@ class StaticProgram:
         facts: ModelFacts,
         key_values: KeyValues,
         size: tuple[int, int, int],
+        *,
+        tree_attention: bool = False,
     ) -> None:
-        """`size`: rows, nodes, width."""
+        """`size`: rows, nodes, width. `tree_attention`: masks are tree masks."""
         rows, nodes, width = size
         device = key_values.layout.device
         self._enter, self._model, self._facts = enter, model, facts
@@ -49,6 +52,7 @@ class StaticProgram:
         self._columns = torch.arange(nodes, device=device)
         self._slots = torch.arange(width, device=device)
         self._words = words(nodes)
+        self._tree_attention = tree_attention
 
     def fields(self) -> int:
         """Of the packed array, [fields, rows, nodes]."""
@@ -63,7 +67,10 @@ class StaticProgram:
             buffer[:, cache.row_index, :, targets] = buffer[:, cache.row_index, :, sources]
         torch.add(inputs.lengths, self._columns, out=cache.slots)
         positions = inputs.lengths + depths
-        masks = additive_masks(inputs, self._slots, self._facts)
+        if self._tree_attention:
+            masks = tree_masks(packed, self._facts)
+        else:
+            masks = additive_masks(inputs, self._slots, self._facts)
         with self._told(inputs, positions):
             return self._enter(tokens, positions, masks, cache)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,18 +137,3 @@ def _graphs(device: torch.device, options: StaticOptions) -> Callable[[], Captur
 
 def _line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0][:200]
-
-
-@contextmanager
-def without_cudnn_attention(device: torch.device) -> Iterator[None]:
-    """For its length fused attention does not go to cuDNN, which on Hopper plans each new shape for 20 to 400 ms.
-    A setting of the whole process: it is then as it was."""
-    if device.type != "cuda" or not torch.backends.cuda.cudnn_sdp_enabled():  # type: ignore[no-untyped-call]
-        with nullcontext():
-            yield
-        return
-    torch.backends.cuda.enable_cudnn_sdp(False)
-    try:
-        yield
-    finally:
-        torch.backends.cuda.enable_cudnn_sdp(True)

@@ -8,6 +8,9 @@ NODE_BUCKETS = (1, 9, 17, 33, 65, 129)
 MIN_SLOTS = 512
 """Key slots that the smallest program attends to; larger ones see this times a power of two."""
 
+LOOK_AHEAD = 512
+"""Slots beyond those in use that a pass attends to when their number grows: it seldom does."""
+
 MAX_GRAPHS = 12
 """Captured programs that are alive at once; the one that was not used for longest makes room."""
 

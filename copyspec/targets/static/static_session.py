@@ -6,6 +6,7 @@ notes which of them move: the next pass does that before anything else.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,13 +17,22 @@ from copyspec.targets.session import TreeSession, check_rows
 from copyspec.targets.static.arenas import Arena, ArenaPool, ArenaSize
 from copyspec.targets.static.buffers import CacheLayout
 from copyspec.targets.static.packing import SlotMove, pack
-from copyspec.targets.static.settings import EXACT_NODES, NODE_BUCKETS, node_bucket, row_bucket, slot_bucket
+from copyspec.targets.static.settings import (
+    EXACT_NODES,
+    LOOK_AHEAD,
+    NODE_BUCKETS,
+    node_bucket,
+    row_bucket,
+    slot_bucket,
+)
 from copyspec.tree import EMPTY
 
 if TYPE_CHECKING:
     from copyspec.targets.base import Session
     from copyspec.targets.seq2seq import Seq2SeqSession
     from copyspec.tree import DraftTree
+
+logger = logging.getLogger(__name__)
 
 MOST_RESERVED = 2048
 """New tokens of a request that have room from the start; longer outputs have the arena grow."""
@@ -35,6 +45,8 @@ class SessionHost(Protocol):
 
     options: StaticOptions
     arenas: ArenaPool
+    by_length: bool
+    """Whether attention reads as many keys as there are, however many slots a program has."""
 
     @property
     def lowest(self) -> torch.Tensor:
@@ -76,6 +88,8 @@ class StaticSession:
         self._encoder = target.encoder_session(prompts)
         self._cross_is_stale = self._encoder is not None
         self._rows = 0  # in exact mode, of every pass
+        self._attended = 0  # slots that passes attend to
+        self._told_states = False
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -105,6 +119,15 @@ class StaticSession:
             return logits[: len(unread), : 1 + width]
         firsts = [len(chain) - 1 for chain in unread]
         return torch.stack([logits[row, first : first + 1 + width] for row, first in enumerate(firsts)])
+
+    def score_with_states(self, chains: Chains, trees: Sequence[DraftTree]) -> tuple[torch.Tensor, torch.Tensor | None]:
+        if not self._told_states:
+            self._told_states = True
+            logger.warning(
+                "passes of static shapes keep no hidden states: draft heads do not draft here; "
+                "StaticOptions(use='never') has passes that do"
+            )
+        return self.score(chains, trees), None
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         if self._scored is None:
@@ -151,6 +174,7 @@ class StaticSession:
             theirs = list(range(len(other._lengths)))
             self._arena.key_values.copy_rows(theirs, places, other._arena.key_values, other._used)
         self._used = max(self._used, other._used)
+        self._attended = max(self._attended, other._attended)
         self._lengths = [*self._lengths, *other._lengths]
         self._moves = [*self._moves, *other._moves]
         self._scored = None
@@ -225,7 +249,10 @@ class StaticSession:
         arena = self._arena
         assert arena is not None
         self._rows = max(self._rows, row_bucket(len(starts))) if exact else row_bucket(len(starts))
-        slots = arena.size.capacity if exact else min(slot_bucket(needed), arena.size.capacity)
+        whole = exact or self._target.by_length
+        if needed > self._attended:
+            self._attended = slot_bucket(needed + min(self._new_tokens, LOOK_AHEAD))
+        slots = arena.size.capacity if whole else min(self._attended, arena.size.capacity)
         size = (self._rows, nodes, slots)
         self._refresh_cross(arena)
         staging = arena.runner.staging(size).numpy()

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 from weakref import WeakSet
 
 import torch
@@ -14,16 +14,19 @@ import torch
 from copyspec.forks import at_rest
 from copyspec.static_options import StaticOptions
 from copyspec.targets.facts import read_facts
-from copyspec.targets.hooks.attention import masked_attention
+from copyspec.targets.hooks.attention import masked_attention, without_cudnn_attention
+from copyspec.targets.hooks.grouped import NAME as GROUPED
 from copyspec.targets.selftest import checking as selftest
 from copyspec.targets.seq2seq import Seq2SeqSession
 from copyspec.targets.session import TreeSession
+from copyspec.targets.static import tree_attention
 from copyspec.targets.static.arenas import Arena, ArenaPool, ArenaSize
 from copyspec.targets.static.buffers import CacheLayout
 from copyspec.targets.static.encoder_decoder import enter_encoder_decoder
+from copyspec.targets.static.probe import attention_refusal
 from copyspec.targets.static.program import StaticProgram, enter_causal
 from copyspec.targets.static.refusals import refusal
-from copyspec.targets.static.running import ProgramRunner, Size, without_cudnn_attention
+from copyspec.targets.static.running import ProgramRunner, Size
 from copyspec.targets.static.static_session import StaticSession
 from copyspec.targets.wrapped import check_mode
 
@@ -53,6 +56,8 @@ class StaticTarget:
         self._layout: CacheLayout | None = None
         self._weights: tuple[int, ...] = ()
         self._refused: str | None = None
+        self.by_length = False
+        self._attends: bool | None = None  # by tree attention; None: not tried yet
         self._sessions: WeakSet[Session] = WeakSet()
         self._lock = at_rest(threading.RLock())
 
@@ -104,7 +109,7 @@ class StaticTarget:
         with self._lock:
             self._check_weights()
             if not self._sessions:
-                self._decide(refusal(self.inner) or self._failure())
+                self._decide(refusal(self.inner) or self._failure("masks"))
             if self._refused is None:
                 session: Session = StaticSession(self, prompts, new_tokens)
             else:
@@ -146,14 +151,16 @@ class StaticTarget:
             enter = enter_encoder_decoder(model, arena.cross, arena.cross_mask)
 
         def make(size: Size) -> StaticProgram:
-            return StaticProgram(enter, model, facts, arena.key_values, size)
+            return StaticProgram(enter, model, facts, arena.key_values, size, tree_attention=self.by_length)
 
         return ProgramRunner(make, facts.device, self.options, self._entered)
 
     @contextmanager
     def _entered(self) -> Iterator[None]:
         with ExitStack() as stack:
-            stack.enter_context(masked_attention(self.model, self.facts.configs))
+            grouped = GROUPED if self.facts.group > 1 else None
+            wanted = tree_attention.NAME if self.by_length else grouped
+            stack.enter_context(masked_attention(self.model, self.facts.configs, wanted))
             stack.enter_context(without_cudnn_attention(self.facts.device))
             yield
 
@@ -166,24 +173,29 @@ class StaticTarget:
         weights = tuple(parameter.data_ptr() for parameter in self.model.parameters())
         if weights != self._weights:
             self.arenas.clear()
-            self._weights, self._layout = weights, None
+            self._weights, self._layout, self._attends = weights, None, None
 
-    def _failure(self) -> str | None:
+    def _failure(self, attention: Literal["masks", "tree"]) -> str | None:
         """Why static passes do not score as `generate` does; None where they do, or are known to."""
         if self._is_checked or selftest.is_known(self.model):
             return None
-        plain = StaticOptions(use="always", graphs=False)
+        options = StaticOptions(use="always", graphs=False, attention=attention)
 
         def make(model: PreTrainedModel) -> StaticTarget:
-            return StaticTarget(type(self.inner)(model, read_facts(model)), plain, is_checked=True)
+            return StaticTarget(type(self.inner)(model, read_facts(model)), options, is_checked=True)
 
-        failure = selftest.attempt(make, self.model, kind="static")
-        self._is_checked = failure is None
-        return (
-            failure and f"{type(self.model).__name__} has no static passes that score like plain decoding ({failure})"
-        )
+        failure = selftest.attempt(make, self.model, kind=f"static {attention}")
+        if failure is None:
+            return None
+        return f"{type(self.model).__name__} has no static passes that score like plain decoding ({failure})"
 
     def _decide(self, reason: str | None) -> None:
         if reason is not None and reason != self._refused:
             logger.warning("%s; its passes have no static shapes", reason)
         self._refused = reason
+        if reason is None and self.options.attention == "tree" and self._attends is None:
+            why = attention_refusal(self.inner, self.layout()) or self._failure("tree")
+            if why is not None:
+                logger.warning("%s; its attention takes masks", why)
+            self._attends = why is None
+        self.by_length = bool(self._attends)

@@ -1,0 +1,96 @@
+"""Reuse of keys and values between rows: what the prefix cache has for rows that begin, and what it gets from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+import torch
+
+from copyspec.targets.hooks.model_state import ModelState
+from copyspec.targets.prefixes import BLOCK_TOKENS, PrefixCache, PrefixSession
+from copyspec.tree import EMPTY
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from copyspec.decoding.row import Row
+    from copyspec.targets.base import Session, Target
+
+SHARED_TOKENS = 2 * BLOCK_TOKENS
+"""From so many tokens that all rows begin with, these are read once, in a pass of their own."""
+
+ROOM = 64
+"""Slots behind a prompt that are there from the start."""
+
+
+def begin(rows: Sequence[Row], session: Session, target: Target) -> bool:
+    """Gives rows that begin what is cached of their prompts. Returns whether that took a pass of the model."""
+    taking = [row for row in rows if row.request.prefixes is not None]
+    model: PreTrainedModel | None = getattr(target, "model", None)
+    if not taking or model is None or not getattr(session, "keeps_prefixes", False):
+        return False
+    state = ModelState(model)
+    for row in taking:
+        row.model_state = state
+    passed = len(rows) > 1 and _read_shared(rows, state, target)
+    prefixes = [cache.find(state, row.chain) if (cache := row.request.prefixes) is not None else [] for row in rows]
+    if any(prefixes):
+        room = max(len(row.chain) for row in rows) + ROOM
+        cast("PrefixSession", session).load(prefixes, room)
+        for row, length in zip(rows, session.lengths, strict=True):
+            row.chain = row.chain[length:]
+            row.meter.cached_tokens = length
+    return passed
+
+
+def check_state(rows: Sequence[Row], target: Target) -> None:
+    """Before a pass: where the model's weights or adapters are no longer those that a row began with, nothing of the
+    row is kept."""
+    state: ModelState | None = None
+    for row in rows:
+        if row.model_state is not None:
+            state = state or ModelState(target.model)  # type: ignore[attr-defined]
+            if row.model_state != state:
+                row.model_state = None
+
+
+def keep(rows: Sequence[Row], session: Session, target: Target, *, only_finished: bool = False) -> None:
+    """Caches what the session holds of its rows."""
+    for index, row in enumerate(rows):
+        cache, state = row.request.prefixes, row.model_state
+        if cache is not None and state is not None and (row.finish is not None or not only_finished):
+            _add(cache, state, _tokens(row, target), cast("PrefixSession", session), index)
+
+
+def _tokens(row: Row, target: Target) -> list[int]:
+    return [*target.start(row.request.prompt), *row.output]
+
+
+def _add(cache: PrefixCache, state: ModelState, tokens: Sequence[int], session: PrefixSession, row: int) -> None:
+    cache.add(state, tokens[: session.lengths[row]], lambda start, stop: session.read(row, start, stop))
+
+
+def _read_shared(rows: Sequence[Row], state: ModelState, target: Target) -> bool:
+    """Caches what all prompts begin with, where that is new and long: it is passed through the model once."""
+    cache = rows[0].request.prefixes
+    if cache is None or any(row.request.prefixes is not cache for row in rows):
+        return False
+    shortest = min(len(row.chain) for row in rows) - 1
+    first = rows[0].chain
+    shared = next((i for i in range(shortest) if any(row.chain[i] != first[i] for row in rows)), shortest)
+    shared -= shared % BLOCK_TOKENS
+    prefix = cache.find(state, first[: shared + 1])
+    if shared - BLOCK_TOKENS * len(prefix) < SHARED_TOKENS:
+        return False
+    session = target.open([first])
+    try:
+        with torch.inference_mode():
+            if prefix:
+                cast("PrefixSession", session).load([prefix], shared + ROOM)
+            session.score([first[session.lengths[0] : shared]], [EMPTY])
+            session.keep([()])
+        _add(cache, state, first[:shared], cast("PrefixSession", session), 0)
+    finally:
+        session.close()
+    return True

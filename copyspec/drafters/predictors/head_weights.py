@@ -1,0 +1,86 @@
+"""Draft heads: what tells the tokens after the next one from the target's last hidden state.
+
+The target's head says token t + 1 of the state at t. Parallel heads (Stern et al. 2018, arXiv 1811.03115; Medusa, Cai
+et al. 2024, arXiv 2401.10774) say the ones behind it, each from that state alone. A recurrent head is told which tokens
+came in between, and carries a state of its own from one to the next (Hydra, Ankner et al. 2024, arXiv 2402.05109;
+ReDrafter, Cheng et al. 2024, arXiv 2403.09919). Either may share the target's output weights, all of them or the rows
+of its most frequent tokens (FR-Spec, Zhao et al. 2025, arXiv 2502.14856).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch.nn.functional import linear, rms_norm, silu
+
+Tensors = dict[str, torch.Tensor]
+
+EPSILON = 1e-6
+
+
+@dataclass(slots=True)
+class ParallelHeads:
+    """A residual block or several per head, and the head's own output weights or the target's."""
+
+    blocks: list[list[Tensors]]  # [depth][layers]: "weight" [D, D] and "bias" [D], or "down" [R, D] and "up" [D, R]
+    outputs: list[torch.Tensor] = field(default_factory=list)  # [depth], [V, D]; empty: the target's
+
+    @property
+    def depth(self) -> int:
+        return len(self.blocks)
+
+    def features(self, state: torch.Tensor) -> torch.Tensor:
+        """What output weights make logits of: of states [n, D] for each head. [depth, n, D]"""
+        return torch.stack([self._feature(state, layers) for layers in self.blocks])
+
+    def logits(self, state: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
+        """Of each head, for one state [1, D]; `shared` [V, D]: the target's output weights. [depth, V]"""
+        features = self.features(state)[:, 0]
+        if not self.outputs:
+            return linear(features, shared)
+        pairs = zip(features, self.outputs, strict=True)
+        return torch.stack([linear(feature, weight) for feature, weight in pairs])
+
+    @staticmethod
+    def _feature(state: torch.Tensor, layers: Sequence[Tensors]) -> torch.Tensor:
+        for block in layers:
+            if "down" in block:
+                state = state + linear(silu(linear(state, block["down"])), block["up"])
+            else:
+                state = state + silu(linear(state, block["weight"], block["bias"]))
+        return state
+
+
+@dataclass(slots=True)
+class RecurrentHead:
+    """One step for all depths: state and token embedding in, the next state out, whose logits are the target head's."""
+
+    tensors: Tensors  # "gate" and "up" [I, 2 D], "down" [D, I], "norms" [2, D]
+    depth: int
+
+    def step(self, states: torch.Tensor, embeddings: torch.Tensor) -> torch.Tensor:
+        """The states after these tokens. [n, D] each"""
+        held, size = self.tensors, states.shape[-1:]
+        before, token = held["norms"][0], held["norms"][1]
+        given = torch.cat([rms_norm(states, size, before, EPSILON), rms_norm(embeddings, size, token, EPSILON)], -1)
+        return states + linear(silu(linear(given, held["gate"])) * linear(given, held["up"]), held["down"])
+
+
+Heads = ParallelHeads | RecurrentHead
+
+
+def moved(heads: Heads, like: torch.Tensor) -> Heads:
+    """The heads on the device and in the dtype of `like`."""
+    if isinstance(heads, RecurrentHead):
+        return RecurrentHead({name: each.to(like) for name, each in heads.tensors.items()}, heads.depth)
+    blocks = [[{name: each.to(like) for name, each in block.items()} for block in layers] for layers in heads.blocks]
+    return ParallelHeads(blocks, [each.to(like) for each in heads.outputs])
+
+
+def probe(weight: torch.Tensor) -> torch.Tensor:
+    """A few of a model's output weights, [V, D], by which heads know the model that they were trained on. [64]"""
+    rows = torch.linspace(0, weight.shape[0] - 1, 64, device=weight.device).long()
+    columns = torch.arange(64, device=weight.device) * 7 % weight.shape[1]
+    return weight.detach()[rows, columns].float().cpu()

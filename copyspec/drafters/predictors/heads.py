@@ -1,0 +1,223 @@
+"""Draft heads as a voice of the tree: they speak of the target's last hidden state, which `observe` brings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import torch
+
+from copyspec.drafters.base import ScoredDraft
+from copyspec.drafters.predictors.base import Path, Reliability, Weights, Words, calibrated, paths
+from copyspec.drafters.predictors.head_files import HeadFile
+from copyspec.drafters.predictors.head_weights import Heads, RecurrentHead, moved
+from copyspec.drafters.predictors.language_model import MEMORY, RowContext
+from copyspec.targets.hooks.states import output_head
+from copyspec.tree import ROOT, DraftTree
+from copyspec.verification.noise import gumbel
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+WORDS = 8
+"""Likeliest tokens kept of each node."""
+
+BEAM = 4
+"""Nodes of a level that a recurrent head reads on its own account, beside those drafted already: more rows take longer,
+and the fifth likeliest path of a level is seldom accepted."""
+
+BEAM_LEAST = 0.03
+"""Probability of a path below which the head does not read on."""
+
+
+class DraftHeads:
+    """The heads of one model, with what has been learned of them; shared by the rows of an engine."""
+
+    def __init__(self, file: HeadFile, model: PreTrainedModel) -> None:
+        self._file, self._model = file, model
+        self.reliability, self.weights = Reliability(), Weights()
+        self.seconds = 0.0
+        self._bound: _Bound | None = None
+
+    @property
+    def bound(self) -> _Bound:
+        """The weights where the model is now: it may have been moved."""
+        output, table = weights_of(self._model)
+        if self._bound is None or self._bound.output is not output or self._bound.place != _place(output):
+            vocabulary = self._file.vocabulary
+            vocabulary = None if vocabulary is None else vocabulary.to(output.device)
+            with torch.no_grad():
+                shared = output.detach() if vocabulary is None else output.detach()[vocabulary].contiguous()
+            heads = moved(self._file.heads, shared)
+            self._bound = _Bound(heads, output, _place(output), shared, table, vocabulary)
+        return self._bound
+
+    def took(self, seconds: float) -> None:
+        """One `read` took `seconds`."""
+        self.seconds = MEMORY * self.seconds + (1 - MEMORY) * seconds if self.seconds else seconds
+
+
+@dataclass(slots=True)
+class _Bound:
+    """Heads beside the weights of the model that they share."""
+
+    heads: Heads
+    output: torch.Tensor  # [V, D]
+    place: tuple[object, ...]
+    shared: torch.Tensor  # [V', D], the rows of `output` that are drafted from
+    embeddings: torch.Tensor  # [V, D]
+    vocabulary: torch.Tensor | None  # [V']
+
+
+def weights_of(model: PreTrainedModel) -> tuple[torch.Tensor, torch.Tensor]:
+    """Its output weights and its embeddings. [V, D] each"""
+    output, table = output_head(model), model.get_input_embeddings()
+    found, embeddings = getattr(output, "weight", None), getattr(table, "weight", None)
+    assert isinstance(found, torch.Tensor) and isinstance(embeddings, torch.Tensor)
+    return found, embeddings
+
+
+def _place(weight: torch.Tensor) -> tuple[object, ...]:
+    return weight.device, weight.dtype, weight.data_ptr()
+
+
+class HeadsPredictor:
+    """What the heads say for one row."""
+
+    kind = "heads"
+    can_read = True
+    wants_states = True
+
+    def __init__(self, heads: DraftHeads, context: RowContext) -> None:
+        self._heads = heads
+        self._last = context.prompt[-1] if len(context.prompt) else 0
+        self._sampling = context.sampling
+        self._position = context.position
+        self._scored: ScoredDraft | None = None
+        self._state: torch.Tensor | None = None  # [1, D], what the target's last token was picked from
+        self._said: dict[Path, Words] = {}  # as the heads put it, since the output last grew
+        self._states: dict[Path, torch.Tensor] = {}  # of a recurrent head, [D], after each path
+        self._levels: list[Words] = []  # of parallel heads, which say the same after all paths of a length
+
+    def weight(self, left: float) -> float:
+        return self._heads.weights(left)
+
+    @property
+    def hits(self) -> float:
+        return self._heads.reliability.hits
+
+    @property
+    def seconds(self) -> float:
+        return self._heads.seconds
+
+    def words(self, path: Path) -> Words | None:
+        if self._state is None or len(path) >= self._depth:
+            return ()  # nothing, and no read would bring more
+        said = self._saying(path)
+        return None if said is None else calibrated(said, self._heads.reliability)
+
+    def observe(self, scored: ScoredDraft) -> None:
+        """Keeps the states of a pass until it is known which of its nodes was accepted last."""
+        self._scored = scored if scored.states is not None else None
+
+    def follow(self, tokens: Sequence[int]) -> None:
+        for index, token in enumerate(tokens):
+            if said := self._saying(tuple(tokens[:index])):
+                self._heads.reliability.record(said, token)
+        scored, self._scored = self._scored, None
+        self._said.clear()
+        self._states.clear()
+        self._levels = []
+        self._position += len(tokens)
+        self._last = tokens[-1]
+        self._state = None
+        if scored is not None and scored.states is not None:
+            node = _end(scored.tree, tokens[:-1])
+            self._state = None if node is None else scored.states[node + 1 : node + 2]
+
+    def read(self, tree: DraftTree) -> bool:
+        """Reads the root and the nodes of `tree` as deep as there are heads, and the likely paths of its own."""
+        if self._state is None:
+            return False
+        started = perf_counter()
+        with torch.inference_mode():
+            bound = self._heads.bound
+            if isinstance(bound.heads, RecurrentHead):
+                known = self._read_recurrent(bound, bound.heads, paths(tree.tokens, tree.parents))
+            elif known := not self._levels:
+                logits = bound.heads.logits(self._state.to(bound.shared), bound.shared)
+                self._levels = self._likeliest(bound, logits, range(bound.heads.depth))
+        if known:
+            self._heads.took(perf_counter() - started)
+        return known
+
+    def rest(self) -> None:
+        self._heads.reliability.rest()
+
+    def learn(self, left: float, gradient: float) -> None:
+        self._heads.weights.learn(left, gradient)
+
+    @property
+    def _depth(self) -> int:
+        return self._heads.bound.heads.depth
+
+    def _saying(self, path: Path) -> Words | None:
+        if self._levels:
+            return self._levels[len(path)] if len(path) < len(self._levels) else ()
+        return self._said.get(path)
+
+    def _read_recurrent(self, bound: _Bound, head: RecurrentHead, drafted: Sequence[Path]) -> bool:
+        known = len(self._said)
+        beam: list[tuple[Path, float]] = [((), 1.0)]
+        for level in range(head.depth):
+            wanted = dict.fromkeys([*(path for path, _ in beam), *(path for path in drafted if len(path) == level)])
+            fresh = [path for path in wanted if path not in self._said and (not path or path[:-1] in self._states)]
+            if fresh:
+                self._advance(bound, head, fresh)
+            beam = self._next_beam(beam)
+        return len(self._said) > known
+
+    def _advance(self, bound: _Bound, head: RecurrentHead, fresh: Sequence[Path]) -> None:
+        """Reads paths of one length whose parents are known."""
+        assert self._state is not None
+        before = [self._states[path[:-1]] if path else self._state[0].to(bound.shared) for path in fresh]
+        tokens = torch.tensor([path[-1] if path else self._last for path in fresh], device=bound.shared.device)
+        states = head.step(torch.stack(before), bound.embeddings[tokens])
+        logits = torch.nn.functional.linear(states, bound.shared)
+        words = self._likeliest(bound, logits, [len(path) for path in fresh])
+        for path, state, said in zip(fresh, states, words, strict=True):
+            self._states[path], self._said[path] = state, said
+
+    def _next_beam(self, beam: Sequence[tuple[Path, float]]) -> list[tuple[Path, float]]:
+        following = [
+            ((*path, token), chance * probability)
+            for path, chance in beam
+            for token, probability in self._said.get(path, ())[:BEAM]
+            if chance * probability >= BEAM_LEAST
+        ]
+        return sorted(following, key=lambda each: -each[1])[:BEAM]
+
+    def _likeliest(self, bound: _Bound, logits: torch.Tensor, depths: Sequence[int]) -> list[Words]:
+        """The likeliest tokens of rows of logits, [n, V'], at depths below the root. The noise of the target's own
+        draws joins them under sampling: both then tend to the same token."""
+        scores = logits.float()
+        if not self._sampling.is_greedy:
+            positions = range(self._position, self._position + 1 + max(depths))
+            seed, sample = self._sampling.seed, self._sampling.sample
+            noise = gumbel(seed, sample, positions, len(bound.output), scores.device, only=bound.vocabulary)
+            scores = scores / self._sampling.temperature + noise[list(depths)]
+        best = scores.softmax(-1).topk(min(WORDS, scores.shape[-1]))
+        tokens = best.indices if bound.vocabulary is None else bound.vocabulary[best.indices]
+        table = torch.stack([tokens.double(), best.values.double()], -1).tolist()
+        return [[(int(token), probability) for token, probability in row if probability > 0] for row in table]
+
+
+def _end(tree: DraftTree, tokens: Sequence[int]) -> int | None:
+    """The node of `tree` that `tokens` lead to, ROOT for none of them; None where the tree does not hold them."""
+    node, index = ROOT, 0
+    for child, parent in enumerate(tree.parents):  # children come after their parents
+        if index < len(tokens) and parent == node and tree.tokens[child] == tokens[index]:
+            node, index = child, index + 1
+    return node if index == len(tokens) else None

@@ -1,0 +1,69 @@
+"""Masked attention of grouped queries without a copy of the keys: the heads that share a key head stand behind each
+other as if they were more queries.
+
+With a mask transformers copies keys and values out to every query head first (`repeat_kv`): at 8,000 tokens of a model
+of Llama-3-8B's shape 4.2 GB a pass.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+NAME = "copyspec_grouped"
+"""Under which transformers knows this attention."""
+
+
+def group_size(model: PreTrainedModel, config: PreTrainedConfig) -> int:
+    """Query heads of a key head where the model's layers ask transformers' interface for fused attention, else 1."""
+    heads, keys = getattr(config, "num_attention_heads", None), getattr(config, "num_key_value_heads", None)
+    if not (isinstance(heads, int) and isinstance(keys, int) and keys and heads % keys == 0):
+        return 1
+    takes_any = (
+        model._supports_attention_backend and model._supports_sdpa and model.config._attn_implementation != "eager"
+    )
+    return heads // keys if takes_any else 1
+
+
+def grouped_attention_forward(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """As transformers calls attention. `attention_mask` [B, 1, Q, K], or for all heads of a group, [B, 1, G * Q, K]."""
+    (rows, heads, nodes, width), key_heads = query.shape, key.shape[1]
+    group = heads // key_heads
+    is_additive = attention_mask is not None and attention_mask.shape[1] == 1
+    if not is_additive or kwargs.get("softcap") is not None or kwargs.get("position_bias") is not None:
+        attended, _ = sdpa_attention_forward(
+            module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs
+        )
+        return attended, None
+    assert attention_mask is not None
+    if attention_mask.shape[2] != group * nodes:
+        attention_mask = attention_mask[:, :, :nodes].repeat(1, 1, group, 1)
+    out = torch.nn.functional.scaled_dot_product_attention(
+        query.reshape(rows, key_heads, group * nodes, width),
+        key,
+        value,
+        attn_mask=attention_mask,
+        dropout_p=dropout,
+        scale=scaling,
+    )
+    return out.reshape(rows, heads, nodes, -1).transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(NAME, grouped_attention_forward)
+AttentionMaskInterface.register(NAME, sdpa_mask)  # where a model makes its own

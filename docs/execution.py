@@ -1,0 +1,146 @@
+"""Runs what the documentation shows: Python blocks and `copyspec` commands, in this process, so that a model is loaded
+once for all of them. The tests run every page so; the site shows what was printed.
+
+Blocks fenced as `python` run in order, those of one page in one namespace. Lines of `sh` blocks run where they are
+commands of copyspec. Blocks fenced as `py` or `text` need what is not at hand, a server or a GPU, and do not run.
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+# The bundled model, no network, one thread: what every machine can repeat.
+ENVIRONMENT = {"COPYSPEC_MODEL": "default", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+
+_FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_COMMAND = re.compile(r"^(?:(?P<feed>.+) \| )?copyspec (?P<arguments>.*?)(?P<may_fail> \|\| true)?$")
+
+
+class BlockError(RuntimeError):
+    """A block of the documentation that does not run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One fenced block of a page."""
+
+    language: str
+    code: str
+    start: int  # characters of the page
+    end: int
+
+
+def blocks(text: str, language: str = "") -> list[Block]:
+    """The fenced blocks of a page, of one language or of all."""
+    found = [Block(each[1], each[2], each.start(), each.end()) for each in _FENCE.finditer(text)]
+    return [each for each in found if language in ("", each.language)]
+
+
+def commands(block: Block) -> list[str]:
+    """The lines of a block that run: copyspec's own, and copies that they work on. Comments are taken off."""
+    lines = [line.partition(" #")[0].strip() for line in block.code.splitlines()]
+    own = [line for line in lines if _COMMAND.match(line)]
+    return [line for line in lines if line in own or line.startswith("cp ")] if own else []
+
+
+def run_python(text: str, name: str) -> Iterator[tuple[Block, str]]:
+    """Each block of Python in `text` with what it printed. Raises what the code raises: from `name`."""
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    for block in blocks(text, "python"):
+        line = text.count("\n", 0, block.start) + 1
+        code = compile("\n" * line + block.code, name, "exec")
+        with captured() as streams:
+            exec(code, namespace)
+        yield block, streams.out()
+    with captured():  # a program warns of what it leaves open when it ends
+        namespace.clear()
+        gc.collect()
+
+
+def run_commands(block: Block, scratch: Path) -> Iterator[tuple[str, str, str]]:
+    """Each command of a block, what it printed and what it said on stderr; `/tmp/` is `scratch`.
+
+    Raises BlockError where one fails that does not end in `|| true`.
+    """
+    from copyspec.cli import main
+
+    for command in commands(block):
+        moved = command.replace("/tmp/", f"{scratch}/")
+        found = _COMMAND.match(moved)
+        if found is None:
+            subprocess.run(moved, shell=True, cwd=ROOT, check=True, timeout=60)
+            continue
+        feed = b""
+        if found["feed"]:
+            feed = subprocess.run(found["feed"], shell=True, capture_output=True, check=True, timeout=60).stdout
+        with captured(feed) as streams:
+            status = main(shlex.split(found["arguments"]))
+        if status and not found["may_fail"]:
+            raise BlockError(f"{command}: exit status {status}\n{streams.err()}")
+        yield command, streams.out(), streams.err()
+
+
+class _Streams:
+    """Stands for the standard streams of a program that is not at a terminal."""
+
+    def __init__(self, feed: bytes) -> None:
+        self.input = io.TextIOWrapper(io.BytesIO(feed), encoding="utf-8")
+        self.output, self.errors = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="") for _ in range(2))
+
+    def out(self) -> str:
+        return _written(self.output)
+
+    def err(self) -> str:
+        return _written(self.errors)
+
+
+def _written(stream: io.TextIOWrapper) -> str:
+    stream.flush()
+    raw = stream.buffer
+    assert isinstance(raw, io.BytesIO)
+    return raw.getvalue().decode("utf-8", "replace")
+
+
+@contextmanager
+def captured(feed: bytes = b"") -> Iterator[_Streams]:
+    """The standard streams, warnings, working folder and environment of a program in its own process."""
+    streams, before = _Streams(feed), (sys.stdin, sys.stdout, sys.stderr)
+    folder = Path.cwd()
+    sys.stdin, sys.stdout, sys.stderr = streams.input, streams.output, streams.errors
+    os.chdir(ROOT)
+    try:
+        with warnings.catch_warnings(), _environment({**ENVIRONMENT, "COLUMNS": "80"}):
+            warnings.simplefilter("default")
+            for hidden in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
+                warnings.simplefilter("ignore", hidden)
+            yield streams
+    finally:
+        os.chdir(folder)
+        sys.stdin, sys.stdout, sys.stderr = before
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

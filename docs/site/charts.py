@@ -1,0 +1,253 @@
+"""The page of charts, made from the figures in benchmarks/results: bars as SVG without scripts. Pointing at a bar, or
+reaching it with the Tab key, shows its figures; a table below holds all of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+
+WIDTH, LABEL, BAR, GAP, TOLD = 760, 190, 14, 10, 70  # units of the drawing; TOLD: room behind the longest bar
+
+COLOURS = 6  # of site.css
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One value, and what is said of it."""
+
+    series: str
+    value: float
+    told: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Groups of bars beside each other. `base`: where a line is drawn, that of equal speed."""
+
+    title: str
+    unit: str
+    groups: Sequence[tuple[str, Sequence[Bar]]]
+    source: str  # the file in benchmarks/results
+    about: str = ""
+    base: float | None = 1.0
+
+    @property
+    def series(self) -> list[str]:
+        return list(dict.fromkeys(bar.series for _, bars in self.groups for bar in bars))
+
+
+def svg(chart: Chart) -> str:
+    """The chart as an SVG element that stands in a page. Colours are the page's (site.css)."""
+    longest = max((bar.value for _, bars in chart.groups for bar in bars), default=1.0) or 1.0
+    scale = (WIDTH - LABEL - TOLD) / longest
+    pieces, y = [], 4
+    for label, bars in chart.groups:
+        middle = y + len(bars) * (BAR + 2) / 2 + 4
+        pieces.append(f'<text x="{LABEL - 8}" y="{middle:.0f}" text-anchor="end">{escape(label)}</text>')
+        for bar in bars:
+            number = chart.series.index(bar.series) % COLOURS
+            width = max(1.0, bar.value * scale)
+            told = escape(f"{label}, {bar.series}: {bar.told}")
+            pieces.append(
+                f'<g class="bar" tabindex="0" role="img" aria-label="{told}"><title>{told}</title>'
+                f'<rect class="s{number}" x="{LABEL}" y="{y}" width="{width:.1f}" height="{BAR}" rx="2"/>'
+                f'<text class="told" x="{LABEL + width + 6:.1f}" y="{y + 11}">{bar.value:.3g}</text></g>'
+            )
+            y += BAR + 2
+        y += GAP
+    if chart.base is not None and chart.base <= longest:
+        x = LABEL + chart.base * scale
+        pieces.insert(0, f'<line class="line" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{y}"/>')
+    name = escape(f"{chart.title}: {chart.unit}")
+    # A figure whose bars can be reached one by one is a group, not a picture.
+    return f'<svg class="chart" viewBox="0 0 {WIDTH} {y}" role="group" aria-label="{name}">{"".join(pieces)}</svg>'
+
+
+def table(chart: Chart) -> str:
+    """The same figures as Markdown."""
+    lines = [f"| {chart.unit} | {' | '.join(chart.series)} |", f"|---|{'--:|' * len(chart.series)}"]
+    for label, bars in chart.groups:
+        found = {bar.series: f"{bar.value:.3g}" for bar in bars}
+        lines.append(f"| {label} | {' | '.join(found.get(name, '') for name in chart.series)} |")
+    return "\n".join(lines)
+
+
+def section(chart: Chart) -> str:
+    """A chart with its keys, its table and where it comes from."""
+    keys = "".join(
+        f'<span><i class="s{index % COLOURS}"></i>{escape(name)}</span>' for index, name in enumerate(chart.series)
+    )
+    about = f"{chart.about}\n\n" if chart.about else ""
+    return (
+        f"## {chart.title}\n\n{about}"
+        f"{chart.unit[0].upper()}{chart.unit[1:]}, from `benchmarks/results/{chart.source}`.\n\n"
+        f'<p class="keys">{keys}</p>\n\n{svg(chart)}\n\n'
+        f'<details markdown="1"><summary>The figures</summary>\n\n{table(chart)}\n\n</details>\n'
+    )
+
+
+def charts() -> Iterator[Chart]:
+    """What the committed results give; nothing of files that are not there."""
+    for pattern, make in MAKERS:
+        for path in sorted(RESULTS.glob(pattern)):
+            chart = make(json.loads(path.read_text(encoding="utf-8")), path.name)
+            if chart.groups:
+                yield chart
+
+
+def markdown() -> str:
+    """The page."""
+    head = (
+        "# Charts\n\nMade from the committed results of the benchmarks when this site was built. Point at a bar to\n"
+        "see its figures. [Benchmarks](benchmarks.md) says what each one runs, and what the words mean.\n"
+    )
+    return "\n".join([head, *map(section, charts()), "## All committed results\n", *_listed()]) + "\n"
+
+
+def _listed() -> Iterator[str]:
+    yield "| file | command | machine | date |\n|---|---|---|---|"
+    for path in sorted(RESULTS.glob("*.json")):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        found = found if isinstance(found, dict) else {}
+        command = str(found.get("command", "")).replace("|", "\\|")
+        yield (f"| `{path.name}` | {f'`{command}`' if command else ''} | {_machine(found)} | {found.get('date', '')} |")
+
+
+def _machine(found: dict[str, Any]) -> str:
+    machine = found.get("machine", "")
+    if isinstance(machine, dict):
+        return ", ".join(
+            filter(None, [str(machine.get("processor", "")), f"{machine['cpus']} cores" if "cpus" in machine else ""])
+        )
+    return str(machine)
+
+
+NAMES = {"hf": "generate", "hf-prompt-lookup": "prompt lookup", "lookup": "prompt lookup", "plain": "plain copyspec"}
+
+
+def _speed(found: dict[str, Any], name: str) -> Chart:
+    groups = []
+    for each in found["sets"]:
+        bars = [
+            Bar(
+                NAMES.get(method["method"], method["method"]),
+                method["tokens_per_second"],
+                f"{method['tokens_per_second']:.0f} tokens a second, {method['mean_acceptance_length']:.1f} a pass",
+            )
+            for method in each["methods"]
+        ]
+        groups.append((f"{each['name']}{' (replay)' if each['replay'] else ''}", bars))
+    title = f"Whole runs, bundled model, {found['dtype']}"
+    return Chart(title, "tokens per second", groups, name, about=_where(found), base=None)
+
+
+def _real(found: dict[str, Any], name: str) -> Chart:
+    from benchmarks.real.report import figures
+
+    groups = []
+    for task in dict.fromkeys(run["task"] for run in found["runs"]):
+        runs = [run for run in found["runs"] if run["task"] == task]
+        others = [each for each in runs[0]["methods"] if each != "copyspec"]
+        told = figures(runs, others)
+        bars = [
+            Bar(
+                f"over {NAMES.get(each, each)}",
+                told[f"over {each}, processor"],
+                f"{told[f'over {each}, processor']:.2f} times as fast, {told['tokens a pass']:.1f} tokens a pass",
+            )
+            for each in others
+        ]
+        groups.append((task.replace("_", " "), bars))
+    where = " (AVX2)" if "avx2" in name else ""
+    title = f"A real model's own outputs: {found['model']}, {found['dtype']}{where}"
+    return Chart(title, "times as fast, by processor time", groups, name, about=_where(found))
+
+
+def _files(found: dict[str, Any], name: str) -> Chart:
+    groups = []
+    for kind, each in found["inputs"].items():
+        own = each["copied"]["cpu_seconds"]
+        bars = [
+            Bar(
+                f"over {NAMES.get(other, other)}",
+                each[other]["cpu_seconds"] / own,
+                f"{each[other]['cpu_seconds']:.2f} s beside {own:.2f} s of the processor, {each['texts']} texts",
+            )
+            for other in ("plain", "hf")
+            if other in each
+        ]
+        groups.append((kind, bars))
+    title = f"Files corrected by copyspec gec, {found['model']}, {found['dtype']}"
+    return Chart(title, "times as fast, by processor time", groups, name)
+
+
+def _throughput(found: dict[str, Any], name: str) -> Chart:
+    groups = [
+        (
+            each["method"],
+            [Bar("sentences per second", each["sentences_per_second"], f"{each['sentences_per_second']:.1f} a second")],
+        )
+        for each in found["methods"]
+    ]
+    return Chart("Batches", "sentences per second", groups, name, about=_where(found), base=None)
+
+
+def _vllm(found: dict[str, Any], name: str) -> Chart:
+    groups = []
+    for each in found["sets"]:
+        bars = [
+            Bar(
+                method,
+                told["speedup"],
+                f"{told['speedup']:.2f} times as fast, {told['equal']} of {each['texts']} equal",
+            )
+            for method, told in each["methods"].items()
+        ]
+        groups.append((f"{each['task']}, {each['batch_size']} at once", bars))
+    title = f"Inside vLLM{', little to copy' if 'little' in name else ''}"
+    return Chart(title, "times as fast as vLLM without drafts", groups, name, about=_where(found))
+
+
+def _prices(found: dict[str, Any], name: str) -> Chart:
+    groups = []
+    for each in found["tables"]:
+        base = each["prices"]["torch's linear layers"][0]["cpu_seconds"]
+        for at, price in enumerate(each["prices"]["as it is run"]):
+            bars = [
+                Bar(
+                    kind,
+                    rows[at]["cpu_seconds"] / base,
+                    f"{1000 * rows[at]['cpu_seconds']:.0f} ms, {rows[at]['cpu_seconds'] / base:.2f} of a pass of one",
+                )
+                for kind, rows in each["prices"].items()
+                if at < len(rows)
+            ]
+            groups.append((f"{each['dtype']}, {price['tokens']} tokens", bars))
+    title = f"What a pass costs on a CPU{' (AVX2)' if 'avx2' in name else ''}"
+    return Chart(title, "processor time, in PyTorch's pass of one token", groups, name)
+
+
+def _where(found: dict[str, Any]) -> str:
+    versions = found.get("versions", {"torch": found.get("torch", "")})
+    told = [
+        _machine(found),
+        *(f"{name} {number}" for name, number in versions.items() if number and name != "copyspec"),
+    ]
+    return "; ".join(filter(None, told)) + "."
+
+
+MAKERS: tuple[tuple[str, Callable[[dict[str, Any], str], Chart]], ...] = (
+    ("real-*.json", _real),
+    ("speed-*.json", _speed),
+    ("gec-files*.json", _files),
+    ("throughput-*.json", _throughput),
+    ("vllm-speed*.json", _vllm),
+    ("node-prices*.json", _prices),
+)

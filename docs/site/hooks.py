@@ -1,0 +1,145 @@
+"""What mkdocs builds beside the pages in docs/: the reference, the charts, the examples, and what code blocks print.
+
+mkdocs calls the functions that are named `on_...`; see its documentation of hooks.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from docs import execution
+from docs.site import charts, reference
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[2]
+LOG = logging.getLogger("mkdocs.hooks.copyspec")
+
+MAX_SHOWN = 30  # lines of what a block printed
+NOT_RUN = "Not run when this page was built: it needs what that machine has not, a server, a GPU or another package."
+
+# Files beside docs/ that become pages of the site; the README is its start page, in other words.
+BESIDE = {
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+    "CHANGELOG.md": "changelog.md",
+    "README.md": "index.md",
+}
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Adds the pages that are made."""
+    from mkdocs.structure.files import File
+
+    for name, text in made():
+        files.append(File.generated(config, name, content=text))
+    return files
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Adds the made pages to the navigation."""
+    for section in config["nav"]:
+        if "Reference" in section:
+            section["Reference"] += [{each.title: each.page} for each in reference.PARTS]
+            section["Reference"].append({"Examples": [{name: f"examples/{name}.md"} for name in example_names()]})
+    survey = ROOT / "docs" / "survey.md"
+    if survey.exists():
+        config["nav"].append({"Survey": "survey.md"})
+    config["nav"].append(
+        {"Project": [{"Contributing": "contributing.md"}, {"Security": "security.md"}, {"Changes": "changelog.md"}]}
+    )
+    return config
+
+
+def made() -> Iterator[tuple[str, str]]:
+    """Names and Markdown of the pages that have no file in docs/."""
+    for part in reference.PARTS:
+        yield part.page, reference.markdown(part)
+    yield "charts.md", charts.markdown()
+    yield "guarantees.md", _guarantees()
+    for name, page in BESIDE.items():
+        if page != "index.md":
+            yield page, _moved((ROOT / name).read_text(encoding="utf-8"))
+    for name in example_names():
+        code = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
+        yield f"examples/{name}.md", f"# {name}\n\n```py\n{code}```\n"
+
+
+def _guarantees() -> str:
+    """The README says it; the site has a page of it."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = re.search(r"^## (What is guaranteed.*?)(?=^## )", text, re.DOTALL | re.MULTILINE)
+    assert section is not None, "README.md has no section 'What is guaranteed'"
+    return _moved(f"# {section[1]}").replace("](SECURITY.md)", "](security.md)")
+
+
+def example_names() -> list[str]:
+    """The programs of examples/."""
+    return [path.stem for path in sorted((ROOT / "examples").glob("*.py"))]
+
+
+def _moved(text: str) -> str:
+    """A page from above docs/: its links into docs/ lose that folder."""
+    return re.sub(r"\]\(docs/", "](", text)
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Runs the page's code and shows what it printed; leads links that leave docs/ to their pages here."""
+    markdown = led(markdown)
+    if page.file.generated_by or not page.file.src_uri.endswith(".md"):
+        return markdown
+    try:
+        return executed(markdown, page.file.src_uri)
+    except Exception as error:
+        LOG.warning("%s: its code does not run: %s: %s", page.file.src_uri, type(error).__name__, error)
+        return markdown
+
+
+def led(markdown: str) -> str:
+    """Links to files beside docs/ lead to the pages that these have become."""
+
+    def target(found: re.Match[str]) -> str:
+        up, name, rest = found[1], found[2], found[3] or ""
+        up = up[len("../") :]
+        if name == "README.md" and rest.startswith("#what-is-guaranteed"):
+            return f"]({up}guarantees.md)"
+        if name in BESIDE:
+            return f"]({up}{BESIDE[name]}{rest})"
+        if name.startswith("examples/") and name.endswith(".py"):
+            return f"]({up}{name.removesuffix('.py')}.md{rest})"
+        return found[0]
+
+    return re.sub(r"\]\(((?:\.\./)+)([\w./-]+?)(#[\w-]+)?\)", target, markdown)
+
+
+def executed(markdown: str, name: str) -> str:
+    """The page with what its blocks printed below each of them. Raises what they raise."""
+    printed: dict[int, str] = {block.end: out for block, out in execution.run_python(markdown, name)}
+    with tempfile.TemporaryDirectory() as scratch:
+        for block in execution.blocks(markdown, "sh"):
+            outputs = list(execution.run_commands(block, Path(scratch)))
+            shown = [f"$ {command}\n{out}" if len(outputs) > 1 else out for command, out, _ in outputs]
+            printed[block.end] = "\n".join(shown).replace(scratch, "/tmp")
+    pieces, at = [], 0
+    for block in execution.blocks(markdown):
+        pieces.append(markdown[at : block.end])
+        at = block.end
+        if block.language == "py":
+            pieces.append(f'\n\n<p class="unrun" markdown="span">{NOT_RUN}</p>')
+        elif out := printed.get(block.end, "").rstrip():
+            pieces.append(f'\n\n<p class="printed-title">prints</p>\n\n```text\n{_cut(out)}\n```')
+    return "".join([*pieces, markdown[at:]])
+
+
+def _cut(out: str) -> str:
+    lines = out.replace("```", "'''").splitlines()
+    more = [f"... {len(lines) - MAX_SHOWN} more lines"] if len(lines) > MAX_SHOWN else []
+    return "\n".join([*lines[:MAX_SHOWN], *more])

@@ -1,0 +1,255 @@
+"""The reference of the public names, read from their docstrings: nothing is imported, so optional packages may miss."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One page of the reference: the public names of a package."""
+
+    package: str
+    title: str
+    page: str
+
+
+PARTS = (
+    Part("copyspec", "copyspec", "reference/copyspec.md"),
+    Part("copyspec.engine.keywords", "Options", "reference/options.md"),
+    Part("copyspec.pipelines", "copyspec.pipelines", "reference/pipelines.md"),
+    Part("copyspec.pipelines.formats", "copyspec.pipelines.formats", "reference/formats.md"),
+    Part("copyspec.pipelines.langchain", "copyspec.pipelines.langchain", "reference/langchain.md"),
+    Part("copyspec.retrievers", "copyspec.retrievers", "reference/retrievers.md"),
+    Part("copyspec.retrievers.langchain", "copyspec.retrievers.langchain", "reference/retrievers_langchain.md"),
+    Part("copyspec.integrations.vllm", "copyspec.integrations.vllm", "reference/vllm.md"),
+    Part("copyspec.integrations.ray", "copyspec.integrations.ray", "reference/ray.md"),
+    Part("copyspec.integrations.transformers", "copyspec.integrations.transformers", "reference/transformers.md"),
+)
+
+Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True)
+class Public:
+    """A public name and where it is defined."""
+
+    name: str
+    file: Path
+    nodes: tuple[ast.stmt, ...]  # several where it is overloaded; the implementation is the last
+
+    @property
+    def node(self) -> ast.stmt:
+        return self.nodes[-1]
+
+
+def public_names(part: Part) -> list[str]:
+    """What the package says is public: its `__all__`, or all it defines without an underscore."""
+    tree = _parsed(_file(part.package))
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and any(ast.unparse(each) == "__all__" for each in node.targets):
+            return list(ast.literal_eval(node.value))
+    return [node.name for node in tree.body if isinstance(node, Definition) and not node.name.startswith("_")]
+
+
+def definition(package: str, name: str) -> Public:
+    """Where a public name is defined, through the imports of its package. Raises LookupError where it is not found."""
+    file = _file(package)
+    for _ in range(6):  # packages that hand a name on
+        tree = _parsed(file)
+        found = tuple(node for node in tree.body if _defines(node, name))
+        if found:
+            return Public(name, file, found)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                original = next((each.name for each in node.names if name in (each.asname, each.name)), None)
+                if original is not None:
+                    file, name = _file(_absolute(file, node)), original
+                    break
+        else:
+            break
+    raise LookupError(f"{package}.{name} is defined nowhere")
+
+
+def markdown(part: Part) -> str:
+    """The page of one package."""
+    tree = _parsed(_file(part.package))
+    pieces = [f"# {part.title}\n", _prose(ast.get_docstring(tree) or "")]
+    for name in public_names(part):
+        pieces.append(f"\n## {name}\n")
+        pieces += _entry(part, definition(part.package, name))
+    return "\n".join(pieces) + "\n"
+
+
+def _entry(part: Part, found: Public) -> Iterator[str]:
+    node = found.node
+    if isinstance(node, ast.ClassDef):
+        yield from _class(part, found, node)
+    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        yield f"```py\n{_signature(node)}\n```\n"
+        yield _prose(ast.get_docstring(node) or "")
+    else:
+        yield f"```py\n{ast.unparse(node)[:400]}\n```\n"
+        yield _prose(_below(_parsed(found.file).body, node))
+
+
+def _class(part: Part, found: Public, node: ast.ClassDef) -> Iterator[str]:
+    bases = ", ".join(ast.unparse(each) for each in node.bases)
+    yield f"```py\nclass {node.name}{f'({bases})' if bases else ''}\n```\n"
+    yield _prose(ast.get_docstring(node) or "")
+    rows = list(_fields(found, node))
+    if rows:
+        yield "\n| field | type | |\n|---|---|---|"
+        yield from (f"| `{name}` | `{_cell(kind)}` | {_cell(_linked(doc))} |" for name, kind, doc in rows)
+        yield ""
+    for each in node.body:
+        if not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        decorators = [ast.unparse(decorator) for decorator in each.decorator_list]
+        doc = ast.get_docstring(each) or ""
+        if any(name.endswith("overload") or name.endswith(".setter") for name in decorators):
+            continue
+        if each.name == "__init__":
+            yield f"```py\n{_signature(each, node.name)}\n```\n"
+            yield _prose(doc)
+        elif not each.name.startswith("_"):
+            yield f"\n### {node.name}.{each.name}\n"
+            yield f"```py\n{each.name if 'property' in decorators else _signature(each)}\n```\n"
+            yield _prose(doc)
+
+
+def _fields(found: Public, node: ast.ClassDef) -> Iterator[tuple[str, str, str]]:
+    comments = _comments(found.file)
+    for each in node.body:
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name) and each.target.id[0] != "_":
+            default = f" = {ast.unparse(each.value)}" if each.value is not None else ""
+            doc = _below(node.body, each) or comments.get(each.end_lineno or 0, "") or comments.get(each.lineno - 1, "")
+            yield each.target.id, ast.unparse(each.annotation) + default, doc
+
+
+def _below(body: list[ast.stmt], node: ast.stmt) -> str:
+    """The string below an assignment, which documents it."""
+    at = body.index(node) + 1
+    if at < len(body):
+        following = body[at]
+        if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+            return " ".join(str(following.value.value).split())
+    return ""
+
+
+def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef, name: str = "") -> str:
+    arguments = ast.unparse(node.args)
+    for receiver in ("self, ", "cls, ", "self", "cls"):
+        if arguments.startswith(receiver):
+            arguments = arguments.removeprefix(receiver)
+            break
+    returns = f" -> {ast.unparse(node.returns)}" if node.returns is not None and not name else ""
+    head = "async " if isinstance(node, ast.AsyncFunctionDef) else ""
+    line = f"{head}{name or node.name}({arguments}){returns}"
+    if len(line) <= 90:
+        return line
+    parts = _split(arguments)
+    return f"{head}{name or node.name}(\n" + "".join(f"    {each},\n" for each in parts) + f"){returns}"
+
+
+def _split(arguments: str) -> list[str]:
+    """Arguments at their commas, not those inside brackets."""
+    parts, depth = [""], 0
+    for character in arguments:
+        depth += (character in "([{") - (character in ")]}")
+        if character == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [each.strip() for each in parts]
+
+
+_PARAMETER = re.compile(r"^(\*{0,2}\w+(?:, \w+)*): (.*)$")
+
+
+def _prose(doc: str) -> str:
+    """A docstring as Markdown: paragraphs, what is said of each parameter as a list, examples as code."""
+    out: list[str] = []
+    lines = doc.splitlines()
+    fenced = False
+    for line in lines:
+        is_code = line.lstrip().startswith((">>>", "...")) or (fenced and line.startswith("    "))
+        if is_code != fenced:
+            out += ["\n```py" if is_code else "```\n"]
+            fenced = is_code
+        if is_code:
+            out.append(line.strip())
+        elif found := _PARAMETER.match(line):
+            if out and out[-1] and not out[-1].startswith("- "):
+                out.append("")
+            out.append(f"- **`{found[1]}`**: {_linked(found[2])}")
+        else:
+            out.append(_linked(line) if not line.startswith("    ") else "  " + _linked(line.strip()))
+    if fenced:
+        out.append("```")
+    return "\n".join(out).strip() + "\n"
+
+
+def _linked(text: str) -> str:
+    """Without links that are written for docs/api.md; and what looks like HTML stays text."""
+    text = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", text)
+    return re.sub(r"<(?=[A-Za-z/!])", "&lt;", text) if "`" not in text else text
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _defines(node: ast.stmt, name: str) -> bool:
+    if isinstance(node, Definition):
+        return node.name == name
+    if isinstance(node, ast.AnnAssign):
+        return ast.unparse(node.target) == name
+    return isinstance(node, ast.Assign) and any(ast.unparse(each) == name for each in node.targets)
+
+
+def _absolute(file: Path, node: ast.ImportFrom) -> str:
+    if not node.level:
+        return node.module or ""
+    folder = file.parent
+    for _ in range(node.level - 1):
+        folder = folder.parent
+    parts = folder.relative_to(ROOT).parts
+    parts = parts if parts[0] == "copyspec" else ("copyspec", *parts)
+    return ".".join([*parts, *filter(None, [node.module])])
+
+
+def _file(module: str) -> Path:
+    """Of a module of the package; retrievers/ and pipelines/ stand beside copyspec/."""
+    path = Path(*module.split("."))
+    outside = Path(*module.split(".")[1:])
+    for each in (path, outside):
+        for file in (ROOT / each / "__init__.py", (ROOT / each).with_suffix(".py")):
+            if file.exists() and each.parts:
+                return file
+    raise LookupError(f"no module {module} in this package")
+
+
+@cache
+def _parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+@cache
+def _comments(file: Path) -> dict[int, str]:
+    """The comment of each line that has one."""
+    source = io.StringIO(file.read_text(encoding="utf-8"))
+    return {
+        token.start[0]: token.string.lstrip("# ")
+        for token in tokenize.generate_tokens(source.readline)
+        if token.type == tokenize.COMMENT
+    }

@@ -1,0 +1,281 @@
+"""Draft heads: outputs stay those of plain decoding, right heads are accepted, and wrong files are told apart."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import PreTrainedModel
+
+from copyspec.decoding.requests import Request
+from copyspec.decoding.stats import Stats
+from copyspec.drafters.base import ScoredDraft
+from copyspec.drafters.blend import BlendDrafter, PredictorDrafter
+from copyspec.drafters.predictors.head_files import FORMAT, HeadFile, load_heads
+from copyspec.drafters.predictors.head_weights import ParallelHeads, RecurrentHead, probe
+from copyspec.drafters.predictors.heads import DraftHeads, HeadsPredictor, weights_of
+from copyspec.drafters.predictors.language_model import RowContext
+from copyspec.engine.engine import Engine
+from copyspec.models.errors import LoadError
+from copyspec.options import SamplingOptions
+from copyspec.sources import Source
+from copyspec.static_options import StaticOptions
+from copyspec.targets import wrap
+from copyspec.targets.base import Target
+from copyspec.targets.hooks.states import output_head
+from copyspec.tree import ROOT, DraftTree
+from tests.helpers.decoded import decoded
+from tests.helpers.models import VOCAB_SIZE, random_ids, tiny
+from tests.helpers.texts import byte_level, llama
+from training.heads import HeadPlan, Trainer
+
+DEPTH, SIZE = 3, 32
+
+
+def memoryless() -> PreTrainedModel:
+    """A target whose next token depends on the last one alone: a head can learn what comes after it."""
+    model = tiny("llama")
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight.zero_()
+    return model
+
+
+def random_heads(kind: str, *, vocabulary: torch.Tensor | None = None) -> HeadFile:
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator)
+
+    if kind == "recurrent":
+        tensors = {"gate": drawn(16, 2 * SIZE), "up": drawn(16, 2 * SIZE), "down": drawn(SIZE, 16)}
+        return HeadFile(RecurrentHead(tensors | {"norms": torch.ones(2, SIZE)}, DEPTH), vocabulary, "random")
+    if kind == "parallel":
+        blocks = [[{"down": drawn(4, SIZE), "up": drawn(SIZE, 4)}] for _ in range(DEPTH)]
+        return HeadFile(ParallelHeads(blocks), vocabulary, "random")
+    blocks = [[{"weight": drawn(SIZE, SIZE), "bias": drawn(SIZE)}] for _ in range(DEPTH)]
+    return HeadFile(ParallelHeads(blocks, [drawn(VOCAB_SIZE, SIZE) for _ in range(DEPTH)]), None, "random")
+
+
+def trained(model: PreTrainedModel) -> HeadFile:
+    """A recurrent head that has seen every token's successor."""
+    output, embeddings = weights_of(model)
+    plan = HeadPlan(depth=DEPTH, inner=64, vocabulary=0, batch=VOCAB_SIZE, rate=1e-2, steps=150)
+    trainer = Trainer(output, embeddings, None, plan)
+    tokens, states = [torch.arange(VOCAB_SIZE)], list[torch.Tensor]()
+    with torch.no_grad():
+        for _ in range(DEPTH):
+            tokens.append(model(tokens[-1][:, None]).logits[:, -1].argmax(-1))
+        states = [model.base_model(each[:, None]).last_hidden_state[:, -1] for each in tokens]
+    # The state before the first token is of no use: what comes after it is told by the token itself.
+    windows = torch.stack(tokens, 1), torch.stack([torch.randn_like(states[0]), *states[:-1]], 1)
+    for _ in range(plan.steps):
+        trainer.optimizer.zero_grad()
+        loss = trainer.loss(*windows)
+        loss.backward()  # type: ignore[no-untyped-call]
+        trainer.optimizer.step()
+    weights = {name: each.detach() for name, each in trainer.weights.items()}
+    return HeadFile(RecurrentHead(weights, DEPTH), None, "trained")
+
+
+def run(target: Target, requests: Sequence[Request]) -> list[tuple[list[int], Stats]]:
+    return decoded(target, requests, 8, batch_size=2)
+
+
+def rows(temperature: float) -> list[Request]:
+    return [
+        Request(prompt, 30, SamplingOptions(temperature, seed=3, sample=row), sources=[Source(prompt, "prompt")])
+        for row, prompt in enumerate(random_ids(length, seed=length) for length in (1, 5, 9))
+    ]
+
+
+def add_heads(request: Request, heads: DraftHeads, *, copies: bool) -> None:
+    context = RowContext(request.prompt, request.sampling, len(request.prompt), VOCAB_SIZE)
+
+    def make() -> PredictorDrafter | BlendDrafter:
+        voice = HeadsPredictor(heads, context)
+        return BlendDrafter(request.sources, [voice], eos=None) if copies else PredictorDrafter([voice])
+
+    request.drafter = make
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize(
+    ("kind", "copies", "name"),
+    [
+        ("recurrent", True, "llama"),
+        ("recurrent", False, "mistral"),
+        ("parallel", False, "llama"),
+        ("medusa", True, "bloom"),
+        ("recurrent", False, "mpt"),  # rows one by one
+    ],
+)
+def test_output_equals_plain_decoding(kind: str, copies: bool, name: str, temperature: float) -> None:
+    model = tiny(name)
+    target, requests = wrap(model), rows(temperature)
+    expected = [tokens for tokens, _ in run(target, requests)]
+    vocabulary = torch.arange(7, 77, 2) if kind == "recurrent" else None
+    heads = DraftHeads(random_heads(kind, vocabulary=vocabulary), model)
+    for request in requests:
+        add_heads(request, heads, copies=copies)
+    drafted = run(target, requests)
+    assert [tokens for tokens, _ in drafted] == expected
+    assert sum(stats.num_draft_tokens_per_source.get("heads", 0) for _, stats in drafted) > 0
+    head = output_head(model)
+    assert head is not None and not head._forward_pre_hooks
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_heads_that_know_the_target_are_accepted(temperature: float) -> None:
+    model = memoryless()
+    target, requests = wrap(model), rows(temperature)
+    expected = [tokens for tokens, _ in run(target, requests)]
+    heads = DraftHeads(trained(model), model)
+    for request in requests:
+        add_heads(request, heads, copies=False)
+    drafted = run(target, requests)
+    assert [tokens for tokens, _ in drafted] == expected
+    accepted = sum(stats.num_accepted_tokens_per_source.get("heads", 0) for _, stats in drafted)
+    assert accepted > (0.4 if temperature == 0 else 0.2) * sum(map(len, expected))
+
+
+def test_states_are_those_of_the_verified_nodes() -> None:
+    model, prompt = tiny("llama"), random_ids(6)
+    tree = DraftTree([5, 6, 7], [ROOT, 0, ROOT], [0.5] * 3, [None] * 3)
+    session = wrap(model).open([prompt, prompt[:4]])
+    logits, states = session.score_with_states([prompt, prompt[:4]], [tree, DraftTree()])
+    assert states is not None and states.shape == (2, 4, SIZE)
+    torch.testing.assert_close(torch.nn.functional.linear(states, weights_of(model)[0]), logits)
+    with torch.inference_mode():
+        alone = model.base_model(torch.tensor([[*prompt, 5, 6]])).last_hidden_state[0, -3:]
+    torch.testing.assert_close(states[0, :3], alone, atol=1e-4, rtol=1e-4)
+
+
+def test_without_states_nothing_is_drafted(caplog: pytest.LogCaptureFixture) -> None:
+    model = tiny("llama")
+    requests = rows(0.0)[:1]
+    expected = [tokens for tokens, _ in run(wrap(model), requests)]
+    add_heads(requests[0], DraftHeads(random_heads("recurrent"), model), copies=False)
+    with caplog.at_level(logging.WARNING):
+        ((tokens, stats),) = run(wrap(model, static=StaticOptions(use="always")), requests)
+    assert [tokens] == expected and stats.num_draft_tokens == 0
+    assert [record.message for record in caplog.records if "hidden states" in record.message] != []
+
+
+def test_an_output_that_left_the_tree_has_no_state() -> None:
+    model = tiny("llama")
+    voice = HeadsPredictor(DraftHeads(random_heads("recurrent"), model), RowContext([4], SamplingOptions(), 1, 96))
+    assert voice.words(()) == () and not voice.read(DraftTree())
+    tree = DraftTree([6], [ROOT], [0.5], [None])
+    voice.observe(ScoredDraft(tree, torch.zeros(2, 96), torch.randn(2, SIZE)))
+    voice.follow([6, 9])
+    assert voice.words(()) is None and voice.read(DraftTree()) and voice.words(())
+    assert not voice.read(DraftTree())  # nothing more to be known
+    voice.observe(ScoredDraft(tree, torch.zeros(2, 96), torch.randn(2, SIZE)))
+    voice.follow([8, 9])
+    assert voice.words(()) == ()
+
+
+def write(folder: Path, model: PreTrainedModel, **changes: object) -> Path:
+    """A folder of random recurrent heads; `changes` of its configuration, or of its tensors."""
+    file, weight = random_heads("recurrent"), weights_of(model)[0]
+    assert isinstance(file.heads, RecurrentHead)
+    size = weight.shape[1]
+    config = {
+        "format": FORMAT, "kind": "recurrent", "depth": DEPTH, "inner_size": 16, "model": "tiny",
+        "hidden_size": size, "vocab_size": weight.shape[0],
+    }  # fmt: skip
+    tensors = {"gate": torch.randn(16, 2 * size), "up": torch.randn(16, 2 * size), "down": torch.randn(size, 16)}
+    tensors |= {"norms": torch.ones(2, size), "probe": probe(weight), "vocabulary": torch.arange(5, 60)}
+    for name, change in changes.items():
+        if isinstance(change, torch.Tensor):
+            tensors[name] = change
+        else:
+            config[name] = change
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(tensors, folder / "heads.safetensors")
+    return folder
+
+
+def engine() -> Engine:
+    return Engine(llama(len(byte_level())), byte_level())
+
+
+def test_a_folder_drafts_beside_copies(tmp_path: Path) -> None:
+    made = engine()
+    folder = write(tmp_path / "heads", made.model)
+    plain = made.generate("The cat sat on the", max_new_tokens=20, drafter="none")
+    result = made.generate("The cat sat on the", max_new_tokens=20, draft_model=f"heads:{folder}")
+    assert result.token_ids == plain.token_ids
+    assert result.stats.num_draft_tokens_per_source.get("heads", 0) > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vocab_size": 7}, "for a model of vocab_size=7, and this one has"),
+        ({"hidden_size": 8}, "for a model of hidden_size=8"),
+        ({"kind": "eagle"}, "kind='eagle'"),
+        ({"format": "other"}, "has format='other'"),
+        ({"depth": 99}, "has depth=99; it is an integer from 1 to 16"),
+        ({"probe": torch.ones(64)}, "trained on another model, 'tiny'"),
+        ({"up": torch.full((16, 64), float("nan"))}, "values in 'up' that are no numbers"),
+        ({"up": torch.ones(3, 3)}, r"has 'up' of shape \[3, 3\], and the model needs \[16, 64\]"),
+        ({"vocabulary": torch.tensor([1, 1])}, "no list of different tokens"),
+        ({"vocabulary": torch.tensor([99999])}, "no list of different tokens"),
+    ],
+)
+def test_wrong_heads_are_told(changes: dict[str, object], message: str, tmp_path: Path) -> None:
+    made = engine()
+    folder = write(tmp_path / "heads", made.model, **changes)
+    with pytest.raises(LoadError, match=message):
+        made.generate("The cat", draft_model=f"heads:{folder}", max_new_tokens=2)
+
+
+def test_missing_files_are_told(tmp_path: Path) -> None:
+    made = engine()
+    for place, message in (
+        (tmp_path / "nowhere", "there is no such folder"),
+        (tmp_path, "it has no config.json"),
+    ):
+        with pytest.raises(LoadError, match=message):
+            load_heads(place, made.model)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(LoadError, match="these are no draft heads"):
+        load_heads(tmp_path, made.model)
+    (tmp_path / "config.json").write_text(json.dumps({"medusa_num_heads": 2, "medusa_num_layers": 1}))
+    (tmp_path / "medusa_lm_head.pt").write_bytes(b"x")
+    with pytest.raises(LoadError, match=r"medusa_lm_head\.pt may run code when it is read"):
+        load_heads(tmp_path, made.model)
+    with pytest.raises(ValueError, match="must name a folder"):
+        made.generate("The cat", draft_model="heads:", max_new_tokens=2)
+
+
+@pytest.mark.parametrize("prefix", ["", "medusa_head."])
+def test_medusas_published_format(prefix: str, tmp_path: Path) -> None:
+    """Names and shapes of FasterDecoding's checkpoints: residual blocks, then an output layer, for each head."""
+    model = tiny("llama")
+    tensors = dict[str, torch.Tensor]()
+    for head in range(2):
+        tensors |= {
+            f"{prefix}{head}.0.linear.weight": torch.randn(SIZE, SIZE),
+            f"{prefix}{head}.1.weight": torch.randn(96, SIZE),
+        }
+        tensors[f"{prefix}{head}.0.linear.bias"] = torch.randn(SIZE)
+    save_file(tensors, tmp_path / "medusa_lm_head.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"medusa_num_heads": 2, "medusa_num_layers": 1}))
+    heads = load_heads(tmp_path, model).heads
+    assert isinstance(heads, ParallelHeads) and heads.depth == 2
+    state = torch.randn(1, SIZE)
+    found = heads.logits(state, weights_of(model)[0])
+    for head in range(2):
+        block = torch.nn.Linear(SIZE, SIZE)
+        block.weight.data, block.bias.data = (tensors[f"{prefix}{head}.0.linear.{name}"] for name in ("weight", "bias"))
+        expected = (state + torch.nn.functional.silu(block(state))) @ tensors[f"{prefix}{head}.1.weight"].T
+        torch.testing.assert_close(found[head], expected[0])

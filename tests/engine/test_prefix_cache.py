@@ -1,0 +1,229 @@
+"""The prefix cache: outputs of plain decoding and of transformers, whatever was kept before, by whomever."""
+
+from __future__ import annotations
+
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import copyspec
+from copyspec.targets.hooks.model_state import ModelState
+from copyspec.targets.prefixes import BLOCK_TOKENS, Layers, PrefixCache
+from copyspec.text.copies import CopyEncodings
+from tests.helpers.models import random_ids, tiny
+from tests.helpers.texts import bart, byte_level, llama
+
+OPTIONS: dict[str, Any] = {"max_new_tokens": 12, "ignore_eos": True}
+
+
+def engine_of(name: str) -> copyspec.Engine:
+    return copyspec.Engine(tiny(name, vocab_size=len(byte_level())), byte_level(), on_unsupported="plain")
+
+
+@pytest.fixture(scope="module")
+def shared() -> copyspec.Engine:
+    return engine_of("llama")
+
+
+@pytest.fixture
+def engine(shared: copyspec.Engine) -> copyspec.Engine:
+    shared.prefix_cache.clear()
+    shared.prefix_cache.max_bytes = 1 << 20
+    return shared
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "llama4_text", "deepseek_v3", "bloom", "mpt"])
+def test_turns_of_a_chat_against_plain_and_transformers(name: str) -> None:
+    engine = engine_of(name)
+    prompt = random_ids(70)
+    for turn in range(3):
+        plain = engine.generate(prompt, drafter="none", **OPTIONS)
+        kept = engine.generate(prompt, prefix_cache=True, **OPTIONS)
+        again = engine.generate(prompt, prefix_cache=True, **OPTIONS)
+        ids = torch.tensor([prompt])
+        own = engine.model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, eos_token_id=None, do_sample=False
+        )
+        assert kept.token_ids == again.token_ids == plain.token_ids == tuple(own[0, len(prompt) :].tolist())
+        assert plain.stats.num_cached_tokens == 0
+        assert again.stats.num_cached_tokens == (len(prompt) - 1) // BLOCK_TOKENS * BLOCK_TOKENS
+        assert (kept.stats.num_cached_tokens > 0) == (turn > 0)
+        prompt = [*prompt, *kept.token_ids, *random_ids(9, seed=turn)]
+
+
+def test_sampling_and_penalties_see_the_whole_prompt(engine: copyspec.Engine) -> None:
+    prompt, options = (
+        random_ids(80),
+        {**OPTIONS, "temperature": 1.0, "seed": 3, "repetition_penalty": 1.4, "logprobs": 1},
+    )
+    plain = engine.generate(prompt, [prompt[:40]], **options)
+    for _ in range(2):
+        kept = engine.generate(prompt, [prompt[:40]], prefix_cache=True, **options)
+        assert kept.token_ids == plain.token_ids
+        assert [each.logprob for each in kept.logprobs] == pytest.approx(
+            [each.logprob for each in plain.logprobs], abs=1e-4
+        )
+
+
+@pytest.mark.parametrize("name", ["llama", "mpt"])
+def test_prompts_of_a_batch_share_what_they_begin_with(name: str) -> None:
+    engine = engine_of(name)
+    prompts = [random_ids(100)[:90] + random_ids(length, seed=length) for length in (5, 40, 1)]
+    plain = engine.generate(prompts, **OPTIONS)
+    kept = engine.generate(prompts, prefix_cache=True, **OPTIONS)
+    assert [each.token_ids for each in kept] == [each.token_ids for each in plain]
+    assert [each.stats.num_cached_tokens for each in kept] == [64, 64, 64]
+    mixed = [*prompts, random_ids(50, seed=9), prompts[0][:70]]
+    for size in (2, 8):
+        found = engine.generate(mixed, prefix_cache=True, batch_size=size, **OPTIONS)
+        assert [each.token_ids for each in found] == [each.token_ids for each in engine.generate(mixed, **OPTIONS)]
+
+
+def test_callers_at_the_same_time_and_those_that_leave(engine: copyspec.Engine) -> None:
+    begins = [random_ids(64, seed=seed) for seed in range(2)]
+    prompts = [begins[i % 2] + random_ids(5 + 3 * i, seed=10 + i) for i in range(8)]
+    plain = [engine.generate(prompt, **OPTIONS).token_ids for prompt in prompts]
+    engine.prefix_cache.max_bytes = 100 * 1024  # some of it makes room all the time
+
+    def ask(i: int) -> tuple[int, ...]:
+        if i % 3 == 0:  # goes away after the first piece
+            stream = engine.stream(prompts[i], prefix_cache=True, **OPTIONS)
+            next(stream)
+            stream.close()
+        return engine.generate(prompts[i], prefix_cache=i % 5 > 0, **OPTIONS).token_ids
+
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(3):
+            assert list(pool.map(ask, range(8))) == plain
+    assert engine.prefix_cache.num_bytes <= 100 * 1024
+
+
+def test_other_weights_are_another_model() -> None:
+    engine = engine_of("llama")
+    prompt = random_ids(70)
+    engine.generate(prompt, prefix_cache=True, **OPTIONS)
+    before = ModelState(engine.model)
+    with torch.no_grad():
+        engine.model.model.layers[0].self_attn.k_proj.weight.mul_(-1.0)
+    assert ModelState(engine.model) != before
+    plain = engine.generate(prompt, **OPTIONS)
+    kept = engine.generate(prompt, prefix_cache=True, **OPTIONS)
+    assert kept.token_ids == plain.token_ids and kept.stats.num_cached_tokens == 0
+    assert len(engine.prefix_cache) == 64  # what the old weights computed is gone
+
+
+class Adapted(nn.Module):
+    """A layer with an adapter that can be turned off, with the names that peft has for it."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.disable_adapters, self.merged_adapters = inner, False, list[str]()
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.inner(states)
+        return found if self.disable_adapters else found - 3.0 * found.roll(1, -1)
+
+
+def test_adapters_that_are_switched_in_the_middle() -> None:
+    engine = engine_of("llama")
+    attention = engine.model.model.layers[0].self_attn
+    attention.v_proj = adapter = Adapted(attention.v_proj)
+    prompt = random_ids(70)
+    outputs = {}
+    for off in (False, True, False, True):
+        adapter.disable_adapters = off
+        plain = engine.generate(prompt, **OPTIONS)
+        kept = engine.generate(prompt, prefix_cache=True, **OPTIONS)
+        assert kept.token_ids == plain.token_ids
+        assert kept.stats.num_cached_tokens == (64 if off in outputs else 0)
+        outputs[off] = kept.token_ids
+    assert outputs[False] != outputs[True]
+    # A row that saw two models leaves nothing: its output goes on from keys of both.
+    longer = random_ids(61, seed=7)
+    stream = engine.stream(longer, prefix_cache=True, **{**OPTIONS, "max_new_tokens": 20})
+    next(stream)
+    adapter.disable_adapters = False
+    next(stream)
+    adapter.disable_adapters = True
+    result = [chunk.result for chunk in stream][-1]
+    assert result is not None
+    going_on = [*longer, *result.token_ids]
+    assert (
+        engine.generate(going_on, prefix_cache=True, **OPTIONS).token_ids
+        == engine.generate(going_on, **OPTIONS).token_ids
+    )
+
+
+@pytest.mark.parametrize("name", ["mamba", "bart"])
+def test_models_whose_rows_cannot_begin_elsewhere(name: str) -> None:
+    vocabulary = len(byte_level())
+    engine = copyspec.Engine(bart(vocabulary), byte_level()) if name == "bart" else engine_of(name)
+    prompt = random_ids(50)
+    for _ in range(2):
+        kept = engine.generate(prompt, prefix_cache=True, **OPTIONS)
+        assert kept.token_ids == engine.generate(prompt, **OPTIONS).token_ids and kept.stats.num_cached_tokens == 0
+    assert len(engine.prefix_cache) == 0
+
+
+def test_comparisons_and_text() -> None:
+    engine = copyspec.Engine(llama(len(byte_level())), byte_level())
+    chat = [{"role": "user", "content": "The cat sat on the mat. " * 6}]
+    assert engine.generate(chat, prefix_cache=True, max_new_tokens=4).stats.num_cached_tokens == 0
+    streamed = list(engine.stream(chat, prefix_cache=True, max_new_tokens=4))[-1].result
+    assert (
+        streamed is not None and streamed.stats.to_dict()["num_cached_tokens"] == streamed.stats.num_cached_tokens > 0
+    )
+    found = copyspec.compare(chat, model=engine.model, tokenizer=engine.tokenizer, prefix_cache=True, max_new_tokens=8)
+    assert found.equal and found.copied.stats.num_cached_tokens == 0
+    with pytest.raises(TypeError, match="prefix_cache"):
+        engine.generate(chat, prefix_cache=3)  # type: ignore[arg-type]
+
+
+def test_a_bounded_cache_finds_what_it_was_given() -> None:
+    """Against a list of all that was added; keys are numbers that say which tokens they belong to."""
+    model = nn.Linear(1, 1)  # alive: the state of a model that is gone is no state of any
+    draw, state = random.Random(0), ModelState(model)  # type: ignore[arg-type]
+    size = 2 * BLOCK_TOKENS * 4
+    cache = PrefixCache(7 * size)
+
+    def held(tokens: list[int], start: int, stop: int) -> Layers:
+        keys = torch.tensor([[hash(tuple(tokens[: i + 1])) % 1000] for i in range(start, stop)], dtype=torch.float32)
+        return [(keys.unsqueeze(0), -keys.unsqueeze(0)), None]
+
+    for _ in range(300):
+        blocks = draw.choices(range(2), k=draw.randrange(1, 6))
+        tokens = [block for block in blocks for _ in range(BLOCK_TOKENS)][: draw.randrange(1, 170)]
+        if draw.random() < 0.5:
+            cache.add(state, tokens, lambda start, stop, tokens=tokens: held(tokens, start, stop))  # type: ignore[misc]
+        found = cache.find(state, tokens)
+        assert len(found) * BLOCK_TOKENS < len(tokens) and cache.num_bytes <= cache.max_bytes
+        for i, layers in enumerate(found):
+            wanted = held(tokens, i * BLOCK_TOKENS, (i + 1) * BLOCK_TOKENS)[0]
+            assert layers[1] is None and layers[0] is not None and wanted is not None
+            assert torch.equal(layers[0][0], wanted[0]) and torch.equal(layers[0][1], wanted[1])
+    assert len(cache) == cache.num_bytes // size * BLOCK_TOKENS > 0
+    threading.Thread(target=cache.clear).run()
+    assert len(cache) == cache.num_bytes == 0
+
+
+def test_references_are_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = copyspec.Engine(llama(len(byte_level())), byte_level())
+    counted: list[int] = []
+    encode = engine.codec.encode_copy
+    monkeypatch.setattr(
+        engine.codec, "encode_copy", lambda text, lead: (counted.append(len(text)), encode(text, lead))[1]
+    )
+    texts = ["The cat sat on the mat. " * 100, "The sea. " * 300, "short"]
+    first = engine.generate("The cat", texts, max_new_tokens=8)
+    again = engine.generate("The cat", texts, max_new_tokens=8)
+    assert again.token_ids == first.token_ids and again.spans == first.spans
+    assert counted == [2400, 2700, 5, 5]
+    memory = CopyEncodings(engine.codec, 5_000)
+    for text in (texts[0], texts[1], texts[0], "x" * 6_000):
+        assert memory.encode(text, " ").ids == encode(text, " ").ids
+    assert sorted(map(len, (text for text, _ in memory._held))) == [2400]

@@ -1,0 +1,137 @@
+"""Sessions where kernels are planned for each shape of attention, as on CUDA: passes in sizes of a short list, and no
+copies of grouped keys. Tried on a CPU as if it were such a device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
+
+from copyspec.static_options import StaticOptions
+from copyspec.targets import facts, wrap
+from copyspec.targets.session import TreeSession
+from copyspec.tree import DraftTree
+from tests.helpers import models
+from tests.targets.static.test_static_equal import LENGTHS, expected_of, run
+from tests.targets.test_tree import Rows
+
+EAGER = StaticOptions()
+TREE = DraftTree([20, 21, 22, 23], [-1, 0, -1, 2], [0.5] * 4, [None] * 4)
+
+
+@pytest.fixture
+def few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facts, "prefers_few_shapes", lambda device: True)
+
+
+class Operators(TorchDispatchMode):
+    """The (queries, keys) of attention, and the bytes of new tensors with `keys` keys or values."""
+
+    def __init__(self, keys: int = 0) -> None:
+        super().__init__()
+        self.shapes: list[tuple[int, int]] = []
+        self.cloned, self.keys = 0, keys
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        name = func.name().split("::")[1].split(".")[0]
+        if "scaled_dot_product" in name:
+            self.shapes.append((args[0].shape[2], args[1].shape[2]))
+        elif isinstance(out, torch.Tensor) and self.keys in out.shape[:-1]:
+            given = {each.untyped_storage()._cdata for each in tree_leaves(args) if isinstance(each, torch.Tensor)}
+            if out.untyped_storage()._cdata not in given:
+                self.cloned += out.numel() * out.element_size()
+        return out
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma3_text", "gpt2", "falcon", "bloom", "mpt", "llama4_text"])
+@pytest.mark.usefixtures("few_shapes")
+def test_equal_to_generate(name: str) -> None:
+    model = models.tiny(name)
+    expected = expected_of(model, LENGTHS if name == "llama" else (14, 30))
+    outputs, stats = run(model, EAGER, expected)
+    assert outputs == expected and {each.runner for each in stats} == {"eager"}
+
+
+@pytest.mark.usefixtures("few_shapes")
+def test_nodes_equal_paths_alone() -> None:
+    model = models.tiny("llama")
+    rows = Rows(model, wrap(model), (11, 4, 17))
+    for _ in range(3):
+        assert rows.step() < 1e-5
+    rows.select([2, 0])
+    joining = Rows(model, wrap(model), (20, 3), seed=7)
+    assert joining.step() < 1e-5
+    rows.join(joining)
+    for sizes in [(0, 3, 6, 9), (0,), (40,), (0,)]:
+        assert rows.step(sizes) < 1e-5
+    rows.session.close()
+
+
+@pytest.mark.parametrize("options", [EAGER, StaticOptions(use="always")], ids=["eager", "static"])
+@pytest.mark.usefixtures("few_shapes")
+def test_six_shapes_of_attention_in_500_tokens(options: StaticOptions) -> None:
+    """Trees of any size up to 32 nodes, prompts of two hundred tokens, a row alone: a new shape is a new plan."""
+    model = models.tiny("llama", max_position_embeddings=1024, num_hidden_layers=1)
+    target = wrap(model, static=options)
+    prompt = models.random_ids(200, seed=1)
+    session = target.open([prompt], 500)
+    chain, length = list(prompt), 0
+    with Operators() as seen:
+        while length < 500:
+            size = (7 * length) % 33
+            session.score([chain], [DraftTree.of_chain([5 + node for node in range(size)])])
+            path = range(size // 3)
+            session.keep([list(path)])
+            chain, length = [9], length + 1 + len(path)
+    session.close()
+    assert len(seen.shapes) > 80 and len(set(seen.shapes)) <= 6, set(seen.shapes)
+
+
+LLAMA3_8B = {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8}
+
+
+@pytest.fixture(scope="module")
+def large() -> PreTrainedModel:
+    """Two layers of Llama-3-8B's shape, without memory."""
+    config = LlamaConfig(**LLAMA3_8B, num_hidden_layers=2, vocab_size=1024, max_position_embeddings=8192)
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+
+
+@pytest.mark.parametrize(("options", "group"), [(EAGER, 4), (StaticOptions(use="always"), 4), (EAGER, 1)])
+def test_keys_of_grouped_heads_are_not_copied(
+    options: StaticOptions, group: int, large: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if group == 1:  # the control: as transformers does it
+        monkeypatch.setattr(facts, "group_size", lambda *_: 1)
+    prompt = list(range(700))
+    session = wrap(large, static=options).open([prompt], 100)
+    session.score([prompt], [TREE])
+    session.keep([[0, 1]])
+    with Operators(keys=1024) as seen:
+        logits = session.score([[9]], [TREE])
+    assert logits.shape == (1, 5, 1024) and logits.device.type == "meta"
+    assert seen.shapes == [(group * 9, 1024)] * 2
+    assert seen.cloned == (0 if group > 1 else 2 * 2 * 32 * 1024 * 128 * 2)
+    session.close()
+
+
+def test_states_of_the_scored_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, chains = models.tiny("llama"), [[5, 6, 7], [8]]
+    trees = [TREE, DraftTree()]
+    found = []
+    for few in (False, True):
+        monkeypatch.setattr(facts, "prefers_few_shapes", lambda device, few=few: few)
+        session = wrap(model).open(chains)
+        assert isinstance(session, TreeSession)
+        logits, states = session.score_with_states(chains, trees)
+        assert states is not None and states.shape[:2] == logits.shape[:2]
+        found.append((logits, states))
+        session.close()
+    for usual, padded in zip(*found, strict=True):
+        assert torch.allclose(usual[0], padded[0], atol=1e-5) and torch.allclose(usual[1, :1], padded[1, :1], atol=1e-5)

@@ -1,0 +1,336 @@
+"""Train draft heads: ``python -m training.heads --model smollm2 --data DIR --out RUN [--minutes M]``.
+
+``--model`` is what ``copyspec.load`` takes, ``--data`` a folder of prose (``*.txt.gz``), one paragraph a line. In
+rounds, the model reads and answers, which fills ``RUN/states`` (hidden states on disk), and the heads learn from all of
+them. Started again with the same ``--out`` it goes on where it stopped. ``RUN/heads`` holds the newest heads, for
+``draft_model="heads:RUN/heads"``; ``RUN/log.jsonl`` the loss and, per head, how often its first and its first five
+tokens are what the model said, on shards that no step saw.
+
+``--convert FILE OUT`` makes a safetensors file of a published ``medusa_lm_head.pt``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from copyspec.drafters.predictors.head_files import FORMAT, MEDUSA_WEIGHTS, WEIGHTS
+from copyspec.drafters.predictors.head_weights import ParallelHeads, RecurrentHead, Tensors, probe
+from copyspec.drafters.predictors.heads import weights_of
+from training.outputs import OutputPlan, Requests, check_plan, read_shard, shards, write_prose, write_shard
+
+if TYPE_CHECKING:
+    from copyspec.engine.engine import Engine
+
+KINDS = ("recurrent", "parallel")
+CHECKPOINT = "checkpoint.safetensors"
+OUTPUTS_EVERY = 4  # shards: of answers of the model; the others hold prose, which takes a tenth of their time
+STEPS_A_SHARD = 40  # while there are new shards
+
+
+@dataclass(frozen=True)
+class HeadPlan:
+    """Everything a run depends on beside the states."""
+
+    kind: str = "recurrent"
+    depth: int = 4
+    inner: int = 768  # of the recurrent head's block; of parallel heads the rank
+    vocabulary: int = 8192  # most frequent tokens that are drafted; 0: all
+    batch: int = 256  # positions of a step
+    rate: float = 1e-3
+    decay: float = 0.8  # weight of each depth beside the one before
+    regression: float = 1.0  # weight of the next state's error beside that of its tokens; recurrent heads alone
+    steps: int = 2000
+    seed: int = 0
+    mixed: bool = True  # products in bfloat16
+
+
+class Windows:
+    """Batches of windows of `depth` + 1 states and tokens, out of all shards, a function of (seed, step)."""
+
+    def __init__(self, paths: Sequence[Path], depth: int) -> None:
+        tokens, states, starts, offset = list[Tensor](), list[Tensor](), list[Tensor](), 0
+        for path in paths:
+            for row, before in read_shard(path):
+                if len(row) > depth:
+                    starts.append(torch.arange(offset, offset + len(row) - depth))
+                tokens.append(row)
+                states.append(before)
+                offset += len(row)
+        self.tokens, self.states = torch.cat(tokens), torch.cat(states)
+        self.starts = torch.cat(starts)
+        self._depth = depth
+
+    def batch(self, size: int, seed: str) -> tuple[Tensor, Tensor]:
+        """Tokens [size, depth + 1] and the states before them [size, depth + 1, D]."""
+        generator = torch.Generator().manual_seed(random.Random(seed).getrandbits(48))
+        return self.at(self.starts[torch.randint(len(self.starts), (size,), generator=generator)])
+
+    def at(self, starts: Tensor) -> tuple[Tensor, Tensor]:
+        """The windows that begin at these places."""
+        places = starts[:, None] + torch.arange(self._depth + 1)
+        return self.tokens[places], self.states[places].float()
+
+
+class Trainer:
+    """Heads for one model's output weights [V, D] and embeddings [V, D]."""
+
+    def __init__(self, output: Tensor, embeddings: Tensor, vocabulary: Tensor | None, plan: HeadPlan) -> None:
+        self.plan, self.vocabulary = plan, vocabulary
+        self.embeddings = embeddings.detach().float()
+        self.shared = output.detach().float() if vocabulary is None else output.detach().float()[vocabulary]
+        self.weights = _begin(plan, output.shape[1])
+        self.optimizer = torch.optim.AdamW(self.weights.values(), lr=plan.rate, betas=(0.9, 0.95), weight_decay=0.01)
+        self.step = 0
+
+    def loss(self, tokens: Tensor, states: Tensor) -> Tensor:
+        """Of windows: tokens [n, K + 1] and the states before them [n, K + 1, D]."""
+        plan, total = self.plan, states.new_zeros(())
+        with torch.no_grad():
+            wanted = F.linear(states[:, 1:], self.shared).float().softmax(-1)
+        for depth, found in enumerate(self._features(tokens, states)):
+            logits = F.linear(found, self.shared).float()
+            each = -(wanted[:, depth] * logits.log_softmax(-1)).sum(-1).mean()
+            if plan.kind == "recurrent" and plan.regression:
+                each = each + plan.regression * F.smooth_l1_loss(found.float(), states[:, depth + 1])
+            total = total + plan.decay**depth * each
+        return total
+
+    def train(self, windows: Windows) -> float:
+        """One step; its loss."""
+        tokens, states = windows.batch(self.plan.batch, f"{self.plan.seed}/{self.step}")
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.plan.mixed):
+            loss = self.loss(tokens, states)
+        self.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self.weights.values(), 1.0)
+        for group in self.optimizer.param_groups:
+            warm = min(1.0, (self.step + 1) / 50)
+            group["lr"] = self.plan.rate * warm * max(0.05, 1 - self.step / max(self.plan.steps, 1))
+        self.optimizer.step()
+        self.step += 1
+        return float(loss)
+
+    @torch.no_grad()
+    def accuracy(self, windows: Windows, count: int = 2048) -> dict[str, list[float]]:
+        """How often each head's first token, and its first five, are the model's own choice. Tokens that the heads
+        cannot say count as wrong."""
+        held = windows.starts[:: max(1, len(windows.starts) // count)]
+        tokens, states = windows.at(held)
+        found: dict[str, list[float]] = {"top1": [], "top5": []}
+        for depth, features in enumerate(self._features(tokens, states)):
+            best = F.linear(features, self.shared).topk(5).indices
+            best = best if self.vocabulary is None else self.vocabulary[best]
+            right = best == tokens[:, depth + 1, None]
+            found["top1"].append(round(float(right[:, 0].float().mean()), 4))
+            found["top5"].append(round(float(right.any(-1).float().mean()), 4))
+        return found
+
+    def _features(self, tokens: Tensor, states: Tensor) -> Iterator[Tensor]:
+        """What each depth's logits are made of, [n, D]."""
+        weights = self.weights
+        if self.plan.kind == "recurrent":
+            head, state = RecurrentHead(dict(weights), self.plan.depth), states[:, 0]
+            for depth in range(self.plan.depth):
+                state = head.step(state, self.embeddings[tokens[:, depth]])
+                yield state
+        else:
+            blocks = [[_block(weights, depth)] for depth in range(self.plan.depth)]
+            yield from ParallelHeads(blocks).features(states[:, 0])
+
+
+def _block(weights: Tensors, depth: int) -> Tensors:
+    return {name: weights[f"{depth}.{name}"] for name in ("down", "up")}
+
+
+def _begin(plan: HeadPlan, size: int) -> Tensors:
+    """Heads whose first logits are the target's own of the state before: their last products are zeros."""
+    generator = torch.Generator().manual_seed(plan.seed)
+
+    def drawn(rows: int, columns: int) -> Tensor:
+        found: Tensor = torch.randn(rows, columns, generator=generator) * columns**-0.5
+        return found.requires_grad_()
+
+    if plan.kind == "recurrent":
+        weights = {"gate": drawn(plan.inner, 2 * size), "up": drawn(plan.inner, 2 * size)}
+        weights |= {"down": torch.zeros(size, plan.inner).requires_grad_()}
+        return weights | {"norms": torch.ones(2, size).requires_grad_()}
+    weights = {}
+    for depth in range(plan.depth):
+        weights[f"{depth}.down"] = drawn(plan.inner, size)
+        weights[f"{depth}.up"] = torch.zeros(size, plan.inner).requires_grad_()
+    return weights
+
+
+def save_heads(folder: Path, trainer: Trainer, output: Tensor, model: str) -> None:
+    """Writes what `draft_model="heads:FOLDER"` reads: bfloat16 weights, the vocabulary, the model's probe."""
+    folder.mkdir(parents=True, exist_ok=True)
+    plan = trainer.plan
+    config = {
+        "format": FORMAT, "kind": plan.kind, "depth": plan.depth, "inner_size": plan.inner, "model": model,
+        "hidden_size": output.shape[1], "vocab_size": output.shape[0],
+    }  # fmt: skip
+    tensors = {name: each.detach().bfloat16().contiguous() for name, each in trainer.weights.items()}
+    tensors["probe"] = probe(output)
+    if trainer.vocabulary is not None:
+        tensors["vocabulary"] = trainer.vocabulary.int()
+    save_file(tensors, folder / "heads.partial")
+    (folder / "heads.partial").rename(folder / WEIGHTS)
+    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+
+
+class HeadRun:
+    """A folder with states, a checkpoint, heads, plan.json and log.jsonl."""
+
+    def __init__(self, out: Path, engine: Engine, name: str, plans: tuple[HeadPlan, OutputPlan]) -> None:
+        self._out, self._model, self._tokenizer, self._name = out, engine.model, engine.tokenizer, name
+        self._plan, self._outputs = plans
+        check_plan(out / "states", name, self._outputs)
+        (out / "plan.json").write_text(json.dumps(asdict(self._plan), indent=1) + "\n")
+        self._trainer: Trainer | None = None
+
+    def read(self, requests: Requests, number: int) -> None:
+        """Writes the shard of this number, if it is not there: every third holds answers, the others prose."""
+        is_output = number % OUTPUTS_EVERY == 0
+        path = self._out / "states" / f"{'outputs' if is_output else 'prose'}-{number:05d}.safetensors"
+        if not path.exists():
+            write = write_shard if is_output else write_prose
+            print(
+                f"{path.name}: {write(path, self._model, self._tokenizer, requests, self._outputs)} tokens", flush=True
+            )
+
+    def learn(self, steps: int, until: float) -> None:
+        """So many steps on the shards that are there; saves heads and checkpoint, and logs."""
+        found = shards(self._out / "states")
+        held = found[:1]
+        windows = Windows([path for path in found if path not in held] or found, self._plan.depth)
+        trainer = self._started(windows)
+        losses = list[float]()
+        while len(losses) < steps and trainer.step < self._plan.steps and (time.time() < until or not losses):
+            losses.append(trainer.train(windows))
+        if losses:
+            _save(self._out / CHECKPOINT, trainer)
+            save_heads(self._out / "heads", trainer, weights_of(self._model)[0], self._name)
+            line: dict[str, object] = {"step": trainer.step, "loss": round(sum(losses) / len(losses), 4)}
+            line |= trainer.accuracy(Windows(held, self._plan.depth))
+            with (self._out / "log.jsonl").open("a") as log:
+                log.write(json.dumps(line) + "\n")
+            print(json.dumps(line), flush=True)
+
+    @property
+    def is_done(self) -> bool:
+        return self._trainer is not None and self._trainer.step >= self._plan.steps
+
+    def _started(self, windows: Windows) -> Trainer:
+        if self._trainer is None:
+            output, table = weights_of(self._model)
+            checkpoint = self._out / CHECKPOINT
+            held = load_file(checkpoint) if checkpoint.is_file() else {}
+            # New shards might choose other tokens; the heads know those that they began with.
+            vocabulary = held.get("vocabulary", _vocabulary(windows, self._plan, output.shape[0]))
+            self._trainer = Trainer(output, table, vocabulary, self._plan)
+            if held:
+                _resume(checkpoint, held, self._trainer)
+        return self._trainer
+
+
+def _vocabulary(windows: Windows, plan: HeadPlan, size: int) -> Tensor | None:
+    if not 0 < plan.vocabulary < size:
+        return None
+    counts = torch.bincount(windows.tokens, minlength=size)
+    return counts.argsort(descending=True, stable=True)[: plan.vocabulary].sort().values
+
+
+def _save(path: Path, trainer: Trainer) -> None:
+    held = {f"weight.{name}": each.detach() for name, each in trainer.weights.items()}
+    for name, each in trainer.weights.items():
+        state = trainer.optimizer.state.get(each, {})
+        held |= {f"state.{name}.{key}": state[key] for key in ("exp_avg", "exp_avg_sq") if key in state}
+    held["step"] = torch.tensor(trainer.step)
+    if trainer.vocabulary is not None:
+        held["vocabulary"] = trainer.vocabulary
+    partial = path.with_suffix(".partial")
+    save_file(held, partial)
+    partial.rename(path)
+
+
+def _resume(path: Path, held: Tensors, trainer: Trainer) -> None:
+    """Goes on from a checkpoint. Raises ValueError for one of another plan."""
+    shapes = {name: tuple(held[f"weight.{name}"].shape) for name in trainer.weights if f"weight.{name}" in held}
+    if shapes != {name: tuple(each.shape) for name, each in trainer.weights.items()}:
+        raise ValueError(f"{str(path)!r} is of heads of other shapes; give another --out")
+    trainer.step = int(held["step"])
+    with torch.no_grad():
+        for name, each in trainer.weights.items():
+            each.copy_(held[f"weight.{name}"])
+            if f"state.{name}.exp_avg" in held:
+                trainer.optimizer.state[each] = {
+                    "step": torch.tensor(float(trainer.step)),
+                    **{key: held[f"state.{name}.{key}"] for key in ("exp_avg", "exp_avg_sq")},
+                }
+
+
+def convert(source: Path, out: Path) -> None:
+    """A published `medusa_lm_head.pt` as safetensors; torch reads tensors alone from it."""
+    tensors = torch.load(source, map_location="cpu", weights_only=True)
+    out.mkdir(parents=True, exist_ok=True)
+    save_file({name: each.contiguous() for name, each in tensors.items()}, out / MEDUSA_WEIGHTS)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--convert", nargs=2, type=Path, metavar=("FILE", "OUT"))
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--kind", choices=KINDS, default="recurrent")
+    parser.add_argument("--depth", type=int, default=HeadPlan.depth)
+    parser.add_argument("--inner", type=int, default=HeadPlan.inner, help="of parallel heads the rank")
+    parser.add_argument("--vocabulary", type=int, default=HeadPlan.vocabulary, help="0: all tokens")
+    parser.add_argument("--shards", type=int, default=60, help="of states; every fourth holds answers")
+    parser.add_argument("--rows", type=int, default=OutputPlan.rows, help="of a shard")
+    parser.add_argument("--tokens", type=int, default=OutputPlan.tokens, help="of an answer")
+    parser.add_argument("--dtype", default="bfloat16", help="of the model while it reads")
+    parser.add_argument("--steps", type=int, default=HeadPlan.steps)
+    parser.add_argument("--batch", type=int, default=HeadPlan.batch)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=120.0)
+    given = parser.parse_args(arguments)
+    if given.convert:
+        convert(*given.convert)
+        return
+    if given.data is None or given.out is None:
+        parser.error("--data and --out are needed")
+    import copyspec
+
+    until = time.time() + 60 * given.minutes
+    plan = HeadPlan(
+        kind=given.kind, depth=given.depth, inner=given.inner, vocabulary=given.vocabulary, steps=given.steps,
+        batch=given.batch, seed=given.seed,
+    )  # fmt: skip
+    outputs = OutputPlan(rows=given.rows, tokens=given.tokens, seed=given.seed)
+    run = HeadRun(given.out, copyspec.load(given.model, dtype=given.dtype), given.model, (plan, outputs))
+    requests = Requests(given.data)
+    for number in range(max(given.shards, 1)):
+        run.read(requests, number)
+        if number >= OUTPUTS_EVERY - 1:
+            run.learn(STEPS_A_SHARD, until)
+        if time.time() > until:
+            return
+    while not run.is_done and time.time() < until:
+        run.learn(10 * STEPS_A_SHARD, until)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,256 @@
+"""A model's own outputs with the hidden states that they were chosen from: what draft heads are trained on.
+
+Prompts are requests about paragraphs of prose, in the model's chat template; outputs are greedy, some sampled. Reading
+costs a tenth of writing, so most shards hold prose that was read as an answer. Each shard is a function of (seed,
+number): a run that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import DynamicCache
+
+from copyspec.targets.hooks.states import output_head
+from training.text import held_out, read_paragraphs, split_sentences
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+ABOUT_TEXT = (
+    "Summarize the following text in a few sentences.\n\n{text}",
+    "Summarize: {text}\nTL;DR:",
+    "What are the main points of this text?\n\n{text}",
+    "Rewrite the following text in simpler words:\n\n{text}",
+    "Answer the question with the passage.\n\nPassage: {text}\n\nQuestion: What does the passage say about {word}?",
+    "{text}\n\nWrite three questions that this text answers, with their answers.",
+    "Explain this to a child: {text}",
+    "What happens next? Continue the text.\n\n{text}",
+    "Write an email to a friend about this: {sentence}",
+    "Make a list of the facts in this text.\n\n{text}",
+)
+ABOUT_SENTENCE = (
+    "Translate into French: {sentence}",
+    "Translate into Spanish: {sentence}",
+    "Translate German to English: {sentence}",
+    "Is this true? Explain step by step. {sentence}",
+    "Write a short story that begins with this sentence: {sentence}",
+    "Write a poem about {word}.",
+    "What is {word}? Explain it in detail.",
+    "Why is {word} important?",
+    "Give me tips about {word}.",
+    "Compare {word} and {other}.",
+    "Write a Python function that counts how often {word} occurs in a text.",
+    "I want to learn more about {word}. Where do I start?",
+    "You are a teacher of history. A pupil asks you: who was {word}?",
+    "Write a blog post about {word} and {other}.",
+    "Classify the sentence as positive or negative and say why: {sentence}",
+)
+SUMS = (
+    "{name} has {a} {thing}s and buys {b} more every day for {c} days. How many {thing}s does {name} have then?",
+    "A {thing} costs {a} dollars. {name} buys {c} of them and pays with {d} dollars. How much change does {name} get?",
+    "{name} walks {a} miles in {c} hours. How far does {name} walk in {b} hours at the same speed?",
+    "Solve for x: {c}x + {a} = {d}",
+    "There are {d} pupils in a school. {a} percent of them play the piano. How many pupils do not?",
+    "What is {a} plus {b} times {c}? Show your work.",
+)
+NAMES = ("Anna", "Tom", "Maria", "James", "Lily", "Omar", "Ben", "Sofia")
+THINGS = ("apple", "book", "pencil", "ticket", "card", "egg", "shirt", "stamp")
+SHARES = (0.45, 0.8)  # of requests about a text, and up to which they are about a sentence; the others are sums
+TEXT_WORDS = 150
+SAMPLED = 0.25  # of the rows, at temperature 0.7
+TEMPERATURE = 0.7
+PROSE_REQUEST, PROSE_ROW, PROSE_BATCH = 160, 64, 8  # characters of a request; tokens of a row beyond an output's; rows
+SKIPPED = 20  # tokens of the frame of a chat, the same in all
+LOOP = 12  # tokens that come a second time: there an output begins to repeat itself, and is cut
+COMPACT = 0.75  # rows that have ended leave when this share is left
+
+
+@dataclass(frozen=True)
+class OutputPlan:
+    """What the shards depend on beside model and data."""
+
+    rows: int = 64  # of a shard
+    tokens: int = 192  # of an output at most
+    seed: int = 0
+
+
+class Requests:
+    """Chat requests about paragraphs that no benchmark here uses."""
+
+    def __init__(self, data: Path) -> None:
+        self._paragraphs = [each for each in read_paragraphs(data) if len(each.split()) >= 12 and not held_out(each)]
+
+    def paragraphs(self, rng: random.Random) -> str:
+        """A few paragraphs that stand behind one another."""
+        start = rng.randrange(len(self._paragraphs))
+        return "\n\n".join(self._paragraphs[start : start + 6])
+
+    def draw(self, rng: random.Random) -> str:
+        """One request."""
+        words = rng.choice(self._paragraphs).split()[:TEXT_WORDS]
+        text = " ".join(words)
+        sentence = rng.choice(split_sentences(text))
+        long = [word.strip(".,;:!?\"'()") for word in words if len(word) > 6] or ["time"]
+        place = rng.random()
+        kind = ABOUT_TEXT if place < SHARES[0] else ABOUT_SENTENCE if place < SHARES[1] else SUMS
+        numbers = {"a": rng.randint(2, 60), "b": rng.randint(2, 30), "c": rng.randint(2, 9), "d": rng.randint(70, 900)}
+        return rng.choice(kind).format(
+            text=text, sentence=sentence, word=rng.choice(long).lower(), other=rng.choice(long).lower(),
+            name=rng.choice(NAMES), thing=rng.choice(THINGS), **numbers,
+        )  # fmt: skip
+
+
+def write_shard(
+    path: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, requests: Requests, plan: OutputPlan
+) -> int:
+    """Generates the batch of `path`; returns its output tokens.
+
+    The file holds, for all rows behind one another, `tokens` [n], the states that they were chosen from, `states`
+    [n, D] (bfloat16), and `lengths` [rows] of the outputs.
+    """
+    rng = random.Random(f"{plan.seed}/{path.stem}")
+    asked = [[{"role": "user", "content": requests.draw(rng)}] for _ in range(plan.rows)]
+    prompts = [chat_ids(tokenizer, each) for each in asked]
+    rows = list(_generate(model, prompts, plan, random.Random(f"{plan.seed}/{path.stem}/noise").random()))
+    rows = [(tokens[:kept], states[:kept]) for tokens, states in rows if (kept := until_loop(tokens))]
+    _save(path, [torch.tensor(tokens) for tokens, _ in rows], [states for _, states in rows])
+    return sum(len(tokens) for tokens, _ in rows)
+
+
+@torch.inference_mode()
+def write_prose(
+    path: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, requests: Requests, plan: OutputPlan
+) -> int:
+    """As `write_shard`, of prose that the model reads as if it had answered with it; without prompts."""
+    rng = random.Random(f"{plan.seed}/{path.stem}")
+    rows = []
+    for _ in range(plan.rows):
+        asked = chat_ids(tokenizer, [{"role": "user", "content": requests.draw(rng)[:PROSE_REQUEST]}])
+        answer = tokenizer(requests.paragraphs(rng), add_special_tokens=False)["input_ids"]
+        rows.append([*asked, *answer][: plan.tokens + PROSE_ROW])
+    tokens, states = list[Tensor](), list[Tensor]()
+    for first in range(0, len(rows), PROSE_BATCH):
+        piece = rows[first : first + PROSE_BATCH]
+        ids = torch.tensor([[*row, *[0] * (max(map(len, piece)) - len(row))] for row in piece], device=model.device)
+        found = model.base_model(input_ids=ids, use_cache=False).last_hidden_state.cpu()
+        for row, state in zip(piece, found, strict=True):
+            tokens.append(torch.tensor(row[SKIPPED + 1 :]))
+            states.append(state[SKIPPED : len(row) - 1])
+    _save(path, tokens, states)
+    return sum(map(len, tokens))
+
+
+def _save(path: Path, tokens: Sequence[Tensor], states: Sequence[Tensor]) -> None:
+    partial = path.with_suffix(".partial")
+    save_file(
+        {
+            "tokens": torch.cat(list(tokens)).int(),
+            "states": torch.cat(list(states)).bfloat16().contiguous(),
+            "lengths": torch.tensor([len(each) for each in tokens], dtype=torch.int32),
+        },
+        partial,
+    )
+    partial.rename(path)
+
+
+def chat_ids(tokenizer: PreTrainedTokenizerBase, messages: Sequence[dict[str, str]]) -> list[int]:
+    """A chat as the model reads it; without a template the words alone."""
+    if tokenizer.chat_template is None:
+        return list(tokenizer(messages[-1]["content"])["input_ids"])
+    text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+    return list(tokenizer(str(text), add_special_tokens=False)["input_ids"])
+
+
+def until_loop(tokens: Sequence[int]) -> int:
+    """Tokens before the output begins to repeat itself."""
+    seen: set[tuple[int, ...]] = set()
+    for end in range(LOOP, len(tokens) + 1):
+        gram = tuple(tokens[end - LOOP : end])
+        if gram in seen:
+            return end - LOOP
+        seen.add(gram)
+    return len(tokens)
+
+
+@torch.inference_mode()
+def _generate(
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], plan: OutputPlan, noise: float
+) -> Iterator[tuple[list[int], Tensor]]:
+    """(output, the state before each token of it) of each row; the last token may end the sequence."""
+    device, longest = model.device, max(map(len, prompts))
+    generator = torch.Generator(device).manual_seed(int(noise * 2**31))
+    pads = torch.tensor([longest - len(prompt) for prompt in prompts])
+    ids = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts], device=device)
+    mask = (torch.arange(longest) >= pads[:, None]).long().to(device)
+    head = output_head(model)
+    assert head is not None
+    sampled = torch.arange(len(prompts)) < SAMPLED * len(prompts)
+    ends = model.generation_config.eos_token_id
+    ends = set(ends if isinstance(ends, list) else [ends])
+    rows, cache = list(range(len(prompts))), DynamicCache()
+    tokens: list[list[int]] = [[] for _ in prompts]
+    states: list[list[Tensor]] = [[] for _ in prompts]
+    seen: list[set[tuple[int, ...]]] = [set() for _ in prompts]
+    done = [False] * len(prompts)
+    for _ in range(plan.tokens):
+        positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+        found = model.base_model(
+            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
+        )
+        state = found.last_hidden_state[:, -1]
+        logits = head(state).float()
+        chosen = logits.argmax(-1)
+        drawn = torch.multinomial((logits / TEMPERATURE).softmax(-1), 1, generator=generator)[:, 0]
+        chosen = torch.where(sampled[rows].to(device), drawn, chosen)
+        for place, (row, token) in enumerate(zip(rows, chosen.tolist(), strict=True)):
+            if not done[row]:
+                tokens[row].append(token)
+                states[row].append(state[place].cpu())
+                grams = tuple(tokens[row][-LOOP:])
+                done[row] = token in ends or (len(grams) == LOOP and grams in seen[row])
+                seen[row].add(grams)
+        going = [place for place, row in enumerate(rows) if not done[row]]
+        if not going:
+            break
+        ids = chosen[:, None]
+        if len(going) <= COMPACT * len(rows):
+            kept = torch.tensor(going, device=device)
+            cache.batch_select_indices(kept)
+            ids, mask, rows = ids[kept], mask[kept], [rows[place] for place in going]
+        mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
+    for output, before in zip(tokens, states, strict=True):
+        yield output, torch.stack(before)
+
+
+def read_shard(path: Path) -> list[tuple[Tensor, Tensor]]:
+    """(tokens [n], states [n, D]) of each output of a shard."""
+    with safe_open(path, "pt") as held:
+        tokens, states = held.get_tensor("tokens").long(), held.get_tensor("states")
+        lengths = held.get_tensor("lengths").tolist()
+    return list(zip(tokens.split(lengths), states.split(lengths), strict=True))
+
+
+def shards(folder: Path) -> list[Path]:
+    """The complete shards of a run."""
+    return sorted(folder.glob("*.safetensors"))
+
+
+def check_plan(folder: Path, name: str, plan: OutputPlan) -> None:
+    """Writes what the shards of `folder` are made with. Raises ValueError where they were made with something else."""
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = {"model": name, "tokens": plan.tokens, "rows": plan.rows, "seed": plan.seed}
+    path = folder / "plan.json"
+    if not path.is_file():
+        path.write_text(json.dumps(wanted) + "\n")
+    elif (held := json.loads(path.read_text())) != wanted:
+        raise ValueError(f"{str(folder)!r} holds outputs of {held!r}, not of {wanted!r}; give another --out")
