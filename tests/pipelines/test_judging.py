@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import random
 import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,9 @@ from hypothesis import strategies as st
 
 from benchmarks.quality.no_damage import SENTENCES, measure, segments, vandalised
 from copyspec.engine.results import Change
-from copyspec.pipelines import FunctionCorrector, GECPipeline
+from copyspec.pipelines import FunctionCorrector, GECPipeline, Outcome
 from copyspec.pipelines.documents import Segment
+from copyspec.pipelines.editing.correctors import LateCorrector
 from copyspec.pipelines.edits.diff import apply
 from copyspec.pipelines.guards.characters import strange
 from copyspec.pipelines.guards.facts import Facts
@@ -275,6 +278,24 @@ def test_margins_are_those_of_the_model() -> None:
     ((edits, kind, margin, reason),) = measured_changes(source, output, changes, GuardOptions())
     assert (edits[0].replacement, kind, margin, reason) == ("has", "form", 1.0, "margin")
     assert not list(measured_changes(source, source, changes, GuardOptions()))
+
+
+class _Sure(FunctionCorrector):
+    """Prefers what it writes by one nat."""
+
+    calibration: str | None = "smollm2-correct"
+
+    def correct(self, texts: Iterable[str | None]) -> Iterator[tuple[int, Outcome]]:
+        return ((i, replace(outcome, changes=[Change(4, 8, 1.0)])) for i, outcome in super().correct(texts))
+
+
+def test_a_corrector_brings_its_margins() -> None:
+    sure = _Sure(lambda text: text.replace("have", "has"), name="sure")
+    asked = "She have two cats."
+    assert GECPipeline(sure)(asked).changed and GECPipeline(LateCorrector(lambda: sure))(asked).changed
+    assert not GECPipeline(sure, guards=GuardOptions(calibration="default"))(asked).changed
+    sure.calibration = None
+    assert not GECPipeline(sure)(asked).changed
 
 
 def test_a_vandal_damages_nothing() -> None:
