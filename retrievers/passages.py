@@ -5,26 +5,30 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from . import files
 from .base import Folder
+from .headings import Heading, found_headings, path_at
 from .saving import Saving
 
 _FILES = ("passages.names", "passages.documents", "passages.starts")
+_CONTEXT_FILES = ("passages.titles", "passages.headings", "passages.pages")
 _LAST_START = 1 << 50  # characters: no text is longer
 
 MAX_CHARS = 1000
 """Of a passage: about 250 tokens, the document size of RaLMSpec's experiments (at most 256 tokens)."""
 
-SUFFIXES = (".txt", ".md", ".jsonl")
+SUFFIXES = (".txt", ".md", ".jsonl", ".rst")
 """Of the files that are read from folders."""
 
 _PARAGRAPHS = re.compile(r"\n[ \t]*\n\s*")
+_ITEMS = re.compile(r"\n(?=[ \t]*(?:[-*+•]|\d{1,2}[.)])[ \t]+\S)")
 _SENTENCES = re.compile(r"(?<=[.!?])\s+|(?<=[.!?][\"')\]”’])\s+|\n")
 _WORDS = re.compile(r"\s+")
 
@@ -35,6 +39,10 @@ class Document:
 
     name: str  # a file's path; for lines of a .jsonl file with ":" and the line's number
     text: str
+    headings: tuple[Heading, ...] | None = None  # in order; None: those that the text shows
+    pages: tuple[int, ...] = ()  # where each page begins, in characters; none: the file has no pages
+    file: str = field(default="", compare=False)  # that it was read from
+    stamp: str = field(default="", compare=False)  # of the file when it was read
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,58 +52,132 @@ class Passage:
     document: str  # name
     start: int  # characters
     text: str
+    heading: str = ""  # the titles of the parts that it stands in, with " > " between them
+    page: int | None = None  # from 1
+
+    @property
+    def context(self) -> str:
+        """What it is searched with beside its text: the document's name and the headings."""
+        name = Path(self.document).stem
+        return f"{name} > {self.heading}" if self.heading else name
 
 
-def read_documents(paths: Iterable[Folder], *, field: str = "text") -> Iterator[Document]:
-    """The texts of files and of the .txt, .md and .jsonl files in folders, in the order of their names.
+Reader = Callable[[Path], Document]
+"""Makes a document of a file. Raises ValueError or OSError where it cannot."""
 
-    Lines of .jsonl files are objects with their text under `field`. Raises ValueError for what is none of these,
-    naming the file and line.
+
+def read_documents(
+    paths: Iterable[Folder],
+    *,
+    field: str = "text",
+    readers: Mapping[str, Reader] | None = None,
+    on_error: Callable[[Path, Exception], None] | None = None,
+    known: Mapping[str, str] | None = None,
+    on_unchanged: Callable[[str], object] | None = None,
+) -> Iterator[Document]:
+    """The texts of files and of the .txt, .md, .rst and .jsonl files in folders, in the order of their names.
+
+    Lines of .jsonl files are objects with their text under `field`. `readers` take files of other endings
+    (`copyspec.pipelines.DOCUMENT_READERS`: PDF, Word, PowerPoint, EPUB, HTML). Raises ValueError for what cannot be
+    read, naming the file and line; with `on_error` such a file is left out and told to it. `known`: stamps of files by
+    name (`Corpora.stamps`); those that have not changed since are not read, and their names are told to `on_unchanged`.
     """
     if isinstance(paths, str):
         raise TypeError(f"paths must be a list of paths, got one string: write [{paths!r}]")
+    endings = (*SUFFIXES, *(readers or ()))
     for path in [Path(given) for given in paths]:
         if path.is_dir():
-            found = sorted(file for file in path.rglob("*") if file.is_file() and file.suffix in SUFFIXES)
+            found = sorted(file for file in path.rglob("*") if file.is_file() and file.suffix.lower() in endings)
             if not found:
-                raise ValueError(f"folder {str(path)!r} holds no file with one of the endings {', '.join(SUFFIXES)}")
+                raise ValueError(f"folder {str(path)!r} holds no file with one of the endings {', '.join(endings)}")
         elif path.exists():
             found = [path]
         else:
             raise FileNotFoundError(f"there is no file or folder {str(path)!r}")
         for file in found:
-            yield from _read(file, field)
+            try:
+                stamp = stamp_of(file)
+                if (known or {}).get(str(file)) == stamp:
+                    if on_unchanged is not None:
+                        on_unchanged(str(file))
+                    continue
+                read = (readers or {}).get(file.suffix.lower())
+                documents = list(_read(file, field)) if read is None else [read(file)]
+                yield from (replace(document, file=str(file), stamp=stamp) for document in documents)
+            except (ValueError, OSError) as error:
+                if on_error is None:
+                    raise
+                on_error(file, error)
+
+
+def stamp_of(file: Path) -> str:
+    """What changes with a file's content: its size and the time of its last change."""
+    found = file.stat()
+    return f"{found.st_size}:{found.st_mtime_ns}"
 
 
 def split_passages(document: Document, *, max_chars: int = MAX_CHARS) -> list[Passage]:
-    """The document in passages of at most `max_chars` characters: whole paragraphs while they fit, else sentences,
-    else words. Nothing but white space is left out."""
+    """The document in passages of at most `max_chars` characters: whole paragraphs while they fit, else list
+    items, sentences, words. A heading begins a passage, and so does a page. Nothing but white space is left out."""
     if max_chars < 1:
         raise ValueError(f"max_chars must be at least 1, got {max_chars!r}")
+    headings = found_headings(document.text) if document.headings is None else document.headings
     passages: list[Passage] = []
-    start = end = 0
-    for piece_start, piece_end in _pieces(document.text, 0, len(document.text), max_chars, 0):
+    for begin, until, page in _parts(document, headings):
+        heading = path_at(headings, begin)
+        for start, end in _packed(document.text, begin, until, max_chars):
+            passages.append(Passage(document.name, start, document.text[start:end], heading, page))
+    return passages
+
+
+def _parts(document: Document, headings: Sequence[Heading]) -> Iterator[tuple[int, int, int | None]]:
+    """The parts of a document in which passages are cut, each with its page: from heading to heading and page to page.
+    A heading with nothing under it but the next one belongs to that part."""
+    text, starts = document.text, {0, *document.pages, *(heading.start for heading in headings)}
+    for heading, following in pairwise(headings):
+        after = following.start
+        if len(text[heading.start : after].strip().splitlines()) <= 1 + heading.underlined:
+            starts.discard(after)
+    borders = [*sorted(each for each in starts | set(document.pages) if each < len(text)), len(text)]
+    page = 0
+    for begin, until in pairwise(borders):
+        while page < len(document.pages) and document.pages[page] <= begin:
+            page += 1
+        yield begin, until, page or None
+
+
+def _packed(text: str, begin: int, until: int, max_chars: int) -> Iterator[tuple[int, int]]:
+    """The pieces of text[begin:until], together while they fit."""
+    start = end = begin
+    for piece_start, piece_end in _pieces(text, begin, until, max_chars, 0):
         if start < end and piece_end - start > max_chars:
-            passages.append(Passage(document.name, start, document.text[start:end]))
+            yield start, end
             start = piece_start
         elif start == end:
             start = piece_start
         end = piece_end
     if start < end:
-        passages.append(Passage(document.name, start, document.text[start:end]))
-    return passages
+        yield start, end
 
 
-def write_passages(index: Saving, passages: Sequence[Passage]) -> None:
-    """Writes where the passages stand, not their texts: those are the index's own, by id."""
+def write_passages(index: Saving, passages: Sequence[Passage], stamps: Mapping[str, str] | None = None) -> None:
+    """Writes where the passages stand, not their texts: those are the index's own, by id. `stamps`: of the files that
+    they were read from, by name."""
+    if stamps:
+        index.strings("passages.stamps", [part for pair in stamps.items() for part in pair])
     names = {name: number for number, name in enumerate(dict.fromkeys(passage.document for passage in passages))}
     index.strings("passages.names", list(names))
     index.array("passages.documents", np.array([names[passage.document] for passage in passages], np.uint32))
     index.array("passages.starts", np.array([passage.start for passage in passages], np.uint64))
+    titles = {title: number for number, title in enumerate(dict.fromkeys(passage.heading for passage in passages))}
+    index.strings("passages.titles", list(titles))
+    index.array("passages.headings", np.array([titles[passage.heading] for passage in passages], np.uint32))
+    index.array("passages.pages", np.array([passage.page or 0 for passage in passages], np.uint32))
 
 
-def read_places(index: files.Opened, count: int) -> list[tuple[str, int]]:
-    """Document and start of each of the index's `count` passages. Raises files.IndexFileError for others."""
+def read_places(index: files.Opened, texts: Sequence[str]) -> list[Passage]:
+    """The passages of these texts, all that the index holds. Raises files.IndexFileError for others."""
+    count = len(texts)
     if "passages.names" not in index.manifest.files:
         raise files.IndexFileError(
             f"{os.fspath(index.folder)!r} does not say where its passages stand: build it with `copyspec index add`"
@@ -109,7 +191,37 @@ def read_places(index: files.Opened, count: int) -> list[tuple[str, int]]:
         )
     if count and (documents.max() >= len(names) or starts.max() > _LAST_START):
         raise index.wrong("passages.documents", f"places beyond the {len(names)} documents or the end of a text")
-    return [(names[number], start) for number, start in zip(documents.tolist(), starts.tolist(), strict=True)]
+    contexts = _read_contexts(index, count)
+    placed = zip(documents.tolist(), starts.tolist(), texts, contexts, strict=True)
+    return [Passage(names[number], start, text, *context) for number, start, text, context in placed]
+
+
+def read_stamps(index: files.Opened) -> dict[str, str]:
+    """The stamps of the files that an index was made from, by name. Raises files.IndexFileError for what is none."""
+    if "passages.stamps" not in index.manifest.files:
+        return {}
+    found = index.strings("passages.stamps")
+    if len(found) % 2:
+        raise index.wrong("passages.stamps", f"{len(found)} names and stamps")
+    return dict(zip(found[::2], found[1::2], strict=True))
+
+
+def is_from(passage: Passage, file_names: Collection[str]) -> bool:
+    """Whether a passage is of one of these files, or of a line of it."""
+    name = passage.document
+    return name in file_names or (name.rpartition(":")[0] in file_names and name.rpartition(":")[2].isdigit())
+
+
+def _read_contexts(index: files.Opened, count: int) -> list[tuple[str, int | None]]:
+    """Heading and page of each passage; none of an index that was made before there were any."""
+    if not any(key in index.manifest.files for key in _CONTEXT_FILES):
+        return [("", None)] * count
+    files.check_keys(index.folder, index.manifest, _CONTEXT_FILES, tuple(index.manifest.files))
+    titles = index.strings("passages.titles")
+    headings, pages = index.array("passages.headings", np.uint32), index.array("passages.pages", np.uint32)
+    if len(headings) != count or len(pages) != count or (count and headings.max() >= len(titles)):
+        raise index.wrong("passages.headings", f"headings and pages of {len(headings)} and {len(pages)} passages")
+    return [(titles[number], page or None) for number, page in zip(headings.tolist(), pages.tolist(), strict=True)]
 
 
 def load_passages(folder: Folder, texts: Sequence[str]) -> list[Passage]:
@@ -122,8 +234,7 @@ def load_passages(folder: Folder, texts: Sequence[str]) -> list[Passage]:
                 f"the index in {os.fspath(folder)!r} holds {len(held)} passages, and these {len(texts)} texts are not "
                 "the first of them: load its retriever again"
             )
-        places = read_places(index, len(held))
-    return [Passage(name, start, text) for (name, start), text in zip(places, texts, strict=False)]
+        return read_places(index, held)[: len(texts)]
 
 
 def _read(file: Path, field: str) -> Iterator[Document]:
@@ -153,7 +264,7 @@ def _field(file: Path, number: int, line: str, field: str) -> str:
 
 def _pieces(text: str, start: int, end: int, max_chars: int, level: int) -> Iterator[tuple[int, int]]:
     """Spans of at most `max_chars`, cut at the coarsest borders that make them short enough."""
-    borders = (_PARAGRAPHS, _SENTENCES, _WORDS)
+    borders = (_PARAGRAPHS, _ITEMS, _SENTENCES, _WORDS)
     start += len(text[start:end]) - len(text[start:end].lstrip())
     end = start + len(text[start:end].rstrip())
     if start >= end:

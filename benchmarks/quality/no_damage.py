@@ -28,7 +28,8 @@ SENTENCES = {
            "Je ne sais pas où elle a mis les clés."),
     "es": ("La reunión empieza a las {n} de la tarde.", "No sé si los niños ya han llegado a casa.",
            "Ayer compramos pan y fruta en el mercado."),
-    "it": ("Il treno delle {n} è in ritardo.", "Non so se hanno già mangiato.", "La casa di mia nonna è vecchia."),
+    "it": ("Il treno delle {n} è in ritardo.", "Non so se hanno già mangiato.",
+           "La casa di mia nonna è molto vecchia."),
     "pt": ("O comboio das {n} ainda não chegou.", "Eles não sabem onde fica a estação.", "A casa é muito antiga."),
     "nl": ("De trein van {n} uur is nog niet aangekomen.", "Ik weet niet of hij het boek al gelezen heeft."),
     "sv": ("Tåget klockan {n} är försenat igen.", "Jag vet inte om de redan har ätit.", "Vi bor i ett litet hus."),
@@ -53,7 +54,7 @@ SENTENCES = {
 OTHERS = {
     "code": ("def add(a, b): return a + {n}", "for (int i = 0; i < {n}; i++) { sum += x[i]; }",
              "git commit -m 'fix {n}'", "SELECT name FROM users WHERE id = {n};",
-             "`pip install numpy=={n}` installs it", "x_{n} = foo(bar)[{m}]"),
+             "`pip install numpy=={n}.{m}` installs it", "x_{n} = foo(bar)[{m}]"),
     "table": ("| {name} | {n} | {m} % |", "{name}\t{n}\t{m}", "| --- | ---: |", "Total: {n} of {m}", "{name};{n};{m}"),
     "address": ("https://example.org/a/{n}?q={m}", "See http://www.{name}.example.com/x_{n} for it.",
                 "{name}.{n}@mail.example.net", "Write to info+{n}@{name}.example.", "ftp://host{n}.example/file.tar.gz"),
