@@ -67,7 +67,7 @@ OTHERS = {
         "They was {n} years old in {m}, and {name} know it.", "We recieved {n} of {m} letter from {name} yesterday.",
         "In section {n}.{m} the `run_{n}` command are explained.", "My freind {name} live at {n} {name} Street.",
     ),
-    "mixed": ("The word 'Straße' have {n} letter.", "She say Привет to {name} {n} time.", 
+    "mixed": ("The word 'Straße' have {n} letter.", "She say Привет to {name} {n} time.",
               "The sign 出口 mean exit {n}.",
               "He love crème brûlée and {n} coffee.", "«Quoi?» ask {name} {n} time."),
 }  # fmt: skip
