@@ -38,6 +38,7 @@ COMMANDS = (
     "models",
     "models fetch",
     "trace",
+    "compare",
     "doctor",
 )
 METHOD = "copyspec"
