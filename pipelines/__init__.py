@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from .editing.correctors import (
         Corrector,
         FunctionCorrector,
-        ModelCorrector,
+        LateCorrector,
         ModelOptions,
         Outcome,
     )
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .editing.instructed import Edited, EditOptions, EditPipeline
     from .editing.instructed import decoded as decoded_text
     from .editing.journal import JournalError
+    from .editing.model_corrector import ModelCorrector
     from .editing.output import AtomicFile
     from .editing.paths import Skipped, expand, suffixes_of
     from .editing.runner import Done, Runner, RunOptions, Work
@@ -70,6 +71,7 @@ __all__ = [
     "KNNAnswer",
     "KNNDatastore",
     "KNNOptions",
+    "LateCorrector",
     "Listener",
     "ModelCorrector",
     "ModelOptions",
@@ -111,7 +113,8 @@ __all__ = [
 # Imported where first used, as in copyspec itself: what needs no model loads none of torch. [module: its names]
 _EXPORTS = {
     "rag.citing": ("Citation", "citations"),
-    "editing.correctors": ("Corrector", "FunctionCorrector", "ModelCorrector", "ModelOptions", "Outcome"),
+    "editing.correctors": ("Corrector", "FunctionCorrector", "LateCorrector", "ModelOptions", "Outcome"),
+    "editing.model_corrector": ("ModelCorrector",),
     "documents": ("Edit", "Format", "FormatError", "Part", "Refusal", "Segment"),
     "edits.earlier": ("EarlierCorrections",),
     "editing.instructed": ("Edited", "EditOptions", "EditPipeline"),

@@ -35,15 +35,44 @@ def test_import_takes_less_than_a_third_of_a_second() -> None:
     assert min(float(run(code)) for _ in range(3)) < 0.3
 
 
-@pytest.mark.parametrize("command", ["--version", "--help", "generate --help", "doctor --help"])
-def test_help_and_version_load_no_torch(command: str) -> None:
-    code = (
-        "import sys; from copyspec.cli import main; code = main(sys.argv[1].split());"
-        "assert code == 0, code; assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
+OF_MODELS = {"torch", "transformers", "tokenizers", "huggingface_hub", "safetensors", "langchain_core", "fastapi"}
+LATE = {"numpy", "asyncio", "multiprocessing", "sqlite3"}  # of what the command line begins with
+
+UNCHANGED = "```\nthere is no prose here\n```\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "allowed"),
+    [
+        ("--version", 0, LATE),
+        ("--help", 0, set()),
+        ("gec --help", 0, set()),
+        ("gec --nonsense", 2, set()),
+        ("gec {file} --format nonsense", 2, LATE),
+        ("gec {folder}/none.md", 3, LATE),
+        ("gec {file}", 0, LATE),
+        ("gec {file} --check", 0, LATE),
+        ("gec {file} -i", 0, LATE),
+    ],
+)
+def test_the_command_line_loads_models_where_they_are_needed(
+    command: str, code: int, allowed: set[str], tmp_path: Path
+) -> None:
+    """By the modules that it imports, which decide how long it takes: help, errors, files without prose."""
+    file = tmp_path / "code.md"
+    file.write_text(UNCHANGED)
+    arguments = command.format(file=file, folder=tmp_path).split()
+    program = (
+        "import sys\nfrom copyspec.cli import main\ncode = main(sys.argv[1:])\n"
+        "print(code, *sys.modules, file=sys.stderr)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, command], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert done.stdout
+    *_, told = done.stderr.splitlines()
+    number, *modules = told.split()
+    assert int(number) == code, done.stderr
+    assert (OF_MODELS | LATE - allowed).intersection(modules) == set()
+    assert file.read_text() == UNCHANGED
 
 
 @pytest.mark.parametrize("package", [copyspec, copyspec.pipelines])

@@ -152,13 +152,17 @@ def run_files(
     inputs: Sequence[str], files: FileOptions, run: RunOptions, told: Told, make: Callable[[], Corrector]
 ) -> int:
     """Corrects files and returns the exit code. The corrector is made when everything else has been checked."""
-    from copyspec.pipelines import Runner, Summary, correct_files
+    from copyspec.pipelines import LateCorrector, Runner, Summary, correct_files
 
     if not inputs:
         _tell("copyspec: no files to correct", told)
         return 0
-    with quieted(told.quiet):
-        runner = Runner(make(), run)
+
+    def load() -> Corrector:
+        with quieted(told.quiet):
+            return make()
+
+    runner = Runner(LateCorrector(load), run)
     total = Summary()
     try:
         with ExitStack() as stack:

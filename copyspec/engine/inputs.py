@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from copyspec.engine.spans import NamedSource
 from copyspec.text.chat import ChatError, Message, with_system
 from copyspec.text.codec import Codec, Encoded, Lead
+from copyspec.text.copies import CopyEncodings
 from copyspec.text.prompts import Prompt, parse_prompts
 from copyspec.text.references import (
     Reference,
@@ -49,9 +50,11 @@ def gather(
 class InputEncoder:
     """Encodes the inputs of one call for one model. A text that several prompts copy from is encoded once."""
 
-    def __init__(self, target: Target, codec: Codec, encoder_limit: int | None) -> None:
+    def __init__(self, target: Target, codec: Codec, copies: CopyEncodings, encoder_limit: int | None) -> None:
+        """`copies`: of the same codec, for all calls."""
         self._target = target
         self._codec = codec
+        self._encodings = copies
         self._encoder_limit = encoder_limit
         self._copies: dict[tuple[str, Lead], Encoded] = {}
 
@@ -79,7 +82,7 @@ class InputEncoder:
                 encoded = Encoded(list(reference.ids or ()))
             else:
                 key = (reference.text, lead)
-                encoded = self._copies[key] = self._copies.get(key) or self._codec.encode_copy(*key)
+                encoded = self._copies[key] = self._copies.get(key) or self._encodings.encode(*key)
             if encoded.ids:
                 known = self._known(encoded.ids)
                 sources.append(

@@ -24,6 +24,7 @@ from copyspec.engine.results import Change, Result
 from copyspec.engine.spans import CopiedOutput, NamedSource
 from copyspec.sources import Source, SourceKind
 from copyspec.text.codec import Codec
+from copyspec.text.copies import CopyEncodings
 from copyspec.text.prompt_blocks import PromptBlock, prompt_blocks
 from copyspec.text.prompts import Prompt
 from copyspec.text.stops import CriterionStop, StopStrings, text_of
@@ -150,6 +151,7 @@ class JobMaker:
         ask for it."""
         self._prefixes = prefixes
         self._drafting = drafting
+        self._copies = CopyEncodings(codec)
         self._datastores = Datastores(codec)
         self._constraints = Constraints(codec, target.vocab_size)
         self._language = Language(codec, target.vocab_size)
@@ -162,7 +164,7 @@ class JobMaker:
     def make(self, prompts: Sequence[Prompt], options: CallOptions) -> list[Job]:
         """A job per prompt and sample. Raises ValueError where a prompt or an option does not fit the model."""
         config = self.config(options)
-        encoder = InputEncoder(self._target, self._codec, self._encoder_limit)
+        encoder = InputEncoder(self._target, self._codec, self._copies, self._encoder_limit)
         encoder.check_tokens("logit_bias", options.sampling.logit_bias)
         encoder.check_tokens("stop_token_ids", options.stop_ids)
         self._note_special(options.stop_strings)

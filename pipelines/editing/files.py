@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
@@ -101,12 +102,12 @@ def correct_files(
 class FileJob:
     """One file on its way. Its parts are read ahead of the others being written, in one thread."""
 
-    def __init__(self, path: str, options: FileOptions, identity: dict[str, object]) -> None:
+    def __init__(self, path: str, options: FileOptions) -> None:
         self.path = path
         self.report = FileReport(path, Summary(files=1))
         self.journal: Journal | None = None
         self._options = options
-        self._identity = identity
+        self._journal_path: Path | None = None
         self._form: Format | None = None
         self._output: AtomicFile | None = None
         self._target: Path | None = None
@@ -129,17 +130,40 @@ class FileJob:
     def works(self) -> Iterator[Work[FileJob]]:
         """The parts of the file, and one work without a part behind them, whatever happens."""
         try:
-            self._form = format_of(self.path, self._options.format, options=self._options.format_options)
-            self._open_journal()
-            if not self.report.was_done:
+            if self.report.error is None and not self.report.was_done:
                 with _Opened(self.path) as stream:
-                    for part in self._form.read(cast(BinaryIO, _Hashed(stream, self._read.update))):
+                    for part in self.form.read(cast(BinaryIO, _Hashed(stream, self._read.update))):
                         if self.report.error is not None:
                             break
-                        yield Work(self, part, self.journal)
+                        yield Work(self, part)
         except (OSError, ValueError) as error:
             self.report.error = self.report.error or error
         yield Work(self)
+
+    def open(self) -> None:
+        """Sees what the file is, and whether its output can be written."""
+        try:
+            self._form = format_of(self.path, self._options.format, options=self._options.format_options)
+            self._check_target()
+        except (OSError, ValueError) as error:
+            self.report.error = error
+
+    @property
+    def has_journal(self) -> bool:
+        """Whether a run before has left one."""
+        return self._journal_path is not None and os.path.lexists(self._journal_path)
+
+    def begin_journal(self, identity: Callable[[], Mapping[str, object]]) -> None:
+        """The journal is there from now on, where outputs are written. `identity` is asked once at most."""
+        if self._journal_path is None or self.journal is not None or self.report.error is not None:
+            return
+        of_run = identity()  # loads the model, whose errors are not the file's
+        try:
+            of_file = {**of_run, "input": fingerprint(Path(self.path))}
+            self.journal = Journal(self._journal_path, of_file, resume=self._options.resume)
+            self.report.was_done = self.journal.is_done and self._options.in_place
+        except (OSError, ValueError) as error:
+            self.report.error = error
 
     def take(self, done: Done[FileJob], part: Part) -> None:
         """Writes a finished part."""
@@ -193,7 +217,7 @@ class FileJob:
             self._output = AtomicFile(target, backup=self._options.backup, standing=self._standing)
         return self._output
 
-    def _open_journal(self) -> None:
+    def _check_target(self) -> None:
         target = self.target()
         if target is None:
             return
@@ -203,9 +227,7 @@ class FileJob:
         self._standing = Standing.of(target)
         if not os.path.isfile(self.path):  # standard input, a pipe: it cannot be read twice
             return
-        identity = {**self._identity, "input": fingerprint(Path(self.path))}
-        self.journal = Journal(beside(target, SUFFIX), identity, resume=self._options.resume)
-        self.report.was_done = self.journal.is_done and self._options.in_place
+        self._journal_path = beside(target, SUFFIX)
         remove_leftovers(target)
 
 
@@ -249,13 +271,21 @@ class _FileRun:
                 listener.part(job.path, job.form, done)
 
     def _works(self) -> Iterator[Work[FileJob]]:
-        identity = self._identity() if self._options.is_writing else {}
         for path in self._paths:
-            job = FileJob(path, self._options, identity)
+            job = FileJob(path, self._options)
             self._open.append(job)
-            yield from job.works()
+            job.open()
+            if job.has_journal:
+                job.begin_journal(lambda: self._identity)
+            for work in job.works():
+                if work.part is not None and work.part.segments:
+                    job.begin_journal(lambda: self._identity)
+                    if job.report.error is not None:
+                        continue
+                yield replace(work, journal=job.journal)
 
-    def _identity(self) -> dict[str, object]:
+    @cached_property
+    def _identity(self) -> Mapping[str, object]:
         """What outcomes and outputs depend on, beside the file."""
         run, told = self._runner.options, self._options
         split = getattr(run.split, "__qualname__", repr(run.split))

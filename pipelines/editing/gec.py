@@ -16,8 +16,10 @@ from ..documents import Edit, Part, Refusal
 from ..edits.diff import apply
 from ..formats.text import segments_of
 from ..guards.guards import GuardOptions
-from ..models import check_template, corrector_of, fill
-from .correctors import INSTRUCTION, Corrector, ModelCorrector, ModelOptions
+from ..instructions import check_template, fill
+from ..models import corrector_of
+from .correctors import Corrector, ModelOptions
+from .model_corrector import INSTRUCTION, ModelCorrector
 from .runner import Done, Runner, RunOptions, Work
 from .segmentation import Splitter
 

@@ -13,8 +13,9 @@ from copyspec import Result
 
 from ..documents import FormatError, Refusal
 from ..edits.render import unified_diff
-from ..models import engine_of, fill, is_bundled, wants_chat
-from .correctors import INSTRUCTION, output_limit
+from ..instructions import fill
+from ..models import engine_of, is_bundled, wants_chat
+from .model_corrector import INSTRUCTION, output_limit
 from .wrappers import unwrapped
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from copyspec.engine.call_options import CallOptions
 from copyspec.engine.unknown import reject_unknown
 from copyspec.verification.registry import decides_apart
 
-from ..models import check_template
+from ..instructions import check_template
 from .strides import Layout
 
 INSTRUCTION = "{document}\n\n{prompt}"

@@ -12,7 +12,8 @@ from copyspec.retrievers import BM25Retriever, Hit, Retriever, words
 
 from ..editing.sentences import sentences
 from ..guards.likeness import are_akin
-from ..models import check_template, corrector_of, fill, wants_chat
+from ..instructions import check_template, fill
+from ..models import corrector_of, wants_chat
 from .citing import Citation, citations
 from .iterative import IterativeRAG
 

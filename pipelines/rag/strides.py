@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from copyspec.retrievers import Hit
 
-from ..models import fill
+from ..instructions import fill
 from .shown_documents import Documents
 
 if TYPE_CHECKING:

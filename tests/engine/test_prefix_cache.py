@@ -14,6 +14,7 @@ from torch import nn
 import copyspec
 from copyspec.targets.hooks.model_state import ModelState
 from copyspec.targets.prefixes import BLOCK_TOKENS, Layers, PrefixCache
+from copyspec.text.copies import CopyEncodings
 from tests.helpers.models import random_ids, tiny
 from tests.helpers.texts import bart, byte_level, llama
 
@@ -208,3 +209,21 @@ def test_a_bounded_cache_finds_what_it_was_given() -> None:
     assert len(cache) == cache.num_bytes // size * BLOCK_TOKENS > 0
     threading.Thread(target=cache.clear).run()
     assert len(cache) == cache.num_bytes == 0
+
+
+def test_references_are_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = copyspec.Engine(llama(len(byte_level())), byte_level())
+    counted: list[int] = []
+    encode = engine.codec.encode_copy
+    monkeypatch.setattr(
+        engine.codec, "encode_copy", lambda text, lead: (counted.append(len(text)), encode(text, lead))[1]
+    )
+    texts = ["The cat sat on the mat. " * 100, "The sea. " * 300, "short"]
+    first = engine.generate("The cat", texts, max_new_tokens=8)
+    again = engine.generate("The cat", texts, max_new_tokens=8)
+    assert again.token_ids == first.token_ids and again.spans == first.spans
+    assert counted == [2400, 2700, 5, 5]
+    memory = CopyEncodings(engine.codec, 5_000)
+    for text in (texts[0], texts[1], texts[0], "x" * 6_000):
+        assert memory.encode(text, " ").ids == encode(text, " ").ids
+    assert sorted(map(len, (text for text, _ in memory._held))) == [2400]

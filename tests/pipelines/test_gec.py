@@ -16,7 +16,8 @@ from copyspec.engine.results import Result, Stats
 from copyspec.models.loading import BUNDLED
 from copyspec.pipelines import FileOptions, GECPipeline, GuardOptions, answer
 from copyspec.pipelines.rag.quoting import is_near
-from pipelines.models import fill, wants_chat
+from pipelines.instructions import fill
+from pipelines.models import wants_chat
 from tests.helpers.tiny import tiny_model, tiny_tokenizer
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")

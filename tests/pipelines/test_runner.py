@@ -31,8 +31,8 @@ from copyspec.pipelines import (
     Work,
 )
 from copyspec.pipelines.editing import runner as runner_module
-from copyspec.pipelines.editing.correctors import ENCODER_INSTRUCTION, fingerprint, instruction_for
 from copyspec.pipelines.editing.journal import Journal
+from copyspec.pipelines.editing.model_corrector import ENCODER_INSTRUCTION, fingerprint, instruction_for
 from copyspec.pipelines.edits.diff import apply
 from tests.helpers.models import tiny
 from tests.helpers.texts import bart, byte_level, llama, sentencepiece_like

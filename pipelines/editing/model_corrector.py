@@ -1,0 +1,208 @@
+"""The corrector that asks a model, by an instruction."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from copyspec import Input, Result, load
+
+from ..documents import Refusal
+from ..edits.earlier import EarlierCorrections
+from ..instructions import check_template, fill
+from ..models import corrects, corrects_by_itself, wants_chat
+from .correctors import ModelOptions, Outcome
+from .hypotheses import Hypotheses
+from .presets import check_fits, preset_of
+
+if TYPE_CHECKING:
+    from copyspec import Engine
+    from copyspec.engine.keywords import GenerateOptions
+
+INSTRUCTION = "Correct the grammar: {text}"
+"""What the bundled model was trained on; instruction-tuned models understand it too."""
+
+ENCODER_INSTRUCTION = "grammar: {text}"
+"""The prefix that most T5 correctors on the hub were trained with, where the model's configuration names none."""
+
+OUTPUT_GROWTH = 1.5
+"""Tokens of an output for each token of the text. A correction that grows more would be refused for its changes, and
+a model that lost its way stops here, not at its context's end."""
+OUTPUT_ROOM = 64  # for short texts, in which one word more is much
+CHAT_ROOM = 256  # what chat models say around a text
+
+_PROBE = "".join(map(chr, range(33, 127))) + " äßéłñ αж “”‘’–—… €£ \N{CHECK MARK} 你好 \N{GRINNING FACE}"
+_WEIGHTS_READ = 8  # values of each weight that a model is told apart by
+
+
+class ModelCorrector:
+    """A model that corrects what an instruction gives it. The text is also what its output is expected to follow."""
+
+    def __init__(self, engine: Engine, options: ModelOptions | None = None) -> None:
+        self.engine = engine
+        self.options = options = options or ModelOptions()
+        self.is_encoder_decoder = bool(engine.model.config.is_encoder_decoder)
+        preset = None if options.preset is None else preset_of(options.preset)
+        if options.preset is not None:
+            has_template = bool(engine.tokenizer.chat_template)
+            kind = self.is_encoder_decoder
+            check_fits(options.preset, engine.name, is_encoder_decoder=kind, has_template=has_template)
+        known = preset.instruction if preset is not None else instruction_for(engine)
+        self.instruction = check_template(options.instruction or known, "text")
+        self.chat = not self.is_encoder_decoder and wants_chat(engine)
+        if options.system is not None and not engine.tokenizer.chat_template:
+            raise ValueError(f"system={options.system!r} needs a chat template, and {engine.name!r} has none")
+        usual = preset.by_sentence if preset is not None else self.is_encoder_decoder or corrects(engine)
+        self.by_sentence = usual if options.by_sentence is None else options.by_sentence
+        drafting = options.draft_models if options.drafts else ()
+        small = [name for name in drafting if corrects_by_itself(name)]
+        self._draft_models = tuple(name for name in drafting if name not in small)
+        correctors = [ModelCorrector(load(name, device=str(engine.model.device))) for name in small]
+        self._hypotheses = Hypotheses(correctors, options.batch_size) if correctors else None
+        self._is_lossless = engine.codec.decode(engine.codec.encode(_PROBE).ids).strip() == _PROBE
+        self.limit = self._limit()
+
+    @property
+    def identity(self) -> Mapping[str, object]:
+        return {
+            "model": self.engine.name,
+            "weights": fingerprint(self.engine),
+            "dtype": str(self.engine.model.dtype),
+            "instruction": self.instruction,
+            "system": self.options.system,
+            "max_new_tokens": self.options.max_new_tokens,
+            "segment_tokens": self.limit,
+            "by_sentence": self.by_sentence,
+        }
+
+    def length(self, text: str) -> int:
+        """Tokens, or at most that many: no text has more tokens than bytes, and short ones need no counting."""
+        size = len(text.encode())
+        return size if self.limit is not None and size <= self.limit else len(self.engine.codec.encode(text).ids)
+
+    def correct(self, texts: Iterable[str | None]) -> Iterator[tuple[int, Outcome]]:
+        asked: dict[int, str] = {}
+        options: GenerateOptions = {
+            "chat": True if self.chat else "auto",
+            "batch_size": self.options.batch_size,
+            "temperature": 0.0,
+        }
+        if self.options.system is not None:
+            options["system"] = self.options.system
+        if self._draft_models:
+            options["draft_model"] = self._draft_models
+        if not self.options.drafts:
+            options["drafter"] = "none"
+        encode = self.engine.codec.encode
+        earlier = EarlierCorrections(lambda text: encode(text).ids, most=self.options.earlier * self.options.drafts)
+        inputs = self._inputs(texts, asked, earlier)
+        for index, result in self.engine.generate_each(inputs, ordered=False, skip_too_long=True, **options):
+            text = asked.pop(index)
+            if self._hypotheses is not None:
+                self._hypotheses.done(index, text, result)
+            outcome = self._outcome(text, result)
+            if outcome.text is not None:
+                earlier.add(text, outcome.text)
+            yield index, outcome
+
+    def _inputs(
+        self, texts: Iterable[str | None], asked: dict[int, str], earlier: EarlierCorrections
+    ) -> Iterator[Input | None]:
+        index = 0
+        ahead: Iterator[tuple[str, tuple[str, ...]] | None]
+        if self._hypotheses is not None:
+            ahead = self._hypotheses.ahead(texts)
+        else:
+            ahead = (None if text is None else (text, ()) for text in texts)
+        for each in ahead:
+            if each is None:
+                yield None
+                continue
+            text, hypotheses = each
+            asked[index] = text
+            if self._hypotheses is not None:
+                self._hypotheses.begun(index, hypotheses)
+            index += 1
+            yield Input(
+                fill(self.instruction, text=text),
+                edit_source=text,
+                references=hypotheses or None,
+                max_new_tokens=self._max_new_tokens(text),
+                earlier=earlier.ids(),
+            )
+
+    def _max_new_tokens(self, text: str) -> int:
+        if self.options.max_new_tokens is not None:
+            return self.options.max_new_tokens
+        return output_limit(len(self.engine.codec.encode(text).ids), self.chat)
+
+    def _outcome(self, text: str, result: Result | None) -> Outcome:
+        if result is None:
+            return Outcome(None, Refusal("length", f"longer than the model's context: {_shortened(text)}"))
+        if result.finish_reason != "stop":
+            found = f"no end within {len(result.token_ids)} tokens: {_shortened(text)}"
+            return Outcome(None, Refusal("cut", found), result)
+        return Outcome(result.text, result=result, lost=self._lost(text), changes=result.changes or None)
+
+    def _lost(self, text: str) -> str:
+        """Characters that do not survive the tokenizer; vocabularies of words and pieces lack some."""
+        if self._is_lossless:
+            return ""
+        kept = set(self.engine.codec.decode(self.engine.codec.encode(text).ids))
+        return "".join(sorted({char for char in text if not char.isspace() and not char.isalnum()} - kept))
+
+    def _limit(self) -> int | None:
+        """Tokens of a text whose prompt and output fit into the context together, or that the user wants at most."""
+        frame = self._frame()
+        context = self.engine.split_length
+        limits = [self.options.segment_tokens] if self.options.segment_tokens else []
+        if context is not None and self.is_encoder_decoder:
+            # Encoder and decoder hold a text each; relative positions (T5) have no end, but models a length they saw.
+            limits.append(min(context - frame, int((context - OUTPUT_ROOM) / OUTPUT_GROWTH)))
+        elif context is not None:
+            room = CHAT_ROOM if self.chat else OUTPUT_ROOM
+            limits.append(int((context - frame - min(room, context // 4)) / (1 + OUTPUT_GROWTH)))
+        return max(1, min(limits)) if limits else None
+
+    def _frame(self) -> int:
+        """Tokens of a prompt around the text."""
+        prompt = fill(self.instruction, text="x")
+        if self.chat or self.options.system is not None:
+            messages = [{"role": "user", "content": prompt}]
+            if self.options.system is not None:
+                messages.insert(0, {"role": "system", "content": self.options.system})
+            return len(self.engine.codec.encode_chat(messages).ids)
+        return len(self.engine.codec.encode(prompt, wrap=True).ids)
+
+
+def instruction_for(engine: Engine) -> str:
+    """How a model is asked where nobody says it: an encoder-decoder's own prefix if its configuration names one."""
+    config = engine.model.config
+    if not config.is_encoder_decoder:
+        return INSTRUCTION
+    prefix = getattr(config, "prefix", None)
+    tasks = getattr(config, "task_specific_params", None)
+    if prefix is None and isinstance(tasks, dict) and len(tasks) == 1:  # of several tasks none is known to be this one
+        (task,) = tasks.values()
+        prefix = task.get("prefix") if isinstance(task, dict) else None
+    return prefix + "{text}" if isinstance(prefix, str) else ENCODER_INSTRUCTION
+
+
+def fingerprint(engine: Engine) -> str:
+    """Tells a model from others: its configuration and a few values of every weight."""
+    digest = hashlib.blake2b(digest_size=8)
+    digest.update(engine.model.config.to_json_string(use_diff=False).encode())
+    for name, weight in engine.model.named_parameters():
+        read = weight.detach().flatten()[:: max(1, weight.numel() // _WEIGHTS_READ)][:_WEIGHTS_READ]
+        digest.update(f"{name} {tuple(weight.shape)} {read.float().tolist()}".encode())
+    return digest.hexdigest()
+
+
+def output_limit(tokens: int, chat: bool) -> int:
+    """Tokens that the output for a text of `tokens` may have, with its end."""
+    return int(OUTPUT_GROWTH * tokens) + (CHAT_ROOM if chat else OUTPUT_ROOM)
+
+
+def _shortened(text: str, most: int = 60) -> str:
+    return repr(text if len(text) <= most else text[: most - 3] + "...")
