@@ -90,13 +90,9 @@ def _with_margins(result: Result, again: Result, position: int) -> Result:
 def _timed(name: str, engine: Engine, job: Job, options: CallOptions) -> TimedRun:
     landed: list[tuple[float, int]] = []
     start = perf_counter()
-    for outputs in engine.steps([job.request], options):
-        for output in outputs:
-            job.add(output)
-            landed.append((perf_counter() - start, len(job.tokens)))
+    result = _run(engine, job, options, landed=landed)
     seconds = perf_counter() - start
-    assert job.result is not None
-    return TimedRun(name, job.result, seconds, tuple(_landings(engine, job.result, landed)))
+    return TimedRun(name, result, seconds, tuple(_landings(engine, result, [(at - start, n) for at, n in landed])))
 
 
 def _landings(engine: Engine, result: Result, landed: Sequence[tuple[float, int]]) -> Iterator[Landing]:
@@ -110,10 +106,20 @@ def _landings(engine: Engine, result: Result, landed: Sequence[tuple[float, int]
         before, room = count, max(0, room - len(text))
 
 
-def _run(engine: Engine, job: Job, options: CallOptions, *, keep_margins: bool = False) -> Result:
+def _run(
+    engine: Engine,
+    job: Job,
+    options: CallOptions,
+    *,
+    keep_margins: bool = False,
+    landed: list[tuple[float, int]] | None = None,
+) -> Result:
+    """`landed` takes the clock and the tokens that were there, behind each pass."""
     for outputs in engine.steps([job.request], options, keep_margins=keep_margins):
         for output in outputs:
             job.add(output)
+            if landed is not None:
+                landed.append((perf_counter(), len(job.tokens)))
     assert job.result is not None
     return job.result
 
