@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .formats.m2 import annotated
     from .guards.guards import GuardOptions
     from .models import answers_plain_text
+    from .rag.answering import AnswerChunk, DocumentAnswer, DocumentAnswers
     from .rag.citing import Citation, citations
     from .rag.iterative import IterativeRAG, RAGAnswer, RAGStream, ShownDocument
     from .rag.knn_datastore import KNNDatastore
@@ -45,10 +46,13 @@ if TYPE_CHECKING:
 __all__ = [
     "FORMATS",
     "KNNLM",
+    "AnswerChunk",
     "AtomicFile",
     "Citation",
     "Correction",
     "Corrector",
+    "DocumentAnswer",
+    "DocumentAnswers",
     "DocxFormat",
     "Done",
     "EarlierCorrections",
@@ -112,6 +116,7 @@ __all__ = [
 
 # Imported where first used, as in copyspec itself: what needs no model loads none of torch. [module: its names]
 _EXPORTS = {
+    "rag.answering": ("AnswerChunk", "DocumentAnswer", "DocumentAnswers"),
     "rag.citing": ("Citation", "citations"),
     "editing.correctors": ("Corrector", "FunctionCorrector", "LateCorrector", "ModelOptions", "Outcome"),
     "editing.model_corrector": ("ModelCorrector",),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import TYPE_CHECKING
 
 from copyspec.drafters.prompt_lookup import prompt_lookup
@@ -89,10 +89,11 @@ def _with_margins(result: Result, again: Result, position: int) -> Result:
 
 def _timed(name: str, engine: Engine, job: Job, options: CallOptions) -> TimedRun:
     landed: list[tuple[float, int]] = []
-    start = perf_counter()
+    start, cpu_start = perf_counter(), process_time()
     result = _run(engine, job, options, landed=landed)
-    seconds = perf_counter() - start
-    return TimedRun(name, result, seconds, tuple(_landings(engine, result, [(at - start, n) for at, n in landed])))
+    seconds, cpu_seconds = perf_counter() - start, process_time() - cpu_start
+    landings = tuple(_landings(engine, result, [(at - start, count) for at, count in landed]))
+    return TimedRun(name, result, seconds, cpu_seconds, landings)
 
 
 def _landings(engine: Engine, result: Result, landed: Sequence[tuple[float, int]]) -> Iterator[Landing]:

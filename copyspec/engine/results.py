@@ -203,6 +203,7 @@ class TimedRun:
     name: str  # plain, prompt lookup or copied
     result: Result
     seconds: float
+    cpu_seconds: float  # of the process's processor time, which other programs do not lengthen
     landings: tuple[Landing, ...]  # of each pass
 
     def lane(self, plain: Result) -> RaceLane:

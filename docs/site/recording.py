@@ -22,13 +22,12 @@ RECORD = ROOT / "docs" / "figures" / "run.json"
 
 TEXT = (
     "My sister and me has kept bees for six year. In spring we cleans the hives and counts the frames. Last summer "
-    "the bees was so busy that we had to borrow jars from the neighbours. The honey taste of lime trees, and every autumn "
-    "we gives a jar to everyone who have helped us."
+    "the bees was so busy that we had to borrow jars from the neighbours. The honey taste of lime trees, and every "
+    "autumn we gives a jar to everyone who have helped us."
 )
 
 WIDTH, LEFT, CELL, LINE = 800, 24, 8.0, 22  # units of the drawing; a character; a line
 COLUMNS = int((WIDTH - 2 * LEFT) / CELL)
-SLOWER = 6.0  # times: real runs would be over before one looks
 _STYLE = """<style>
 .p { fill: #fff; stroke: #d3d6da; } text { font: 13.3px ui-monospace, Menlo, Consolas, monospace; fill: #1b1c1e; }
 .f { fill: #56595e; } .b { font-weight: 600; } .c { fill: #c9f2d2; } .t { fill: #eceef0; }
@@ -55,11 +54,11 @@ def record(model: str, repeats: int) -> dict[str, Any]:
         )
         for _ in range(repeats)
     ]
-    found = sorted(runs, key=lambda each: each.speedup)[repeats // 2]
+    found = sorted(runs, key=lambda each: each.runs[0].cpu_seconds / each.runs[-1].cpu_seconds)[repeats // 2]
     return {
         "command": f"python -m docs.site.recording --model {model} --repeat {repeats}",
         "date": datetime.now(timezone.utc).date().isoformat(),
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}, one thread",
+        "machine": f"one thread ({platform.machine()}, {os.cpu_count()} cores)",
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
         "model": model,
         "source": TEXT,
@@ -67,7 +66,7 @@ def record(model: str, repeats: int) -> dict[str, Any]:
         "lanes": [
             {
                 "name": run.name,
-                "seconds": round(run.seconds, 3),
+                "seconds": round(run.cpu_seconds, 3),  # other programs share the machine
                 "tokens": len(run.result.token_ids),
                 "passes": run.result.stats.num_calls,
                 "equal": run.result.token_ids == found.plain.token_ids,
@@ -98,7 +97,7 @@ def picture() -> str:
         y += LINE + 4
         wide, times = room * lane["seconds"] / longest, found["lanes"][0]["seconds"] / lane["seconds"]
         parts.append(_words(LEFT, y, lane["name"], "b"))
-        parts.append(_box(150, y - 12, room, "t") + _box(150, y - 12, wide, f"l{number} g", lane["seconds"] * SLOWER))
+        parts.append(_box(150, y - 12, room, "t") + _box(150, y - 12, wide, f"l{number} g", lane["seconds"]))
         told = f"{lane['seconds']:.2f} s  {lane['tokens']} tokens in {lane['passes']} passes"
         if number:
             told += f"  {times:.1f}x, {'equal' if lane['equal'] else 'DIFFERENT'}"
@@ -110,7 +109,7 @@ def picture() -> str:
     parts.append(
         _box(LEFT, y - 12, 14, "c") + _words(LEFT + 22, y, f"copied from the text being edited, {share:.0%}", "f")
     )
-    foot = f"{found['model']}, float32, {found['machine']}; bars grow {SLOWER:.0f} times slower than the runs"
+    foot = f"{found['model']}, float32, processor time of {found['machine']}"
     parts.append(_words(WIDTH - LEFT - len(foot) * 6.2, y, foot, "f s"))
     height = y + 20
     lanes = ", ".join(f"{lane['name']} {lane['seconds']:.2f} s" for lane in found["lanes"])
