@@ -110,7 +110,8 @@ def picture() -> str:
         _box(LEFT, y - 12, 14, "c") + _words(LEFT + 22, y, f"copied from the text being edited, {share:.0%}", "f")
     )
     foot = f"{found['model']}, float32, processor time of {found['machine']}"
-    parts.append(_words(WIDTH - LEFT - len(foot) * 6.2, y, foot, "f s"))
+    y += LINE - 4
+    parts.append(_words(LEFT, y, foot, "f s"))
     height = y + 20
     lanes = ", ".join(f"{lane['name']} {lane['seconds']:.2f} s" for lane in found["lanes"])
     about = f"One text corrected three ways with equal outputs: {lanes}. Most of the output was copied from the source."
