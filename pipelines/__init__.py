@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .edits.redline import Redline
     from .edits.redline import html as redline_html
     from .edits.render import EditRows, unified_diff
+    from .extracting.readers import DOCUMENT_READERS
     from .formats import NAMES as FORMATS
     from .formats import DocxFormat, FormatOptions, format_of
     from .formats.m2 import annotated
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from .rag.quoting import Quote, answer, best_passage, content_words, quote_prompt
 
 __all__ = [
+    "DOCUMENT_READERS",
     "FORMATS",
     "KNNLM",
     "AnswerChunk",
@@ -116,6 +118,7 @@ __all__ = [
 
 # Imported where first used, as in copyspec itself: what needs no model loads none of torch. [module: its names]
 _EXPORTS = {
+    "extracting.readers": ("DOCUMENT_READERS",),
     "rag.answering": ("AnswerChunk", "DocumentAnswer", "DocumentAnswers"),
     "rag.citing": ("Citation", "citations"),
     "editing.correctors": ("Corrector", "FunctionCorrector", "LateCorrector", "ModelOptions", "Outcome"),
