@@ -22,6 +22,9 @@ KIND = "bm25"
 K1, B, EPSILON = 1.5, 0.75, 0.25
 """The defaults of rank-bm25's BM25Okapi; EPSILON times the mean idf is what a word counts that most texts hold."""
 
+LUCENE_K1 = 1.2
+"""Lucene's default, which goes with its idf: how soon more of the same word counts no more."""
+
 Idf = Literal["okapi", "lucene"]
 """How rare words count: as in rank-bm25, or by ln(1 + (N - n + 0.5) / (n + 0.5)) as in Lucene, never below zero."""
 
@@ -271,11 +274,12 @@ class _Postings:
         texts_with = np.bincount(words_, minlength=len(statistics.words))
         held, frequency = texts[order], counts[order]
         mean = int(lengths.sum()) / len(lengths)
-        norm = frequency + K1 * (1 - B + B * lengths[held] / mean)
+        k1 = K1 if idf == "okapi" else LUCENE_K1
+        norm = frequency + k1 * (1 - B + B * lengths[held] / mean)
         rarity = statistics.okapi_idf(texts_with) if idf == "okapi" else statistics.lucene_idf(texts_with)
         self._words = dict(statistics.words)
         self._ids = held
-        self._weights = np.repeat(rarity, texts_with) * (frequency * (K1 + 1) / norm)
+        self._weights = np.repeat(rarity, texts_with) * (frequency * (k1 + 1) / norm)
         self._ends = np.cumsum(texts_with).tolist()
 
     def of(self, word: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

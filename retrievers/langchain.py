@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 try:
     from langchain_core.documents import Document
+    from langchain_core.embeddings import Embeddings
     from langchain_core.retrievers import BaseRetriever
 except ImportError as error:
     raise ImportError(
         "copyspec.retrievers.langchain needs langchain-core: pip install 'langchain-core>=1.0,<2'"
     ) from error
 
+import numpy as np
 from pydantic import ConfigDict, Field, PrivateAttr, field_validator
 
 from . import files
@@ -23,12 +25,13 @@ from .bm25 import BM25Retriever as BM25Search
 from .bm25 import Idf
 from .corpora import read_retriever
 from .dense import Encode, FaissRetriever
+from .embedding import HuggingFaceEmbedder
+from .passages import read_places
 from .saving import Written, saving
 from .terms import PLAIN, splitter
 
 if TYPE_CHECKING:
     from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
-    from langchain_core.embeddings import Embeddings
     from typing_extensions import Self
 
 
@@ -127,6 +130,7 @@ class DocumentRetriever(BaseRetriever):
     @classmethod
     def load(cls, folder: Folder, *, k: int = DEFAULT_K, encode: Encode | Embeddings | str | None = None) -> Self:
         """The retriever that `save` wrote, or any index of `copyspec.retrievers`, whose documents have numbers for ids.
+        Those of `copyspec index` know their `source`, `heading`, `page`, and their characters from `start` to `end`.
 
         `encode`: what made the vectors of a dense one, or its hub id or folder. Raises files.IndexFileError for
         damaged files.
@@ -135,7 +139,7 @@ class DocumentRetriever(BaseRetriever):
             encoder = encode if encode is None or isinstance(encode, str) else _encoder(encode)
             base = read_retriever(index, encoder)
             if "documents" not in index.manifest.files:
-                return cls.over(base, k=k)
+                return cls.over(base, _placed_documents(index, base), k=k)
             rest = [_id_and_metadata(index, row) for row in index.strings("documents")]
             if len(rest) != len(base):
                 raise index.wrong("documents", f"{len(rest)} documents for {len(base)} texts")
@@ -203,6 +207,44 @@ class FAISSRetriever(DocumentRetriever):
         super().__init__(documents=documents, k=k, **fields)  # type: ignore[arg-type]
         texts = [document.page_content for document in documents]
         self._base = FaissRetriever(texts, _encoder(encode), encode_query=_query_encoder(encode))
+
+
+def _placed_documents(index: files.Opened, base: Retriever) -> list[Document] | None:
+    """The passages of a corpus with where they stand; None of an index that does not say."""
+    if "passages.names" not in index.manifest.files:
+        return None
+    return [
+        Document(
+            page_content=passage.text,
+            metadata={
+                "source": passage.document,
+                **({"heading": passage.heading} if passage.heading else {}),
+                **({"page": passage.page} if passage.page else {}),
+                "start": passage.start,
+                "end": passage.start + len(passage.text),
+            },
+        )
+        for passage in read_places(index, base.texts)
+    ]
+
+
+class EncoderEmbeddings(Embeddings):
+    """An encoder as LangChain's embeddings: `EncoderEmbeddings("sentence-transformers/all-MiniLM-L6-v2")`.
+
+    `encode`: hub id or folder, as `HuggingFaceEmbedder` takes it, or what makes vectors of a list of texts.
+    """
+
+    def __init__(self, encode: Encode | str) -> None:
+        self.encode: Encode = HuggingFaceEmbedder(encode) if isinstance(encode, str) else encode
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        """A vector for each text."""
+        return np.asarray(self.encode(texts), np.float32).tolist()  # type: ignore[no-any-return]
+
+    def embed_query(self, text: str) -> list[float]:
+        """The vector of a query."""
+        own: Encode = getattr(self.encode, "encode_query", self.encode)
+        return np.asarray(own([text]), np.float32)[0].tolist()  # type: ignore[no-any-return]
 
 
 def _encoder(encode: Encode | Embeddings) -> Encode:

@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 from copyspec.checks import check_ids, encodable, is_ids, plain_list, shown
 
 ACCEPTED = (
-    "a str, an object with .page_content, {'text': ...}, a list of token ids, a list of those, "
-    "or one such list per prompt"
+    "a str, an object with .page_content, {'text': ...}, a LlamaIndex or Haystack document, a list of token ids, "
+    "a list of those, or one such list per prompt"
 )
+
+_NAMES = ("source", "file_path", "file_name")  # of documents, in their metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,20 @@ def _parse_list(value: object, where: str) -> list[Reference]:
     return [_parse_one(item, f"{where}[{i}]", i) for i, item in enumerate(value)]
 
 
+def text_and_metadata(value: object) -> tuple[str, Mapping[str, object]] | None:
+    """The text of a document of LangChain (`page_content`, `metadata`), LlamaIndex (`get_content()`, `metadata`) or
+    Haystack (`content`, `meta`); None for anything else."""
+    content = getattr(value, "page_content", None)
+    metadata = getattr(value, "metadata", None)
+    if content is None and callable(get := getattr(value, "get_content", None)) and isinstance(metadata, Mapping):
+        content = get()
+    elif content is None and isinstance(meta := getattr(value, "meta", None), Mapping):
+        content, metadata = getattr(value, "content", None), meta
+    if not isinstance(content, str):
+        return None
+    return content, metadata if isinstance(metadata, Mapping) else {}
+
+
 def _parse_one(value: object, where: str, index: int) -> Reference:
     value = plain_list(value)
     name = f"references[{index}]"
@@ -162,10 +178,10 @@ def _parse_one(value: object, where: str, index: int) -> Reference:
             given = next((value[key] for key in ("name", "source", "id") if isinstance(value.get(key), str)), name)
             return Reference(str(given), index, encodable(value["text"], where))
         raise TypeError(f"{where} is a dict without a text; write {{'text': 'the text'}}, got {shown(dict(value))}")
-    content = getattr(value, "page_content", None)
-    if isinstance(content, str):
-        metadata = getattr(value, "metadata", None)
-        source = metadata.get("source") if isinstance(metadata, Mapping) else None
-        return Reference(source if isinstance(source, str) else name, index, encodable(content, where))
+    document = text_and_metadata(value)
+    if document is not None:
+        content, metadata = document
+        source = next((metadata[key] for key in _NAMES if isinstance(metadata.get(key), str)), name)
+        return Reference(str(source), index, encodable(content, where))
     hint = "; read the file first, no path is opened here" if hasattr(value, "__fspath__") else ""
     raise TypeError(f"{where} must be {ACCEPTED}; got {shown(value)}{hint}")

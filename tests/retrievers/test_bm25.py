@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rank_bm25 import BM25Okapi
 
 from copyspec.retrievers import BM25Retriever, IndexFileError, Retriever, words
-from copyspec.retrievers.bm25 import K1, B
+from copyspec.retrievers.bm25 import LUCENE_K1, B
 
 TEXTS = [
     "The kettle stands on the stove.",
@@ -167,7 +167,7 @@ def lucene(query: str, texts: list[str]) -> list[float]:
         for word in words(query):
             held, count = sum(word in other for other in spoken), text.count(word)
             idf = math.log(1 + (len(texts) - held + 0.5) / (held + 0.5))
-            score += idf * count * (K1 + 1) / (count + K1 * (1 - B + B * len(text) / mean))
+            score += idf * count * (LUCENE_K1 + 1) / (count + LUCENE_K1 * (1 - B + B * len(text) / mean))
         scores.append(score)
     return scores
 

@@ -1,0 +1,116 @@
+"""LlamaIndex: a model whose answers are drafted from the nodes in its prompt, and a retriever over an index.
+
+from copyspec.integrations.llama_index import CopySpecLlamaLLM, IndexRetriever
+
+engine = RetrieverQueryEngine.from_args(IndexRetriever(*load_corpus(folder)), llm=CopySpecLlamaLLM(model="smollm2"))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+try:
+    from llama_index.core.base.llms.types import CompletionResponse, CompletionResponseGen, LLMMetadata
+    from llama_index.core.llms import CustomLLM
+    from llama_index.core.llms.callbacks import llm_completion_callback
+    from llama_index.core.retrievers import BaseRetriever
+    from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+except ImportError as error:
+    raise ImportError(
+        "copyspec.integrations.llama_index needs llama-index-core: pip install llama-index-core"
+    ) from error
+
+from pydantic import PrivateAttr
+
+from copyspec import Engine
+from copyspec.pipelines.models import engine_of, wants_chat
+from copyspec.retrievers import Passage, Retriever
+
+
+class CopySpecLlamaLLM(CustomLLM):  # type: ignore[misc]
+    """A local model for LlamaIndex. It copies from the prompt, with the nodes in it, and from `copyspec.references`.
+
+    `model`: what `copyspec.generate` takes. Prompts go through the chat template where there is one. `options` are
+    those of `generate`, and each call may give its own; unknown ones are errors.
+    """
+
+    context_window: int = 4096
+    max_tokens: int = 512
+
+    _engine: Engine = PrivateAttr()
+    _options: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    def __init__(self, model: Any = None, *, max_tokens: int = 512, **options: Any) -> None:
+        engine = engine_of(model)
+        window = getattr(engine.model.config, "max_position_embeddings", None)
+        super().__init__(max_tokens=max_tokens, context_window=window if isinstance(window, int) else 4096)
+        self._engine, self._options = engine, options
+
+    @classmethod
+    def class_name(cls) -> str:
+        """What LlamaIndex calls it in its files."""
+        return "CopySpecLlamaLLM"
+
+    @property
+    def metadata(self) -> LLMMetadata:
+        """Name and limits."""
+        return LLMMetadata(
+            context_window=self.context_window, num_output=self.max_tokens, model_name=self._engine.name or "copyspec"
+        )
+
+    @llm_completion_callback()  # type: ignore[untyped-decorator]
+    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+        """The answer, with the engine's `Result` in `raw`."""
+        result = self._engine.generate(prompt, **self._given(formatted, kwargs))
+        return CompletionResponse(text=result.text, raw=result)
+
+    @llm_completion_callback()  # type: ignore[untyped-decorator]
+    def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
+        """The answer in pieces."""
+
+        def pieces() -> CompletionResponseGen:
+            written = ""
+            for chunk in self._engine.stream(prompt, **self._given(formatted, kwargs)):
+                written += chunk.text
+                yield CompletionResponse(text=written, delta=chunk.text, raw=chunk)
+
+        return pieces()
+
+    def _given(self, formatted: bool, options: dict[str, Any]) -> dict[str, Any]:
+        chat = not formatted and wants_chat(self._engine)
+        return {"max_new_tokens": self.max_tokens, "chat": chat, **self._options, **options}
+
+
+class IndexRetriever(BaseRetriever):  # type: ignore[misc]
+    """Any retriever of `copyspec.retrievers` for LlamaIndex: nodes with scores.
+
+    `passages`, as `load_corpus` gives them beside their retriever, become the nodes' metadata: file_path, heading,
+    page, and the characters in `start_char_idx` and `end_char_idx`.
+    """
+
+    def __init__(self, retriever: Retriever, passages: Sequence[Passage] | None = None, *, k: int = 4) -> None:
+        if passages is not None and len(passages) != len(retriever):
+            raise ValueError(f"passages holds {len(passages)} for the {len(retriever)} texts of the retriever")
+        self._retriever, self._passages, self._k = retriever, passages, k
+        super().__init__()
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        found = self._retriever.search(query_bundle.query_str, self._k)
+        return [NodeWithScore(node=self._node(hit.id, hit.text), score=hit.score) for hit in found]
+
+    def _node(self, number: int, text: str) -> TextNode:
+        if self._passages is None:
+            return TextNode(text=text, id_=str(number))
+        passage = self._passages[number]
+        metadata = {"file_path": passage.document, "heading": passage.heading, "page": passage.page}
+        return TextNode(
+            text=text,
+            id_=str(number),
+            metadata={key: value for key, value in metadata.items() if value},
+            start_char_idx=passage.start,
+            end_char_idx=passage.start + len(text),
+        )
+
+
+__all__ = ["CopySpecLlamaLLM", "IndexRetriever"]
