@@ -53,6 +53,7 @@ class Codec:
         self._control = _any_of(text for text in special | in_template if len(text) > 1)
         strips = {token.content for token in added.values() if token.lstrip or token.rstrip or token.single_word}
         self._separators = sorted(special - strips, key=len, reverse=True)
+        self._marks: bool | None = None
         self._told_of: set[str] = set()
         self._strings = {token.content: i for i, token in added.items() if token.special}
         self.special_ids = frozenset(tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
@@ -135,7 +136,7 @@ class Codec:
             return self.encode(text)
         if lead == "\n":
             return self._after("\n", text)
-        if self._marks_first_word:
+        if self._marks_first_word(text):
             return self.encode(text)
         spaced = self.encode(" " + text)
         return Encoded(spaced.ids, _shifted(spaced.offsets, -1))
@@ -146,12 +147,6 @@ class Codec:
             text = self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         assert isinstance(text, str)
         return text
-
-    @cached_property
-    def _marks_first_word(self) -> bool:
-        """Whether the first word of a text has the token that it has after a space, as SentencePiece writes it."""
-        first = self.encode("a").ids[:1]
-        return bool(first) and str(self.tokenizer.convert_ids_to_tokens(first[0])).startswith(SENTENCEPIECE_SPACE)
 
     @cached_property
     def breaks(self) -> frozenset[int]:
@@ -169,6 +164,16 @@ class Codec:
     def special_id(self, text: str) -> int | None:
         """The id of the special token that `text` is."""
         return self._strings.get(text)
+
+    def _marks_first_word(self, text: str) -> bool:
+        """Whether the first word of a text has the token that it has after a space, as SentencePiece writes it. It is a
+        tokenizer's way, seen at the first text."""
+        if self._marks is None:
+            first = self.encode(text[:8]).ids[:1]
+            self._marks = bool(first) and str(self.tokenizer.convert_ids_to_tokens(first[0])).startswith(
+                SENTENCEPIECE_SPACE
+            )
+        return self._marks
 
     def _after(self, before: str, text: str) -> Encoded:
         head = self.encode(before).ids
