@@ -24,12 +24,13 @@ if TYPE_CHECKING:
     from .editing.paths import Skipped, expand, suffixes_of
     from .editing.runner import Done, Runner, RunOptions, Work
     from .editing.segmentation import splitter
+    from .editing.selection import KINDS, ChangedLines, Kinds, Selection
     from .editing.summary import Summary
     from .edits.diff import apply, shift
     from .edits.earlier import EarlierCorrections
     from .edits.redline import Redline
     from .edits.redline import html as redline_html
-    from .edits.render import EditRows, unified_diff
+    from .edits.render import EditRows, colored_diff, inline_diff, unified_diff
     from .formats import NAMES as FORMATS
     from .formats import DocxFormat, FormatOptions, format_of
     from .formats.m2 import annotated
@@ -44,8 +45,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FORMATS",
+    "KINDS",
     "KNNLM",
     "AtomicFile",
+    "ChangedLines",
     "Citation",
     "Correction",
     "Corrector",
@@ -71,6 +74,7 @@ __all__ = [
     "KNNAnswer",
     "KNNDatastore",
     "KNNOptions",
+    "Kinds",
     "LateCorrector",
     "Listener",
     "ModelCorrector",
@@ -85,6 +89,7 @@ __all__ = [
     "RunOptions",
     "Runner",
     "Segment",
+    "Selection",
     "ShownDocument",
     "Skipped",
     "Speculation",
@@ -96,12 +101,14 @@ __all__ = [
     "apply",
     "best_passage",
     "citations",
+    "colored_diff",
     "content_words",
     "correct_files",
     "correction_prompt",
     "decoded_text",
     "expand",
     "format_of",
+    "inline_diff",
     "quote_prompt",
     "redline_html",
     "shift",
@@ -134,7 +141,8 @@ _EXPORTS = {
     "rag.quoting": ("Quote", "answer", "best_passage", "content_words", "quote_prompt"),
     "rag.options": ("Speculation",),
     "edits.redline": ("Redline",),
-    "edits.render": ("EditRows", "unified_diff"),
+    "edits.render": ("EditRows", "colored_diff", "inline_diff", "unified_diff"),
+    "editing.selection": ("KINDS", "ChangedLines", "Kinds", "Selection"),
     "editing.runner": ("Done", "Runner", "RunOptions", "Work"),
     "editing.segmentation": ("splitter",),
     "editing.summary": ("Summary",),

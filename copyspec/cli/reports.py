@@ -50,13 +50,15 @@ class DiffPrinted:
             self._spool.add([_text(form.write(done.part, edits)) for edits in ((), done.edits)])
 
     def end(self, report: FileReport) -> None:
-        from copyspec.pipelines import unified_diff
+        from copyspec.cli.asking import colors
+        from copyspec.pipelines import colored_diff, unified_diff
 
         if self._spool is None:
             return
         if report.is_changed:
             pairs = ((before, after) for before, after in self._spool.taken())
-            for line in unified_diff(pairs, report.path.lstrip("/")):
+            lines = unified_diff(pairs, report.path.lstrip("/"))
+            for line in colored_diff(lines) if colors(sys.stdout) else lines:
                 sys.stdout.buffer.write(line.encode("utf-8", "surrogateescape"))
         sys.stdout.buffer.flush()
         self._spool.clear()
@@ -92,12 +94,13 @@ class EditsListed:
 
     def part(self, path: str, form: Format, done: Done[FileJob]) -> None:
         from copyspec.pipelines import EditRows
+        from copyspec.pipelines.editing.selection import kind_of
 
         assert done.part is not None
         self._rows = self._rows or EditRows(path, encoding=self._encoding)
         for row in self._rows.rows(done.part, done.edits):
             was, new, line, column = str(row["orig"]), str(row["corr"]), row["line"], row["col"]
-            kind = "insert" if not was else "delete" if not new else "replace"
+            kind = kind_of(was, new)
             said = f"{was!r} -> {new!r} ({kind})"
             if self._is_annotation:
                 file = "".join(f"%{ord(char):02X}" if char in "%,:\r\n" else char for char in path)
