@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "langchain-core", "rank-bm25")
 
+NOT_COMPILED = "not compiled; install a C compiler and Python's headers, then copyspec again, or take its wheel"
+
 SELF_TEST = "Correct the grammar: He go to school every days, and he like to reads books about the sea and the stars."
 
 
@@ -30,6 +32,7 @@ def doctor(
         _show(package, _version(package))
     _show("faiss", _faiss())
     _show("drafting", _drafting())
+    _show("linear layers", _linear_layers())
     _show("devices", _devices())
     _show("default model", _default_model())
     _show("model cache", _cache())
@@ -71,7 +74,19 @@ def _drafting() -> str:
 
     if IS_COMPILED:
         return "compiled"
-    return "in Python, a third as fast: no C compiler and Python headers were there when copyspec was installed"
+    return f"in Python, a third as fast: {NOT_COMPILED}"
+
+
+def _linear_layers() -> str:
+    """Of few tokens on a CPU: by the module's instructions, or torch's own."""
+    import torch
+
+    from copyspec.targets.linears import instructions, is_there
+
+    if not is_there():
+        return f"torch's own, slower for few tokens on a CPU: {NOT_COMPILED}"
+    found = {name: instructions(dtype) for name, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16))}
+    return ", ".join(f"{name}: {kind or 'torch'}" for name, kind in found.items())
 
 
 def _devices() -> str:

@@ -58,10 +58,14 @@ def is_compiled(dtype: torch.dtype) -> bool:
     return bool(instructions(dtype))
 
 
+def is_there() -> bool:
+    """Whether the module was compiled, whatever this processor has."""
+    return _linear is not None and _linear.VERSION == VERSION
+
+
 def instructions(dtype: torch.dtype) -> str:
     """The processor's instructions that the module uses: "avx512", "avx2", or "" where it can use none."""
-    known = _linear is not None and _linear.VERSION == VERSION and dtype in _FORMATS
-    return _linear.instructions(_FORMATS[dtype]) if known else ""
+    return _linear.instructions(_FORMATS[dtype]) if is_there() and dtype in _FORMATS else ""
 
 
 def is_multiplied(dtype: torch.dtype, tokens: int) -> bool:
@@ -75,7 +79,7 @@ class FastLinears:
     """The linear layers of a model that the module multiplies; none where it cannot."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._forwards: list[tuple[nn.Module, Forward]] = []
+        self._forwards: list[tuple[dict[str, object], Forward]] = []  # by the module's own dictionary
         if "forward" in vars(model) or getattr(model, "_compiled_call_impl", None) is not None:
             return  # compiled by torch, which would do so again
         tried: dict[object, bool] = {}
@@ -85,7 +89,7 @@ class FastLinears:
                 if kind not in tried:
                     tried[kind] = _is_right(module)
                 if tried[kind]:
-                    self._forwards.append((module, _forward(module)))
+                    self._forwards.append((vars(module), _forward(module)))
 
     def __len__(self) -> int:
         return len(self._forwards)
@@ -94,13 +98,13 @@ class FastLinears:
     def used(self) -> Iterator[None]:
         """For its length the layers use the module. For the holder of the model's lock; others who pass something
         through the model meanwhile get the same products."""
-        for module, forward in self._forwards:
-            vars(module)["forward"] = forward
+        for names, forward in self._forwards:
+            names["forward"] = forward
         try:
             yield
         finally:
-            for module, _ in self._forwards:
-                vars(module).pop("forward", None)
+            for names, _ in self._forwards:
+                names.pop("forward", None)
 
 
 def _fits(module: nn.Linear) -> bool:

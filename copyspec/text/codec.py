@@ -135,8 +135,7 @@ class Codec:
             return self.encode(text)
         if lead == "\n":
             return self._after("\n", text)
-        first = self.encode(text[:8]).ids[:1]
-        if first and str(self.tokenizer.convert_ids_to_tokens(first[0])).startswith(SENTENCEPIECE_SPACE):
+        if self._marks_first_word:
             return self.encode(text)
         spaced = self.encode(" " + text)
         return Encoded(spaced.ids, _shifted(spaced.offsets, -1))
@@ -147,6 +146,12 @@ class Codec:
             text = self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         assert isinstance(text, str)
         return text
+
+    @cached_property
+    def _marks_first_word(self) -> bool:
+        """Whether the first word of a text has the token that it has after a space, as SentencePiece writes it."""
+        first = self.encode("a").ids[:1]
+        return bool(first) and str(self.tokenizer.convert_ids_to_tokens(first[0])).startswith(SENTENCEPIECE_SPACE)
 
     @cached_property
     def breaks(self) -> frozenset[int]:

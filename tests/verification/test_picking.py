@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from transformers import (
 )
 
 from copyspec.options import SamplingOptions
-from copyspec.tree import ROOT, DraftTree
+from copyspec.tree import EMPTY, ROOT, DraftTree
 from copyspec.verification.noise import gumbel
 from copyspec.verification.picking import Picker, Picks, ScoredPicks
 from copyspec.verification.walk import walk
@@ -96,9 +97,11 @@ def test_samples_follow_softmax(shape: str, draws: int, sampling: SamplingOption
     }
     tree = trees[shape]
     prompt = [5, 2]
-    joint = torch.zeros(vocab, vocab)
+    logits = torch.stack([table[-1], *(table[token] for token in tree.tokens)])
+    rows = list(table[:, None])
+    joint = [[0] * vocab for _ in range(vocab)]
     for seed in range(draws):
-        options = SamplingOptions(**{**as_dict(sampling), "seed": seed})
+        options = replace(sampling, seed=seed)
         picker = Picker(options, (), prompt, 4, CPU)
         output: list[int] = []
 
@@ -107,17 +110,17 @@ def test_samples_follow_softmax(shape: str, draws: int, sampling: SamplingOption
             picker.append(token)
             return len(output) == 2
 
-        logits = torch.stack([table[-1], *(table[token] for token in tree.tokens)])
         walk(tree, picks(picker, logits, tree), emit)
         if len(output) < 2:
-            walk(DraftTree(), picks(picker, table[output[-1]][None], DraftTree()), emit)
-        joint[output[0], output[1]] += 1
+            walk(EMPTY, picks(picker, rows[output[-1]], EMPTY), emit)
+        joint[output[0]][output[1]] += 1
+    drawn = torch.tensor(joint, dtype=torch.float)
     expected = torch.zeros(vocab, vocab)
     first = processed(table[-1], prompt, sampling).softmax(-1)
     for token in range(vocab):
         expected[token] = first[token] * processed(table[token], [*prompt, token], sampling).softmax(-1)
-    assert joint[expected == 0].sum() == 0
-    assert chi_square(joint.flatten(), expected.flatten()) < bound(int((expected * draws >= 5).sum()))
+    assert drawn[expected == 0].sum() == 0
+    assert chi_square(drawn.flatten(), expected.flatten()) < bound(int((expected * draws >= 5).sum()))
 
 
 def picks(picker: Picker, logits: torch.Tensor, tree: DraftTree) -> Picks:
@@ -125,10 +128,6 @@ def picks(picker: Picker, logits: torch.Tensor, tree: DraftTree) -> Picks:
         return picker.walk_picks(logits, tree)
     scores = picker.scores(logits, tree)
     return ScoredPicks(scores.argmax(-1).tolist(), scores[None], 0)
-
-
-def as_dict(sampling: SamplingOptions) -> dict[str, object]:
-    return {name: getattr(sampling, name) for name in sampling.__dataclass_fields__}
 
 
 def processed(logits: torch.Tensor, ids: Sequence[int], sampling: SamplingOptions) -> torch.Tensor:

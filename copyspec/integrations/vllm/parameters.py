@@ -48,8 +48,7 @@ def copying(
     extra_args = getattr(params, "extra_args", None)
     if not hasattr(params, "extra_args") or not (extra_args is None or isinstance(extra_args, dict)):
         raise TypeError(f"params must be vllm.SamplingParams; got {shown(params)}")
-    clone = getattr(params, "clone", None)
-    copied: Params = clone() if callable(clone) else copy.deepcopy(params)
+    copied = copy.copy(params)  # vLLM makes the deep copy, when it takes the request
     copied.extra_args = {**(extra_args or {}), **texts(edit_source, references, prediction)}
     return copied
 

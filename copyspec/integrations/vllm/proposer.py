@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-NODES_PER_TOKEN = 4
-"""Nodes that are grown for each token of the longest chain: vLLM verifies chains alone, and the drafter weighs what
-may stand beside them before it knows which is likeliest."""
-
 NOTHING: Chain = ((), ())
 
 
@@ -37,7 +33,7 @@ class Proposer:
         self._max_length = int(model.max_model_len)
         self._maker = _row_maker(model)
         self._adaptive = _adaptive(vllm_config)
-        self._budget = Budget(NODES_PER_TOKEN * self._most)
+        self._budget = Budget(self._most, chain=True)  # vLLM verifies no trees
         self._costs = StepCosts()
         self._calibration = Calibration()
         self._verified: list[tuple[Sequence[float], int]] = []  # drafts of the step before, and how much was accepted
@@ -112,12 +108,12 @@ class Proposer:
         return [every[slot] if fixed else drafts[slot] for slot, fixed in enumerate(repeats)]
 
     def _step_budget(self, rows: int) -> Budget:
-        """Nodes of a row's tree, and what one costs: what cannot pay is not grown."""
+        """Tokens of a row's chain, and what one costs: what cannot pay is not drafted."""
         if not self._adaptive:
             return self._budget
-        nodes = self._budget.max_nodes
+        most = self._most
         slope = self._calibration.undo(min(rows * self._costs.slope(rows), 1.0))  # of a row's share
-        return Budget(nodes, [1.0 + slope * n for n in range(nodes + 1)])
+        return Budget(most, [1.0 + slope * n for n in range(most + 1)], chain=True)
 
     def _followed(
         self, slot: int, sampled: Sequence[int], totals: NDArray[np.int32], tokens: NDArray[np.int32]
@@ -143,11 +139,11 @@ class Proposer:
         if room <= 0:
             return NOTHING
         try:
-            tree = row.drafter.propose(self._budget if row.repeats else budget).first_chain()
+            chain = row.drafter.propose(self._budget if row.repeats else budget)
         except Exception:
             self._tell_failure()
             return NOTHING
-        return tree.tokens[:room], tree.scores[:room]
+        return chain.tokens[:room], chain.scores[:room]
 
     def _row(self, slot: int, sampled: int, total: int, tokens: NDArray[np.int32]) -> RequestRow:
         if self._runner is None:
