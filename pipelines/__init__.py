@@ -14,17 +14,18 @@ if TYPE_CHECKING:
         ModelOptions,
         Outcome,
     )
+    from .editing.decisions import Decided, read_decisions
     from .editing.files import FileJob, FileOptions, FileReport, Listener, correct_files
     from .editing.gec import Correction, GECPipeline, correction_prompt
     from .editing.instructed import Edited, EditOptions, EditPipeline
     from .editing.instructed import decoded as decoded_text
-    from .editing.journal import JournalError
+    from .editing.journal import JournalError, fingerprint
     from .editing.model_corrector import ModelCorrector
     from .editing.output import AtomicFile
     from .editing.paths import Skipped, expand, suffixes_of
     from .editing.runner import Done, Runner, RunOptions, Work
     from .editing.segmentation import splitter
-    from .editing.selection import KINDS, ChangedLines, Kinds, Selection
+    from .editing.selection import KINDS, ChangedLines, Kinds, Marks, Selection, kind_of
     from .editing.summary import Summary
     from .edits.diff import apply, shift
     from .edits.earlier import EarlierCorrections
@@ -52,6 +53,7 @@ __all__ = [
     "Citation",
     "Correction",
     "Corrector",
+    "Decided",
     "DocxFormat",
     "Done",
     "EarlierCorrections",
@@ -77,6 +79,7 @@ __all__ = [
     "Kinds",
     "LateCorrector",
     "Listener",
+    "Marks",
     "ModelCorrector",
     "ModelOptions",
     "Outcome",
@@ -107,9 +110,12 @@ __all__ = [
     "correction_prompt",
     "decoded_text",
     "expand",
+    "fingerprint",
     "format_of",
     "inline_diff",
+    "kind_of",
     "quote_prompt",
+    "read_decisions",
     "redline_html",
     "shift",
     "splitter",
@@ -132,7 +138,8 @@ _EXPORTS = {
     "editing.gec": ("Correction", "GECPipeline", "correction_prompt"),
     "guards.guards": ("GuardOptions",),
     "rag.iterative": ("IterativeRAG", "RAGAnswer", "RAGStream", "ShownDocument"),
-    "editing.journal": ("JournalError",),
+    "editing.journal": ("JournalError", "fingerprint"),
+    "editing.decisions": ("Decided", "read_decisions"),
     "rag.knn_datastore": ("KNNDatastore",),
     "rag.knn_lm": ("KNNLM", "KNNAnswer", "KNNOptions"),
     "models": ("answers_plain_text",),
@@ -142,7 +149,7 @@ _EXPORTS = {
     "rag.options": ("Speculation",),
     "edits.redline": ("Redline",),
     "edits.render": ("EditRows", "colored_diff", "inline_diff", "unified_diff"),
-    "editing.selection": ("KINDS", "ChangedLines", "Kinds", "Selection"),
+    "editing.selection": ("KINDS", "ChangedLines", "Kinds", "Marks", "Selection", "kind_of"),
     "editing.runner": ("Done", "Runner", "RunOptions", "Work"),
     "editing.segmentation": ("splitter",),
     "editing.summary": ("Summary",),

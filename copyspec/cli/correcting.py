@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -94,7 +95,8 @@ class Told:
         if self.edits is not None:
             found.append(reports.EditsWritten(self.edits, encoding, files))
         if self.html is not None:
-            found.append(reports.PageWritten(self.html, inputs, files))
+            decides = not self.writes and STDIN not in inputs
+            found.append(reports.PageWritten(self.html, inputs, files, with_decisions=decides))
         if self.m2 is not None:
             found.append(reports.M2Written(self.m2, files))
         if not self.quiet and not self.asks and sys.stderr.isatty() and STDIN not in inputs:
@@ -165,10 +167,16 @@ def run_files(
     told: Told,
     make: Callable[[], Corrector],
     selections: Sequence[Selection] = (),
+    decisions: Path | None = None,
 ) -> int:
-    """Corrects files and returns the exit code. The corrector is made when there is something to correct."""
-    from copyspec.pipelines import LateCorrector, Runner, Summary, correct_files
+    """Corrects files and returns the exit code. The corrector is made when there is something to correct.
 
+    `decisions`: a file of them, in place of a corrector."""
+    from copyspec.pipelines import Decided, LateCorrector, Runner, Summary, correct_files, read_decisions
+
+    decided = None if decisions is None else read_decisions(decisions)
+    if decided is not None:
+        inputs = [path for path in inputs if os.path.abspath(path) in decided]
     if not inputs:
         _tell("copyspec: no files to correct", told)
         return 0
@@ -177,7 +185,7 @@ def run_files(
         with quieted(told.quiet):
             return make()
 
-    runner = Runner(LateCorrector(load), run)
+    runner = Runner(LateCorrector(load), run) if decided is None else Decided(decided, run)
     total = Summary()
     try:
         with ExitStack() as stack:

@@ -74,6 +74,10 @@ def gec(
             "--patch", "-p", help="Ask about every change; write those that are taken, as -i.", rich_help_panel=OUTPUT
         ),
     ] = False,
+    apply: Annotated[
+        Path | None,
+        typer.Option(help="Make the changes that a page of --html saved as decisions.", rich_help_panel=OUTPUT),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write one file here, not to stdout.", rich_help_panel=OUTPUT)
     ] = None,
@@ -251,4 +255,4 @@ def gec(
     inputs = inputs_of(paths, format, exclude or (), told)
     check_terminal(inputs, format, told)
     inputs, selections = narrowed(inputs, since, kinds, asks=patch)
-    return run_files(inputs, files, run, told, lambda: corrector_of(model, loading, asked, threads), selections)
+    return run_files(inputs, files, run, told, lambda: corrector_of(model, loading, asked, threads), selections, apply)

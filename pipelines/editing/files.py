@@ -15,7 +15,7 @@ from ..documents import Format, Part
 from ..formats import FormatOptions, format_of
 from .journal import SUFFIX, Journal, fingerprint
 from .output import AtomicFile, check_suffix, remove_leftovers, target_of
-from .runner import Done, Runner, Work
+from .runner import Done, RunOptions, Work
 from .selection import Marks, Selection, selected
 from .standing import ChangedFileError, Standing, beside, check_replaceable
 from .summary import Summary
@@ -79,8 +79,27 @@ class Listener(Protocol):
         ...
 
 
+class Identified(Protocol):
+    """What makes edits, as a journal knows it."""
+
+    @property
+    def identity(self) -> Mapping[str, object]: ...
+
+
+class FileRunner(Protocol):
+    """A `Runner`, or what stands in its place."""
+
+    @property
+    def corrector(self) -> Identified: ...
+    @property
+    def options(self) -> RunOptions: ...
+    def run(self, works: Iterable[Work[FileJob]]) -> Iterator[Done[FileJob]]:
+        """Every work, in order."""
+        ...
+
+
 def correct_files(
-    runner: Runner,
+    runner: FileRunner,
     paths: Iterable[str | os.PathLike[str]],
     options: FileOptions,
     *,
@@ -238,7 +257,7 @@ class FileJob:
 class _FileRun:
     def __init__(
         self,
-        runner: Runner,
+        runner: FileRunner,
         paths: Sequence[str],
         options: FileOptions,
         listeners: Sequence[Listener],
