@@ -54,22 +54,21 @@ def test_what_was_taken_is_made_and_nothing_else(decisions: Any, capfdbinary: py
     [
         ({"orig": "children"}, "where it does not stand"),
         ({"start": -1}, "where it does not stand"),
-        ({"corr": "x\x1b[2J"}, "no text"),
+        ({"corr": "x\x1b"}, "no text"),
         ({"corr": "<script>"}, "markup"),
         ({"part": 99}, "that there are not"),
         ({"start": "1"}, "is no file of decisions"),
         ({"accept": 1}, "is no file of decisions"),
-        ({"start": 3, "end": 6, "orig": " ch"}, None),
     ],
 )
 def test_decisions_of_somebody_else(
-    decisions: Any, capfdbinary: pytest.CaptureFixture[bytes], change: dict[str, Any], says: str | None
+    decisions: Any, capfdbinary: pytest.CaptureFixture[bytes], change: dict[str, Any], says: str
 ) -> None:
     first = decisions["files"][0]["edits"][0]
     first |= change
     code, _, err = apply(capfdbinary, decisions, "a.md", "-i")
     assert code in (2, 3) and Path("a.md").read_bytes() == TEXT.encode()
-    assert says is None or says in err, err
+    assert says in err, err
 
 
 def test_files_that_hold_no_decisions(decisions: Any, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
