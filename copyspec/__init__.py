@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from copyspec.api import agenerate, compare, configure, generate, load, references, unload
     from copyspec.budget import Budget
     from copyspec.drafters.base import Drafter, ScoredDraft
+    from copyspec.drafters.lookahead import Jacobi, Lookahead
     from copyspec.drafters.own import DraftContext
     from copyspec.engine.call import Call
     from copyspec.engine.engine import Engine
@@ -33,7 +34,9 @@ __all__ = [
     "Drafter",
     "Engine",
     "Input",
+    "Jacobi",
     "LoadError",
+    "Lookahead",
     "OutputCache",
     "Place",
     "Result",
@@ -69,6 +72,8 @@ _EXPORTS = {
     "Drafter": "copyspec.drafters.base",
     "ScoredDraft": "copyspec.drafters.base",
     "DraftContext": "copyspec.drafters.own",
+    "Jacobi": "copyspec.drafters.lookahead",
+    "Lookahead": "copyspec.drafters.lookahead",
     "DraftTree": "copyspec.tree",
     "Engine": "copyspec.engine.engine",
     "Input": "copyspec.engine.feed",

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 from .base import Hit, Retriever
-from .bm25 import BM25Retriever, words
+from .bm25 import BM25Retriever
 from .corpora import Corpora, Corpus, load_corpus, load_retriever, tokenizer_fingerprint
 from .dense import DenseRetriever, FaissRetriever
 from .embedding import HuggingFaceEmbedder
 from .faiss_index import FaissIndex, FaissOptions
 from .files import IndexFileError
+from .headings import Heading
+from .hybrid import HybridRetriever
 from .passages import Document, Passage, load_passages, read_documents, split_passages
+from .reranking import CrossEncoderScorer, RerankingRetriever
 from .shortlist import Shortlist, shortlist_of
 from .speculative.retriever import Answer, SpeculationStats, SpeculativeRetriever
 from .speculative.scheduler import Costs, Plan, Scheduler
 from .speculative.worker import Search, Worker
+from .terms import PLAIN, STOP_WORDS, Stems, languages, words
 from .tokens.continuations import Continuation, Match
 from .tokens.datastore import Datastore
 from .vectors import ExactIndex, VectorIndex
 
 __all__ = [
+    "PLAIN",
+    "STOP_WORDS",
     "Answer",
     "BM25Retriever",
     "Continuation",
     "Corpora",
     "Corpus",
     "Costs",
+    "CrossEncoderScorer",
     "Datastore",
     "DenseRetriever",
     "Document",
@@ -32,20 +39,25 @@ __all__ = [
     "FaissIndex",
     "FaissOptions",
     "FaissRetriever",
+    "Heading",
     "Hit",
     "HuggingFaceEmbedder",
+    "HybridRetriever",
     "IndexFileError",
     "Match",
     "Passage",
     "Plan",
+    "RerankingRetriever",
     "Retriever",
     "Scheduler",
     "Search",
     "Shortlist",
     "SpeculationStats",
     "SpeculativeRetriever",
+    "Stems",
     "VectorIndex",
     "Worker",
+    "languages",
     "load_corpus",
     "load_passages",
     "load_retriever",

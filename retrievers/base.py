@@ -76,6 +76,16 @@ def check_texts(texts: Sequence[str], name: str = "texts") -> list[str]:
     return copied
 
 
+def in_context(texts: Sequence[str], contexts: Sequence[str] | None) -> list[str]:
+    """Each text behind its context, as it is searched. Raises ValueError for another number of contexts."""
+    if contexts is None:
+        return list(texts)
+    given = check_texts(contexts, "contexts")
+    if len(given) != len(texts):
+        raise ValueError(f"contexts holds {len(given)} entries for {len(texts)} texts; give one for each")
+    return [f"{context}\n{text}" if context else text for context, text in zip(given, texts, strict=True)]
+
+
 def check_query(query: str) -> str:
     """The query. Raises TypeError for what is no string."""
     if not isinstance(query, str):

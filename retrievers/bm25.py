@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import re
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal, cast, get_args
 
 import numpy as np
@@ -13,9 +12,10 @@ from numpy.typing import NDArray
 from rank_bm25 import BM25Okapi
 
 from . import files
-from .base import DEFAULT_K, Folder, Hit, best, check_ids, check_k, check_query, check_texts
+from .base import DEFAULT_K, Folder, Hit, best, check_ids, check_k, check_query, check_texts, in_context
 from .saving import Saving, saving
 from .shortlist import Shortlist, WordShortlist
+from .terms import PLAIN, Split, query_splitter, split_fingerprint, splitter, splitter_name, words
 
 KIND = "bm25"
 
@@ -26,14 +26,9 @@ Idf = Literal["okapi", "lucene"]
 """How rare words count: as in rank-bm25, or by ln(1 + (N - n + 0.5) / (n + 0.5)) as in Lucene, never below zero."""
 
 _ARRAYS = ("lengths", "word_numbers", "counts", "held")  # of the statistics, on disk
+FILES = ("texts", "words", *_ARRAYS)
 
-_WORD = re.compile(r"\w+")
-_PROBE = "Don't 2 naïve WORDS split_alike, e.g. in 東京 or U.S.A.?"  # its words are the word splitter's fingerprint
-
-
-def words(text: str) -> list[str]:
-    """The lower-case words that texts and queries are matched by."""
-    return _WORD.findall(text.lower())
+_FACTS: dict[str, tuple[type, ...]] = {"texts": (int,), "idf": (str,)}
 
 
 class BM25Retriever:
@@ -42,23 +37,34 @@ class BM25Retriever:
     `BM25Okapi.get_scores` looks every query word up in every text. Here each word knows its texts, and
     their scores are added in the same order by the same formula: same scores, less work.
 
-    `split` makes words of texts and queries; an index on disk is refused by another one. `idf="lucene"` is for few
-    texts: by rank-bm25's formula a word that half of them hold counts nothing, and in two texts every word is one
+    `split` makes terms of texts and queries (`Stems("english")`: stems); an index on disk is refused by another one.
+    `contexts` are searched with the texts and are no part of them: a title, the headings above. `idf="lucene"` is for
+    few texts: by rank-bm25's formula a word that half of them hold counts nothing, and in two texts every word is one
     that half or all of them hold. An index on disk remembers it.
     """
 
-    def __init__(self, texts: Sequence[str], *, split: Callable[[str], list[str]] = words, idf: Idf = "okapi") -> None:
-        """Raises ValueError where no text holds a word, and for another `idf`."""
+    def __init__(
+        self,
+        texts: Sequence[str],
+        *,
+        split: Split = words,
+        idf: Idf = "okapi",
+        contexts: Sequence[str] | None = None,
+    ) -> None:
+        """Raises ValueError where no text holds a word, for another `idf`, and for another number of contexts."""
         if idf not in ("okapi", "lucene"):
             raise ValueError(f"idf must be 'okapi' or 'lucene', got {idf!r}")
         self._texts = check_texts(texts)
         self.idf: Idf = idf
-        self._split = split
+        self._set_split(split)
         self._statistics = _Statistics()
-        self._statistics.extend([split(text) for text in self._texts])
+        self._statistics.extend([split(text) for text in in_context(self._texts, contexts)])
         if not self._statistics.words:
             raise ValueError(f"none of the {len(self._texts)} texts holds a word to search for")
         self._postings = _Postings(self._statistics, idf)
+
+    def _set_split(self, split: Split) -> None:
+        self._split, self._split_query = split, query_splitter(split)
 
     @property
     def texts(self) -> Sequence[str]:
@@ -71,7 +77,7 @@ class BM25Retriever:
     def scores(self, query: str) -> NDArray[np.float64]:
         """The score of every text for `query`. [len(self)]"""
         scores = np.zeros(len(self._texts))
-        for word in self._split(check_query(query)):
+        for word in self._split_query(check_query(query)):
             ids, weights = self._postings.of(word)
             scores[ids] += weights
         return scores
@@ -80,13 +86,13 @@ class BM25Retriever:
         """The scores of these texts, with the statistics of all. [len(ids)]"""
         wanted = check_ids(ids, len(self._texts))
         scores = np.zeros(len(wanted))
-        for word in self._split(check_query(query)):
+        for word in self._split_query(check_query(query)):
             scores += self._postings.weights(word, wanted)
         return scores
 
     def shortlist(self) -> Shortlist:
         """An empty one, which some of the texts can be put in and ranked by their scores."""
-        return WordShortlist(self._split, lambda: self._postings)
+        return WordShortlist(self._split_query, lambda: self._postings)
 
     def search(self, query: str, k: int = DEFAULT_K) -> list[Hit]:
         """At most `k` hits, best first; equal scores in the order of the texts. Raises ValueError for k < 1."""
@@ -98,11 +104,11 @@ class BM25Retriever:
         check_k(k)
         return [self.search(query, k) for query in check_texts(queries, "queries")]
 
-    def add(self, texts: Sequence[str]) -> None:
-        """More texts. All scores change, as every text counts in the statistics."""
+    def add(self, texts: Sequence[str], contexts: Sequence[str] | None = None) -> None:
+        """More texts, with their contexts. All scores change, as every text counts in the statistics."""
         more = check_texts(texts)
         statistics = self._statistics.copy()
-        statistics.extend([self._split(text) for text in more])
+        statistics.extend([self._split(text) for text in in_context(more, contexts)])
         self._postings = _Postings(statistics, self.idf)
         self._statistics = statistics
         self._texts = [*self._texts, *more]
@@ -115,29 +121,43 @@ class BM25Retriever:
 
     def write(self, index: Saving) -> None:
         """Writes them beside what belongs to the same index, and puts all of it in force."""
+        made_with, facts = self.write_files(index)
+        index.commit(KIND, made_with, facts)
+
+    def write_files(self, index: Saving) -> tuple[str, dict[str, object]]:
+        """Writes them; gives the fingerprint and the facts of the manifest."""
         index.strings("texts", self._texts)
         index.strings("words", list(self._statistics.words))
         for name, numbers in self._statistics.arrays().items():
             index.array(name, numbers)
         facts: dict[str, object] = {"texts": len(self), "idf": self.idf}
-        index.commit(KIND, _split_fingerprint(self._split), facts)
+        if (name_ := splitter_name(self._split)) not in (None, PLAIN):
+            facts["split"] = name_
+        return _fingerprint(self._split), facts
 
     @classmethod
-    def load(cls, folder: Folder, *, split: Callable[[str], list[str]] = words) -> BM25Retriever:
-        """The retriever that `save` wrote. Raises files.IndexFileError for damaged files or another `split`."""
+    def load(cls, folder: Folder, *, split: Split | None = None) -> BM25Retriever:
+        """The retriever that `save` wrote, with the splitter that the index names where none is given. Raises
+        files.IndexFileError for damaged files or another `split`."""
         with files.opened(folder, KIND) as index:
             return cls.read(index, split=split)
 
     @classmethod
-    def read(cls, index: files.Opened, *, split: Callable[[str], list[str]] = words) -> BM25Retriever:
+    def read(cls, index: files.Opened, *, split: Split | None = None) -> BM25Retriever:
         """The retriever of an index whose files are open."""
-        files.check_fingerprint(index.folder, index.manifest, _split_fingerprint(split), "word splitter")
-        files.check_keys(index.folder, index.manifest, ("texts", "words", *_ARRAYS), files.EXTRAS)
-        idf = files.check_facts(index.folder, index.manifest, {"texts": (int,), "idf": (str,)})["idf"]
+        facts = files.check_facts(index.folder, index.manifest, fact_types(index.manifest))
+        if split is None:
+            try:
+                split = splitter(str(facts.get("split", PLAIN)))
+            except ValueError as error:
+                raise index.wrong("words", f"{error!s:.80}") from None
+        files.check_fingerprint(index.folder, index.manifest, _fingerprint(split), "word splitter")
+        files.check_keys(index.folder, index.manifest, FILES, files.EXTRAS)
+        idf = facts["idf"]
         if idf not in get_args(Idf):
             raise index.wrong("words", f"idf is {idf!r:.40}")
         retriever = cls.__new__(cls)
-        retriever._split = split
+        retriever._set_split(split)
         retriever._texts = index.strings("texts")
         retriever._statistics = _Statistics.read(index, len(retriever._texts))
         retriever.idf = cast(Idf, idf)
@@ -145,8 +165,13 @@ class BM25Retriever:
         return retriever
 
 
-def _split_fingerprint(split: Callable[[str], list[str]]) -> str:
-    return files.fingerprint(KIND, split(_PROBE))
+def fact_types(manifest: files.Manifest) -> dict[str, tuple[type, ...]]:
+    """The facts of an index, with their types; those of plain words do not name the splitter."""
+    return {**_FACTS, "split": (str,)} if "split" in manifest.facts else _FACTS
+
+
+def _fingerprint(split: Split) -> str:
+    return files.fingerprint(KIND, *split_fingerprint(split))
 
 
 class _Statistics:

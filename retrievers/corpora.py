@@ -12,23 +12,25 @@ from typing import TYPE_CHECKING
 from copyspec.fingerprints import tokenizer_fingerprint as tokenizer_fingerprint
 from copyspec.models.loading import BUNDLED, MODEL_VARIABLE, identity
 
-from . import bm25, dense, files, passages
+from . import bm25, dense, files, hybrid, passages
 from .base import Folder, Retriever
 from .bm25 import BM25Retriever
 from .dense import DenseRetriever, Encode, FaissRetriever
 from .embedding import HuggingFaceEmbedder
 from .faiss_index import FaissOptions
+from .hybrid import HybridRetriever
 from .passages import Document, Passage
 from .saving import Saving, remove, saving
+from .terms import splitter
 from .tokens import datastore
 from .tokens.datastore import Datastore
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-KINDS = (bm25.KIND, dense.KIND, datastore.KIND)
+KINDS = (bm25.KIND, dense.KIND, hybrid.KIND, datastore.KIND)
 
-_Indexed = BM25Retriever | DenseRetriever
+_Indexed = BM25Retriever | DenseRetriever | HybridRetriever
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
@@ -98,12 +100,15 @@ class Corpora:
         """A corpus of passages, and where they stand; `encode`: see `load_retriever`."""
         return load_corpus(self._existing(name), encode=encode)
 
-    def add_bm25(self, name: str, more: Sequence[Passage], *, duplicates: bool = False) -> Corpus:
-        """Adds passages to a corpus that is searched by words; those of a new one count as in Lucene (bm25.Idf), so
-        that few passages are told apart, too."""
+    def add_bm25(
+        self, name: str, more: Sequence[Passage], *, language: str = "english", duplicates: bool = False
+    ) -> Corpus:
+        """Adds passages to a corpus that is searched by words: by their stems in a `language` that Snowball knows, or
+        as they stand ("words"). Those of a new one count as in Lucene (bm25.Idf), so that few passages are told apart,
+        too; one that is there keeps its language. Raises ValueError for an unknown one."""
 
-        def made(texts: list[str]) -> _Indexed:
-            return BM25Retriever(texts, idf="lucene")
+        def made(texts: list[str], contexts: list[str]) -> _Indexed:
+            return _by_words(texts, contexts, language)
 
         return self._add(name, bm25.KIND, more, made, BM25Retriever.read, duplicates)
 
@@ -118,10 +123,28 @@ class Corpora:
     ) -> Corpus:
         """Adds passages to a corpus that is searched by vectors, through FAISS where `options` are given."""
 
-        def made(texts: list[str]) -> _Indexed:
-            return DenseRetriever(texts, encode) if options is None else FaissRetriever(texts, encode, options=options)
+        def made(texts: list[str], contexts: list[str]) -> _Indexed:
+            return _by_vectors(texts, contexts, encode, options)
 
         return self._add(name, dense.KIND, more, made, lambda index: DenseRetriever.read(index, encode), duplicates)
+
+    def add_hybrid(
+        self,
+        name: str,
+        more: Sequence[Passage],
+        encode: Encode,
+        *,
+        language: str = "english",
+        options: FaissOptions | None = None,
+        duplicates: bool = False,
+    ) -> Corpus:
+        """Adds passages to a corpus that is searched by words and by vectors, the two rankings fused."""
+
+        def made(texts: list[str], contexts: list[str]) -> _Indexed:
+            by_vectors = _by_vectors(texts, contexts, encode, options)
+            return HybridRetriever([_by_words(texts, contexts, language), by_vectors])
+
+        return self._add(name, hybrid.KIND, more, made, lambda index: HybridRetriever.read(index, encode), duplicates)
 
     def add_tokens(
         self,
@@ -134,11 +157,11 @@ class Corpora:
         """Adds documents to a datastore of tokens."""
         path, fingerprint = self.path(name), tokenizer_fingerprint(tokenizer)
         with saving(path) as index:
-            store, places = _there(path, fingerprint) if index.is_there() else (None, [])
-            named = [Passage(document, start, "") for document, start in places]
+            store, places = _there(path, fingerprint) if index.is_there() else (None, list[Passage]())
+            named = list(places)
             numbers: dict[str, list[int]] = {}  # of the documents that were there, by name
-            for number, (document_name, _) in enumerate(places):
-                numbers.setdefault(document_name, []).append(number)
+            for number, place in enumerate(places):
+                numbers.setdefault(place.document, []).append(number)
             skipped = 0
 
             def tokens() -> Iterator[list[int]]:
@@ -166,7 +189,7 @@ class Corpora:
         name: str,
         kind: str,
         more: Sequence[Passage],
-        made: Callable[[list[str]], _Indexed],
+        made: Callable[[list[str], list[str]], _Indexed],
         read: Callable[[files.Opened], _Indexed],
         duplicates: bool,
     ) -> Corpus:
@@ -178,11 +201,11 @@ class Corpora:
                     before = _placed(held, retriever)
             new = list(more) if duplicates else _unseen(more, before)
             if retriever is None or new:
-                texts = [passage.text for passage in new]
+                texts, contexts = [passage.text for passage in new], [passage.context for passage in new]
                 if retriever is None:
-                    retriever = made(texts)
+                    retriever = made(texts, contexts)
                 else:
-                    retriever.add(texts)
+                    retriever.add(texts, contexts)
                 passages.write_passages(index, [*before, *new])
                 retriever.write(index)
             return replace(self._corpus(name), skipped=len(more) - len(new))
@@ -203,22 +226,30 @@ class Corpora:
             if kind == datastore.KIND:
                 store = Datastore.read(index)
                 return Corpus(name, kind, store.num_documents, store.num_tokens, used)
-            places = passages.read_places(index, len(index.strings("texts")))
-            return Corpus(name, kind, len({document for document, _ in places}), len(places), used)
+            places = passages.read_places(index, index.strings("texts"))
+            return Corpus(name, kind, len({place.document for place in places}), len(places), used)
 
 
-def _there(path: Path, fingerprint: str) -> tuple[Datastore, list[tuple[str, int]]]:
+def _there(path: Path, fingerprint: str) -> tuple[Datastore, list[Passage]]:
     """The datastore of a corpus, and the names of its documents."""
     store = Datastore(path, fingerprint=fingerprint)
     with files.opened(path, datastore.KIND) as index:
-        return store, passages.read_places(index, store.num_documents)
+        return store, passages.read_places(index, [""] * store.num_documents)
 
 
 def _placed(index: files.Opened, retriever: Retriever) -> list[Passage]:
     """The passages of an index with this retriever."""
-    texts = retriever.texts
-    places = passages.read_places(index, len(texts))
-    return [Passage(name, start, text) for (name, start), text in zip(places, texts, strict=True)]
+    return passages.read_places(index, retriever.texts)
+
+
+def _by_words(texts: list[str], contexts: list[str], language: str) -> BM25Retriever:
+    return BM25Retriever(texts, split=splitter(language), idf="lucene", contexts=contexts)
+
+
+def _by_vectors(texts: list[str], contexts: list[str], encode: Encode, options: FaissOptions | None) -> DenseRetriever:
+    if options is None:
+        return DenseRetriever(texts, encode, contexts=contexts)
+    return FaissRetriever(texts, encode, options=options, contexts=contexts)
 
 
 def _unseen(more: Sequence[Passage], before: Sequence[Passage]) -> list[Passage]:
@@ -255,13 +286,14 @@ def read_retriever(index: files.Opened, encode: Encode | str | os.PathLike[str] 
     kind, folder = index.manifest.kind, index.folder
     if kind == bm25.KIND:
         return BM25Retriever.read(index)
-    if kind != dense.KIND:
+    if kind not in (dense.KIND, hybrid.KIND):
         raise files.IndexFileError(
             f"{str(folder)!r} holds an index of kind {kind!r}, which finds no passages; open it as Datastore"
         )
     if encode is None or isinstance(encode, (str, os.PathLike)):
-        encode = _encoder(folder, dense.read_facts(index)["encoder"], encode)
-    return DenseRetriever.read(index, encode)
+        by_vectors = index if kind == dense.KIND else hybrid.parts(index)[1]
+        encode = _encoder(folder, dense.read_facts(by_vectors)["encoder"], encode)
+    return DenseRetriever.read(index, encode) if kind == dense.KIND else HybridRetriever.read(index, encode)
 
 
 def _encoder(folder: Folder, made_with: object, named: str | os.PathLike[str] | None) -> HuggingFaceEmbedder:

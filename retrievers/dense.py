@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from copyspec.forks import at_rest
 
 from . import files
-from .base import DEFAULT_K, Folder, Hit, check_k, check_query, check_texts
+from .base import DEFAULT_K, Folder, Hit, check_k, check_query, check_texts, in_context
 from .faiss_index import FaissIndex, FaissOptions
 from .saving import Saving, saving
 from .shortlist import Shortlist, VectorShortlist
@@ -51,8 +51,10 @@ class DenseRetriever:
     `metric="l2"` squared distances with a minus sign. Cosine: use an encoder that normalises.
 
     `encode` makes the vectors, all texts at once, each query by itself: encoders round differently in batches,
-    and a query must find the same in any. `encode_query`, where queries are encoded in another way. `index`
-    makes what holds the vectors from their dimension; by default an ExactIndex (NumPy).
+    and a query must find the same in any. `encode_query`, where queries are encoded in another way
+    (its own method of this name, if it has one). `contexts` are
+    encoded before the texts and are no part of them: a title, the headings above. `index` makes what holds the
+    vectors from their dimension; by default an ExactIndex (NumPy).
     """
 
     def __init__(
@@ -63,18 +65,21 @@ class DenseRetriever:
         encode_query: Encode | None = None,
         metric: Metric = "ip",
         index: Callable[[int], VectorIndex] | None = None,
+        contexts: Sequence[str] | None = None,
     ) -> None:
         self._texts = check_texts(texts)
         if not self._texts:
             raise ValueError("texts is empty: give at least one, more can be added later")
-        vectors = checked(encode(list(self._texts)))
+        vectors = checked(encode(in_context(self._texts, contexts)))
         self._check_count(vectors, self._texts)
         dimension = vectors.shape[1]
         self._set_up(encode, encode_query, index(dimension) if index else ExactIndex(dimension, metric=metric))
         self._index.add(vectors)
 
     def _set_up(self, encode: Encode, encode_query: Encode | None, index: VectorIndex) -> None:
-        self._encode, self._encode_query, self._index = encode, encode_query or encode, index
+        self._encode, self._index = encode, index
+        own: Encode = getattr(encode, "encode_query", encode)
+        self._encode_query = encode_query or own
         self._queries: OrderedDict[str, Vectors] = OrderedDict()
         self._lock = at_rest(threading.Lock())  # of the queries: a verifying thread asks while another one drafts
 
@@ -130,11 +135,11 @@ class DenseRetriever:
                 self._queries.popitem(last=False)
         return made
 
-    def add(self, texts: Sequence[str]) -> None:
-        """More texts; their ids go on from the last one."""
+    def add(self, texts: Sequence[str], contexts: Sequence[str] | None = None) -> None:
+        """More texts, with their contexts; their ids go on from the last one."""
         more = check_texts(texts)
         if more:
-            vectors = checked(self._encode(list(more)), self._index.dimension)
+            vectors = checked(self._encode(in_context(more, contexts)), self._index.dimension)
             self._check_count(vectors, more)
             self._index.add(vectors)
             self._texts = [*self._texts, *more]
@@ -147,10 +152,14 @@ class DenseRetriever:
 
     def write(self, index: Saving) -> None:
         """Writes them beside what belongs to the same index, and puts all of it in force."""
+        index.commit(KIND, facts=self.write_files(index))
+
+    def write_files(self, index: Saving) -> dict[str, object]:
+        """Writes them; gives the facts of the manifest."""
         facts = self._index.write(index)
         index.strings("texts", self._texts)
         index.array("probe", self.query_vector(_PROBE))
-        index.commit(KIND, facts={**facts, **self._facts()})
+        return {**facts, **self._facts()}
 
     @classmethod
     def load(cls, folder: Folder, encode: Encode, *, encode_query: Encode | None = None) -> DenseRetriever:
@@ -195,14 +204,23 @@ class DenseRetriever:
 def read_facts(index: files.Opened) -> Mapping[str, object]:
     """What a dense index says about itself. Raises files.IndexFileError for what it would not say."""
     manifest = index.manifest
-    names = ("texts", "probe", *(FaissIndex.files_of(manifest) if manifest.facts.get("index") == "faiss" else VECTORS))
-    files.check_keys(index.folder, manifest, names, files.EXTRAS)
-    by_faiss = {"options": (dict,), "entry": (int,)} if manifest.facts.get("index") == "faiss" else {}
-    facts = files.check_facts(index.folder, manifest, {**_FACTS, **by_faiss})
+    files.check_keys(index.folder, manifest, file_names(manifest), files.EXTRAS)
+    facts = files.check_facts(index.folder, manifest, fact_types(manifest))
     encoder = facts["encoder"]
     if facts["index"] not in ("exact", "faiss") or not (encoder is None or _names_an_encoder(encoder)):
         raise index.wrong("vectors", f"index {facts['index']!r:.40}, encoder {encoder!r:.80}")
     return facts
+
+
+def file_names(manifest: files.Manifest) -> tuple[str, ...]:
+    """The files that an index with this manifest has."""
+    by_faiss = manifest.facts.get("index") == "faiss"
+    return ("texts", "probe", *(FaissIndex.files_of(manifest) if by_faiss else VECTORS))
+
+
+def fact_types(manifest: files.Manifest) -> dict[str, tuple[type, ...]]:
+    """The facts that it has, with their types."""
+    return {**_FACTS, "options": (dict,), "entry": (int,)} if manifest.facts.get("index") == "faiss" else _FACTS
 
 
 def _names_an_encoder(said: object) -> bool:
@@ -225,8 +243,9 @@ class FaissRetriever(DenseRetriever):
         encode_query: Encode | None = None,
         metric: Metric = "ip",
         options: FaissOptions | None = None,
+        contexts: Sequence[str] | None = None,
     ) -> None:
         def index(dimension: int) -> FaissIndex:
             return FaissIndex(dimension, metric=metric, options=options)
 
-        super().__init__(texts, encode, encode_query=encode_query, index=index)
+        super().__init__(texts, encode, encode_query=encode_query, index=index, contexts=contexts)

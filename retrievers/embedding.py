@@ -13,6 +13,7 @@ from copyspec.models.errors import LoadError, first_line
 from copyspec.models.pretrained import Pretrained
 
 from .base import check_texts
+from .pooling import sentence_settings
 
 if TYPE_CHECKING:
     import torch
@@ -21,10 +22,12 @@ MAX_TOKENS = 512  # of a text, where neither the tokenizer nor the model says: w
 
 
 class HuggingFaceEmbedder:
-    """Mean-pooled, normalised vectors of texts: call it with a list of strings.
+    """Vectors of texts by an encoder: call it with a list of strings.
 
-    `model`: hub id or folder (HF_HUB_OFFLINE keeps it from the network). `prefix` stands before every text, where
-    an encoder was trained so ("query: ", "passage: "). Longer texts than the model reads are cut at its limit.
+    `model`: hub id or folder (HF_HUB_OFFLINE keeps it from the network). A sentence-transformers folder is pooled and
+    normalised as it says, with its prompts for texts and queries; any other by means, normalised. `prefix` stands
+    before every text instead, where an encoder was trained so ("query: ", "passage: "). Texts longer than the model
+    reads are cut at its limit.
     Batches hold texts of similar length. `trust_remote_code=True` runs code of the model's folder, with all rights of
     this process; without it none ever runs. Raises copyspec.LoadError for a model that cannot be loaded.
     """
@@ -36,7 +39,7 @@ class HuggingFaceEmbedder:
         device: str | torch.device | None = None,
         batch_size: int = 32,
         prefix: str = "",
-        normalize: bool = True,
+        normalize: bool | None = None,
         trust_remote_code: bool = False,
     ) -> None:
         if batch_size < 1:
@@ -45,12 +48,14 @@ class HuggingFaceEmbedder:
         from transformers import AutoModel
 
         self.name, self.prefix = os.fspath(model), prefix
-        self._batch_size, self._normalize = batch_size, normalize
+        self._batch_size = batch_size
         self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         found = Pretrained(self.name, trust_remote_code=trust_remote_code)
         try:
             self._model = found.model(AutoModel, found.config())
             self._tokenizer = found.tokenizer()
+            self._settings = sentence_settings(found)
+            self._normalize = self._settings.normalizes if normalize is None else normalize
             self._set_up()
         except LoadError as error:
             raise LoadError(f"encoder {self.name!r} cannot be loaded, give a folder or a hub id: {error}") from error
@@ -61,41 +66,49 @@ class HuggingFaceEmbedder:
         if tokenizer.pad_token is None:
             tokenizer.pad_token = tokenizer.eos_token
         tokenizer.padding_side = "right"
-        limits = (tokenizer.model_max_length, getattr(config, "max_position_embeddings", None))
+        named = self._settings.max_tokens
+        limits = (named, tokenizer.model_max_length, getattr(config, "max_position_embeddings", None))
         usable = (limit for limit in limits if isinstance(limit, int) and 0 < limit < 1 << 20)
         self._max_tokens = min(usable, default=MAX_TOKENS)
         self._model.to(self._device)  # type: ignore[arg-type]  # its decorator hides the signature
         self._model.train(False)
         try:
-            self(["a"])
+            self._dimension = int(self._encoded(["a"]).shape[1])
         except Exception as error:  # whatever a model for other things than texts finds wrong
             raise LoadError(f"it makes no vectors of texts ({first_line(error)})") from error
 
     @property
     def dimension(self) -> int:
         """Of the vectors."""
-        return int(self._model.config.hidden_size)
+        return self._dimension
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """The texts' vectors. [len(texts), dimension]"""
-        given = check_texts(texts)
+        return self._vectors(check_texts(texts), self.prefix or self._settings.text_prompt)
+
+    def encode_query(self, queries: Sequence[str]) -> NDArray[np.float32]:
+        """The vectors of queries, which some encoders read behind another prompt. [len(queries), dimension]"""
+        return self._vectors(check_texts(queries, "queries"), self.prefix or self._settings.query_prompt)
+
+    def _vectors(self, given: list[str], prefix: str) -> NDArray[np.float32]:
         vectors = np.empty((len(given), self.dimension), np.float32)
         order = sorted(range(len(given)), key=lambda index: len(given[index]))
         for start in range(0, len(given), self._batch_size):
             part = order[start : start + self._batch_size]
-            vectors[part] = self._encoded([self.prefix + given[index] for index in part])
+            vectors[part] = self._encoded([prefix + given[index] for index in part])
         return vectors
 
     def _encoded(self, texts: list[str]) -> NDArray[np.float32]:
         import torch
 
+        if self._settings.lowers:
+            texts = [text.lower() for text in texts]
         batch = self._tokenizer(texts, padding=True, truncation=True, max_length=self._max_tokens, return_tensors="pt")
         ids, mask = batch["input_ids"].to(self._device), batch["attention_mask"].to(self._device)
         with torch.inference_mode():
             states = self._model(input_ids=ids, attention_mask=mask).last_hidden_state.float()
-            held = mask.unsqueeze(-1).float()
-            mean = (states * held).sum(dim=1) / held.sum(dim=1).clamp(min=1)
+            pooled = self._settings.pooled(states, mask)
             if self._normalize:
-                mean = torch.nn.functional.normalize(mean, dim=-1)
-        vectors: NDArray[np.float32] = mean.cpu().numpy()
+                pooled = torch.nn.functional.normalize(pooled, dim=-1)
+        vectors: NDArray[np.float32] = pooled.cpu().numpy()
         return vectors

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,10 @@ from .manifest import (
 
 __all__ = ["MANIFEST", "Entry", "IndexFileError", "Manifest", "check_facts", "check_keys", "fingerprint"]
 
-EXTRAS = ("passages.names", "passages.documents", "passages.starts", "documents")
+EXTRAS = (
+    *(f"passages.{name}" for name in ("names", "documents", "starts", "titles", "headings", "pages")),
+    "documents",
+)
 """Files that an index may have beside its own: where its passages stand, what LangChain knows of its documents."""
 
 _TRIES = 100  # readings of a folder whose files vanish: each time somebody has put a new index there meanwhile
@@ -63,6 +67,18 @@ class Opened:
         for handle in self._handles.values():
             os.close(handle)
         self._handles.clear()
+
+    def part(self, keys: Collection[str], facts: Collection[str]) -> Opened:
+        """A view of some of the files and facts, as an index of its own; it ends with this one."""
+        manifest, view = self.manifest, Opened.__new__(Opened)
+        view.folder, view._handles = self.folder, {key: self._handles[key] for key in keys}
+        view.manifest = Manifest(
+            manifest.kind,
+            manifest.fingerprint,
+            {name: manifest.facts[name] for name in facts},
+            {key: manifest.files[key] for key in keys},
+        )
+        return view
 
     def handle(self, key: str) -> int:
         """A descriptor of the file, the caller's own."""

@@ -24,6 +24,7 @@ from .bm25 import Idf
 from .corpora import read_retriever
 from .dense import Encode, FaissRetriever
 from .saving import Written, saving
+from .terms import PLAIN, splitter
 
 if TYPE_CHECKING:
     from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
@@ -174,13 +175,20 @@ class BM25Retriever(DocumentRetriever):
     """Finds documents by the words that they share with the query (Okapi BM25 with rank-bm25's scores).
 
     `idf="lucene"` is for a handful of documents: there a word that half of them hold counts nothing in rank-bm25's way.
+    `language="english"`, or another that Snowball knows, matches stems.
     """
 
     def __init__(
-        self, documents: Sequence[Document], *, k: int = DEFAULT_K, idf: Idf = "okapi", **fields: object
+        self,
+        documents: Sequence[Document],
+        *,
+        k: int = DEFAULT_K,
+        idf: Idf = "okapi",
+        language: str = PLAIN,
+        **fields: object,
     ) -> None:
         super().__init__(documents=documents, k=k, **fields)  # type: ignore[arg-type]
-        self._base = BM25Search([document.page_content for document in documents], idf=idf)
+        self._base = BM25Search([document.page_content for document in documents], idf=idf, split=splitter(language))
 
 
 class FAISSRetriever(DocumentRetriever):

@@ -20,7 +20,7 @@ from copyspec.fingerprints import fingerprint
 
 FORMAT = "copyspec-index"
 VERSION = 2
-READABLE = {1: ("tokens",), 2: ("bm25", "dense", "tokens")}
+READABLE = {1: ("tokens",), 2: ("bm25", "dense", "hybrid", "tokens")}
 """Kinds by version: in the first, all but datastores held archives of arrays, which are no longer read."""
 
 MANIFEST = "manifest.json"

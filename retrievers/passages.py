@@ -7,15 +7,18 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from . import files
 from .base import Folder
+from .headings import Heading, found_headings, path_at
 from .saving import Saving
 
 _FILES = ("passages.names", "passages.documents", "passages.starts")
+_CONTEXT_FILES = ("passages.titles", "passages.headings", "passages.pages")
 _LAST_START = 1 << 50  # characters: no text is longer
 
 MAX_CHARS = 1000
@@ -25,6 +28,7 @@ SUFFIXES = (".txt", ".md", ".jsonl")
 """Of the files that are read from folders."""
 
 _PARAGRAPHS = re.compile(r"\n[ \t]*\n\s*")
+_ITEMS = re.compile(r"\n(?=[ \t]*(?:[-*+•]|\d{1,2}[.)])[ \t]+\S)")
 _SENTENCES = re.compile(r"(?<=[.!?])\s+|(?<=[.!?][\"')\]”’])\s+|\n")
 _WORDS = re.compile(r"\s+")
 
@@ -35,6 +39,8 @@ class Document:
 
     name: str  # a file's path; for lines of a .jsonl file with ":" and the line's number
     text: str
+    headings: tuple[Heading, ...] | None = None  # in order; None: those that the text shows
+    pages: tuple[int, ...] = ()  # where each page begins, in characters; none: the file has no pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,14 @@ class Passage:
     document: str  # name
     start: int  # characters
     text: str
+    heading: str = ""  # the titles of the parts that it stands in, with " > " between them
+    page: int | None = None  # from 1
+
+    @property
+    def context(self) -> str:
+        """What it is searched with beside its text: the document's name and the headings."""
+        name = Path(self.document).stem
+        return f"{name} > {self.heading}" if self.heading else name
 
 
 def read_documents(paths: Iterable[Folder], *, field: str = "text") -> Iterator[Document]:
@@ -68,22 +82,47 @@ def read_documents(paths: Iterable[Folder], *, field: str = "text") -> Iterator[
 
 
 def split_passages(document: Document, *, max_chars: int = MAX_CHARS) -> list[Passage]:
-    """The document in passages of at most `max_chars` characters: whole paragraphs while they fit, else sentences,
-    else words. Nothing but white space is left out."""
+    """The document in passages of at most `max_chars` characters: whole paragraphs while they fit, else list
+    items, sentences, words. A heading begins a passage, and so does a page. Nothing but white space is left out."""
     if max_chars < 1:
         raise ValueError(f"max_chars must be at least 1, got {max_chars!r}")
+    headings = found_headings(document.text) if document.headings is None else document.headings
     passages: list[Passage] = []
-    start = end = 0
-    for piece_start, piece_end in _pieces(document.text, 0, len(document.text), max_chars, 0):
+    for begin, until, page in _parts(document, headings):
+        heading = path_at(headings, begin)
+        for start, end in _packed(document.text, begin, until, max_chars):
+            passages.append(Passage(document.name, start, document.text[start:end], heading, page))
+    return passages
+
+
+def _parts(document: Document, headings: Sequence[Heading]) -> Iterator[tuple[int, int, int | None]]:
+    """The parts of a document in which passages are cut, each with its page: from heading to heading and page to page.
+    A heading with nothing under it but the next one belongs to that part."""
+    text, starts = document.text, {0, *document.pages, *(heading.start for heading in headings)}
+    for heading, following in pairwise(headings):
+        after = following.start
+        if len(text[heading.start : after].strip().splitlines()) <= 1 + heading.underlined:
+            starts.discard(after)
+    borders = [*sorted(each for each in starts | set(document.pages) if each < len(text)), len(text)]
+    page = 0
+    for begin, until in pairwise(borders):
+        while page < len(document.pages) and document.pages[page] <= begin:
+            page += 1
+        yield begin, until, page or None
+
+
+def _packed(text: str, begin: int, until: int, max_chars: int) -> Iterator[tuple[int, int]]:
+    """The pieces of text[begin:until], together while they fit."""
+    start = end = begin
+    for piece_start, piece_end in _pieces(text, begin, until, max_chars, 0):
         if start < end and piece_end - start > max_chars:
-            passages.append(Passage(document.name, start, document.text[start:end]))
+            yield start, end
             start = piece_start
         elif start == end:
             start = piece_start
         end = piece_end
     if start < end:
-        passages.append(Passage(document.name, start, document.text[start:end]))
-    return passages
+        yield start, end
 
 
 def write_passages(index: Saving, passages: Sequence[Passage]) -> None:
@@ -92,10 +131,15 @@ def write_passages(index: Saving, passages: Sequence[Passage]) -> None:
     index.strings("passages.names", list(names))
     index.array("passages.documents", np.array([names[passage.document] for passage in passages], np.uint32))
     index.array("passages.starts", np.array([passage.start for passage in passages], np.uint64))
+    titles = {title: number for number, title in enumerate(dict.fromkeys(passage.heading for passage in passages))}
+    index.strings("passages.titles", list(titles))
+    index.array("passages.headings", np.array([titles[passage.heading] for passage in passages], np.uint32))
+    index.array("passages.pages", np.array([passage.page or 0 for passage in passages], np.uint32))
 
 
-def read_places(index: files.Opened, count: int) -> list[tuple[str, int]]:
-    """Document and start of each of the index's `count` passages. Raises files.IndexFileError for others."""
+def read_places(index: files.Opened, texts: Sequence[str]) -> list[Passage]:
+    """The passages of these texts, all that the index holds. Raises files.IndexFileError for others."""
+    count = len(texts)
     if "passages.names" not in index.manifest.files:
         raise files.IndexFileError(
             f"{os.fspath(index.folder)!r} does not say where its passages stand: build it with `copyspec index add`"
@@ -109,7 +153,21 @@ def read_places(index: files.Opened, count: int) -> list[tuple[str, int]]:
         )
     if count and (documents.max() >= len(names) or starts.max() > _LAST_START):
         raise index.wrong("passages.documents", f"places beyond the {len(names)} documents or the end of a text")
-    return [(names[number], start) for number, start in zip(documents.tolist(), starts.tolist(), strict=True)]
+    contexts = _read_contexts(index, count)
+    placed = zip(documents.tolist(), starts.tolist(), texts, contexts, strict=True)
+    return [Passage(names[number], start, text, *context) for number, start, text, context in placed]
+
+
+def _read_contexts(index: files.Opened, count: int) -> list[tuple[str, int | None]]:
+    """Heading and page of each passage; none of an index that was made before there were any."""
+    if not any(key in index.manifest.files for key in _CONTEXT_FILES):
+        return [("", None)] * count
+    files.check_keys(index.folder, index.manifest, _CONTEXT_FILES, tuple(index.manifest.files))
+    titles = index.strings("passages.titles")
+    headings, pages = index.array("passages.headings", np.uint32), index.array("passages.pages", np.uint32)
+    if len(headings) != count or len(pages) != count or (count and headings.max() >= len(titles)):
+        raise index.wrong("passages.headings", f"headings and pages of {len(headings)} and {len(pages)} passages")
+    return [(titles[number], page or None) for number, page in zip(headings.tolist(), pages.tolist(), strict=True)]
 
 
 def load_passages(folder: Folder, texts: Sequence[str]) -> list[Passage]:
@@ -122,8 +180,7 @@ def load_passages(folder: Folder, texts: Sequence[str]) -> list[Passage]:
                 f"the index in {os.fspath(folder)!r} holds {len(held)} passages, and these {len(texts)} texts are not "
                 "the first of them: load its retriever again"
             )
-        places = read_places(index, len(held))
-    return [Passage(name, start, text) for (name, start), text in zip(places, texts, strict=False)]
+        return read_places(index, held)[: len(texts)]
 
 
 def _read(file: Path, field: str) -> Iterator[Document]:
@@ -153,7 +210,7 @@ def _field(file: Path, number: int, line: str, field: str) -> str:
 
 def _pieces(text: str, start: int, end: int, max_chars: int, level: int) -> Iterator[tuple[int, int]]:
     """Spans of at most `max_chars`, cut at the coarsest borders that make them short enough."""
-    borders = (_PARAGRAPHS, _SENTENCES, _WORDS)
+    borders = (_PARAGRAPHS, _ITEMS, _SENTENCES, _WORDS)
     start += len(text[start:end]) - len(text[start:end].lstrip())
     end = start + len(text[start:end].rstrip())
     if start >= end:

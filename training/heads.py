@@ -120,7 +120,7 @@ class Trainer:
             group["lr"] = self.plan.rate * warm * max(0.05, 1 - self.step / max(self.plan.steps, 1))
         self.optimizer.step()
         self.step += 1
-        return float(loss)
+        return float(loss.detach())
 
     @torch.no_grad()
     def accuracy(self, windows: Windows, count: int = 2048) -> dict[str, list[float]]:
@@ -304,6 +304,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--dtype", default="bfloat16", help="of the model while it reads")
     parser.add_argument("--steps", type=int, default=HeadPlan.steps)
     parser.add_argument("--batch", type=int, default=HeadPlan.batch)
+    parser.add_argument("--rate", type=float, default=HeadPlan.rate)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=120.0)
     given = parser.parse_args(arguments)
@@ -317,7 +318,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     until = time.time() + 60 * given.minutes
     plan = HeadPlan(
         kind=given.kind, depth=given.depth, inner=given.inner, vocabulary=given.vocabulary, steps=given.steps,
-        batch=given.batch, seed=given.seed,
+        batch=given.batch, rate=given.rate, seed=given.seed,
     )  # fmt: skip
     outputs = OutputPlan(rows=given.rows, tokens=given.tokens, seed=given.seed)
     run = HeadRun(given.out, copyspec.load(given.model, dtype=given.dtype), given.model, (plan, outputs))

@@ -121,7 +121,7 @@ def write_shard(
     rng = random.Random(f"{plan.seed}/{path.stem}")
     asked = [[{"role": "user", "content": requests.draw(rng)}] for _ in range(plan.rows)]
     prompts = [chat_ids(tokenizer, each) for each in asked]
-    rows = list(_generate(model, prompts, plan, random.Random(f"{plan.seed}/{path.stem}/noise").random()))
+    rows = list(generate(model, prompts, plan, random.Random(f"{plan.seed}/{path.stem}/noise").random()))
     rows = [(tokens[:kept], states[:kept]) for tokens, states in rows if (kept := until_loop(tokens))]
     _save(path, [torch.tensor(tokens) for tokens, _ in rows], [states for _, states in rows])
     return sum(len(tokens) for tokens, _ in rows)
@@ -183,10 +183,12 @@ def until_loop(tokens: Sequence[int]) -> int:
 
 
 @torch.inference_mode()
-def _generate(
-    model: PreTrainedModel, prompts: Sequence[Sequence[int]], plan: OutputPlan, noise: float
+def generate(
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], plan: OutputPlan, noise: float, sampled: float = SAMPLED
 ) -> Iterator[tuple[list[int], Tensor]]:
-    """(output, the state before each token of it) of each row; the last token may end the sequence."""
+    """(output, the state before each token of it) of each row; the last token may end the sequence.
+
+    `noise`, from 0 to 1, seeds the rows that are sampled, a share of `sampled`; the others are greedy."""
     device, longest = model.device, max(map(len, prompts))
     generator = torch.Generator(device).manual_seed(int(noise * 2**31))
     pads = torch.tensor([longest - len(prompt) for prompt in prompts])
@@ -194,7 +196,7 @@ def _generate(
     mask = (torch.arange(longest) >= pads[:, None]).long().to(device)
     head = output_head(model)
     assert head is not None
-    sampled = torch.arange(len(prompts)) < SAMPLED * len(prompts)
+    random_rows = torch.arange(len(prompts)) < sampled * len(prompts)
     ends = model.generation_config.eos_token_id
     ends = set(ends if isinstance(ends, list) else [ends])
     rows, cache = list(range(len(prompts))), DynamicCache()
@@ -211,7 +213,7 @@ def _generate(
         logits = head(state).float()
         chosen = logits.argmax(-1)
         drawn = torch.multinomial((logits / TEMPERATURE).softmax(-1), 1, generator=generator)[:, 0]
-        chosen = torch.where(sampled[rows].to(device), drawn, chosen)
+        chosen = torch.where(random_rows[rows].to(device), drawn, chosen)
         for place, (row, token) in enumerate(zip(rows, chosen.tolist(), strict=True)):
             if not done[row]:
                 tokens[row].append(token)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 FOLDER_VARIABLE = "COPYSPEC_CORPORA"
 DEFAULT_FOLDER = Path("~/.copyspec/corpora")
-KINDS, SEARCHES = ("bm25", "dense", "tokens"), ("exact", "flat", "hnsw", "ivf")
+KINDS, SEARCHES = ("bm25", "dense", "hybrid", "tokens"), ("exact", "flat", "hnsw", "ivf")
 
 _BATCH = 256  # texts encoded between two steps of the progress bar
 
@@ -43,12 +43,17 @@ _Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
 def add(
     name: Annotated[str, typer.Argument(help="The corpus; one of this name that is there is added to.")],
     paths: Annotated[list[Path], typer.Argument(help="Files (text, .md, .jsonl), and folders of .txt, .md, .jsonl.")],
-    kind: Annotated[str, typer.Option("--kind", "-k", help="bm25, dense, or tokens (a datastore).")] = "bm25",
+    kind: Annotated[
+        str, typer.Option("--kind", "-k", help="bm25, dense, hybrid (both, fused), or tokens (a datastore).")
+    ] = "bm25",
     field: Annotated[str, typer.Option(help="Where lines of .jsonl hold their text.")] = "text",
-    max_chars: Annotated[int, typer.Option(help="Of a passage (bm25, dense).")] = 1000,
-    encoder: Annotated[str | None, typer.Option(help="Hub id or folder of the encoder (dense).")] = None,
-    prefix: Annotated[str, typer.Option(help='Before every text for the encoder, as "query: " (dense).')] = "",
-    search: Annotated[str, typer.Option(help="exact, or with FAISS: flat, hnsw, ivf (dense).")] = "exact",
+    max_chars: Annotated[int, typer.Option(help="Of a passage (all but tokens).")] = 1000,
+    language: Annotated[
+        str, typer.Option("--language", "-l", help='Whose stems match (bm25, hybrid); "words": as they stand.')
+    ] = "english",
+    encoder: Annotated[str | None, typer.Option(help="Hub id or folder of the encoder (dense, hybrid).")] = None,
+    prefix: Annotated[str, typer.Option(help='Before every text for the encoder, as "query: " (dense, hybrid).')] = "",
+    search: Annotated[str, typer.Option(help="exact, or with FAISS: flat, hnsw, ivf (dense, hybrid).")] = "exact",
     model: Annotated[
         str | None, typer.Option("--model", "-m", help="Whose tokenizer (tokens). Default as in generate.")
     ] = None,
@@ -61,10 +66,12 @@ def add(
         raise UsageError(f"--kind must be one of {', '.join(KINDS)}, got {kind!r}")
     if search not in SEARCHES:
         raise UsageError(f"--search must be one of {', '.join(SEARCHES)}, got {search!r}")
-    if kind == "dense" and encoder is None:
-        raise UsageError("--kind dense needs --encoder, the hub id or folder of the model that makes the vectors")
-    from copyspec.retrievers import Corpora, read_documents
+    if kind in ("dense", "hybrid") and encoder is None:
+        raise UsageError(f"--kind {kind} needs --encoder, the hub id or folder of the model that makes the vectors")
+    from copyspec.retrievers import PLAIN, Corpora, languages, read_documents
 
+    if language not in (PLAIN, *languages()):
+        raise UsageError(f"--language must be {PLAIN} or one of {', '.join(languages())}, got {language!r}")
     quiet_libraries()
     corpora = Corpora(folder.expanduser())
     corpora.path(name)
@@ -72,12 +79,13 @@ def add(
     if kind == "tokens":
         corpus = _add_tokens(corpora, name, documents, model, duplicates)
     elif kind == "bm25":
-        corpus = corpora.add_bm25(name, _passages(documents, max_chars), duplicates=duplicates)
+        corpus = corpora.add_bm25(name, _passages(documents, max_chars), language=language, duplicates=duplicates)
     else:
         from copyspec.retrievers import HuggingFaceEmbedder
 
         embed = HuggingFaceEmbedder(str(encoder), prefix=prefix)
-        corpus = _add_dense(corpora, name, _passages(documents, max_chars), embed, search, duplicates)
+        by_words = language if kind == "hybrid" else None
+        corpus = _add_vectors(corpora, name, _passages(documents, max_chars), embed, search, duplicates, by_words)
     if corpus.skipped:
         unit = "documents" if kind == "tokens" else "passages"
         note = f"skipped {corpus.skipped:,} {unit} that are in {name!r} already; --duplicates adds them once more"
@@ -139,14 +147,23 @@ def _passages(documents: Iterable[Document], max_chars: int) -> list[Passage]:
         ]
 
 
-def _add_dense(
-    corpora: Corpora, name: str, found: list[Passage], embed: HuggingFaceEmbedder, search: str, duplicates: bool
+def _add_vectors(
+    corpora: Corpora,
+    name: str,
+    found: list[Passage],
+    embed: HuggingFaceEmbedder,
+    search: str,
+    duplicates: bool,
+    language: str | None,
 ) -> Corpus:
     from copyspec.retrievers import FaissOptions
 
     options = None if search == "exact" else FaissOptions(kind=search)  # type: ignore[arg-type]
     with _progress("encoding", len(found)) as step:
-        return corpora.add_dense(name, found, _Encoding(embed, step), options=options, duplicates=duplicates)
+        encode = _Encoding(embed, step)
+        if language is None:
+            return corpora.add_dense(name, found, encode, options=options, duplicates=duplicates)
+        return corpora.add_hybrid(name, found, encode, language=language, options=options, duplicates=duplicates)
 
 
 class _Encoding:
@@ -155,6 +172,7 @@ class _Encoding:
     def __init__(self, embed: HuggingFaceEmbedder, step: Callable[[int], None]) -> None:
         self.name, self.prefix = embed.name, embed.prefix
         self._embed, self._step = embed, step
+        self.encode_query = embed.encode_query
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
         import numpy as np

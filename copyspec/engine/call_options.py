@@ -121,9 +121,9 @@ class CallOptions:
     own](#your-own-drafter); in a list with "auto" or other functions they share the tree. The output is the same."""
     draft_model: DraftChoice | Sequence[DraftChoice] | None = None
     """A smaller model that drafts too, or several: a hub id, a folder, a loaded model of the same tokenizer, an engine
-    of any, "layers:2" for the model's own first two layers, "heads:FOLDER" for
-    [heads](survey.md#heads) that read its hidden states, or "pool" for what it found likely before in the same output.
-    Not altered."""
+    of any, "layers:2" for the model's own first two layers, "skip:FILE" for the model without [some of its
+    blocks](survey.md#skips), "heads:FOLDER" for [heads](survey.md#heads) that read its hidden states, or "pool" for
+    what it found likely before in the same output. Not altered."""
     datastore: TokenStore | Sequence[TokenStore] | None = None
     """An open `copyspec.retrievers.Datastore` of the model's tokenizer, or several: what followed there after the
     output's last tokens is drafted beside the copies (REST; [datastores](retrieval.md#drafting-from-it))."""

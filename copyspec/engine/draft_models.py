@@ -14,6 +14,8 @@ from copyspec.drafters.predictors.early_exit import early_exit
 from copyspec.drafters.predictors.head_files import load_heads
 from copyspec.drafters.predictors.heads import DraftHeads, HeadsPredictor
 from copyspec.drafters.predictors.language_model import DraftModel, ModelPredictor, RowContext
+from copyspec.drafters.predictors.online import LearningHeads, LearningPredictor
+from copyspec.drafters.predictors.skipping import load_skips, without_blocks
 from copyspec.drafters.predictors.text_bridge import BridgedPredictor, Tokenizing
 from copyspec.drafters.predictors.token_pool import PoolPredictor
 from copyspec.engine.pass_lock import lock_of
@@ -40,6 +42,14 @@ one user's output was, no other's drafts may show, not even by their time."""
 
 HEADS = "heads:"
 """`draft_model="heads:FOLDER"`: heads that read the target's last hidden state (`training.heads`)."""
+
+
+LEARNING = "learning:"
+"""`draft_model="learning:FOLDER"`: the same, which go on learning from what the target says while they draft. What they
+have learned ends with the engine."""
+
+SKIP = "skip:"
+"""`draft_model="skip:FILE"`: the target without the blocks that a file of `training.skips` names."""
 
 
 class LoadedModel(Protocol):
@@ -77,7 +87,7 @@ class DraftModels:
 
     def amateur(self, chosen: object) -> Target:
         """The model that `contrast` names. Raises ValueError for one that says nothing of the target's tokens."""
-        if isinstance(chosen, str) and (chosen == POOL or chosen.startswith(HEADS)):
+        if isinstance(chosen, str) and (chosen == POOL or chosen.startswith((HEADS, LEARNING))):
             raise ValueError(f"contrast={chosen!r} is no model; give a smaller one, or 'layers:2'")
         self._find(chosen)
         target, codec = self._read_by[_key(chosen)]
@@ -108,7 +118,7 @@ class DraftModels:
     def _find(self, chosen: object) -> MakePredictor:
         if isinstance(chosen, str) and chosen == POOL:
             return lambda row: PoolPredictor(row.prompt)
-        if isinstance(chosen, str) and chosen.startswith(HEADS):
+        if isinstance(chosen, str) and chosen.startswith((HEADS, LEARNING)):
             return self._find_heads(chosen)
         key = _key(chosen)
         if (found := self._loaded.get(key)) is not None:
@@ -127,11 +137,16 @@ class DraftModels:
 
     def _find_heads(self, chosen: str) -> MakePredictor:
         if (found := self._loaded.get(chosen)) is None:
-            folder = Path(chosen[len(HEADS) :]).expanduser()
-            if not chosen[len(HEADS) :]:
-                raise ValueError(f"draft_model={chosen!r} must name a folder, as in 'heads:FOLDER'")
-            heads = DraftHeads(load_heads(folder, self._model), self._model)
-            found = self._loaded[chosen] = (chosen, partial(HeadsPredictor, heads))
+            prefix = HEADS if chosen.startswith(HEADS) else LEARNING
+            folder = Path(chosen[len(prefix) :]).expanduser()
+            if not chosen[len(prefix) :]:
+                raise ValueError(f"draft_model={chosen!r} must name a folder, as in '{prefix}FOLDER'")
+            file = load_heads(folder, self._model)
+            if prefix == LEARNING:
+                make: MakePredictor = partial(LearningPredictor, LearningHeads(file, self._model))
+            else:
+                make = partial(HeadsPredictor, DraftHeads(file, self._model))
+            found = self._loaded[chosen] = (chosen, make)
         return found[1]
 
     def _load(self, chosen: object) -> tuple[PreTrainedModel, Codec]:
@@ -141,6 +156,9 @@ class DraftModels:
             if not number.isdecimal():
                 raise ValueError(f"draft_model={chosen!r} must name a number of layers, as in 'layers:2'")
             return early_exit(self._model, int(number)), self._codec
+        if isinstance(chosen, str) and chosen.startswith(SKIP):
+            path = Path(chosen[len(SKIP) :]).expanduser()
+            return without_blocks(self._model, load_skips(path, self._model)), self._codec
         if isinstance(chosen, (str, os.PathLike)):
             name, device = named(chosen), self._model.device
             choice = ModelChoice(name, device=device, dtype=self._model.dtype)

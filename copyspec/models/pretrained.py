@@ -116,6 +116,14 @@ class Pretrained:
                 add_frame(tokenizer)
         return tokenizer
 
+    def file(self, name: str) -> Path | None:
+        """One of its files, a regular one; None where there is none of this name."""
+        with self._told():
+            path = self._find(name)
+            if path is not None and not path.is_file():
+                raise FileError(f"{name} is no regular file")
+            return path
+
     def _find(self, name: str) -> Path | None:
         """One of its files; of the hub's it is brought into the cache."""
         if os.path.isdir(self.place):

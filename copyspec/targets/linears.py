@@ -107,6 +107,14 @@ class FastLinears:
                 names.pop("forward", None)
 
 
+def few_row_product(weight: torch.Tensor) -> Forward:
+    """What multiplies a few rows, [..., D], with `weight`, [V, D], which stays where it is: by the module where that is
+    faster and right, else by PyTorch. For weights that belong to no layer of a model."""
+    module = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
+    module.weight = nn.Parameter(weight, requires_grad=False)
+    return _forward(module) if _fits(module) and _is_right(module) else module.forward
+
+
 def _fits(module: nn.Linear) -> bool:
     weight = module.weight
     if weight.device.type != "cpu" or weight.layout != torch.strided or weight.numel() < LEAST_WEIGHTS:

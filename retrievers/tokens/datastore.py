@@ -191,14 +191,14 @@ class Datastore:
             self._open(made, None, verify=False)
         return range(first, self.num_documents)
 
-    def _refresh(self) -> list[tuple[str, int]] | None:
+    def _refresh(self) -> list[Passage] | None:
         """Takes in what others have appended since; nobody does while the lock is held. Gives the names of the
         documents, where a corpus has some."""
         _ = self._segments  # a closed one stays closed
         with files.opened(self.folder, KIND) as index:
             if index.manifest != self._manifest:
                 self._open(index, self.fingerprint, verify=False)
-            return read_places(index, self.num_documents) if "passages.names" in index.manifest.files else None
+            return read_places(index, [""] * self.num_documents) if "passages.names" in index.manifest.files else None
 
     def search(self, context: Sequence[int]) -> Match:
         """The longest match of the context's end, at most MAX_MATCH tokens, and how often it occurs."""
@@ -223,12 +223,11 @@ class Datastore:
             return continuations_of(descents_of(query, segments), length, count)
 
 
-def _unnamed(places: list[tuple[str, int]]) -> _Beside:
+def _unnamed(places: list[Passage]) -> _Beside:
     """Places of the documents of a corpus that gets more of them without a name."""
 
     def write(index: Saving, count: int) -> None:
-        named = [Passage(name, start, "") for name, start in places]
-        write_passages(index, named + [Passage("", 0, "")] * (count - len(named)))
+        write_passages(index, places + [Passage("", 0, "")] * (count - len(places)))
 
     return write
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,10 +17,12 @@ from copyspec.decoding.requests import Request
 from copyspec.decoding.stats import Stats
 from copyspec.drafters.base import ScoredDraft
 from copyspec.drafters.blend import BlendDrafter, PredictorDrafter
+from copyspec.drafters.predictors import online
 from copyspec.drafters.predictors.head_files import FORMAT, HeadFile, load_heads
 from copyspec.drafters.predictors.head_weights import ParallelHeads, RecurrentHead, probe
 from copyspec.drafters.predictors.heads import DraftHeads, HeadsPredictor, weights_of
 from copyspec.drafters.predictors.language_model import RowContext
+from copyspec.drafters.predictors.online import Learner, LearningHeads, LearningPredictor
 from copyspec.engine.engine import Engine
 from copyspec.models.errors import LoadError
 from copyspec.options import SamplingOptions
@@ -279,3 +282,44 @@ def test_medusas_published_format(prefix: str, tmp_path: Path) -> None:
         block.weight.data, block.bias.data = (tensors[f"{prefix}{head}.0.linear.{name}"] for name in ("weight", "bias"))
         expected = (state + torch.nn.functional.silu(block(state))) @ tensors[f"{prefix}{head}.1.weight"].T
         torch.testing.assert_close(found[head], expected[0])
+
+
+def test_heads_learn_while_they_draft(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Random heads come to know a simple target; outputs stay as they are; a loss that grows is noticed."""
+    monkeypatch.setattr(online, "RATE", 1e-2)
+    monkeypatch.setattr(online, "BATCH", 8)
+    model = memoryless()
+    request = Request([7], 60, SamplingOptions())
+    ((expected, _),) = run(wrap(model), [request])
+    heads = LearningHeads(random_heads("recurrent"), model)
+    monkeypatch.setattr(heads, "_worker", threading.current_thread())  # the steps are made here
+    context = RowContext(request.prompt, request.sampling, 1, VOCAB_SIZE)
+    request.drafter = lambda: PredictorDrafter([LearningPredictor(heads, context)])
+    ((tokens, _),) = run(wrap(model), [request])
+    assert tokens == expected and len(heads._windows) >= 8
+    learner = Learner(heads)
+    losses = []
+    for _ in range(60):
+        learner.step(learner.choose(heads._windows))
+        losses.append(learner._loss)
+    assert losses[-1] < losses[0] and heads.steps == 60 and heads.resets == 0
+    assert run(wrap(model), [request])[0][0] == expected  # with the weights that were learned
+    with caplog.at_level(logging.WARNING):
+        learner.step([(each, states * float("nan")) for each, states in heads._windows])
+    assert heads.resets == 1 and "diverged while they learned" in caplog.text
+    assert heads._file is heads._first
+    with pytest.raises(ValueError, match="does not learn while it drafts"):
+        LearningHeads(random_heads("parallel"), model)
+
+
+def test_the_learning_thread_ends_and_its_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(online, "BATCH", 4)
+    monkeypatch.setattr(online, "IDLE_SECONDS", 0.1)
+    heads = LearningHeads(random_heads("recurrent"), memoryless())
+    for number in range(5000):
+        heads._windows.append((torch.full((DEPTH + 1,), number % VOCAB_SIZE), torch.randn(DEPTH + 1, SIZE)))
+    assert len(heads._windows) == online.BUFFER
+    heads.add(heads._windows[-1])
+    assert heads._worker is not None
+    heads._worker.join(timeout=20)
+    assert not heads._worker.is_alive() and heads.steps >= 1

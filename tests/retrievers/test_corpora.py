@@ -218,7 +218,7 @@ def test_the_command_builds_lists_and_removes(
     [
         ([], 2, "Missing command. See copyspec index --help"),
         (["add", "a"], 2, "Missing argument"),
-        (["add", "a", "b", "--kind", "faiss"], 2, "--kind must be one of bm25, dense, tokens, got 'faiss'"),
+        (["add", "a", "b", "--kind", "faiss"], 2, "--kind must be one of bm25, dense, hybrid, tokens, got 'faiss'"),
         (["add", "a", "b", "--search", "x"], 2, "--search must be one of exact, flat, hnsw, ivf, got 'x'"),
         (["add", "a", "b", "--kind", "dense"], 2, "--kind dense needs --encoder"),
         (["add", "/a", "b"], 2, "'/a' cannot name a corpus"),

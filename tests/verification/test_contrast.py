@@ -52,9 +52,9 @@ def test_against_plain_contrastive_decoding(engine: Engine, temperature: float, 
         reference(engine.model, amateur, engine.codec.encode(text).ids, 24, beta, alpha, temperature, 5)
         for text in prompts
     ]
-    drafted = 0
+    drafted, written = 0, [TEXT, *(engine.codec.decode(tokens) for tokens in expected)]
     for drafter in ("none", "copy", "auto", "model"):
-        results = engine.generate(prompts, references=[TEXT * 3], drafter=drafter, **options)
+        results = engine.generate(prompts, references=written, drafter=drafter, **options)
         assert [list(result.token_ids) for result in results] == expected, drafter
         drafted += sum(result.stats.num_draft_tokens for result in results)
     assert [list(each.token_ids) for each in engine.generate(prompts, **options | {"contrast": None})] != expected

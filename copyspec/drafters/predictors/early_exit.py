@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -34,13 +35,20 @@ def early_exit(model: PreTrainedModel, layers: int) -> PreTrainedModel:
         )
     if not isinstance(layers, int) or isinstance(layers, bool) or not 1 <= layers < len(stack):
         raise ValueError(f"layers must be a whole number from 1 to {len(stack) - 1}, got {layers!r}")
-    config = _shortened(model.config, layers, len(stack))
+    return new_stack(model, dict(enumerate(list(stack)[:layers])))
+
+
+def new_stack(model: PreTrainedModel, layers: Mapping[int, nn.Module]) -> PreTrainedModel:
+    """A decoder-only model with these layers, by their numbers in `model`, whose other modules it shares. Raises
+    ValueError where it keeps weights outside of its modules."""
+    decoder = model.base_model
+    config = _shortened(model.config, list(layers), model.config.get_text_config(decoder=True).num_hidden_layers)
     with torch.device("meta"):
         shallow = type(model)(config)
     inner = shallow.base_model
     _share(model, shallow, leave_out=model.base_model_prefix)
     _share(decoder, inner, leave_out="layers")
-    inner.layers = nn.ModuleList(list(stack)[:layers])
+    inner.layers = nn.ModuleList(layers.values())
     missing = [name for name, tensor in [*shallow.named_parameters(), *shallow.named_buffers()] if tensor.is_meta]
     if missing:
         raise ValueError(f"{type(model).__name__} cannot be left early: it keeps {missing[0]!r} outside its modules")
@@ -56,12 +64,12 @@ def _share(source: nn.Module, target: nn.Module, *, leave_out: str) -> None:
             setattr(target, name, module)
 
 
-def _shortened(config: PreTrainedConfig, layers: int, of: int) -> PreTrainedConfig:
+def _shortened(config: PreTrainedConfig, layers: Sequence[int], of: int) -> PreTrainedConfig:
     shortened = copy.deepcopy(config)
     text = shortened.get_text_config(decoder=True)
-    text.num_hidden_layers = layers
+    text.num_hidden_layers = len(layers)
     for name in _PER_LAYER:
         value = getattr(text, name, None)
         if isinstance(value, (list, tuple)) and len(value) == of:
-            setattr(text, name, list(value)[:layers])
+            setattr(text, name, [value[number] for number in layers])
     return shortened

@@ -9,11 +9,13 @@ of its most frequent tokens (FR-Spec, Zhao et al. 2025, arXiv 2502.14856).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch.nn.functional import linear, rms_norm, silu
+
+from copyspec.targets.linears import Forward, few_row_product
 
 Tensors = dict[str, torch.Tensor]
 
@@ -59,13 +61,18 @@ class RecurrentHead:
 
     tensors: Tensors  # "gate" and "up" [I, 2 D], "down" [D, I], "norms" [2, D]
     depth: int
+    products: Mapping[str, Forward] = field(default_factory=dict)  # faster ones with these tensors
 
     def step(self, states: torch.Tensor, embeddings: torch.Tensor) -> torch.Tensor:
         """The states after these tokens. [n, D] each"""
         held, size = self.tensors, states.shape[-1:]
         before, token = held["norms"][0], held["norms"][1]
         given = torch.cat([rms_norm(states, size, before, EPSILON), rms_norm(embeddings, size, token, EPSILON)], -1)
-        return states + linear(silu(linear(given, held["gate"])) * linear(given, held["up"]), held["down"])
+        return states + self._times("down", silu(self._times("gate", given)) * self._times("up", given))
+
+    def _times(self, name: str, given: torch.Tensor) -> torch.Tensor:
+        product = self.products.get(name)
+        return linear(given, self.tensors[name]) if product is None else product(given)
 
 
 Heads = ParallelHeads | RecurrentHead
@@ -74,7 +81,9 @@ Heads = ParallelHeads | RecurrentHead
 def moved(heads: Heads, like: torch.Tensor) -> Heads:
     """The heads on the device and in the dtype of `like`."""
     if isinstance(heads, RecurrentHead):
-        return RecurrentHead({name: each.to(like) for name, each in heads.tensors.items()}, heads.depth)
+        tensors = {name: each.to(like).contiguous() for name, each in heads.tensors.items()}
+        products = {name: few_row_product(tensors[name]) for name in ("gate", "up", "down")}
+        return RecurrentHead(tensors, heads.depth, products)
     blocks = [[{name: each.to(like) for name, each in block.items()} for block in layers] for layers in heads.blocks]
     return ParallelHeads(blocks, [each.to(like) for each in heads.outputs])
 

@@ -15,6 +15,7 @@ from copyspec.drafters.predictors.head_files import HeadFile
 from copyspec.drafters.predictors.head_weights import Heads, RecurrentHead, moved
 from copyspec.drafters.predictors.language_model import MEMORY, RowContext
 from copyspec.targets.hooks.states import output_head
+from copyspec.targets.linears import Forward, few_row_product
 from copyspec.tree import ROOT, DraftTree
 from copyspec.verification.noise import gumbel
 
@@ -51,7 +52,8 @@ class DraftHeads:
             with torch.no_grad():
                 shared = output.detach() if vocabulary is None else output.detach()[vocabulary].contiguous()
             heads = moved(self._file.heads, shared)
-            self._bound = _Bound(heads, output, _place(output), shared, table, vocabulary)
+            product = few_row_product(shared)
+            self._bound = _Bound(heads, output, _place(output), shared, product, table, vocabulary)
         return self._bound
 
     def took(self, seconds: float) -> None:
@@ -67,6 +69,7 @@ class _Bound:
     output: torch.Tensor  # [V, D]
     place: tuple[object, ...]
     shared: torch.Tensor  # [V', D], the rows of `output` that are drafted from
+    product: Forward  # with `shared`
     embeddings: torch.Tensor  # [V, D]
     vocabulary: torch.Tensor | None  # [V']
 
@@ -185,7 +188,7 @@ class HeadsPredictor:
         before = [self._states[path[:-1]] if path else self._state[0].to(bound.shared) for path in fresh]
         tokens = torch.tensor([path[-1] if path else self._last for path in fresh], device=bound.shared.device)
         states = head.step(torch.stack(before), bound.embeddings[tokens])
-        logits = torch.nn.functional.linear(states, bound.shared)
+        logits = bound.product(states)
         words = self._likeliest(bound, logits, [len(path) for path in fresh])
         for path, state, said in zip(fresh, states, words, strict=True):
             self._states[path], self._said[path] = state, said

@@ -1,0 +1,88 @@
+"""What several partial passes in flight would bring: PPD and SPEED, worked out from a model's own early agreement.
+
+python -m benchmarks.drafts.pipelines shared/data/transcripts [--prompts 6] [--tokens 48] [--json FILE]
+
+PPD (Yang et al. 2023, arXiv 2307.05908) and SPEED (Hooper et al. 2023, arXiv 2310.12072) begin with the next token
+before the last one has gone through all layers, from what an early layer says. What that brings depends on two numbers
+for each layer: how often its guess is the model's token, which is measured here on the model's own greedy outputs, and
+how much of a pass lies before it. From these the time of a token is worked out,
+
+- with a second processor that has the weights, too: a right guess leaves only the layers up to the exit, at the cost of
+  the output head read once more for the guess;
+- on one processor, where a pass is the reading of weights: tokens that are at different layers share no reading, so
+  what was begun in vain is added, and a right guess saves nothing;
+- on one processor, with tied layers as SPEED's (all layers one set of weights): tokens in flight share each reading.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import copyspec
+from benchmarks.spec_bench import read_prompts
+from benchmarks.transcripts import machine, write_json
+
+
+@torch.inference_mode()
+def agreement(engine: copyspec.Engine, prompts: list[Any], tokens: int) -> tuple[list[int], int]:
+    """How often each layer's guess is the model's own token, and of how many."""
+    model = engine.model
+    layers = model.config.num_hidden_layers
+    right, total = [0] * layers, 0
+    base: Any = model.base_model
+    head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    for prompt in prompts:
+        result = engine.generate(prompt.chat, max_new_tokens=tokens)
+        ids = [*engine.codec.encode_chat(prompt.chat).ids, *result.token_ids]
+        count = len(result.token_ids)
+        states = model(torch.tensor([ids]), output_hidden_states=True, use_cache=False).hidden_states
+        own = torch.tensor(result.token_ids)
+        for layer in range(1, layers):
+            guesses = head(base.norm(states[layer][0, -count - 1 : -1])).argmax(-1)
+            right[layer] += int((guesses == own).sum())
+        total += count
+    return right, total
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("transcripts", type=Path)
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--prompts", type=int, default=6)
+    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    engine = copyspec.load(given.model, dtype="float32")
+    groups = read_prompts(given.transcripts, engine, -(-given.prompts // 6), 384)
+    prompts = [case for cases in groups.values() for case in cases][: given.prompts]
+    right, total = agreement(engine, prompts, given.tokens)
+    model = engine.model
+    output: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    head, whole = output.weight.numel(), sum(each.numel() for each in model.parameters())
+    layers = len(right)
+    per_layer = (whole - head) / layers if model.config.tie_word_embeddings else (whole - 2 * head) / layers
+    cost = per_layer * layers + head
+    print("| layers before the guess | right | second processor | one processor | one, tied layers |")
+    print("|--:|--:|--:|--:|--:|")
+    rows: list[dict[str, float]] = []
+    for layer in range(1, layers):
+        chance, before = right[layer] / total, (per_layer * layer + head) / cost
+        second = 1 / (chance * before + (1 - chance))
+        wasted = (per_layer * (layers - layer)) / cost  # begun for the next token until the guess is known to be wrong
+        one = 1 / (1 + head / cost + (1 - chance) * wasted)
+        tied = 1 / (chance * before + (1 - chance) * (1 + head / cost))
+        rows.append({"layers": layer, "right": chance, "second": second, "one": one, "tied": tied})
+        if layer % 3 == 0 or layer == layers - 1:
+            print(f"| {layer} | {chance:.2f} | {second:.2f}x | {one:.2f}x | {tied:.2f}x |")
+    if given.json is not None:
+        write_json(given.json, {"machine": machine(), "tokens": total, "rows": rows})
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

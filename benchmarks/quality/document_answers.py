@@ -1,0 +1,141 @@
+"""A hundred questions over the docs of three installed packages and this project's own: how many are answered right.
+
+    python -m benchmarks.quality.document_answers [--half tuned|held-out|both] [--model NAME] --json OUT
+
+The texts are the descriptions of orjson, regex and tqdm, as their packages carry them, and the handbook is README,
+CONTRIBUTING and two pages of docs. Questions and answers: `document_questions.tsv`, written before anything was tuned;
+every second one is held out. A question is answered right where a quote of at most MAX_CHARS characters holds one of
+the answers, marks and line breaks aside; one that no text answers (the last ten) is right where no answer is given.
+Wrong answers count as doubted where the answer says that it is not sure. Answers whose texts have changed since are
+left out and named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import metadata
+from pathlib import Path
+
+from benchmarks.transcripts import machine, write_json
+
+QUESTIONS = Path(__file__).with_name("document_questions.tsv")
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("orjson", "regex", "tqdm")
+HANDBOOK = ("README.md", "CONTRIBUTING.md", "docs/concepts.md", "docs/retrieval.md")
+MAX_CHARS = 600  # of an answer: a long paragraph; whoever quotes the whole document answers everything
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked, and what an answer must hold: one of `answers`, or nothing at all where there are none."""
+
+    half: str
+    document: str
+    text: str
+    answers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A question answered."""
+
+    question: str
+    document: str
+    verdict: str  # right, wrong, doubted (wrong, and said so), none (no answer to what has one)
+    is_sure: bool
+    answer: str
+
+
+def plain(text: str) -> str:
+    """The text without marks of code and emphasis, on one line, in small letters."""
+    return re.sub(r"[`*]", "", re.sub(r"\s+", " ", text)).lower()
+
+
+def read_questions(half: str) -> list[Question]:
+    """The questions of one half, or of both."""
+    rows = [line.split("\t") for line in QUESTIONS.read_text(encoding="utf-8").splitlines()[1:]]
+    made = [Question(row[0], row[1], row[2], tuple(filter(None, row[3].split("|")))) for row in rows]
+    return [question for question in made if half in ("both", question.half)]
+
+
+def write_texts(folder: Path) -> dict[str, str]:
+    """The documents as files in `folder`; gives their texts by the names that questions call them by."""
+    texts = {}
+    for name in PACKAGES:
+        about = metadata(name)
+        texts[name] = str(about.get_payload() or about["Description"])  # type: ignore[attr-defined]
+        (folder / f"{name}.md").write_text(texts[name], encoding="utf-8")
+    for file in HANDBOOK:
+        text = (ROOT / file).read_text(encoding="utf-8")
+        texts["handbook"] = texts.get("handbook", "") + text
+        (folder / Path(file).name).write_text(text, encoding="utf-8")
+    return texts
+
+
+def verdict(question: Question, answer: str, is_found: bool, is_sure: bool) -> str:
+    """What an answer is worth."""
+    if not is_found:
+        return "none" if question.answers else "right"
+    held = plain(answer)
+    if len(answer) <= MAX_CHARS and any(plain(each) in held for each in question.answers):
+        return "right"
+    return "wrong" if is_sure else "doubted"
+
+
+def answered(questions: list[Question], model: str | None, folder: Path) -> Iterator[Row]:
+    """Each question, answered from an index of the files in `folder`."""
+    from copyspec.api import load_corrector
+    from copyspec.pipelines import answer
+    from copyspec.retrievers import Corpora, read_documents, split_passages
+
+    corpora = Corpora(folder / "corpora")
+    documents = list(read_documents(sorted(folder.glob("*.md"))))
+    corpora.add_bm25("docs", [passage for document in documents for passage in split_passages(document)])
+    retriever, passages = corpora.open("docs")
+    engine = load_corrector(model)
+    for question in questions:
+        quote = answer(question.text, retriever, model=engine, contexts=[each.context for each in passages])
+        said = verdict(question, quote.text, quote.is_found, quote.is_sure)
+        yield Row(question.text, question.document, said, quote.is_sure, quote.text)
+
+
+def main() -> None:
+    """Prints the counts and every answer that is not right, and writes all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--half", choices=("tuned", "held-out", "both"), default="both")
+    parser.add_argument("--model", help="default: as in copyspec rag")
+    parser.add_argument("--quiet", action="store_true", help="only the counts")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    report: dict[str, object] = {"machine": machine(), "model": given.model, "max_chars": MAX_CHARS}
+    with tempfile.TemporaryDirectory() as held:
+        texts = write_texts(Path(held))
+        for half in ("tuned", "held-out") if given.half == "both" else (given.half,):
+            questions = []
+            for question in read_questions(half):
+                if question.answers and not any(
+                    plain(each) in plain(texts.get(question.document, "")) for each in question.answers
+                ):
+                    print(f"left out, the text has changed: {question.text}")
+                else:
+                    questions.append(question)
+            began = time.perf_counter()
+            rows = list(answered(questions, given.model, Path(held)))
+            seconds = time.perf_counter() - began
+            counts = {name: sum(row.verdict == name for row in rows) for name in ("right", "none", "doubted", "wrong")}
+            report[half] = {"questions": len(rows), **counts, "seconds": seconds, "rows": [asdict(row) for row in rows]}
+            print(f"{half}: {len(rows)} questions, {counts}, {seconds / len(rows):.2f} s each")
+            for row in rows if not given.quiet else ():
+                if row.verdict != "right":
+                    print(f"  {row.verdict:<8}{row.question}\n          {' '.join(row.answer.split())[:150]}")
+    if given.json:
+        write_json(given.json, report)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""How often the passage that answers a question is among the first five, beside BM25 of other packages.
+
+    python -m benchmarks.retrieval.recall --data DIR [--encoder FOLDER] [--reranker FOLDER] --json OUT
+
+DIR holds `passages_squad.jsonl.gz`, `queries_squad.jsonl.gz` and the same of `nq`. Peers are rank-bm25
+with words as they stand and with this package's stems, and the BM25 retriever of langchain-community where it is
+installed. Every retriever searches the same passages; a question counts once, for the passage that it was asked of.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rank_bm25 import BM25Okapi
+
+from benchmarks.quality.squad import read_rows
+from benchmarks.transcripts import machine, write_json
+from copyspec.retrievers import (
+    BM25Retriever,
+    CrossEncoderScorer,
+    DenseRetriever,
+    HuggingFaceEmbedder,
+    HybridRetriever,
+    RerankingRetriever,
+    Retriever,
+    Stems,
+    words,
+)
+
+DEPTH = 100  # ranks behind it count nothing in the mean reciprocal rank
+Ranking = Callable[[str], Sequence[int]]
+
+
+def figures(rank: Ranking, questions: Sequence[tuple[str, int]]) -> dict[str, float]:
+    """Recall among one, five and twenty, mean reciprocal rank, and milliseconds of a search (median)."""
+    places, times = [], []
+    for question, right in questions:
+        began = time.perf_counter()
+        found = list(rank(question))
+        times.append(time.perf_counter() - began)
+        places.append(found.index(right) + 1 if right in found else 0)
+    ranks = np.array(places)
+    shares = {f"recall@{k}": float(np.mean((ranks > 0) & (ranks <= k))) for k in (1, 5, 20)}
+    reciprocal = np.divide(1.0, ranks, out=np.zeros(len(ranks)), where=ranks > 0)
+    return {**shares, "mrr": float(reciprocal.mean()), "ms": float(np.median(times) * 1e3)}
+
+
+def peers(texts: list[str]) -> dict[str, Ranking]:
+    """rank-bm25 and langchain's retriever, with and without this package's stems."""
+    made: dict[str, Ranking] = {}
+    stems = Stems()
+    for name, split, ask in (("rank-bm25", words, words), ("rank-bm25, stems", stems, stems.query)):
+        base = BM25Okapi([split(text) for text in texts])
+
+        def rank(question: str, base: BM25Okapi = base, ask: Callable[[str], list[str]] = ask) -> Sequence[int]:
+            scores = base.get_scores(ask(question))
+            ranked: list[int] = np.argsort(-scores, kind="stable")[:DEPTH].tolist()
+            return ranked
+
+        made[name] = rank
+    try:
+        from langchain_community.retrievers import BM25Retriever as Theirs
+    except ImportError:
+        print("langchain-community is not installed: left out")
+        return made
+    options: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("langchain", {}),
+        ("langchain, stems", {"preprocess_func": stems}),
+    )
+    for name, given in options:
+        theirs = Theirs.from_texts(texts, [{"number": number} for number in range(len(texts))], k=DEPTH, **given)
+        made[name] = lambda question, theirs=theirs: [  # type: ignore[misc]
+            document.metadata["number"] for document in theirs.invoke(question)
+        ]
+    return made
+
+
+def ours(texts: list[str], encoder: str | None, reranker: str | None) -> dict[str, Ranking]:
+    """The retrievers of this package."""
+    made: dict[str, Retriever] = {
+        "copyspec, words": BM25Retriever(texts, idf="lucene"),
+        "copyspec, stems": BM25Retriever(texts, split=Stems(), idf="lucene"),
+    }
+    if encoder:
+        made["copyspec, dense"] = DenseRetriever(texts, HuggingFaceEmbedder(encoder))
+        made["copyspec, hybrid"] = HybridRetriever([made["copyspec, stems"], made["copyspec, dense"]])
+    if reranker:
+        base = made.get("copyspec, hybrid", made["copyspec, stems"])
+        made["copyspec, reranked"] = RerankingRetriever(base, CrossEncoderScorer(reranker))
+    return {
+        name: lambda question, found=found: [hit.id for hit in found.search(question, DEPTH)]  # type: ignore[misc]
+        for name, found in made.items()
+    }
+
+
+def main() -> None:
+    """Prints a table for each set, and writes the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--sets", nargs="+", default=["squad", "nq"])
+    parser.add_argument("--questions", type=int, help="of each set: the first ones; default all")
+    parser.add_argument("--encoder", help="folder or hub id: dense and hybrid retrieval too")
+    parser.add_argument("--reranker", help="folder or hub id of a cross-encoder")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    report: dict[str, Any] = {"machine": machine(), "encoder": given.encoder, "sets": {}}
+    for name in given.sets:
+        passages = list(read_rows(given.data / f"passages_{name}.jsonl.gz"))
+        numbers = {row["id"]: number for number, row in enumerate(passages)}
+        queries = list(read_rows(given.data / f"queries_{name}.jsonl.gz"))[: given.questions]
+        asked = [(row["question"], numbers[row["passage_id"]]) for row in queries]
+        texts = [str(row["text"]) for row in passages]
+        rows = {
+            kind: figures(rank, asked)
+            for kind, rank in {**peers(texts), **ours(texts, given.encoder, given.reranker)}.items()
+        }
+        report["sets"][name] = {"passages": len(texts), "questions": len(asked), "rows": rows}
+        print(f"\n{name}: {len(texts)} passages, {len(asked)} questions")
+        for kind, row in rows.items():
+            print(f"{kind:<22}" + "".join(f"{key} {value:7.3f}  " for key, value in row.items()))
+    if given.json:
+        write_json(given.json, report)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+"""The methods of docs/survey.md on Spec-Bench's six groups of tasks (Xia et al. 2024, arXiv 2401.07851).
+
+python -m benchmarks.spec_bench shared/data/transcripts --heads FOLDER --skips FILE --json spec-bench.json
+python -m benchmarks.spec_bench --report spec-bench.json
+
+The prompts are those of the recorded transcripts, the outputs the model's own, greedy. Methods take turns on each
+prompt, in one process; a prompt's time is processor time. Outputs of the methods that keep them are compared with those
+of plain decoding, token by token. Tokens per pass count every pass of the model, the first one too. The file is written
+after every prompt, and a run goes on from what it holds: with more methods too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+import torch
+
+import copyspec
+from benchmarks.real.cases import Case, case_of
+from benchmarks.transcripts import Transcript, machine, read_transcripts, write_json
+
+GROUPS: dict[str, tuple[str, str]] = {
+    "conversation": ("chat", "mtbench"),
+    "translation": ("translation", ""),
+    "summarization": ("summarization", ""),
+    "question answering": ("chat", "qa"),
+    "mathematics": ("math", ""),
+    "RAG": ("rag", ""),
+}
+"""Group -> file of the transcripts, and what the sets in it are called."""
+
+PLAIN = "plain"
+SAMPLED = {"temperature": 0.7, "seed": 0}
+
+
+def methods(heads: str | None, skips: str | None) -> dict[str, dict[str, Any]]:
+    """Options of a call by the method's name. Those with a temperature or a lossy rule are not compared."""
+    early: dict[str, Any] = {"draft_model": "layers:10"}
+    found: dict[str, dict[str, Any]] = {
+        PLAIN: {"drafter": "none"},
+        "copy": {"drafter": "copy"},
+        "pool": {"drafter": "model", "draft_model": "pool"},
+        "copy + pool": {"draft_model": "pool"},
+        "jacobi": {"drafter": copyspec.Jacobi(6)},
+        "lookahead": {"drafter": copyspec.Lookahead()},
+        "copy + lookahead": {"drafter": ["copy", copyspec.Lookahead()]},
+        "layers": {"drafter": "model", **early},
+        "copy + layers": early,
+    }
+    if heads:
+        found["heads"] = {"drafter": "model", "draft_model": f"heads:{heads}"}
+        found["copy + heads"] = {"draft_model": f"heads:{heads}"}
+        found["copy + heads + pool"] = {"draft_model": [f"heads:{heads}", "pool"]}
+    if skips:
+        found["skips"] = {"drafter": "model", "draft_model": f"skip:{skips}"}
+        found["copy + skips"] = {"draft_model": f"skip:{skips}"}
+    found["plain, sampled"] = {"drafter": "none", **SAMPLED}
+    found["copy, sampled"] = {"drafter": "copy", **SAMPLED}
+    found["copy, k-sequential"] = {"drafter": "copy", "rule": "k-sequential", **SAMPLED}
+    found["copy, BiLD"] = {"drafter": "copy", "rule": "bild", "lossy": True}
+    found["contrast, plain"] = {"drafter": "none", "contrast": "layers:10"}
+    found["contrast"] = {"contrast": "layers:10"}
+    return found
+
+
+BASES = {
+    "copy, sampled": "plain, sampled",
+    "copy, k-sequential": "plain, sampled",
+    "contrast": "contrast, plain",
+}
+"""Method -> the one that its time is set against; plain for the others."""
+
+LOOSE = {"copy, k-sequential", "copy, BiLD"}  # whose outputs need not be those of their base
+
+
+def read_prompts(folder: Path, engine: copyspec.Engine, per_group: int, most: int) -> dict[str, list[Case]]:
+    """Prompts of each group, one of each question, none of more than `most` tokens."""
+    found: dict[str, list[Case]] = {}
+    for group, (file, named) in GROUPS.items():
+        rows: list[Transcript] = [row for row in read_transcripts([folder / f"{file}.jsonl.gz"]) if named in row.set]
+        rows.sort(key=lambda row: row.group)  # hashes: any order that is the same each time
+        cases, seen = list[Case](), set[str]()
+        for row in rows:
+            case = case_of(row)
+            if row.group in seen or len(engine.codec.encode_chat(case.chat).ids) > most:
+                continue
+            seen.add(row.group)
+            cases.append(case)
+            if len(cases) == per_group:
+                break
+        found[group] = cases
+    return found
+
+
+def run(engine: copyspec.Engine, case: Case, options: Mapping[str, Any], tokens: int) -> dict[str, Any]:
+    """One method on one prompt."""
+    references = case.references if options.get("drafter") != "none" else None
+    started = process_time()
+    result = engine.generate(case.chat, references, max_new_tokens=tokens, **options)
+    seconds = process_time() - started
+    stats = result.stats
+    return {
+        "seconds": round(seconds, 4),
+        "tokens": list(result.token_ids),
+        "passes": stats.num_calls,
+        "drafting": round(stats.draft_seconds, 4),
+        "nodes": stats.num_draft_tokens,
+        "accepted": dict(stats.num_accepted_tokens_per_source),
+    }
+
+
+def table(report: Mapping[str, Any]) -> str:
+    """Markdown: a line for each method, tokens per pass over all, and times by group."""
+    names = [name for name in report["methods"] if any(name in each["runs"] for each in report["prompts"])]
+    groups = [group for group in GROUPS if any(each["group"] == group for each in report["prompts"])]
+    lines = [
+        "| method | tokens per pass | " + " | ".join(groups) + " | all | equal |",
+        "|---|--:|" + "--:|" * (len(groups) + 1) + "---|",
+    ]
+    for name in names:
+        base = BASES.get(name, PLAIN)
+        prompts = [each for each in report["prompts"] if name in each["runs"] and base in each["runs"]]
+        runs = [each["runs"][name] for each in prompts]
+        if not runs:
+            continue
+        per_pass = sum(len(one["tokens"]) for one in runs) / sum(one["passes"] for one in runs)
+        faster = [_ratio([each for each in prompts if each["group"] == group], name, base) for group in groups]
+        same = sum(each["runs"][name]["tokens"] == each["runs"][base]["tokens"] for each in prompts)
+        equal = "" if name in LOOSE or name in BASES.values() else f"{same} of {len(prompts)}"
+        times = " | ".join(faster)
+        lines.append(f"| {name} | {per_pass:.2f} | {times} | {_ratio(prompts, name, base)} | {equal} |")
+    return "\n".join(lines)
+
+
+def _ratio(prompts: Sequence[Mapping[str, Any]], name: str, base: str) -> str:
+    """How many times as fast, per token: outputs of loose methods have lengths of their own."""
+    if not prompts:
+        return ""
+    per_token = [
+        sum(each["runs"][one]["seconds"] for each in prompts)
+        / sum(len(each["runs"][one]["tokens"]) for each in prompts)
+        for one in (base, name)
+    ]
+    return f"{per_token[0] / per_token[1]:.2f}x"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("transcripts", nargs="?", type=Path, help="a folder of .jsonl.gz files")
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--heads", help="a folder that training.heads has made")
+    parser.add_argument("--skips", help="a file that training.skips has made")
+    parser.add_argument("--methods", nargs="+", help="these alone")
+    parser.add_argument("--per-group", type=int, default=2)
+    parser.add_argument("--max-prompt", type=int, default=512, help="tokens")
+    parser.add_argument("--max-new-tokens", type=int, default=64)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="written after every prompt; a run goes on from what it holds")
+    parser.add_argument("--report", type=Path, help="print the table of this file, and run nothing")
+    given = parser.parse_args()
+    if given.report:
+        print(table(json.loads(given.report.read_text(encoding="utf-8"))))
+        return 0
+    if given.transcripts is None:
+        parser.error("give the folder of the transcripts, or --report")
+    torch.set_num_threads(given.threads)
+    chosen = methods(given.heads, given.skips)
+    chosen = {name: options for name, options in chosen.items() if not given.methods or name in given.methods}
+    report: dict[str, Any] = {"methods": [], "prompts": []}
+    if given.json is not None and given.json.exists():
+        report = json.loads(given.json.read_text(encoding="utf-8"))
+    report["methods"] = list(dict.fromkeys([*report["methods"], *chosen]))
+    report |= {"command": " ".join(["python -m benchmarks.spec_bench", *sys.argv[1:]]), "machine": machine()}
+    report |= {"torch": torch.__version__, "model": given.model, "dtype": given.dtype}
+    engine = copyspec.load(given.model, dtype=given.dtype)
+    held = {each["id"]: each for each in report["prompts"]}
+    groups = read_prompts(given.transcripts, engine, given.per_group, given.max_prompt)
+    for place in range(given.per_group):
+        for group, cases in groups.items():
+            if place >= len(cases):
+                continue
+            case = cases[place]
+            if case.id not in held:
+                held[case.id] = {"id": case.id, "group": group, "runs": {}}
+                report["prompts"].append(held[case.id])
+            for name, options in chosen.items():
+                if name not in held[case.id]["runs"]:
+                    run(engine, case, options, 4)
+                    held[case.id]["runs"][name] = run(engine, case, options, given.max_new_tokens)
+                    if given.json is not None:
+                        write_json(given.json, report)
+    print(table(report))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

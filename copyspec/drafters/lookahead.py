@@ -1,0 +1,185 @@
+"""Parallel decoding: the target's own parallel guesses as drafts, without any model that drafts.
+
+Jacobi decoding (Santilli et al. 2023, arXiv 2305.10427) has the target read a row of guesses and takes what it says
+after each of them for the next guesses. Lookahead decoding (Fu et al. 2024, arXiv 2402.02057) keeps several such rows,
+whose columns are n-grams, and drafts those that begin with the last token. Both are trees: the first row is a chain,
+and each column hangs from its first token, so that guesses and drafts are read in one pass, under one mask.
+
+    copyspec.generate(prompt, drafter=copyspec.Lookahead(window=5, ngram=4))
+    copyspec.generate(prompt, drafter=["auto", copyspec.Lookahead()])   # beside copies
+"""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from copyspec.budget import Budget
+from copyspec.checks import check_whole
+from copyspec.drafters.base import Drafter, ScoredDraft
+from copyspec.drafters.own import DraftContext
+from copyspec.drafters.predictors.base import Path, paths
+from copyspec.tree import EMPTY, ROOT, DraftTree
+
+POOL_TOKENS = 4096
+"""First tokens whose n-grams are kept; the oldest goes."""
+
+GRAM_CHANCE, GUESS_CHANCE = 0.3, 0.1
+"""That the next token of an n-gram of the pool, and of a row of guesses, is right, before any was seen."""
+
+MEMORY = 0.95  # of the record of either, per pass
+
+
+@dataclass(frozen=True, slots=True)
+class Lookahead:
+    """Lookahead decoding, for `drafter=`. Raises ValueError for sizes out of range."""
+
+    window: int = 5  # columns, W
+    ngram: int = 4  # tokens of an n-gram, N: N - 1 rows of guesses
+    candidates: int = 4  # n-grams that one pass verifies, G
+
+    def __post_init__(self) -> None:
+        check_whole("window", self.window, low=1, high=64)
+        check_whole("ngram", self.ngram, low=2, high=16)
+        check_whole("candidates", self.candidates, low=1, high=64)
+
+    def __call__(self, context: DraftContext) -> Drafter:
+        """The drafter of a row."""
+        return LookaheadDrafter(self, context.prompt)
+
+
+@dataclass(frozen=True, slots=True)
+class Jacobi:
+    """Plain Jacobi decoding, for `drafter=`. Raises ValueError for a number out of range."""
+
+    tokens: int = 8  # guesses
+
+    def __post_init__(self) -> None:
+        check_whole("tokens", self.tokens, low=1, high=256)
+
+    def __call__(self, context: DraftContext) -> Drafter:
+        """The drafter of a row."""
+        return JacobiDrafter(self, context.prompt)
+
+
+class _Guessing:
+    """What both share: the last token, what the target said after each node, and the first guesses."""
+
+    def __init__(self, prompt: Sequence[int]) -> None:
+        self._last = prompt[-1] if len(prompt) else 0
+        self._first = list(prompt) or [0]
+        self._random = random.Random(0)
+        self._said: Mapping[Path, int] = {}
+
+    def observe(self, scored: ScoredDraft) -> None:
+        """Keeps the target's likeliest token after the root and each node."""
+        nodes = [(), *paths(scored.tree.tokens, scored.tree.parents)]
+        self._said = {path: words[0][0] for path, words in zip(nodes, scored.top(1), strict=True)}
+
+    def _guess(self) -> int:
+        """Any token: one of the prompt."""
+        return self._random.choice(self._first)
+
+
+class JacobiDrafter(_Guessing):
+    """A chain of guesses, each what the target said after the guesses before it in the last pass."""
+
+    def __init__(self, options: Jacobi, prompt: Sequence[int]) -> None:
+        super().__init__(prompt)
+        self._options = options
+        self._chain = [self._guess() for _ in range(options.tokens)]
+        self._chance = GUESS_CHANCE
+
+    def propose(self, budget: Budget) -> DraftTree:
+        """The guesses, as many as there is room for."""
+        return DraftTree.of_chain(self._chain[: max(0, budget.max_nodes)], self._chance)
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """The guesses behind the accepted ones become what the target said in their places."""
+        right = 0
+        while right < min(len(tokens) - 1, len(self._chain)) and self._chain[right] == tokens[right]:
+            right += 1
+        self._chance = MEMORY * self._chance + (1 - MEMORY) * (right > 0)
+        said = [self._said.get(tuple(self._chain[:length])) for length in range(right + 1, len(self._chain) + 1)]
+        kept = [token for token in said if token is not None]
+        self._chain = [*kept, *(self._guess() for _ in range(self._options.tokens - len(kept)))]
+        self._said = {}
+
+
+class LookaheadDrafter(_Guessing):
+    """Rows of guesses, read beside n-grams of the pool that their columns have filled. The pool is the row's own."""
+
+    def __init__(self, options: Lookahead, prompt: Sequence[int]) -> None:
+        super().__init__(prompt)
+        self._options = options
+        self._rows = [[self._guess() for _ in range(options.window)] for _ in range(options.ngram - 1)]
+        self._pool: OrderedDict[int, OrderedDict[Path, None]] = OrderedDict()
+        self._gram_chance, self._guess_chance = GRAM_CHANCE, GUESS_CHANCE
+        self._proposed: list[Path] = []
+
+    def propose(self, budget: Budget) -> DraftTree:
+        """N-grams that begin with the last token, and the guesses behind them as far as there is room."""
+        if budget.max_nodes <= 0:
+            return EMPTY
+        chances: dict[Path, float] = {}
+        self._proposed = list(reversed(self._pool.get(self._last, ())))[: self._options.candidates]
+        for gram in self._proposed:
+            _add(chances, gram, self._gram_chance, budget.max_nodes)
+        for column in range(self._options.window):
+            if len(chances) + self._options.ngram - 1 > budget.max_nodes:
+                break
+            _add(chances, self._column(column), self._guess_chance, budget.max_nodes)
+        return _tree(chances)
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """Whole columns go into the pool, and the rows move up by one."""
+        right = len(tokens) > 1
+        if self._proposed:
+            hit = right and any(gram[0] == tokens[0] for gram in self._proposed)
+            self._gram_chance = MEMORY * self._gram_chance + (1 - MEMORY) * hit
+        hit = right and self._rows[0][0] == tokens[0]
+        self._guess_chance = MEMORY * self._guess_chance + (1 - MEMORY) * hit
+        newest: list[int] = []
+        for column in range(self._options.window):
+            path = self._column(column)
+            found = self._said.get(path)
+            newest.append(self._guess() if found is None else found)
+            if found is not None:
+                self._keep((*path[column:], found))
+        self._rows = [*self._rows[1:], newest]
+        self._last, self._said = tokens[-1], {}
+
+    def _column(self, column: int) -> Path:
+        """The path to the last guess of a column: along the first row, then down."""
+        return (*self._rows[0][: column + 1], *(row[column] for row in self._rows[1:]))
+
+    def _keep(self, gram: Path) -> None:
+        held = self._pool.setdefault(gram[0], OrderedDict())
+        self._pool.move_to_end(gram[0])
+        held.pop(gram[1:], None)
+        held[gram[1:]] = None
+        if len(held) > self._options.candidates:
+            held.popitem(last=False)
+        if len(self._pool) > POOL_TOKENS:
+            self._pool.popitem(last=False)
+
+
+def _add(chances: dict[Path, float], path: Path, chance: float, most: int) -> None:
+    """The nodes of a path that are not there yet, as long as there is room."""
+    for length in range(1, len(path) + 1):
+        if path[:length] not in chances:
+            if len(chances) == most:
+                return
+            chances[path[:length]] = chance**length
+
+
+def _tree(chances: Mapping[Path, float]) -> DraftTree:
+    """The paths as a tree; the first ones are a chain."""
+    index: dict[Path, int] = {(): ROOT}
+    for path in chances:
+        index[path] = len(index) - 1
+    parents = [index[path[:-1]] for path in chances]
+    scores = [min(chance, chances.get(path[:-1], 1.0)) for path, chance in chances.items()]
+    return DraftTree([path[-1] for path in chances], parents, scores, [None] * len(chances))

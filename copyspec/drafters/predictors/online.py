@@ -1,0 +1,197 @@
+"""Heads that go on learning while they serve, from what the target has said anyway.
+
+Online speculative decoding (Liu et al. 2024, arXiv 2310.07177) tunes a draft model on the positions where its drafts
+were refused. Here a recurrent head learns so, from the hidden states that it is shown, in a thread of its own that
+takes a small share of the time, from a buffer of bounded size. It never changes an output. Where its loss grows, or is
+no number, the head is what it was in its folder again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from time import perf_counter, sleep
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn.functional import linear, smooth_l1_loss
+
+from copyspec.drafters.predictors.head_files import HeadFile
+from copyspec.drafters.predictors.head_weights import RecurrentHead
+from copyspec.drafters.predictors.heads import DraftHeads, HeadsPredictor
+from copyspec.forks import at_rest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from copyspec.drafters.predictors.language_model import RowContext
+
+logger = logging.getLogger(__name__)
+
+BUFFER = 4096
+"""Windows of states and tokens that are kept, the newest: about 40 MB for states of 600 numbers."""
+
+BATCH = 64  # windows of a step
+RATE = 2e-4
+SHARE = 0.15  # of the time, that learning takes
+IDLE_SECONDS = 5.0  # without new windows, after which the thread ends
+SWAP_STEPS = 20  # after which the rows get what was learned
+DIVERGED = 1.5  # times the loss of the head as it came, at which it is reset
+MEMORY = 0.95  # of the loss
+
+Window = tuple[torch.Tensor, torch.Tensor]
+"""Tokens [K + 1] and the states that they were picked from, [K + 1, D]."""
+
+
+class LearningHeads(DraftHeads):
+    """A recurrent head that learns. Raises ValueError for heads of another kind."""
+
+    def __init__(self, file: HeadFile, model: PreTrainedModel) -> None:
+        if not isinstance(file.heads, RecurrentHead):
+            raise ValueError(
+                f"heads {file.name!r} are of a kind that does not learn while it drafts; 'heads:' takes them"
+            )
+        super().__init__(file, model)
+        self._first = file
+        self._windows: deque[Window] = deque(maxlen=BUFFER)
+        self._fresh = 0  # windows since the last step
+        self._worker: threading.Thread | None = None
+        self._lock = at_rest(threading.Lock())
+        self.steps = self.resets = 0
+
+    @property
+    def depth(self) -> int:
+        assert isinstance(self._first.heads, RecurrentHead)
+        return self._first.heads.depth
+
+    def add(self, window: Window) -> None:
+        """One more window to learn from."""
+        with self._lock:
+            self._windows.append(window)
+            self._fresh += 1
+            if len(self._windows) >= BATCH and (self._worker is None or not self._worker.is_alive()):
+                self._worker = threading.Thread(target=self._work, name="copyspec-heads", daemon=True)
+                self._worker.start()
+
+    def _work(self) -> None:
+        """Learns while windows come."""
+        try:
+            learner, idle = Learner(self), 0.0
+            while idle < IDLE_SECONDS:
+                with self._lock:
+                    chosen = learner.choose(self._windows) if self._fresh else []
+                    self._fresh = max(0, self._fresh - BATCH)
+                if not chosen:
+                    idle += 0.05
+                    sleep(0.05)
+                    continue
+                idle, started = 0.0, perf_counter()
+                learner.step(chosen)
+                sleep((perf_counter() - started) * (1 / SHARE - 1))
+        except Exception:
+            logger.exception("heads %r stopped learning", self._first.name)
+            self.take(None)
+
+    def take(self, tensors: dict[str, torch.Tensor] | None) -> None:
+        """The rows get these weights; None: those of the folder."""
+        file = self._first
+        if tensors is None:
+            self.resets += 1
+        else:
+            file = replace(file, heads=RecurrentHead(tensors, self.depth))
+        self._file, self._bound = file, None
+
+
+class Learner:
+    """The optimiser of one thread, on weights of its own."""
+
+    def __init__(self, heads: LearningHeads) -> None:
+        self._heads = heads
+        self._generator = torch.Generator().manual_seed(heads.steps)
+        self._begin()
+
+    def _begin(self) -> None:
+        bound = self._heads.bound
+        assert isinstance(bound.heads, RecurrentHead)
+        self._weights = {
+            name: each.detach().clone().cpu().float().requires_grad_() for name, each in bound.heads.tensors.items()
+        }
+        self._shared, self._table = bound.shared.detach().cpu().float(), bound.embeddings.detach()
+        self._optimizer = torch.optim.AdamW(self._weights.values(), lr=RATE, weight_decay=0.0)
+        self._first_loss = self._loss = 0.0
+        self._steps = 0
+
+    def choose(self, windows: Sequence[Window]) -> list[Window]:
+        """A batch: any of them."""
+        places = torch.randint(len(windows), (min(BATCH, len(windows)),), generator=self._generator).tolist()
+        return [windows[place] for place in places]
+
+    def step(self, windows: Sequence[Window]) -> None:
+        """One step; hands the weights over now and then, and resets them where the loss has grown."""
+        tokens = torch.stack([each for each, _ in windows])
+        states = torch.stack([each for _, each in windows]).float()
+        loss = self._loss_of(tokens, states)
+        value = float(loss.detach())
+        self._loss = value if not self._steps else MEMORY * self._loss + (1 - MEMORY) * value
+        self._first_loss = max(self._first_loss, value) if self._steps < 5 else self._first_loss
+        if not value < float("inf") or self._loss > DIVERGED * self._first_loss:
+            logger.warning("heads diverged while they learned (loss %.3g): they are as they came again", value)
+            self._heads.take(None)
+            self._begin()
+            return
+        self._optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self._weights.values(), 1.0)
+        self._optimizer.step()
+        self._steps += 1
+        self._heads.steps += 1
+        if self._steps % SWAP_STEPS == 0:
+            self._heads.take({name: each.detach().clone() for name, each in self._weights.items()})
+
+    def _loss_of(self, tokens: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+        head = RecurrentHead(dict(self._weights), self._heads.depth)
+        state, total = states[:, 0], torch.zeros(())
+        with torch.no_grad():
+            embeddings = self._table[tokens.to(self._table.device)].cpu().float()
+            wanted = linear(states[:, 1:], self._shared).softmax(-1)
+        for depth in range(head.depth):
+            state = head.step(state, embeddings[:, depth])
+            said = linear(state, self._shared).log_softmax(-1)
+            total = total - (wanted[:, depth] * said).sum(-1).mean() + smooth_l1_loss(state, states[:, depth + 1])
+        return total / head.depth
+
+
+class LearningPredictor(HeadsPredictor):
+    """A row that also hands over what the target has said, around the positions where the first guess was wrong."""
+
+    def __init__(self, heads: LearningHeads, context: RowContext) -> None:
+        super().__init__(heads, context)
+        self._learning = heads
+        self._recent: deque[tuple[int, torch.Tensor, bool]] = deque(maxlen=heads.depth + 1)
+
+    def follow(self, tokens: Sequence[int]) -> None:
+        scored, guesses = self._scored, self._saying(())
+        if scored is None or scored.states is None:
+            self._recent.clear()
+        else:
+            node, places = -1, [0]
+            for child, parent in enumerate(scored.tree.parents):
+                if (
+                    len(places) < len(tokens)
+                    and parent == node
+                    and scored.tree.tokens[child] == tokens[len(places) - 1]
+                ):
+                    node = child
+                    places.append(child + 1)
+            wrong = bool(guesses) and guesses[0][0] != tokens[0]  # type: ignore[index]
+            states = scored.states[places].detach().cpu().half()
+            for token, state in zip(tokens, states, strict=False):
+                self._recent.append((token, state, wrong))
+                if len(self._recent) == self._recent.maxlen and any(each[2] for each in self._recent):
+                    window = list(self._recent)
+                    chosen = torch.tensor([each[0] for each in window]), torch.stack([each[1] for each in window])
+                    self._learning.add(chosen)
+        super().follow(tokens)

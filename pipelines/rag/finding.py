@@ -1,0 +1,222 @@
+"""Finding the sentence that answers: parts of passages, ranked by the question's words in and near them.
+
+No model is asked. What a question asks for shows in its words: those of a sentence itself count most, then those of
+the sentences beside it, then those of the headings above and of the rest of its passage. Rare words count more.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from copyspec.retrievers import Stems
+
+from ..editing.sentences import sentences
+
+MAX_UNIT = 400  # characters of a list item or a row that are quoted whole
+
+INSIDE, HEAD, BESIDE, CONTEXT, PASSAGE = 1.0, 0.75, 0.5, 0.55, 0.3
+"""What a word of the question is worth: in the sentence, in the first line of its list item or the heading right above
+it, in a sentence beside it, in the headings further up and the document's name, anywhere in the passage."""
+
+TYPE_BONUS = 0.12  # of all weight: a number for "how many", a name in code for "which option"
+FIRST_BONUS = 0.06  # the sentence begins with a word that is asked for: it is about it
+TOPIC_BONUS = 0.1  # all that is asked for stands in its first words
+LONG_COST, LONG_UNIT = 0.12, 400  # what a sentence of so many characters loses: it holds more words of anything
+CODE_COST = 0.15  # what a line of code loses where no command is asked for: it shows, it does not say
+FIRST_CHARS = 40
+NEIGHBOURS, JOIN_MARGIN, MAX_JOINED = 6, 0.25, 500  # two sentences are quoted where the second is nearly as good
+RANK_DISCOUNT = 0.012  # of all weight for each place of its passage in the search
+
+_BLANK = re.compile(r"\n[ \t]*\n")
+_ITEM = re.compile(r"[ \t]*(?:[-*+•]|\d{1,2}[.)])[ \t]+\S")
+_TABLE = re.compile(r"[ \t]*\|.*\|[ \t]*$")
+_RULE = re.compile(r"[ \t]*[|:=\-~^+*\"'`.#\s]+$")
+_HEADING = re.compile(r"[ \t]{0,3}#{1,6}[ \t]")
+_FENCE = re.compile(r"[ \t]*(?:```|~~~)")
+_CODE = re.compile(r"`[^`]+`|\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b|\b\w+[._]\w+|\b[a-z]+[A-Z]\w*|--\w+|\w+=|\w+\(")
+_NUMBER = re.compile(r"\d")
+_WORD = re.compile(r"\w+")
+
+_ASKS_NUMBER = re.compile(
+    r"\b(how (?:many|much|deep|long|large|old|fast|far|high|often)|when|which (?:version|release|year)|"
+    r"what (?:year|version)|default|last release)\b",
+    re.IGNORECASE,
+)
+_ASKS_VERSION = re.compile(r"\b(?:version|release)s?\b", re.IGNORECASE)
+_VERSION = re.compile(r"\d+\.\d+")
+_ASKS_NAME = re.compile(
+    r"\b(?:which|what) (?:\w+ )?(?:option|flag|method|function|argument|parameter|exception|error|warning|variable|"
+    r"module|submodule|command|class|keyword|setting|file|operator)s?\b|\bhow (?:do|can|should) (?:i|you|one|we)\b",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A part of a passage that can be quoted: text[start:end] is a sentence, a list item, a row or a line of code."""
+
+    start: int
+    end: int
+    head: int  # where the list item or block that it belongs to begins
+    is_prose: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A unit as an answer."""
+
+    passage: int  # place among the passages given
+    start: int
+    end: int
+    score: float  # from 0 to about 1.2
+    coverage: float  # the weight of the question's words that stand in it or near it, from 0 to 1
+    inside: float  # the weight of those in the sentence itself
+
+
+def units(text: str) -> list[Unit]:
+    """What can be quoted of a passage, in order. Headings, rules and fences are left out."""
+    found: list[Unit] = []
+    for begin, end, kind in _blocks(text):
+        if kind in ("row", "code"):
+            found.append(Unit(begin, end, begin, is_prose=kind == "row"))
+        elif kind == "item" and end - begin <= MAX_UNIT:
+            found.append(Unit(begin, end, begin))
+        else:
+            found += [Unit(begin + first, begin + last, begin) for first, last in sentences(text[begin:end])]
+    return found
+
+
+class TermRarity:
+    """How rare terms are: ln(1 + (N - n + 0.5) / (n + 0.5)) of the N texts that n hold one, as in BM25."""
+
+    def __init__(self, texts: Sequence[str], split: Stems) -> None:
+        counts: dict[str, int] = {}
+        for text in texts:
+            for term in set(split(text)):
+                counts[term] = counts.get(term, 0) + 1
+        self._counts, self._total = counts, len(texts)
+
+    def __getitem__(self, term: str) -> float:
+        count = self._counts.get(term, 0)
+        return math.log1p((self._total - count + 0.5) / (count + 0.5))
+
+
+def find(
+    question: str, passages: Sequence[tuple[str, str]], weights: TermRarity, split: Stems, *, most: int = 5
+) -> list[Found]:
+    """The `most` best units of passages, each given as its context (headings) and its text, best first."""
+    asked = {term: weights[term] for term in dict.fromkeys(split.query(question))}
+    total = sum(asked.values()) or 1.0
+    found: list[Found] = []
+    for rank, (context, text) in enumerate(passages):
+        parts = units(text)
+        held = [set(split(text[part.start : part.end])) for part in parts]
+        everywhere, above = set(split(text)), set(split(context))
+        nearest = set(split(context.rpartition(" > ")[2]))
+        for number, part in enumerate(parts):
+            head = set(split(text[part.head : part.start])) | nearest
+            beside = set().union(*held[max(0, number - 1) : number], *held[number + 1 : number + 2])
+            places = ((held[number], INSIDE), (head, HEAD), (above, CONTEXT), (beside, BESIDE), (everywhere, PASSAGE))
+            worth = sum(weight * _worth(term, places) for term, weight in asked.items())
+            inside = sum(weight for term, weight in asked.items() if term in held[number])
+            near = sum(weight for term, weight in asked.items() if any(term in place for place, _ in places[:4]))
+            said = text[part.start : part.end]
+            bonus = _bonus(question, said, asked, split) if part.is_prose or _ASKS_NAME.search(question) else 0.0
+            score = worth / total + bonus - RANK_DISCOUNT * rank
+            score -= LONG_COST * min(1.0, len(said) / LONG_UNIT) + (0.0 if part.is_prose else CODE_COST)
+            if inside or near:
+                found.append(Found(rank, part.start, part.end, score, near / total, inside / total))
+    return _joined(sorted(found, key=lambda each: -each.score), passages)[:most]
+
+
+def _joined(found: list[Found], passages: Sequence[tuple[str, str]]) -> list[Found]:
+    """The best with the next sentence of its paragraph, or the one before, where that is nearly as good."""
+    if not found:
+        return found
+    best = found[0]
+    for other in found[1:NEIGHBOURS]:
+        first, second = sorted((best, other), key=lambda each: each.start)
+        text = passages[best.passage][1]
+        if other.passage != best.passage or other.score < best.score - JOIN_MARGIN:
+            continue
+        if not 0 <= second.start - first.end <= 2 or "\n\n" in text[first.end : second.start]:
+            continue
+        if second.end - first.start <= MAX_JOINED:
+            joined = replace(best, start=first.start, end=second.end, inside=max(best.inside, other.inside))
+            return [joined, *(each for each in found[1:] if each is not other)]
+    return found
+
+
+def _worth(term: str, places: Sequence[tuple[set[str], float]]) -> float:
+    return max((worth for held, worth in places if term in held), default=0.0)
+
+
+def _bonus(question: str, said: str, asked: dict[str, float], split: Stems) -> float:
+    bonus = 0.0
+    known = {term for term in split(question)}
+    if _ASKS_NUMBER.search(question) and _NUMBER.search(said):
+        bonus += TYPE_BONUS
+    if _ASKS_NAME.search(question) and any(not known.issuperset(split(name[0])) for name in _CODE.finditer(said)):
+        bonus += TYPE_BONUS
+    if _ASKS_VERSION.search(question) and _VERSION.search(said):
+        bonus += TYPE_BONUS
+    if first := _WORD.search(said):
+        bonus += FIRST_BONUS if any(term in asked for term in split(first[0])) else 0.0
+    if set(asked) <= set(split(said[:FIRST_CHARS])):
+        bonus += TOPIC_BONUS
+    return bonus
+
+
+def _blocks(text: str) -> list[tuple[int, int, str]]:
+    """Paragraphs, list items and single lines (of tables and code), without headings."""
+    found: list[tuple[int, int, str]] = []
+    kind, begin, end, fenced = "", 0, 0, False
+    item = 0  # the indentation of the list item that is open
+    at = 0
+    for line in text.splitlines(keepends=True):
+        start, at = at, at + len(line)
+        said = line.strip()
+        if _FENCE.match(line) and (fenced or not kind or "`" in line):
+            kind, begin, end = _closed(found, kind, begin, end)
+            fenced = not fenced
+            continue
+        is_line = fenced or _TABLE.match(line) or said.startswith((">>>", "$ "))
+        indent = len(line) - len(line.lstrip())
+        if not said and kind == "item":
+            continue  # indented text behind it belongs to it
+        if (
+            kind == "item"
+            and indent <= item
+            and not _ITEM.match(line)
+            and text[end:start].strip() == ""
+            and (text[end:start].count("\n") > 1)
+        ):
+            kind, begin, end = _closed(found, kind, begin, end)
+        if not said or _HEADING.match(line) or (_RULE.match(line) and not fenced):
+            if kind == "text" and said and _RULE.match(line) and "\n" not in text[begin:end].strip():
+                kind = ""  # the line above a rule is a heading
+            kind, begin, end = _closed(found, kind, begin, end)
+        elif is_line:
+            kind, begin, end = _closed(found, kind, begin, end)
+            if any(map(str.isalnum, said)):
+                kind_of_line = "row" if _TABLE.match(line) and not fenced else "code"
+                found.append((start + indent, start + len(line.rstrip()), kind_of_line))
+        elif _ITEM.match(line):
+            _closed(found, kind, begin, end)
+            item = indent
+            kind, begin, end = "item", start + indent, start + len(line.rstrip())
+        elif kind:
+            end = start + len(line.rstrip())
+        else:
+            kind, begin, end = "text", start + len(line) - len(line.lstrip()), start + len(line.rstrip())
+    _closed(found, kind, begin, end)
+    return found
+
+
+def _closed(found: list[tuple[int, int, str]], kind: str, begin: int, end: int) -> tuple[str, int, int]:
+    if kind and begin < end:
+        found.append((begin, end, kind))
+    return "", 0, 0

@@ -1,0 +1,163 @@
+"""What a sentence-transformers folder does with a model's last states: pooling, dense layers, normalising, prompts.
+
+Read from `modules.json` and the folders that it names, without that package: to it the classes that a folder names are
+code, here they are names of a few known kinds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from copyspec.models.errors import LoadError
+from copyspec.models.pretrained import Pretrained
+
+if TYPE_CHECKING:
+    import torch
+
+_T = TypeVar("_T")
+
+MODES = ("cls", "mean", "max", "mean_sqrt_len", "lasttoken")
+_FLAGS = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max", "mean_sqrt_len_tokens": "mean_sqrt_len"}
+_ACTIVATIONS = {"Identity": "identity", "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu", "SiLU": "silu"}
+
+
+@dataclass(frozen=True, slots=True)
+class DenseLayer:
+    """A linear layer behind the pooling."""
+
+    weight: torch.Tensor  # [out, in]
+    bias: torch.Tensor | None
+    activation: str  # one of _ACTIVATIONS' values
+
+
+@dataclass(frozen=True, slots=True)
+class SentenceSettings:
+    """How vectors are made of last states. The default is that of a folder without modules: means, normalised."""
+
+    modes: tuple[str, ...] = ("mean",)
+    layers: tuple[DenseLayer, ...] = ()
+    normalizes: bool = True
+    max_tokens: int | None = None
+    lowers: bool = False
+    query_prompt: str = ""
+    text_prompt: str = ""
+
+    def pooled(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """[n, length, hidden] and [n, length], padded on the right -> [n, dimension]"""
+        import torch
+
+        held = mask.unsqueeze(-1).to(states.dtype)
+        count = held.sum(dim=1).clamp(min=1)
+        parts = []
+        for mode in self.modes:
+            if mode == "cls":
+                parts.append(states[:, 0])
+            elif mode == "lasttoken":
+                parts.append(states[torch.arange(len(states)), mask.sum(dim=1).clamp(min=1) - 1])
+            elif mode == "max":
+                parts.append(states.masked_fill(held == 0, float("-inf")).amax(dim=1).clamp(min=-1e9))
+            else:
+                parts.append((states * held).sum(dim=1) / (count if mode == "mean" else count.sqrt()))
+        pooled = torch.cat(parts, dim=-1)
+        for layer in self.layers:
+            pooled = torch.nn.functional.linear(pooled, layer.weight, layer.bias)
+            if layer.activation != "identity":
+                pooled = getattr(torch.nn.functional, layer.activation)(pooled)
+        return pooled
+
+
+def sentence_settings(found: Pretrained) -> SentenceSettings:
+    """The settings of a model's folder. Raises LoadError for modules of another kind."""
+    modules = _json(found, "modules.json", list)
+    if modules is None:
+        return SentenceSettings()
+    limits = _json(found, "sentence_bert_config.json", dict) or {}
+    prompts = (_json(found, "config_sentence_transformers.json", dict) or {}).get("prompts") or {}
+    modes: tuple[str, ...] = ()
+    layers: list[DenseLayer] = []
+    normalizes = False
+    for module in modules:
+        kind, path = _kind_and_path(module)
+        if kind == "Pooling":
+            modes = _modes(_json(found, f"{path}/config.json", dict) or {})
+        elif kind == "Dense":
+            layers.append(_dense(found, path))
+        elif kind == "Normalize":
+            normalizes = True
+        elif kind != "Transformer":
+            raise LoadError(
+                f"its modules.json has a module {kind!r}: load it with sentence-transformers, give its method `encode`"
+            )
+    limit = limits.get("max_seq_length")
+    return SentenceSettings(
+        modes or ("mean",),
+        tuple(layers),
+        normalizes,
+        limit if isinstance(limit, int) and limit > 0 else None,
+        limits.get("do_lower_case") is True,
+        _prompt(prompts, "query"),
+        _prompt(prompts, "document", "passage"),
+    )
+
+
+def _kind_and_path(module: object) -> tuple[str, str]:
+    kind, path = (module.get("type"), module.get("path", "")) if isinstance(module, dict) else (None, None)
+    if not isinstance(kind, str) or not isinstance(path, str) or os.path.isabs(path) or ".." in Path(path).parts:
+        raise LoadError(f"its modules.json holds {module!r:.80}, which is no module")
+    return kind.rpartition(".")[2], path
+
+
+def _modes(settings: Mapping[str, object]) -> tuple[str, ...]:
+    named = settings.get("pooling_mode")
+    if named is not None:
+        modes = tuple(named) if isinstance(named, list) else (named,)
+    else:
+        modes = tuple(mode for flag, mode in _FLAGS.items() if settings.get(f"pooling_mode_{flag}") is True)
+        modes += ("lasttoken",) if settings.get("pooling_mode_lasttoken") is True else ()
+    modes = tuple(_FLAGS.get(mode, mode) if isinstance(mode, str) else mode for mode in modes)
+    unknown = [mode for mode in modes if mode not in MODES]
+    if unknown or settings.get("pooling_mode_weightedmean_tokens") is True:
+        raise LoadError(f"it pools by {unknown or 'weightedmean'}, and this reads {', '.join(MODES)}")
+    return modes or ("mean",)
+
+
+def _dense(found: Pretrained, path: str) -> DenseLayer:
+    from safetensors.torch import load_file
+
+    settings = _json(found, f"{path}/config.json", dict) or {}
+    file = found.file(f"{path}/model.safetensors")
+    if file is None:
+        raise LoadError(f"{path!r} has no model.safetensors; a pickle is not read: save the model again")
+    tensors = load_file(file)
+    activation = str(settings.get("activation_function", "Identity")).rpartition(".")[2]
+    if activation not in _ACTIVATIONS or "linear.weight" not in tensors:
+        raise LoadError(f"{path!r} is no dense layer that is known (activation {activation!r:.40})")
+    bias = tensors.get("linear.bias")
+    return DenseLayer(
+        tensors["linear.weight"].float(), bias.float() if bias is not None else None, _ACTIVATIONS[activation]
+    )
+
+
+def _prompt(prompts: object, *names: str) -> str:
+    found = [prompts.get(name) for name in names] if isinstance(prompts, dict) else []
+    return next((each for each in found if isinstance(each, str)), "")
+
+
+def _json(found: Pretrained, name: str, kind: type[_T]) -> _T | None:
+    file = found.file(name)
+    if file is None:
+        return None
+    if file.stat().st_size > 1 << 20:
+        raise LoadError(f"{name} has more than 1 MB")
+    try:
+        held = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise LoadError(f"{name} is no JSON: {error!s:.80}") from None
+    if not isinstance(held, kind):
+        raise LoadError(f"{name} holds no {kind.__name__}")
+    return held

@@ -1,0 +1,145 @@
+"""Reranking: a cross-encoder reads the query with each of the best texts and orders them again (Nogueira, Cho 2019)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from copyspec.models.errors import LoadError, first_line
+from copyspec.models.pretrained import Pretrained
+
+from .base import DEFAULT_K, Folder, Hit, Retriever, best, check_ids, check_k, check_query, check_texts
+
+if TYPE_CHECKING:
+    import torch
+
+MAX_TOKENS = 512  # of a pair, where neither the tokenizer nor the model says
+
+DEPTH = 20
+"""Texts that are read again: a passage costs a small cross-encoder some milliseconds on a CPU."""
+
+Score = Callable[[list[tuple[str, str]]], ArrayLike]
+"""Scores pairs of a query and a text, higher is better: [n]. `predict` of a sentence-transformers model is one."""
+
+
+class CrossEncoderScorer:
+    """Scores pairs of a query and a text with a sequence classifier of the Hugging Face hub.
+
+    `model`: hub id or folder of a model with one output (its logit is the score) or two (the log-odds of the second).
+    Each pair is read by itself or in batches of the same padded length; longer ones are cut at the model's limit.
+    Raises copyspec.LoadError for a model that cannot be loaded or has other outputs.
+    """
+
+    def __init__(
+        self, model: str | os.PathLike[str], *, device: str | torch.device | None = None, batch_size: int = 16
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size!r}")
+        import torch
+        from transformers import AutoModelForSequenceClassification
+
+        self.name = os.fspath(model)
+        self._batch_size = batch_size
+        self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        found = Pretrained(self.name)
+        try:
+            self._model = found.model(AutoModelForSequenceClassification, found.config())
+            self._tokenizer = found.tokenizer()
+            self._set_up()
+        except LoadError as error:
+            raise LoadError(f"reranker {self.name!r} cannot be loaded, give a folder or a hub id: {error}") from error
+
+    def _set_up(self) -> None:
+        config = self._model.config
+        if config.num_labels not in (1, 2):
+            raise LoadError(f"it has {config.num_labels} outputs, a reranker has one or two")
+        if self._tokenizer.pad_token is None:
+            self._tokenizer.pad_token = self._tokenizer.eos_token
+            config.pad_token_id = self._tokenizer.pad_token_id
+        limits = (self._tokenizer.model_max_length, getattr(config, "max_position_embeddings", None))
+        usable = (limit for limit in limits if isinstance(limit, int) and 0 < limit < 1 << 20)
+        self._max_tokens = min(usable, default=MAX_TOKENS)
+        self._model.to(self._device)  # type: ignore[arg-type]  # its decorator hides the signature
+        self._model.train(False)
+        try:
+            self([("a", "b")])
+        except Exception as error:  # whatever a model for other things than pairs finds wrong
+            raise LoadError(f"it scores no pairs of texts ({first_line(error)})") from error
+
+    def __call__(self, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float64]:
+        """The scores of pairs of a query and a text. [len(pairs)]"""
+        import torch
+
+        scores = np.empty(len(pairs), np.float64)
+        order = sorted(range(len(pairs)), key=lambda index: len(pairs[index][1]))
+        for start in range(0, len(pairs), self._batch_size):
+            part = order[start : start + self._batch_size]
+            queries, texts = [pairs[index][0] for index in part], [pairs[index][1] for index in part]
+            batch = self._tokenizer(
+                queries, texts, padding=True, truncation=True, max_length=self._max_tokens, return_tensors="pt"
+            )
+            with torch.inference_mode():
+                logits = self._model(**batch.to(self._device)).logits.double()
+            scores[part] = (logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]).cpu().numpy()
+        return scores
+
+
+class RerankingRetriever:
+    """The best `depth` texts of `base`, in the order of `score`: a `CrossEncoderScorer`, or any function of pairs.
+
+    Hits have its scores. Each text is read with the query by itself, so that a score depends on nothing else.
+    """
+
+    def __init__(self, base: Retriever, score: Score, *, depth: int = DEPTH) -> None:
+        if isinstance(score, (str, os.PathLike)):
+            raise TypeError(f"score must be a function of pairs, got {score!r}: write CrossEncoderScorer({score!r})")
+        self.base = base
+        self._score = score
+        self._depth = check_k(depth, "depth")
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """The texts; a hit's id is an index into them."""
+        return self.base.texts
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+    def search(self, query: str, k: int = DEFAULT_K) -> list[Hit]:
+        """At most `k` hits, best first; equal scores in the order of the texts. Raises ValueError for k < 1."""
+        return self.search_batch([check_query(query)], k)[0]
+
+    def search_batch(self, queries: Sequence[str], k: int = DEFAULT_K) -> list[list[Hit]]:
+        """`search` for each query, after one search of the base."""
+        wanted = check_k(k)
+        found = []
+        asked = check_texts(queries, "queries")
+        for query, hits in zip(asked, self.base.search_batch(asked, max(wanted, self._depth)), strict=True):
+            hits = sorted(hits, key=lambda hit: hit.id)
+            scores = self._scores(query, [hit.text for hit in hits])
+            found.append([Hit(hits[i].id, float(scores[i]), hits[i].text) for i in best(scores, wanted)])
+        return found
+
+    def score(self, query: str, ids: Sequence[int]) -> NDArray[np.float64]:
+        """The scores of these texts. [len(ids)]"""
+        texts = self.texts
+        return self._scores(check_query(query), [texts[int(each)] for each in check_ids(ids, len(self))])
+
+    def _scores(self, query: str, texts: list[str]) -> NDArray[np.float64]:
+        scores = [np.asarray(self._score([(query, text)]), np.float64).reshape(-1) for text in texts]
+        wrong = next((each for each in scores if len(each) != 1 or not np.isfinite(each[0])), None)
+        if wrong is not None:
+            raise ValueError(f"score made {wrong.tolist()!r:.80} of one pair; it must make one finite number of each")
+        return np.concatenate(scores) if scores else np.empty(0)
+
+    def add(self, texts: Sequence[str]) -> None:
+        """More texts in the base."""
+        self.base.add(texts)
+
+    def save(self, folder: Folder) -> None:
+        """Writes the base's index; the reranker is named again when it is loaded."""
+        self.base.save(folder)

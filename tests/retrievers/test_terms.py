@@ -1,0 +1,313 @@
+"""What texts are matched by: stems, names in code, the headings above; rankings fused; pairs read again."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from copyspec.models.errors import LoadError
+from copyspec.retrievers import (
+    BM25Retriever,
+    Corpora,
+    CrossEncoderScorer,
+    DenseRetriever,
+    Document,
+    HuggingFaceEmbedder,
+    HybridRetriever,
+    IndexFileError,
+    RerankingRetriever,
+    Stems,
+    load_corpus,
+    split_passages,
+    words,
+)
+from copyspec.retrievers.headings import found_headings
+from tests.helpers.commands import run
+from tests.helpers.texts import byte_level, llama
+
+TEXTS = ["The keys are sorted with OPT_SORT_KEYS.", "A sort of heron waits.", "maxTokens bounds the output"]
+
+MARKDOWN = """# Manual
+
+Read this first.
+
+## Install
+
+```sh
+# no heading
+```
+
+Type make.
+
+### `From` [source](http://x)
+
+Clone it.
+
+Use
+---
+
+Call it.
+"""
+
+
+@pytest.mark.parametrize(
+    ("query", "found"), [("sorting a key", 0), ("opt_sort_keys", 0), ("which herons", 1), ("max tokens", 2)]
+)
+def test_stems_and_names_in_code_are_found(query: str, found: int) -> None:
+    retriever = BM25Retriever(TEXTS, split=Stems(), idf="lucene")
+    assert retriever.search(query, k=1)[0].id == found
+    shortlist = retriever.shortlist()
+    shortlist.put([0, 1, 2], [0, 1, 2])
+    assert shortlist.best(query) == (found, retriever.search(query, k=1)[0].score)
+
+
+def test_stop_words_are_left_out_of_queries_unless_there_is_nothing_else(tmp_path: Path) -> None:
+    stems = Stems()
+    assert stems.query("What is the name?") == ["name"] and stems.query("To be or not") == ["to", "be", "or", "not"]
+    assert Stems("german")("die Häuser") == ["die", "haus"]
+    with pytest.raises(ValueError, match=r"language must be 'words' or one of .*english.*, got 'klingon'"):
+        Stems("klingon")
+    BM25Retriever(TEXTS, split=stems).save(tmp_path)
+    loaded = BM25Retriever.load(tmp_path)
+    assert loaded.search("sorting") == BM25Retriever(TEXTS, split=Stems()).search("sorting")
+    with pytest.raises(IndexFileError, match="made with another word splitter"):
+        BM25Retriever.load(tmp_path, split=words)
+
+
+def test_headings_begin_passages_and_are_searched_with_them() -> None:
+    passages = split_passages(Document("dir/guide.md", MARKDOWN))
+    assert [(passage.heading, passage.text.split("\n")[0]) for passage in passages] == [
+        ("Manual", "# Manual"),
+        ("Manual > Install", "## Install"),
+        ("Manual > Install > From source", "### `From` [source](http://x)"),
+        ("Manual > Use", "Use"),
+    ]
+    assert passages[2].context == "guide > Manual > Install > From source"
+    texts, contexts = [passage.text for passage in passages], [passage.context for passage in passages]
+    retriever = BM25Retriever(texts, split=Stems(), idf="lucene", contexts=contexts)
+    assert retriever.search("clone to install", k=1)[0].id == 2
+    assert {hit.text for hit in retriever.search("guide", k=4)} == set(texts), "contexts are no part of the texts"
+    rst = "Title\n=====\n\nSub\n~~~\n\nText - no.\n\nSub two\n~~~~~~~\nThis is text over a dash\n-\n"
+    assert [(each.level, each.title) for each in found_headings(rst)] == [(1, "Title"), (2, "Sub"), (2, "Sub two")]
+    (merged,) = split_passages(Document("d", "# One\n## Two\nText."))
+    assert merged.heading == "One" and merged.text == "# One\n## Two\nText."
+    with pytest.raises(ValueError, match="contexts holds 1 entries for 2 texts"):
+        BM25Retriever(["a", "b"], contexts=["c"])
+
+
+def test_a_page_begins_a_passage() -> None:
+    document = Document("d.pdf", "First page. More.\nSecond page.", headings=(), pages=(0, 18))
+    assert [(each.page, each.text) for each in split_passages(document)] == [
+        (1, "First page. More."),
+        (2, "Second page."),
+    ]
+
+
+@pytest.fixture(scope="module")
+def transformer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("transformer")
+    llama(len(byte_level())).save_pretrained(folder)
+    byte_level().save_pretrained(folder)
+    return folder
+
+
+def encode(texts: list[str]) -> NDArray[np.float32]:
+    return np.array([[1 + text.count(letter) for letter in "aeot"] for text in texts], np.float32)
+
+
+def test_rankings_are_fused_by_reciprocal_ranks(tmp_path: Path) -> None:
+    texts = [f"{word} {number}" for number, word in enumerate(["heron", "kettle", "otter", "boat", "oat"] * 3)]
+    by_words, by_vectors = BM25Retriever(texts, split=Stems(), idf="lucene"), DenseRetriever(texts, encode)
+    hybrid = HybridRetriever([by_words, by_vectors], depth=6)
+    for query in ("otters", "boat 3", "nothing"):
+        expected = np.zeros(len(texts))
+        for retriever in (by_words, by_vectors):
+            for place, hit in enumerate(retriever.search(query, 6), start=1):  # type: ignore[attr-defined]
+                expected[hit.id] += 1 / (60 + place)
+        hits = hybrid.search(query, 4)
+        assert [(hit.id, hit.score) for hit in hits] == [
+            (int(i), expected[i]) for i in np.argsort(-expected, kind="stable")[:4]
+        ]
+        np.testing.assert_array_equal(hybrid.score(query, range(len(texts))), expected)
+    hybrid.save(tmp_path)
+    assert HybridRetriever.load(tmp_path, encode).search("otters", 3) == HybridRetriever([by_words, by_vectors]).search(
+        "otters", 3
+    )
+    with pytest.raises(ValueError, match=r"retrievers\[1\] holds other texts"):
+        HybridRetriever([by_words, DenseRetriever(["x"], encode)])
+    with pytest.raises(ValueError, match="at least two, got 1"):
+        HybridRetriever([by_words])
+    with pytest.raises(TypeError, match="a hybrid on disk is a BM25Retriever and a DenseRetriever"):
+        HybridRetriever([by_vectors, by_words]).save(tmp_path)
+
+
+def test_a_hybrid_corpus_is_added_to_and_opened(tmp_path: Path) -> None:
+    corpora = Corpora(tmp_path)
+    first = split_passages(Document("guide.md", MARKDOWN))
+    second = split_passages(Document("late.md", "# Late\nA kettle."))
+    corpora.add_hybrid("both", first, encode)
+    made = corpora.add_hybrid("both", [*first[:1], *second], encode)
+    assert (made.kind, made.size, made.skipped) == ("hybrid", 5, 1)
+    retriever, passages = load_corpus(tmp_path / "both", encode=encode)
+    assert passages == [*first, *second] and isinstance(retriever, HybridRetriever)
+    fresh = BM25Retriever(
+        [each.text for each in passages], split=Stems(), idf="lucene", contexts=[each.context for each in passages]
+    )
+    np.testing.assert_array_equal(retriever.retrievers[0].score("kettles late", range(5)), fresh.scores("kettles late"))
+    with pytest.raises(ValueError, match="names no encoder: give encode="):
+        load_corpus(tmp_path / "both")
+    manifest = json.loads((tmp_path / "both" / "manifest.json").read_text())
+    assert manifest["facts"]["split"] == "english"
+
+
+def test_the_command_builds_a_hybrid_and_names_what_it_needs(
+    transformer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "guide.md"
+    text.write_text(MARKDOWN)
+    common = ["index", "add", "both", str(text), "--dir", str(tmp_path), "--kind", "hybrid"]
+    status, out, _ = run(capsys, *common, "--encoder", str(transformer))
+    assert status == 0 and "hybrid" in out and "4 passages" in out
+    assert "skipped 4 passages" in run(capsys, *common, "--encoder", str(transformer))[2]
+    status, _, err = run(capsys, *common)
+    assert status == 2 and "--kind hybrid needs --encoder" in err
+    status, _, err = run(capsys, *common, "--encoder", "x", "--language", "klingon")
+    assert status == 2 and "--language must be words or one of" in err and "got 'klingon'" in err
+
+
+def test_a_reranker_orders_the_best_again(tmp_path: Path) -> None:
+    base = BM25Retriever(TEXTS, split=Stems(), idf="lucene")
+    longest = RerankingRetriever(base, lambda pairs: [len(text) for _, text in pairs], depth=2)
+    assert [hit.id for hit in longest.search("sort", 3)] == [0, 2, 1]
+    assert [hit.id for hit in longest.search("sort", 1)] == [0]
+    assert longest.score("sort", [1, 2]).tolist() == [len(TEXTS[1]), len(TEXTS[2])]
+    with pytest.raises(ValueError, match=r"score made \[nan\] of one pair"):
+        RerankingRetriever(base, lambda pairs: [float("nan")] * len(pairs)).search("sort")
+    with pytest.raises(TypeError, match=r"write CrossEncoderScorer\('x'\)"):
+        RerankingRetriever(base, "x")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("outputs", [1, 2, 3])
+def test_any_sequence_classifier_reranks(outputs: int, tmp_path: Path) -> None:
+    import torch
+    from transformers import BertConfig, BertForSequenceClassification
+
+    torch.manual_seed(outputs)
+    tokenizer = byte_level()
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        num_labels=outputs,
+    )
+    BertForSequenceClassification(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    if outputs == 3:
+        with pytest.raises(LoadError, match="it has 3 outputs, a reranker has one or two"):
+            CrossEncoderScorer(tmp_path)
+        return
+    score = CrossEncoderScorer(tmp_path, device="cpu", batch_size=2)
+    pairs = [("sort", text) for text in TEXTS]
+    model = BertForSequenceClassification.from_pretrained(tmp_path).eval()
+    for (query, text), made in zip(pairs, score(pairs), strict=True):
+        with torch.inference_mode():
+            logits = model(**tokenizer(query, text, return_tensors="pt")).logits[0].double()
+        wanted = logits[0] if outputs == 1 else logits[1] - logits[0]
+        assert made == pytest.approx(float(wanted), abs=1e-5)
+    hits = RerankingRetriever(BM25Retriever(TEXTS, idf="lucene"), score).search("sort", 3)
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+
+
+MODES = ("cls", "mean", "max", "mean_sqrt_len_tokens", "lasttoken")
+
+
+def sentence_folder(transformer: Path, folder: Path, mode: str, modules: tuple[str, ...]) -> None:
+    """A sentence-transformers folder around the model."""
+    import shutil
+
+    import torch
+    from safetensors.torch import save_file
+
+    shutil.copytree(transformer, folder, dirs_exist_ok=True)
+    kinds = ("Transformer", *modules)
+    paths = ("", *(f"{number}_{kind}" for number, kind in enumerate(modules, start=1)))
+    rows = [
+        {"idx": number, "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for number, (kind, path) in enumerate(zip(kinds, paths, strict=True))
+    ]
+    (folder / "modules.json").write_text(json.dumps(rows))
+    prompts = {"prompts": {"query": "q: ", "document": "d: "}}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    for kind, path in zip(modules, paths[1:], strict=True):
+        (folder / path).mkdir()
+        if kind == "Pooling":
+            (folder / path / "config.json").write_text(json.dumps({"pooling_mode": mode}))
+        elif kind == "Dense":
+            torch.manual_seed(0)
+            save_file(
+                {"linear.weight": torch.randn(3, 32), "linear.bias": torch.randn(3)},
+                folder / path / "model.safetensors",
+            )
+            settings = {"activation_function": "torch.nn.modules.activation.Tanh"}
+            (folder / path / "config.json").write_text(json.dumps(settings))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_sentence_transformers_folders_are_pooled_as_they_say(mode: str, transformer: Path, tmp_path: Path) -> None:
+    import torch
+    from transformers import AutoModel
+
+    size = AutoModel.from_pretrained(transformer).config.hidden_size
+    sentence_folder(transformer, tmp_path, mode, ("Pooling", "Normalize"))
+    embed = HuggingFaceEmbedder(tmp_path, device="cpu")
+    made, tokenizer = embed(["a heron", "b"]), byte_level()
+    assert embed.dimension == size
+    model = AutoModel.from_pretrained(transformer)
+    for text, vector in zip(("a heron", "b"), made, strict=True):
+        with torch.inference_mode():
+            states = model(**tokenizer("d: " + text, return_tensors="pt")).last_hidden_state[0]
+        wanted = {
+            "cls": states[0],
+            "mean": states.mean(0),
+            "max": states.amax(0),
+            "mean_sqrt_len_tokens": states.mean(0),  # the same direction
+            "lasttoken": states[-1],
+        }[mode]
+        np.testing.assert_allclose(vector, (wanted / wanted.norm()).numpy(), atol=1e-4)
+    assert not np.allclose(embed.encode_query(["b"])[0], made[1]), "queries have a prompt of their own"
+
+
+def test_folders_that_are_no_sentence_transformers_are_refused(transformer: Path, tmp_path: Path) -> None:
+    for number, (modules, said) in enumerate(
+        (
+            ('[{"type": "x.LSTM", "path": "1_LSTM"}]', "has a module 'LSTM'"),
+            ('[{"type": "x.Pooling", "path": "../up"}]', "which is no module"),
+            ("{}", "holds no list"),
+            ("[", "is no JSON"),
+        )
+    ):
+        folder = tmp_path / str(number)
+        sentence_folder(transformer, folder, "mean", ())
+        (folder / "modules.json").write_text(modules)
+        with pytest.raises(LoadError, match=said):
+            HuggingFaceEmbedder(folder)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("sentence_transformers") is None, reason="not installed")
+@pytest.mark.parametrize("mode", MODES)
+def test_against_sentence_transformers(mode: str, transformer: Path, tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    modules = ("Pooling", *(("Dense",) if mode == "cls" else ()), *(("Normalize",) if mode != "max" else ()))
+    sentence_folder(transformer, tmp_path, mode, modules)
+    theirs, ours = SentenceTransformer(str(tmp_path), device="cpu"), HuggingFaceEmbedder(tmp_path, device="cpu")
+    texts = ["a heron", "b", "a long text " * 20]
+    np.testing.assert_allclose(ours(texts), theirs.encode_document(texts), atol=1e-5)
+    np.testing.assert_allclose(ours.encode_query(texts), theirs.encode_query(texts), atol=1e-5)

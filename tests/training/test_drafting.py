@@ -1,0 +1,112 @@
+"""Training of what drafts: the commands run from a fresh clone, go on where they stopped, and get better."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import copyspec
+from tests.helpers.texts import byte_level, llama
+from training import distill, heads, skips
+from training.outputs import LOOP, OutputPlan, check_plan, read_shard, until_loop
+
+PARAGRAPHS = [
+    f"The {animal} lives in the {place} and has always liked the {food} there. Many people know the {animal} well, and "
+    f"they have wanted to see it for {number} years."
+    for number, (animal, place, food) in enumerate([("fox", "forest", "berries"), ("owl", "tower", "mice")] * 6)
+]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    tokenizer = byte_level(template=None)
+    llama(len(tokenizer)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "text.txt").write_text("\n".join(PARAGRAPHS))
+    return folder
+
+
+def lines(path: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("kind", ["recurrent", "parallel"])
+def test_heads_are_trained_resumed_and_used(kind: str, model: Path, data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    command = f"--model {model} --data {data} --out {out} --kind {kind} --depth 2 --inner 8 --vocabulary 64 --batch 16"
+    command += " --rows 3 --tokens 8 --shards 5 --dtype float32 --seed 1 --rate 0.02"
+    heads.main([*command.split(), "--steps", "30"])
+    before = lines(out / "log.jsonl")
+    states = {path.name for path in (out / "states").iterdir()}
+    heads.main([*command.split(), "--steps", "60"])
+    after = lines(out / "log.jsonl")
+    assert before[-1]["step"] == 30 and after[: len(before)] == before and after[-1]["step"] == 60
+    assert after[-1]["loss"] < before[0]["loss"]
+    assert {path.name for path in (out / "states").iterdir()} == states
+    tokens, found = read_shard(out / "states" / "outputs-00000.safetensors")[0]
+    assert len(tokens) == len(found) <= 8
+    engine = copyspec.load(str(model))
+    plain = engine.generate(PARAGRAPHS[0], max_new_tokens=16, drafter="none")
+    drafted = engine.generate(PARAGRAPHS[0], max_new_tokens=16, draft_model=f"heads:{out / 'heads'}", drafter="model")
+    assert drafted.token_ids == plain.token_ids and drafted.stats.num_draft_tokens > 0
+    with pytest.raises(ValueError, match="give another --out"):
+        heads.main([*command.replace("--inner 8", "--inner 9").split(), "--steps", "61"])
+    with pytest.raises(ValueError, match="holds outputs of"):
+        check_plan(out / "states", "another", OutputPlan())
+
+
+def test_an_output_is_cut_where_it_repeats_itself() -> None:
+    once = list(range(20))
+    assert until_loop(once) == 20
+    assert until_loop([*once, *once]) == 20 + LOOP - LOOP
+
+
+def test_skips_are_searched(model: Path, data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "skips.json"
+    command = f"--model {model} --data {data} --out {out} --rows 2 --tokens 6 --tries 4 --dtype float32"
+    skips.main(command.split())
+    assert json.loads(out.read_text())["layers"] == 2
+
+
+@pytest.mark.parametrize("kind", distill.DIVERGENCES)
+def test_divergences(kind: str) -> None:
+    torch.manual_seed(0)
+    p, q = torch.randn(4, 9), torch.randn(4, 9, requires_grad=True)
+    found = distill.divergence(kind, p, q)
+    a, b = (each.double().softmax(-1) for each in (p, q))
+    middle = (a + b) / 2
+    expected = {
+        "forward": (a * (a / b).log()).sum(-1),
+        "reverse": (b * (b / a).log()).sum(-1),
+        "js": ((a * (a / middle).log()) + (b * (b / middle).log())).sum(-1) / 2,
+        "tv": (a - b).abs().sum(-1) / 2,
+    }[kind]
+    torch.testing.assert_close(found.double(), expected, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(distill.divergence(kind, p, p), torch.zeros(4), atol=1e-6, rtol=0)
+
+
+def test_a_student_comes_closer_and_drafts(model: Path, data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    command = f"--teacher {model} --student layers:1 --data {data} --out {out} --rows 3 --tokens 8 --rate 0.01"
+    command += " --divergence forward --on-policy 0.3"
+    distill.main([*command.split(), "--steps", "20"])
+    distill.main([*command.split(), "--steps", "40"])
+    found = lines(out / "log.jsonl")
+    assert [each["step"] for each in found] == [20, 40] and found[1]["loss"] < found[0]["loss"]
+    engine = copyspec.load(str(model))
+    options = {"draft_model": str(out / "student"), "drafter": "model", "max_new_tokens": 16}
+    plain = engine.generate(PARAGRAPHS[0], max_new_tokens=16, drafter="none")
+    assert engine.generate(PARAGRAPHS[0], **options).token_ids == plain.token_ids
+    boosted = [*command.replace(str(out), str(tmp_path / "second")).split(), "--boost", str(out / "student")]
+    distill.main([*boosted, "--steps", "1"])
+    assert (tmp_path / "second" / "student").is_dir()

@@ -1,0 +1,244 @@
+"""Tune a draft model on its target: ``python -m training.distill --data DIR --out RUN --student layers:6``.
+
+``--student`` is a folder with the teacher's tokenizer, or ``layers:N``: a copy of the teacher's first layers.
+``RUN/student`` is the newest student, for ``draft_model="RUN/student"``; ``RUN/log.jsonl`` has the loss and the share
+of the teacher's own next tokens that the student says too, on rows that no step saw. Started again it goes on.
+
+The texts are the teacher's answers (sequence-level distillation, Kim and Rush 2016), and, with ``--on-policy``, answers
+of the student that the teacher judges token by token (DistillSpec, Zhou et al. 2024, arXiv 2310.08461).
+``--divergence`` is what is made small: of the student from the teacher ("forward"), of the teacher from the student
+("reverse"), the Jensen-Shannon divergence ("js") or half the sum of differences ("tv"), the share of drafts refused.
+``--boost FOLDER...`` counts only what these earlier students get wrong, so that several students joined in one tree
+(``draft_model=[...]``) say different things (SpecInfer, Miao et al. 2024, arXiv 2305.09781).
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import math
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from copyspec.drafters.predictors.early_exit import early_exit
+from training.outputs import OutputPlan, Requests, chat_ids, generate
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+DIVERGENCES = ("forward", "reverse", "js", "tv")
+LAYERS = "layers:"
+CHECKPOINT = "optimizer.safetensors"
+SAVE_STEPS = 20
+
+
+@dataclass(frozen=True)
+class DistillPlan:
+    """Everything a run depends on beside the models and data."""
+
+    divergence: str = "forward"
+    on_policy: float = 0.0  # share of the steps whose texts are the student's
+    rows: int = 8  # texts of a step
+    tokens: int = 64  # of a text at most
+    rate: float = 3e-4
+    steps: int = 200
+    seed: int = 0
+
+
+def divergence(kind: str, teacher: Tensor, student: Tensor) -> Tensor:
+    """Between the distributions of two logits, [n, V] each, in nats ("tv": a probability). [n]"""
+    p, q = teacher.float().log_softmax(-1), student.float().log_softmax(-1)
+    if kind == "forward":
+        return (p.exp() * (p - q)).sum(-1)
+    if kind == "reverse":
+        return (q.exp() * (q - p)).sum(-1)
+    if kind == "tv":
+        return (p.exp() - q.exp()).abs().sum(-1) / 2
+    if kind != "js":
+        raise ValueError(f"divergence must be one of {', '.join(map(repr, DIVERGENCES))}, got {kind!r}")
+    middle = torch.logaddexp(p, q) - math.log(2.0)
+    return ((p.exp() * (p - middle)).sum(-1) + (q.exp() * (q - middle)).sum(-1)) / 2
+
+
+class Distiller:
+    """A student, its teacher, and texts that either writes."""
+
+    def __init__(
+        self,
+        teacher: PreTrainedModel,
+        student: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        requests: Requests,
+        plan: DistillPlan,
+        boosted: Sequence[PreTrainedModel] = (),
+    ) -> None:
+        self.teacher, self.student, self.plan = teacher, student, plan
+        self._tokenizer, self._requests, self._boosted = tokenizer, requests, boosted
+        self.trained = {name: each for name, each in student.named_parameters() if each.requires_grad}
+        self.optimizer = torch.optim.AdamW(self.trained.values(), lr=plan.rate, betas=(0.9, 0.95), weight_decay=0.0)
+        self.step = 0
+        self._held = self.texts("held", self.teacher)
+
+    def texts(self, seed: object, writer: PreTrainedModel) -> list[tuple[list[int], int]]:
+        """Chats with the answers of `writer`, and where these begin."""
+        rng, plan = random.Random(f"{self.plan.seed}/{seed}"), self.plan
+        prompts = [
+            chat_ids(self._tokenizer, [{"role": "user", "content": self._requests.draw(rng)}]) for _ in range(plan.rows)
+        ]
+        sampled = 0.5 if writer is self.teacher else 1.0
+        answers = generate(writer, prompts, OutputPlan(plan.rows, plan.tokens), rng.random(), sampled=sampled)
+        pairs = zip(prompts, answers, strict=True)
+        return [([*prompt, *answer], len(prompt)) for prompt, (answer, _) in pairs if answer]
+
+    def train(self) -> float:
+        """One step; its loss."""
+        plan, rng = self.plan, random.Random(f"{self.plan.seed}/{self.step}/policy")
+        own = rng.random() < plan.on_policy
+        texts = self.texts(self.step, self.student if own else self.teacher)
+        total, count = torch.zeros(()), 0.0
+        self.student.train()
+        for ids, start in texts:
+            logits, said = self._logits(self.student, ids, start), self._judged(ids, start)
+            each = divergence(plan.divergence, said, logits)
+            weights = self._weights(ids, start, said)
+            total, count = total + (each * weights).sum(), count + float(weights.sum())
+        self.student.eval()  # type: ignore[no-untyped-call]
+        self.step += 1
+        if not count:
+            return 0.0
+        loss = total / count
+        self.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self.trained.values(), 1.0)
+        self.optimizer.step()
+        return float(loss.detach())
+
+    @torch.no_grad()
+    def agreement(self) -> float:
+        """The share of the teacher's next tokens that the student says too, on rows that no step saw."""
+        right = total = 0
+        for ids, start in self._held:
+            own = self._judged(ids, start).argmax(-1)
+            right += int((self._logits(self.student, ids, start).argmax(-1) == own).sum())
+            total += len(own)
+        return right / max(total, 1)
+
+    def _weights(self, ids: list[int], start: int, said: Tensor) -> Tensor:
+        """1 for what counts: with earlier students, the positions that all of them get wrong. [n]"""
+        counts = torch.ones(len(said))
+        for earlier in self._boosted:
+            with torch.no_grad():
+                counts = counts * (self._logits(earlier, ids, start).argmax(-1) != said.argmax(-1))
+        return counts
+
+    @torch.no_grad()
+    def _judged(self, ids: list[int], start: int) -> Tensor:
+        return self._logits(self.teacher, ids, start)
+
+    @staticmethod
+    def _logits(model: PreTrainedModel, ids: list[int], start: int) -> Tensor:
+        found: Tensor = model(torch.tensor([ids])).logits[0, start - 1 : -1]
+        return found
+
+
+def first_student(teacher: PreTrainedModel, chosen: str) -> PreTrainedModel:
+    """A copy of the teacher's first layers, or the model of a folder. Its embeddings and output weights stay as they
+    are: they are most of a small model, and what drafts share with the teacher."""
+    if chosen.startswith(LAYERS):
+        student = copy.deepcopy(early_exit(teacher, int(chosen[len(LAYERS) :])))
+    else:
+        import copyspec
+
+        student = copyspec.load(chosen, dtype="float32").model
+    if student.config.vocab_size != teacher.config.vocab_size:
+        raise ValueError(f"student {chosen!r} has another vocabulary than its teacher: drafts could not be compared")
+    for part in (student.get_input_embeddings(), student.get_output_embeddings()):  # type: ignore[no-untyped-call]
+        part.requires_grad_(requires_grad=False)
+    return student
+
+
+def distill(distiller: Distiller, out: Path, until: float) -> None:
+    """Trains to the plan's last step or until the clock says so; leaves student, optimiser and log in `out`."""
+    out.mkdir(parents=True, exist_ok=True)
+    _resume(distiller, out)
+    losses = list[float]()
+    while distiller.step < distiller.plan.steps and time.time() < until:
+        losses.append(distiller.train())
+        last = distiller.step >= distiller.plan.steps or time.time() >= until
+        if distiller.step % SAVE_STEPS == 0 or last:
+            line = {"step": distiller.step, "loss": sum(losses) / len(losses), "agreement": distiller.agreement()}
+            with (out / "log.jsonl").open("a") as log:
+                log.write(json.dumps({name: round(value, 4) for name, value in line.items()}) + "\n")
+            print(line, flush=True)
+            losses = []
+            _save(distiller, out)
+
+
+def _save(distiller: Distiller, out: Path) -> None:
+    held = {"step": torch.tensor(distiller.step)}
+    for name, each in distiller.trained.items():
+        held[f"weight.{name}"] = each.detach().contiguous()
+        for key in ("exp_avg", "exp_avg_sq"):
+            if key in (state := distiller.optimizer.state.get(each, {})):
+                held[f"state.{name}.{key}"] = state[key].contiguous()
+    partial = out / "optimizer.partial"
+    save_file(held, partial)
+    distiller.student.save_pretrained(out / "student")
+    distiller._tokenizer.save_pretrained(str(out / "student"))
+    partial.rename(out / CHECKPOINT)
+
+
+def _resume(distiller: Distiller, out: Path) -> None:
+    """Goes on from what `out` holds. Raises ValueError for a student of other shapes."""
+    if not (out / CHECKPOINT).is_file():
+        return
+    held = load_file(out / CHECKPOINT)
+    for name, each in distiller.trained.items():
+        if held.get(f"weight.{name}", torch.empty(0)).shape != each.shape:
+            raise ValueError(f"{str(out)!r} holds another student; give another --out")
+    distiller.step = int(held["step"])
+    with torch.no_grad():
+        for name, each in distiller.trained.items():
+            each.copy_(held[f"weight.{name}"])
+            if f"state.{name}.exp_avg" in held:
+                moments = {key: held[f"state.{name}.{key}"] for key in ("exp_avg", "exp_avg_sq")}
+                distiller.optimizer.state[each] = {"step": torch.tensor(float(distiller.step)), **moments}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--teacher", default="smollm2")
+    parser.add_argument("--student", default="layers:6")
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--divergence", choices=DIVERGENCES, default=DistillPlan.divergence)
+    parser.add_argument("--on-policy", type=float, default=DistillPlan.on_policy, help="share of the steps, 0 to 1")
+    parser.add_argument("--boost", nargs="*", default=[], help="folders of earlier students")
+    parser.add_argument("--rows", type=int, default=DistillPlan.rows)
+    parser.add_argument("--tokens", type=int, default=DistillPlan.tokens)
+    parser.add_argument("--steps", type=int, default=DistillPlan.steps)
+    parser.add_argument("--rate", type=float, default=DistillPlan.rate)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    given = parser.parse_args(arguments)
+    import copyspec
+
+    until = time.time() + 60 * given.minutes
+    engine = copyspec.load(given.teacher, dtype="float32")
+    student = first_student(engine.model, given.student)
+    boosted = [copyspec.load(name, dtype="float32").model for name in given.boost]
+    plan = DistillPlan(given.divergence, given.on_policy, given.rows, given.tokens, given.rate, given.steps, given.seed)
+    distill(Distiller(engine.model, student, engine.tokenizer, Requests(given.data), plan, boosted), given.out, until)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""Search for blocks that a model may skip while it drafts: ``python -m training.skips --data DIR --out FILE``.
+
+Draft & Verify (Zhang et al. 2024, arXiv 2309.08168) looks for the set of attention and MLP blocks whose absence costs
+few right guesses for much time. Its objective, time per token, is worked out here from two counts, so that a busy
+machine does not blur it: the share of the model's own next tokens that the lighter model says too, on outputs of the
+model, and the share of the weights that it reads. The search is evolutionary, one set with a few blocks changed at a
+time; the best set so far is written after every improvement, and a run goes on from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import torch
+
+from copyspec.drafters.predictors.skipping import SkipSet, load_skips, without_blocks
+from training.outputs import OutputPlan, Requests, chat_ids, generate
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+MOST_DRAFT = 8  # tokens of a draft that the objective considers
+CHANGES = 3  # blocks that one try changes at most
+START_SHARE = 0.4  # of the blocks that the first set skips: those in the middle
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a skip set is worth."""
+
+    speed: float  # tokens in the time of one pass of the model, for the best length of draft
+    agreement: float  # of its next tokens with the model's
+    cost: float  # of its pass, in passes of the model
+    draft: int  # that length
+
+
+class Judge:
+    """Scores skip sets on texts of which the model's own next tokens are known."""
+
+    def __init__(self, model: PreTrainedModel, texts: Sequence[tuple[list[int], int]]) -> None:
+        """`texts`: token ids, and where the model's own output begins."""
+        self._model, self._texts = model, texts
+        with torch.inference_mode():
+            self._own = [
+                model(torch.tensor([ids]), use_cache=False).logits[0, start - 1 : -1].argmax(-1) for ids, start in texts
+            ]
+        stack = cast("torch.nn.ModuleList", model.base_model.layers)
+        self._attention = [_weights(layer.get_submodule("self_attn")) for layer in stack]
+        self._mlp = [_weights(layer.get_submodule("mlp")) for layer in stack]
+        self._whole = sum(self._attention) + sum(self._mlp) + _weights(model.get_input_embeddings())
+
+    @property
+    def layers(self) -> int:
+        return len(self._mlp)
+
+    @torch.inference_mode()
+    def score(self, skips: SkipSet) -> Score:
+        lighter = without_blocks(self._model, skips)
+        right = total = 0
+        for (ids, start), own in zip(self._texts, self._own, strict=True):
+            said = lighter(torch.tensor([ids]), use_cache=False).logits[0, start - 1 : -1].argmax(-1)
+            right, total = right + int((said == own).sum()), total + len(own)
+        skipped = sum(self._attention[each] for each in skips.attention) + sum(self._mlp[each] for each in skips.mlp)
+        return best_draft(right / max(total, 1), 1 - skipped / self._whole)
+
+
+def best_draft(agreement: float, cost: float) -> Score:
+    """The length of draft that pays best: a pass of the model checks n tokens that cost n passes of the lighter one."""
+    found = [
+        Score(sum(agreement**k for k in range(n + 1)) / (1 + n * cost), agreement, cost, n)
+        for n in range(1, MOST_DRAFT + 1)
+    ]
+    return max(found, key=lambda each: each.speed)
+
+
+def search(judge: Judge, out: Path, first: SkipSet, *, tries: int, until: float, seed: int) -> Score:
+    """Changes the best set a little at a time."""
+    rng, best, held = random.Random(seed), judge.score(first), first
+    _write(out, judge, held, best)
+    for number in range(tries):
+        if time.time() > until:
+            break
+        attention, mlp = set(held.attention), set(held.mlp)
+        for _ in range(rng.randint(1, CHANGES)):
+            rng.choice((attention, mlp)).symmetric_difference_update({rng.randrange(judge.layers)})
+        if len(attention) == judge.layers:
+            continue
+        tried = SkipSet(frozenset(attention), frozenset(mlp))
+        score = judge.score(tried)
+        if score.speed > best.speed:
+            best, held = score, tried
+            _write(out, judge, held, best)
+            print(json.dumps({"try": number, **_figures(best)}), flush=True)
+    return best
+
+
+def middle(layers: int) -> SkipSet:
+    """A first set: blocks between the first and the last layers."""
+    count = int(START_SHARE * layers)
+    blocks = frozenset(range((layers - count) // 2, (layers + count) // 2))
+    return SkipSet(blocks, blocks)
+
+
+def _write(out: Path, judge: Judge, skips: SkipSet, score: Score) -> None:
+    partial = out.with_suffix(".partial")
+    partial.write_text(json.dumps({**skips.to_dict(judge.layers), "measured": _figures(score)}) + "\n")
+    partial.rename(out)
+
+
+def _figures(score: Score) -> dict[str, float]:
+    return {
+        "speed": round(score.speed, 4), "agreement": round(score.agreement, 4), "cost": round(score.cost, 4),
+        "draft": score.draft,
+    }  # fmt: skip
+
+
+def _weights(module: torch.nn.Module) -> int:
+    return sum(each.numel() for each in module.parameters())
+
+
+def own_texts(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: Path, rows: int, tokens: int, seed: int
+) -> list[tuple[list[int], int]]:
+    """Chats with the model's own greedy answers, and where these begin."""
+    requests, rng = Requests(data), random.Random(seed)
+    prompts = [chat_ids(tokenizer, [{"role": "user", "content": requests.draw(rng)}]) for _ in range(rows)]
+    outputs = generate(model, prompts, OutputPlan(rows=rows, tokens=tokens), 0.0, sampled=0.0)
+    return [([*prompt, *output], len(prompt)) for prompt, (output, _) in zip(prompts, outputs, strict=True) if output]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--rows", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--tries", type=int, default=200)
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--dtype", default="bfloat16", help="of the model while it searches")
+    given = parser.parse_args(arguments)
+    import copyspec
+
+    until = time.time() + 60 * given.minutes
+    engine = copyspec.load(given.model, dtype=given.dtype)
+    texts = own_texts(engine.model, engine.tokenizer, given.data, given.rows, given.tokens, given.seed)
+    judge = Judge(engine.model, texts)
+    first = load_skips(given.out, engine.model) if given.out.is_file() else middle(judge.layers)
+    best = search(judge, given.out, first, tries=given.tries, until=until, seed=given.seed)
+    print(json.dumps(_figures(best)))
+
+
+if __name__ == "__main__":
+    main()
