@@ -91,7 +91,7 @@ class Remembered:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DiagnosedText:
     """What was found in one version of a text."""
 
     version: int | None
@@ -104,7 +104,7 @@ def make_server(checker: Checker, delay: float) -> LanguageServer:
     server = LanguageServer("copyspec", copyspec.__version__)
     pool = ThreadPoolExecutor(1, "copyspec lsp")
     latest: dict[str, int] = {}
-    found: dict[str, Found] = {}
+    found: dict[str, DiagnosedText] = {}
 
     async def look(uri: str, seconds: float) -> None:
         """Checks a text, unless it changes meanwhile."""
@@ -128,7 +128,9 @@ def make_server(checker: Checker, delay: float) -> LanguageServer:
         if edits is None or latest.get(uri) != number:
             return
         places = Places(text, server.workspace.position_encoding)
-        found[uri] = Found(version, [diagnostic(text, edit, places) for edit in edits], [e.replacement for e in edits])
+        found[uri] = DiagnosedText(
+            version, [diagnostic(text, edit, places) for edit in edits], [e.replacement for e in edits]
+        )
         server.text_document_publish_diagnostics(
             lsp.PublishDiagnosticsParams(uri, found[uri].diagnostics, version=version)
         )
@@ -161,7 +163,7 @@ def make_server(checker: Checker, delay: float) -> LanguageServer:
     return server
 
 
-def actions_of(uri: str, found: Found, params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
+def actions_of(uri: str, found: DiagnosedText, params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
     """One for each correction in the range that is asked about, and one that makes all of the text's."""
     pairs = list(zip(found.diagnostics, found.replacements, strict=True))
     made = [

@@ -28,10 +28,14 @@ async def editor(uri: str) -> None:
 
     client = LanguageClient("editor", "1")
     told: asyncio.Queue[Any] = asyncio.Queue()
-    client.feature(lsp.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)(told.put_nowait)
+
+    @client.feature(lsp.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)
+    def published_one(params: Any) -> None:
+        told.put_nowait(params)
+
     await client.start_io(sys.executable, "-m", "copyspec", "lsp", "--model", "default", "--delay", "0.01")
     found = await client.initialize_async(lsp.InitializeParams(capabilities=lsp.ClientCapabilities()))
-    assert found.capabilities.code_action_provider.code_action_kinds == ["quickfix", "source.fixAll"]
+    assert list(found.capabilities.code_action_provider.code_action_kinds) == ["quickfix", "source.fixAll"]
     client.initialized(lsp.InitializedParams())
     document = lsp.TextDocumentItem(uri, "markdown", 1, TEXT)
     client.text_document_did_open(lsp.DidOpenTextDocumentParams(document))
@@ -80,7 +84,7 @@ def test_whole_texts_are_checked_and_remembered() -> None:
     wanted = [Edit(at, at + 3, "the") for at in (11, 51)]
     assert checker.check("a.txt", "", text, lambda: True) == wanted
     assert checker.check("untitled:1", "plaintext", text, lambda: True) == wanted
-    assert len(asked) == 3 and "Thrice" not in str(asked[:2])
+    assert len(asked) == 2 and "Thrice" not in str(asked)
     assert checker.check("a.txt", "", text, lambda: False) is None
     assert checker.check("a.docx", "", text, lambda: True) == checker.check("a.csv", "", text, lambda: True) == []
     assert checker.check("a.bin", "what", text, lambda: True) == []

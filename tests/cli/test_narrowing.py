@@ -73,16 +73,14 @@ def test_only_changed_lines(folder: Path, end: str) -> None:
 )
 def test_marks_in_every_format(folder: Path, name: str, comment: str) -> None:
     line = "We came to teh house in the evening."
-    text = {"a.py": f"# {line}\n", "a.c": f"// {line}\n", "a.po": f'msgid "x"\nmsgstr "{line}"\n'}.get(
-        name, f"{line}\n"
-    )
+    frames = {"a.py": "# {}", "a.c": "// {}", "a.po": 'msgid "x"\nmsgstr "{}"', "a.html": "<p>{}</p>"}
+    text = frames.get(name, "{}").format(line) + "\n"
     off, on = comment.format("copyspec: off"), comment.format("copyspec: on")
     parts = [text, off, "", text, on, "", text]
     (folder / name).write_text("\n".join(parts))
     assert corrected(folder / name).count("the house") == 2
-    assert (folder / name).read_text() == "\n".join(
-        [*[parts[0].replace("teh", "the")], *parts[1:6], parts[6].replace("teh", "the")]
-    )
+    right = text.replace("teh", "the")
+    assert (folder / name).read_text() == "\n".join([right, *parts[1:6], right])
     if name == "a.txt":
         (folder / name).write_text(f"{line} copyspec: ignore\n\n{line}\n")
         assert corrected(folder / name).count("the house") == 1
