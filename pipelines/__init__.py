@@ -32,11 +32,13 @@ if TYPE_CHECKING:
     from .edits.redline import Redline
     from .edits.redline import html as redline_html
     from .edits.render import EditRows, colored_diff, inline_diff, unified_diff
+    from .extracting.readers import DOCUMENT_READERS
     from .formats import NAMES as FORMATS
     from .formats import DocxFormat, FormatOptions, format_of
     from .formats.m2 import annotated
     from .guards.guards import GuardOptions
     from .models import answers_plain_text
+    from .rag.answering import AnswerChunk, DocumentAnswer, DocumentAnswers
     from .rag.citing import Citation, citations
     from .rag.iterative import IterativeRAG, RAGAnswer, RAGStream, ShownDocument
     from .rag.knn_datastore import KNNDatastore
@@ -45,15 +47,19 @@ if TYPE_CHECKING:
     from .rag.quoting import Quote, answer, best_passage, content_words, quote_prompt
 
 __all__ = [
+    "DOCUMENT_READERS",
     "FORMATS",
     "KINDS",
     "KNNLM",
+    "AnswerChunk",
     "AtomicFile",
     "ChangedLines",
     "Citation",
     "Correction",
     "Corrector",
     "Decided",
+    "DocumentAnswer",
+    "DocumentAnswers",
     "DocxFormat",
     "Done",
     "EarlierCorrections",
@@ -125,6 +131,8 @@ __all__ = [
 
 # Imported where first used, as in copyspec itself: what needs no model loads none of torch. [module: its names]
 _EXPORTS = {
+    "extracting.readers": ("DOCUMENT_READERS",),
+    "rag.answering": ("AnswerChunk", "DocumentAnswer", "DocumentAnswers"),
     "rag.citing": ("Citation", "citations"),
     "editing.correctors": ("Corrector", "FunctionCorrector", "LateCorrector", "ModelOptions", "Outcome"),
     "editing.model_corrector": ("ModelCorrector",),

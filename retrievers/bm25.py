@@ -90,6 +90,15 @@ class BM25Retriever:
             scores += self._postings.weights(word, wanted)
         return scores
 
+    @property
+    def split(self) -> Split:
+        """What makes terms of its texts."""
+        return self._split
+
+    def holders(self, term: str) -> int:
+        """How many texts hold a term."""
+        return len(self._postings.of(term)[0])
+
     def shortlist(self) -> Shortlist:
         """An empty one, which some of the texts can be put in and ranked by their scores."""
         return WordShortlist(self._split_query, lambda: self._postings)

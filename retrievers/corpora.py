@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,6 +45,7 @@ class Corpus:
     size: int  # passages, or tokens of a datastore
     bytes: int  # on disk
     skipped: int = 0  # passages or documents of the last addition that were there already
+    replaced: int = 0  # passages of files that had changed since, which it took out
 
 
 class Corpora:
@@ -100,17 +101,33 @@ class Corpora:
         """A corpus of passages, and where they stand; `encode`: see `load_retriever`."""
         return load_corpus(self._existing(name), encode=encode)
 
+    def stamps(self, name: str) -> dict[str, str]:
+        """The files that a corpus was made from, by name, as `read_documents(known=...)` takes them; none of one that
+        is not there."""
+        path = self.path(name)
+        if not (path / files.MANIFEST).exists():
+            return {}
+        with files.opened(path) as index:
+            return passages.read_stamps(index)
+
     def add_bm25(
-        self, name: str, more: Sequence[Passage], *, language: str = "english", duplicates: bool = False
+        self,
+        name: str,
+        more: Sequence[Passage],
+        *,
+        language: str = "english",
+        duplicates: bool = False,
+        stamps: Mapping[str, str] | None = None,
     ) -> Corpus:
         """Adds passages to a corpus that is searched by words: by their stems in a `language` that Snowball knows, or
         as they stand ("words"). Those of a new one count as in Lucene (bm25.Idf), so that few passages are told apart,
-        too; one that is there keeps its language. Raises ValueError for an unknown one."""
+        too; one that is there keeps its language. `stamps`: of the files that were read for them; what the corpus held
+        of these files before is taken out. Raises ValueError for an unknown language."""
 
         def made(texts: list[str], contexts: list[str]) -> _Indexed:
             return _by_words(texts, contexts, language)
 
-        return self._add(name, bm25.KIND, more, made, BM25Retriever.read, duplicates)
+        return self._add(_Addition(name, bm25.KIND, more, duplicates, stamps), made, BM25Retriever.read)
 
     def add_dense(
         self,
@@ -120,13 +137,15 @@ class Corpora:
         *,
         options: FaissOptions | None = None,
         duplicates: bool = False,
+        stamps: Mapping[str, str] | None = None,
     ) -> Corpus:
         """Adds passages to a corpus that is searched by vectors, through FAISS where `options` are given."""
 
         def made(texts: list[str], contexts: list[str]) -> _Indexed:
             return _by_vectors(texts, contexts, encode, options)
 
-        return self._add(name, dense.KIND, more, made, lambda index: DenseRetriever.read(index, encode), duplicates)
+        addition = _Addition(name, dense.KIND, more, duplicates, stamps)
+        return self._add(addition, made, lambda index: DenseRetriever.read(index, encode))
 
     def add_hybrid(
         self,
@@ -137,6 +156,7 @@ class Corpora:
         language: str = "english",
         options: FaissOptions | None = None,
         duplicates: bool = False,
+        stamps: Mapping[str, str] | None = None,
     ) -> Corpus:
         """Adds passages to a corpus that is searched by words and by vectors, the two rankings fused."""
 
@@ -144,7 +164,8 @@ class Corpora:
             by_vectors = _by_vectors(texts, contexts, encode, options)
             return HybridRetriever([_by_words(texts, contexts, language), by_vectors])
 
-        return self._add(name, hybrid.KIND, more, made, lambda index: HybridRetriever.read(index, encode), duplicates)
+        addition = _Addition(name, hybrid.KIND, more, duplicates, stamps)
+        return self._add(addition, made, lambda index: HybridRetriever.read(index, encode))
 
     def add_tokens(
         self,
@@ -186,29 +207,33 @@ class Corpora:
 
     def _add(
         self,
-        name: str,
-        kind: str,
-        more: Sequence[Passage],
+        addition: _Addition,
         made: Callable[[list[str], list[str]], _Indexed],
         read: Callable[[files.Opened], _Indexed],
-        duplicates: bool,
     ) -> Corpus:
-        path, before, retriever = self.path(name), list[Passage](), None
+        path, before, retriever = self.path(addition.name), list[Passage](), None
+        more, stamps, earlier = addition.more, addition.stamps or {}, dict[str, str]()
         with saving(path) as index:
             if index.is_there():
-                with files.opened(path, kind) as held:  # another kind is an error that names both
+                with files.opened(path, addition.kind) as held:  # another kind is an error that names both
                     retriever = read(held)
-                    before = _placed(held, retriever)
-            new = list(more) if duplicates else _unseen(more, before)
-            if retriever is None or new:
+                    before, earlier = _placed(held, retriever), passages.read_stamps(held)
+            kept = [number for number, passage in enumerate(before) if not passages.is_from(passage, stamps)]
+            held_before = [before[number] for number in kept]
+            new = list(more) if addition.duplicates else _unseen(more, held_before)
+            wanted = [*held_before, *new]
+            if retriever is None or new or len(kept) < len(before) or stamps.items() - earlier.items():
                 texts, contexts = [passage.text for passage in new], [passage.context for passage in new]
                 if retriever is None:
                     retriever = made(texts, contexts)
-                else:
+                elif len(kept) < len(before):
+                    retriever = _rebuilt(retriever, wanted, [*kept, *(None for _ in new)])
+                elif new:
                     retriever.add(texts, contexts)
-                passages.write_passages(index, [*before, *new])
+                passages.write_passages(index, wanted, {**earlier, **stamps})
                 retriever.write(index)
-            return replace(self._corpus(name), skipped=len(more) - len(new))
+            corpus = self._corpus(addition.name)
+            return replace(corpus, skipped=len(more) - len(new), replaced=len(before) - len(kept))
 
     def _existing(self, name: str) -> Path:
         path = self.path(name)
@@ -230,6 +255,17 @@ class Corpora:
             return Corpus(name, kind, len({place.document for place in places}), len(places), used)
 
 
+@dataclass(frozen=True, slots=True)
+class _Addition:
+    """Passages for a corpus."""
+
+    name: str
+    kind: str
+    more: Sequence[Passage]
+    duplicates: bool
+    stamps: Mapping[str, str] | None
+
+
 def _there(path: Path, fingerprint: str) -> tuple[Datastore, list[Passage]]:
     """The datastore of a corpus, and the names of its documents."""
     store = Datastore(path, fingerprint=fingerprint)
@@ -240,6 +276,17 @@ def _there(path: Path, fingerprint: str) -> tuple[Datastore, list[Passage]]:
 def _placed(index: files.Opened, retriever: Retriever) -> list[Passage]:
     """The passages of an index with this retriever."""
     return passages.read_places(index, retriever.texts)
+
+
+def _rebuilt(retriever: _Indexed, wanted: Sequence[Passage], kept: Sequence[int | None]) -> _Indexed:
+    """A retriever of other passages; vectors of those that it had, by id in `kept`, are taken over."""
+    texts, contexts = [passage.text for passage in wanted], [passage.context for passage in wanted]
+    if isinstance(retriever, BM25Retriever):
+        return BM25Retriever(texts, split=retriever.split, idf=retriever.idf, contexts=contexts)
+    if isinstance(retriever, DenseRetriever):
+        return retriever.rebuilt(texts, contexts, kept)
+    parts = [_rebuilt(part, wanted, kept) for part in retriever.retrievers if isinstance(part, _Indexed)]
+    return HybridRetriever(parts)
 
 
 def _by_words(texts: list[str], contexts: list[str], language: str) -> BM25Retriever:

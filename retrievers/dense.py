@@ -144,6 +144,28 @@ class DenseRetriever:
             self._index.add(vectors)
             self._texts = [*self._texts, *more]
 
+    def rebuilt(self, texts: Sequence[str], contexts: Sequence[str], kept: Sequence[int | None]) -> DenseRetriever:
+        """One of other texts in an index of the same kind: those with an id here in `kept` take over its vector."""
+        held_by = self._index
+        index: VectorIndex = (
+            FaissIndex(held_by.dimension, metric=held_by.metric, options=held_by.options)
+            if isinstance(held_by, FaissIndex)
+            else ExactIndex(held_by.dimension, metric=held_by.metric)
+        )
+        made = DenseRetriever.__new__(DenseRetriever)
+        made._set_up(self._encode, self._encode_query, index)
+        made._texts = check_texts(texts)
+        vectors = np.empty((len(made._texts), index.dimension), np.float32)
+        held = [(place, number) for place, number in enumerate(kept) if number is not None]
+        if held:
+            vectors[[place for place, _ in held]] = self._index.vectors([number for _, number in held])
+        new = [place for place, number in enumerate(kept) if number is None]
+        if new:
+            shown = in_context(made._texts, contexts)
+            vectors[new] = checked(self._encode([shown[place] for place in new]), index.dimension)
+        index.add(vectors)
+        return made
+
     def save(self, folder: Folder) -> None:
         """Writes texts and vectors into `folder` (made where it is missing). Raises BlockingIOError while another
         process writes there."""

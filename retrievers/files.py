@@ -33,7 +33,7 @@ from .manifest import (
 __all__ = ["MANIFEST", "Entry", "IndexFileError", "Manifest", "check_facts", "check_keys", "fingerprint"]
 
 EXTRAS = (
-    *(f"passages.{name}" for name in ("names", "documents", "starts", "titles", "headings", "pages")),
+    *(f"passages.{name}" for name in ("names", "documents", "starts", "titles", "headings", "pages", "stamps")),
     "documents",
 )
 """Files that an index may have beside its own: where its passages stand, what LangChain knows of its documents."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,7 +24,7 @@ _LAST_START = 1 << 50  # characters: no text is longer
 MAX_CHARS = 1000
 """Of a passage: about 250 tokens, the document size of RaLMSpec's experiments (at most 256 tokens)."""
 
-SUFFIXES = (".txt", ".md", ".jsonl")
+SUFFIXES = (".txt", ".md", ".jsonl", ".rst")
 """Of the files that are read from folders."""
 
 _PARAGRAPHS = re.compile(r"\n[ \t]*\n\s*")
@@ -41,6 +41,8 @@ class Document:
     text: str
     headings: tuple[Heading, ...] | None = None  # in order; None: those that the text shows
     pages: tuple[int, ...] = ()  # where each page begins, in characters; none: the file has no pages
+    file: str = field(default="", compare=False)  # that it was read from
+    stamp: str = field(default="", compare=False)  # of the file when it was read
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,25 +62,58 @@ class Passage:
         return f"{name} > {self.heading}" if self.heading else name
 
 
-def read_documents(paths: Iterable[Folder], *, field: str = "text") -> Iterator[Document]:
-    """The texts of files and of the .txt, .md and .jsonl files in folders, in the order of their names.
+Reader = Callable[[Path], Document]
+"""Makes a document of a file. Raises ValueError or OSError where it cannot."""
 
-    Lines of .jsonl files are objects with their text under `field`. Raises ValueError for what is none of these,
-    naming the file and line.
+
+def read_documents(
+    paths: Iterable[Folder],
+    *,
+    field: str = "text",
+    readers: Mapping[str, Reader] | None = None,
+    on_error: Callable[[Path, Exception], None] | None = None,
+    known: Mapping[str, str] | None = None,
+    on_unchanged: Callable[[str], object] | None = None,
+) -> Iterator[Document]:
+    """The texts of files and of the .txt, .md, .rst and .jsonl files in folders, in the order of their names.
+
+    Lines of .jsonl files are objects with their text under `field`. `readers` take files of other endings
+    (`copyspec.pipelines.DOCUMENT_READERS`: PDF, Word, PowerPoint, EPUB, HTML). Raises ValueError for what cannot be
+    read, naming the file and line; with `on_error` such a file is left out and told to it. `known`: stamps of files by
+    name (`Corpora.stamps`); those that have not changed since are not read, and their names are told to `on_unchanged`.
     """
     if isinstance(paths, str):
         raise TypeError(f"paths must be a list of paths, got one string: write [{paths!r}]")
+    endings = (*SUFFIXES, *(readers or ()))
     for path in [Path(given) for given in paths]:
         if path.is_dir():
-            found = sorted(file for file in path.rglob("*") if file.is_file() and file.suffix in SUFFIXES)
+            found = sorted(file for file in path.rglob("*") if file.is_file() and file.suffix.lower() in endings)
             if not found:
-                raise ValueError(f"folder {str(path)!r} holds no file with one of the endings {', '.join(SUFFIXES)}")
+                raise ValueError(f"folder {str(path)!r} holds no file with one of the endings {', '.join(endings)}")
         elif path.exists():
             found = [path]
         else:
             raise FileNotFoundError(f"there is no file or folder {str(path)!r}")
         for file in found:
-            yield from _read(file, field)
+            try:
+                stamp = stamp_of(file)
+                if (known or {}).get(str(file)) == stamp:
+                    if on_unchanged is not None:
+                        on_unchanged(str(file))
+                    continue
+                read = (readers or {}).get(file.suffix.lower())
+                documents = list(_read(file, field)) if read is None else [read(file)]
+                yield from (replace(document, file=str(file), stamp=stamp) for document in documents)
+            except (ValueError, OSError) as error:
+                if on_error is None:
+                    raise
+                on_error(file, error)
+
+
+def stamp_of(file: Path) -> str:
+    """What changes with a file's content: its size and the time of its last change."""
+    found = file.stat()
+    return f"{found.st_size}:{found.st_mtime_ns}"
 
 
 def split_passages(document: Document, *, max_chars: int = MAX_CHARS) -> list[Passage]:
@@ -125,8 +160,11 @@ def _packed(text: str, begin: int, until: int, max_chars: int) -> Iterator[tuple
         yield start, end
 
 
-def write_passages(index: Saving, passages: Sequence[Passage]) -> None:
-    """Writes where the passages stand, not their texts: those are the index's own, by id."""
+def write_passages(index: Saving, passages: Sequence[Passage], stamps: Mapping[str, str] | None = None) -> None:
+    """Writes where the passages stand, not their texts: those are the index's own, by id. `stamps`: of the files that
+    they were read from, by name."""
+    if stamps:
+        index.strings("passages.stamps", [part for pair in stamps.items() for part in pair])
     names = {name: number for number, name in enumerate(dict.fromkeys(passage.document for passage in passages))}
     index.strings("passages.names", list(names))
     index.array("passages.documents", np.array([names[passage.document] for passage in passages], np.uint32))
@@ -156,6 +194,22 @@ def read_places(index: files.Opened, texts: Sequence[str]) -> list[Passage]:
     contexts = _read_contexts(index, count)
     placed = zip(documents.tolist(), starts.tolist(), texts, contexts, strict=True)
     return [Passage(names[number], start, text, *context) for number, start, text, context in placed]
+
+
+def read_stamps(index: files.Opened) -> dict[str, str]:
+    """The stamps of the files that an index was made from, by name. Raises files.IndexFileError for what is none."""
+    if "passages.stamps" not in index.manifest.files:
+        return {}
+    found = index.strings("passages.stamps")
+    if len(found) % 2:
+        raise index.wrong("passages.stamps", f"{len(found)} names and stamps")
+    return dict(zip(found[::2], found[1::2], strict=True))
+
+
+def is_from(passage: Passage, file_names: Collection[str]) -> bool:
+    """Whether a passage is of one of these files, or of a line of it."""
+    name = passage.document
+    return name in file_names or (name.rpartition(":")[0] in file_names and name.rpartition(":")[2].isdigit())
 
 
 def _read_contexts(index: files.Opened, count: int) -> list[tuple[str, int | None]]:

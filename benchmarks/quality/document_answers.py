@@ -89,26 +89,25 @@ def verdict(question: Question, answer: str, is_found: bool, is_sure: bool) -> s
 
 def answered(questions: list[Question], model: str | None, folder: Path) -> Iterator[Row]:
     """Each question, answered from an index of the files in `folder`."""
-    from copyspec.api import load_corrector
-    from copyspec.pipelines import answer
+    from copyspec.pipelines import DocumentAnswers
     from copyspec.retrievers import Corpora, read_documents, split_passages
 
     corpora = Corpora(folder / "corpora")
     documents = list(read_documents(sorted(folder.glob("*.md"))))
     corpora.add_bm25("docs", [passage for document in documents for passage in split_passages(document)])
     retriever, passages = corpora.open("docs")
-    engine = load_corrector(model)
+    answer = DocumentAnswers(retriever, model=model, contexts=[each.context for each in passages])
     for question in questions:
-        quote = answer(question.text, retriever, model=engine, contexts=[each.context for each in passages])
-        said = verdict(question, quote.text, quote.is_found, quote.is_sure)
-        yield Row(question.text, question.document, said, quote.is_sure, quote.text)
+        given = answer(question.text)
+        said = verdict(question, given.text, given.is_found, given.is_sure)
+        yield Row(question.text, question.document, said, given.is_sure, given.text)
 
 
 def main() -> None:
     """Prints the counts and every answer that is not right, and writes all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--half", choices=("tuned", "held-out", "both"), default="both")
-    parser.add_argument("--model", help="default: as in copyspec rag")
+    parser.add_argument("--model", help="default: none, answers by words alone")
     parser.add_argument("--quiet", action="store_true", help="only the counts")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()

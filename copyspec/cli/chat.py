@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from copyspec.cli.common import UsageError, quiet_libraries, read
+from copyspec.cli.common import UsageError, quiet_libraries, read, read_line
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -74,7 +74,7 @@ def chat(
     talk = Conversation(engine, options, system)
     for path in add or ():
         talk.add(path)
-    while (line := _line()) is not None:
+    while (line := read_line()) is not None:
         if not line.strip():
             continue
         if line.startswith("/"):
@@ -146,18 +146,6 @@ class Conversation:
                     raise
                 del self.messages[:2]
                 print("copyspec: the oldest message is left out: the model's context is full", file=sys.stderr)
-
-
-def _line() -> str | None:
-    """The next line; None at the end. The prompt is on stderr: stdout has the answers."""
-    if sys.stdin.isatty():
-        with contextlib.suppress(ImportError):
-            import readline  # noqa: F401  # lines can be edited, and come again
-        print("> ", end="", file=sys.stderr, flush=True)
-    try:
-        return input()
-    except EOFError:
-        return None
 
 
 def _command(talk: Conversation, line: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
@@ -94,3 +95,15 @@ def quiet_libraries() -> None:
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def read_line() -> str | None:
+    """The next line; None at the end. The prompt is on stderr: stdout has the answers."""
+    if sys.stdin.isatty():
+        with contextlib.suppress(ImportError):
+            import readline  # noqa: F401  # lines can be edited, and come again
+        print("> ", end="", file=sys.stderr, flush=True)
+    try:
+        return input()
+    except EOFError:
+        return None

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -42,7 +42,10 @@ _Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
 @index.command()
 def add(
     name: Annotated[str, typer.Argument(help="The corpus; one of this name that is there is added to.")],
-    paths: Annotated[list[Path], typer.Argument(help="Files (text, .md, .jsonl), and folders of .txt, .md, .jsonl.")],
+    paths: Annotated[
+        list[Path],
+        typer.Argument(help="Files and folders: text, Markdown, .rst, .jsonl, PDF, Word, PowerPoint, EPUB, HTML."),
+    ],
     kind: Annotated[
         str, typer.Option("--kind", "-k", help="bm25, dense, hybrid (both, fused), or tokens (a datastore).")
     ] = "bm25",
@@ -61,36 +64,49 @@ def add(
     folder: _Folder = DEFAULT_FOLDER,
     json_output: _Json = False,
 ) -> None:
-    """Build a corpus from files and folders, or add to it. Passages that are there already are skipped."""
+    """Build a corpus from files and folders, or add to it.
+
+    Files that have not changed since they were added are not read again; of those that have, the new passages take the
+    place of the old ones. Passages that are there already are skipped. What cannot be read is left out and named.
+    """
     if kind not in KINDS:
         raise UsageError(f"--kind must be one of {', '.join(KINDS)}, got {kind!r}")
     if search not in SEARCHES:
         raise UsageError(f"--search must be one of {', '.join(SEARCHES)}, got {search!r}")
     if kind in ("dense", "hybrid") and encoder is None:
         raise UsageError(f"--kind {kind} needs --encoder, the hub id or folder of the model that makes the vectors")
-    from copyspec.retrievers import PLAIN, Corpora, languages, read_documents
+    from copyspec.retrievers import PLAIN, Corpora, languages
 
     if language not in (PLAIN, *languages()):
         raise UsageError(f"--language must be {PLAIN} or one of {', '.join(languages())}, got {language!r}")
     quiet_libraries()
     corpora = Corpora(folder.expanduser())
-    corpora.path(name)
-    documents = read_documents(paths, field=field)
+    reading = _Reading(f"{field}:{max_chars}", {} if duplicates or kind == "tokens" else corpora.stamps(name))
+    documents = reading.documents(paths, field)
     if kind == "tokens":
         corpus = _add_tokens(corpora, name, documents, model, duplicates)
     elif kind == "bm25":
-        corpus = corpora.add_bm25(name, _passages(documents, max_chars), language=language, duplicates=duplicates)
+        corpus = corpora.add_bm25(
+            name,
+            reading.passages(documents, max_chars),
+            language=language,
+            duplicates=duplicates,
+            stamps=None if duplicates else reading.stamps,
+        )
     else:
         from copyspec.retrievers import HuggingFaceEmbedder
 
         embed = HuggingFaceEmbedder(str(encoder), prefix=prefix)
+        found = reading.passages(documents, max_chars)
         by_words = language if kind == "hybrid" else None
-        corpus = _add_vectors(corpora, name, _passages(documents, max_chars), embed, search, duplicates, by_words)
+        stamps = None if duplicates else reading.stamps
+        corpus = _add_vectors(corpora, name, found, _Vectors(embed, search, by_words, duplicates, stamps))
     if corpus.skipped:
         unit = "documents" if kind == "tokens" else "passages"
         note = f"skipped {corpus.skipped:,} {unit} that are in {name!r} already; --duplicates adds them once more"
         print(note, file=sys.stderr)
-    typer.echo(as_json(asdict(corpus)) if json_output else _line(corpus))
+    reading.report(corpus)
+    typer.echo(as_json({**asdict(corpus), **reading.counts()}) if json_output else _line(corpus))
 
 
 @index.command(name="list")
@@ -138,32 +154,89 @@ def corpus_folder(option: str, given: str, folder: Path) -> Path:
     )
 
 
-def _passages(documents: Iterable[Document], max_chars: int) -> list[Passage]:
-    from copyspec.retrievers import split_passages
+class _Reading:
+    """Files as they are read: which are new or changed, and which cannot be."""
 
-    with _progress("reading", None) as step:
-        return [
-            passage for document in _each(documents, step) for passage in split_passages(document, max_chars=max_chars)
-        ]
+    def __init__(self, how: str, known: dict[str, str]) -> None:
+        """`how`: what passages depend on beside the file. `known`: stamps of the files that the corpus holds."""
+        self._how, self._known = how, known
+        self.stamps: dict[str, str] = {}
+        self._left_out = 0
+        self._unchanged = 0
+
+    def documents(self, paths: Sequence[Path], field: str) -> Iterator[Document]:
+        """The texts of all files that are to be read."""
+        from copyspec.pipelines import DOCUMENT_READERS
+        from copyspec.retrievers import read_documents
+
+        ending = f":{self._how}"
+        known = {file: stamp[: -len(ending)] for file, stamp in self._known.items() if stamp.endswith(ending)}
+        seen = set[str]()
+        for document in read_documents(
+            paths, field=field, readers=DOCUMENT_READERS, on_error=self._leave_out, known=known, on_unchanged=seen.add
+        ):
+            self.stamps[document.file] = document.stamp + ending
+            yield document
+        self._unchanged = len(seen)
+        if self._left_out and not self.stamps and not seen:
+            raise UsageError(f"none of the {self._left_out} files can be read")
+
+    def passages(self, documents: Iterable[Document], max_chars: int) -> list[Passage]:
+        """All of them, cut."""
+        from copyspec.retrievers import split_passages
+
+        with _progress("reading", None) as step:
+            return [
+                passage
+                for document in _each(documents, step)
+                for passage in split_passages(document, max_chars=max_chars)
+            ]
+
+    def counts(self) -> dict[str, int]:
+        """For JSON."""
+        return {"unchanged": self._unchanged, "left_out": self._left_out}
+
+    def report(self, corpus: Corpus) -> None:
+        """What was not read, and what was replaced, on stderr."""
+        if self._unchanged:
+            print(f"{self._unchanged:,} files have not changed and were not read again", file=sys.stderr)
+        if corpus.replaced:
+            print(f"took out {corpus.replaced:,} passages of files that have changed", file=sys.stderr)
+
+    def _leave_out(self, file: Path, error: Exception) -> None:
+        self._left_out += 1
+        said = str(error)
+        print(f"left out {said}" if str(file) in said else f"left out {str(file)!r}: {said}", file=sys.stderr)
 
 
-def _add_vectors(
-    corpora: Corpora,
-    name: str,
-    found: list[Passage],
-    embed: HuggingFaceEmbedder,
-    search: str,
-    duplicates: bool,
-    language: str | None,
-) -> Corpus:
+@dataclass(frozen=True, slots=True)
+class _Vectors:
+    """How passages are added with vectors."""
+
+    embed: HuggingFaceEmbedder
+    search: str
+    language: str | None  # of the words beside them, in a hybrid
+    duplicates: bool
+    stamps: dict[str, str] | None
+
+
+def _add_vectors(corpora: Corpora, name: str, found: list[Passage], how: _Vectors) -> Corpus:
     from copyspec.retrievers import FaissOptions
 
-    options = None if search == "exact" else FaissOptions(kind=search)  # type: ignore[arg-type]
+    options = None if how.search == "exact" else FaissOptions(kind=how.search)  # type: ignore[arg-type]
     with _progress("encoding", len(found)) as step:
-        encode = _Encoding(embed, step)
-        if language is None:
-            return corpora.add_dense(name, found, encode, options=options, duplicates=duplicates)
-        return corpora.add_hybrid(name, found, encode, language=language, options=options, duplicates=duplicates)
+        encode = _Encoding(how.embed, step)
+        if how.language is None:
+            return corpora.add_dense(name, found, encode, options=options, duplicates=how.duplicates, stamps=how.stamps)
+        return corpora.add_hybrid(
+            name,
+            found,
+            encode,
+            language=how.language,
+            options=options,
+            duplicates=how.duplicates,
+            stamps=how.stamps,
+        )
 
 
 class _Encoding:

@@ -9,24 +9,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from copyspec.cli.common import STDIN, UsageError, as_json, in_options, quiet_libraries
+from copyspec.cli.common import STDIN, UsageError, as_json, in_options, quiet_libraries, read_line
 from copyspec.cli.index import DEFAULT_FOLDER, FOLDER_VARIABLE, corpus_folder
 from copyspec.cli.showing import check_page, write_page
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from copyspec import Result
-    from copyspec.pipelines import Citation
-    from copyspec.retrievers import Passage
+    from copyspec import Engine, Result
+    from copyspec.pipelines import Citation, DocumentAnswer
+    from copyspec.retrievers import Passage, Retriever
     from copyspec.views.provenance import Provenance
 
 _MODEL, _SEARCH, _OUTPUT = "Model", "Search", "Output"
 
 
 def rag(
-    question: Annotated[str, typer.Argument(help="What is asked.")],
     index: Annotated[str, typer.Option("--index", "-i", help="A corpus of copyspec index, by name or as a folder.")],
+    question: Annotated[
+        str | None, typer.Argument(help="What is asked; without it every line of stdin is a question.")
+    ] = None,
     folder: Annotated[
         Path,
         typer.Option(
@@ -35,16 +37,28 @@ def rag(
     ] = DEFAULT_FOLDER,
     encoder: Annotated[
         str | None,
-        typer.Option(help="Of a dense corpus: the hub id or folder that it was made with.", rich_help_panel=_SEARCH),
+        typer.Option(
+            help="Of a dense or hybrid corpus: the hub id or folder that it was made with.", rich_help_panel=_SEARCH
+        ),
+    ] = None,
+    passages: Annotated[
+        int, typer.Option("--passages", "-k", help="Passages that are looked through.", rich_help_panel=_SEARCH)
+    ] = 8,
+    reranker: Annotated[
+        str | None,
+        typer.Option(help="A cross-encoder that orders what is found again.", rich_help_panel=_SEARCH),
     ] = None,
     stride: Annotated[
-        int, typer.Option(help="Search again after so many tokens; 0 searches once.", rich_help_panel=_SEARCH)
+        int, typer.Option(help="With a model: search again after so many tokens; 0: once.", rich_help_panel=_SEARCH)
     ] = 0,
     instruction: Annotated[
         str | None, typer.Option(help="With {question} and {passage}.", rich_help_panel=_MODEL)
     ] = None,
     model: Annotated[
-        str | None, typer.Option("--model", "-m", help="Default as in generate.", rich_help_panel=_MODEL)
+        str | None,
+        typer.Option(
+            "--model", "-m", help="Writes the answer; default: none, the sentence is shown.", rich_help_panel=_MODEL
+        ),
     ] = None,
     device: Annotated[str | None, typer.Option(help="As in generate.", rich_help_panel=_MODEL)] = None,
     dtype: Annotated[str, typer.Option(help="As in generate.", rich_help_panel=_MODEL)] = "auto",
@@ -53,6 +67,9 @@ def rag(
     json_output: Annotated[
         bool, typer.Option("--json", help="Answer and sources as JSON.", rich_help_panel=_OUTPUT)
     ] = False,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="Show the answer while it is written.", rich_help_panel=_OUTPUT)
+    ] = False,
     html: Annotated[
         Path | None,
         typer.Option(help="A page that shows where each quoted part stands.", rich_help_panel=_OUTPUT),
@@ -60,53 +77,137 @@ def rag(
 ) -> None:
     """Answer a question from an index, and show which document and characters each quoted part stands in.
 
-    What is shown as quoted stands there word for word: it is looked up in the documents. Where no passage holds a
-    word of the question, or none stands in or beside the sentences that were quoted, there is no answer: the exit
-    status is 1, and with --json the text is empty.
+    Without --model the answer is the sentence of the documents that the question's words choose; a model writes one
+    from the passages that were found. What is shown as quoted stands there word for word: it is looked up. "Perhaps"
+    stands before an answer that another sentence fits nearly as well, or that quotes nothing. Where no sentence has
+    enough of the question in or near it there is no answer: the exit status is 1, and with --json the text is empty.
     """
-    check_page(html)
-    if str(html) == STDIN and json_output:
-        raise UsageError("--html - and --json both write to stdout; give one of them a file")
-    if stride < 0:
-        raise UsageError(f"--stride must be at least 0, got {stride}")
-    if not question.strip():
-        raise UsageError(f"the question {question!r} is empty; write what is asked")
-    from copyspec.api import load_corrector
-    from copyspec.pipelines import answer, best_passage, content_words
-    from copyspec.retrievers import load_corpus
+    _check(question, stride, passages, html, json_output, stream)
+    from copyspec.retrievers import CrossEncoderScorer, RerankingRetriever, load_corpus
 
     quiet_libraries()
     path = corpus_folder("--index", index, folder)
     try:
-        retriever, passages = load_corpus(path, encode=encoder)
+        retriever, held = load_corpus(path, encode=encoder)
     except ValueError as error:
         raise UsageError(in_options(str(error), {"encode": "--encoder"})) from error
-    if not best_passage(question, retriever)[1]:
-        named = ", ".join(map(repr, content_words(question))) or repr(question)
-        if json_output:
-            typer.echo(as_json({"text": "", "finish_reason": None, "sources": [], "stats": None}))
-        print(f"no answer found: none of the {len(retriever)} passages holds {named}", file=sys.stderr)
-        raise typer.Exit(1)
-    engine = load_corrector(model, device=device, dtype=dtype)
-    engine.threads = threads
-    options = {"instruction": instruction} if instruction is not None else {}
-    quote = answer(question, retriever, model=engine, max_new_tokens=max_new_tokens, stride=stride or None, **options)
-    if not quote.is_found:
-        if json_output:
-            typer.echo(as_json(_Shown("", quote.result, []).to_dict()))
-        print("no answer found: no word of the question stands near what was quoted", file=sys.stderr)
-        raise typer.Exit(1)
-    sources = [_Source.of(each, quote.text, passages[each.document]) for each in quote.citations]
-    shown = _Shown(quote.text, quote.result, sources)
-    if html is not None:
-        from copyspec.views.provenance_page import provenance_page
+    engine = None
+    if model is not None or stride:
+        from copyspec.api import load_corrector
 
-        facts = [f"question: {question}"]
-        write_page(html, provenance_page(_provenance(quote.text, quote.citations, passages), facts=facts))
-    if str(html) != STDIN:
-        typer.echo(as_json(shown.to_dict()) if json_output else shown.text())
-    if not sources and not json_output:
-        print("nothing of this stands word for word in the passages", file=sys.stderr)
+        engine = load_corrector(model, device=device, dtype=dtype)
+        engine.threads = threads
+    if reranker is not None:
+        retriever = RerankingRetriever(retriever, CrossEncoderScorer(reranker, device=device))
+    asking = _Asking(retriever, held, engine, instruction, max_new_tokens, stride, passages, stream, json_output, html)
+    if question is not None:
+        raise typer.Exit(asking.ask(question))
+    while (line := read_line()) is not None:
+        if line.strip():
+            asking.ask(line)
+
+
+def _check(
+    question: str | None, stride: int, passages: int, html: Path | None, json_output: bool, stream: bool
+) -> None:
+    """Raises UsageError for options that make no sense, alone or together."""
+    check_page(html)
+    if str(html) == STDIN and (json_output or stream):
+        raise UsageError(f"--html - and --{'json' if json_output else 'stream'} both write to stdout; give one a file")
+    if stream and json_output:
+        raise UsageError("--stream and --json both write to stdout; leave one out")
+    if html is not None and question is None:
+        raise UsageError("--html shows one answer: give the question")
+    if stride < 0:
+        raise UsageError(f"--stride must be at least 0, got {stride}")
+    if passages < 1:
+        raise UsageError(f"--passages must be at least 1, got {passages}")
+    if question is not None and not question.strip():
+        raise UsageError(f"the question {question!r} is empty; write what is asked")
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """Answers questions from one corpus, and shows them."""
+
+    retriever: Retriever
+    passages: Sequence[Passage]
+    engine: Engine | None
+    instruction: str | None
+    max_new_tokens: int | None
+    stride: int
+    k: int
+    stream: bool
+    json_output: bool
+    html: Path | None
+
+    def ask(self, question: str) -> int:
+        """Shows the answer; gives the exit status."""
+        from copyspec.pipelines import best_passage, content_words
+
+        if not best_passage(question, self.retriever)[1]:
+            named = ", ".join(map(repr, content_words(question))) or repr(question)
+            return self._nothing(f"none of the {len(self.retriever)} passages holds {named}")
+        answer = self._strided(question) if self.stride else self._answered(question)
+        if not answer.is_found:
+            return self._nothing("too little of the question stands in or near any sentence")
+        sources = [_Source.of(each, answer.text, self.passages[each.document]) for each in answer.citations]
+        shown = _Shown(answer.text.strip() if not sources else answer.text, answer.is_sure, answer.result, sources)
+        if self.html is not None:
+            from copyspec.views.provenance_page import provenance_page
+
+            page = provenance_page(
+                _provenance(answer.text, answer.citations, self.passages), facts=[f"question: {question}"]
+            )
+            write_page(self.html, page)
+        if str(self.html) != STDIN:
+            typer.echo(as_json(shown.to_dict()) if self.json_output else shown.lines(self.stream))
+        if not sources and not self.json_output:
+            print("nothing of this stands word for word in the passages", file=sys.stderr)
+        return 0
+
+    def _answered(self, question: str) -> DocumentAnswer:
+        from copyspec.pipelines import DocumentAnswers
+
+        answers = DocumentAnswers(
+            self.retriever,
+            model=self.engine,
+            contexts=[each.context for each in self.passages],
+            k=self.k,
+            instruction=self.instruction,
+            max_new_tokens=self.max_new_tokens,
+        )
+        if not self.stream:
+            return answers(question)
+        answer = None
+        for chunk in answers.stream(question):
+            print(chunk.text, end="", flush=True)
+            answer = chunk.answer
+        assert answer is not None
+        if answer.text:
+            print(flush=True)
+        return answer
+
+    def _strided(self, question: str) -> DocumentAnswer:
+        """The answer of a model that is shown other documents while it writes."""
+        from copyspec.pipelines import DocumentAnswer, answer
+
+        options = {"instruction": self.instruction} if self.instruction is not None else {}
+        quote = answer(
+            question,
+            self.retriever,
+            model=self.engine,
+            max_new_tokens=self.max_new_tokens,
+            stride=self.stride,
+            **options,
+        )
+        return DocumentAnswer(quote.text, quote.is_found, bool(quote.citations), quote.citations, (), quote.result)
+
+    def _nothing(self, why: str) -> int:
+        if self.json_output:
+            typer.echo(as_json(_Shown("", False, None, []).to_dict()))
+        print(f"no answer found: {why}", file=sys.stderr)
+        return 1
 
 
 def _provenance(answer: str, citations: Sequence[Citation], passages: Sequence[Passage]) -> Provenance:
@@ -117,7 +218,8 @@ def _provenance(answer: str, citations: Sequence[Citation], passages: Sequence[P
     sources = []
     for index in numbers:
         passage = passages[index]
-        name = f"{passage.document}, from character {passage.start}" if passage.start else passage.document
+        name = f"{passage.document}, page {passage.page}" if passage.page else passage.document
+        name = f"{name}, from character {passage.start}" if passage.start else name
         sources.append(SourceText(name, "passage", None, passage.text))
     pieces = []
     for each in citations:
@@ -136,6 +238,8 @@ class _Source:
     document: str
     document_start: int
     document_end: int
+    heading: str
+    page: int | None
 
     @classmethod
     def of(cls, citation: Citation, answer: str, passage: Passage) -> _Source:
@@ -146,6 +250,8 @@ class _Source:
             passage.document,
             passage.start + citation.document_start,
             passage.start + citation.document_end,
+            passage.heading,
+            passage.page,
         )
 
 
@@ -154,14 +260,17 @@ class _Shown:
     """An answer with its sources."""
 
     answer: str
-    result: Result
+    is_sure: bool
+    result: Result | None
     sources: list[_Source]
 
-    def text(self) -> str:
-        """The answer and a line for each quoted part."""
-        lines = [self.answer]
+    def lines(self, is_shown: bool) -> str:
+        """The answer, unless it is shown already, and a line for each quoted part."""
+        doubt = [] if self.is_sure else ["(perhaps: this is not sure)"]
+        lines = doubt if is_shown else ["".join(("" if self.is_sure else "Perhaps: ", self.answer))]
         for each in self.sources:
-            place = f"{each.document}, characters {each.document_start} to {each.document_end}"
+            page = f", page {each.page}" if each.page else ""
+            place = f"{each.document}{page}, characters {each.document_start} to {each.document_end}"
             lines.append(f"{place}: {' '.join(each.quote.split())}")
         return "\n".join(lines)
 
@@ -171,7 +280,8 @@ class _Shown:
 
         return {
             "text": self.answer,
-            "finish_reason": self.result.finish_reason,
+            "is_sure": self.is_sure,
+            "finish_reason": self.result.finish_reason if self.result is not None else None,
             "sources": [asdict(each) for each in self.sources],
-            "stats": self.result.stats.to_dict(),
+            "stats": self.result.stats.to_dict() if self.result is not None else None,
         }

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from copyspec.retrievers import Stems
+from copyspec.retrievers import BM25Retriever, Hit, HybridRetriever, RerankingRetriever, Retriever, Stems
 
 from ..editing.sentences import sentences
 
@@ -92,16 +93,41 @@ def units(text: str) -> list[Unit]:
 class TermRarity:
     """How rare terms are: ln(1 + (N - n + 0.5) / (n + 0.5)) of the N texts that n hold one, as in BM25."""
 
-    def __init__(self, texts: Sequence[str], split: Stems) -> None:
-        counts: dict[str, int] = {}
-        for text in texts:
-            for term in set(split(text)):
-                counts[term] = counts.get(term, 0) + 1
-        self._counts, self._total = counts, len(texts)
+    def __init__(self, holders: Callable[[str], int], total: int) -> None:
+        self._holders, self._total = holders, total
+
+    @classmethod
+    def among(cls, texts: Sequence[str], split: Stems) -> TermRarity:
+        """Among these texts."""
+        counts = Counter(term for text in texts for term in set(split(text)))
+        return cls(lambda term: counts[term], len(texts))
 
     def __getitem__(self, term: str) -> float:
-        count = self._counts.get(term, 0)
+        count = self._holders(term)
         return math.log1p((self._total - count + 0.5) / (count + 0.5))
+
+
+def rarity_in(retriever: Retriever, hits: Sequence[Hit], split: Stems) -> TermRarity:
+    """Among all texts of a retriever by stems, else among those that it found."""
+    base: object = retriever
+    while not isinstance(base, BM25Retriever):
+        if isinstance(base, RerankingRetriever):
+            base = base.base
+        elif isinstance(base, HybridRetriever):
+            base = base.retrievers[0]
+        else:
+            return TermRarity.among([hit.text for hit in hits], split)
+    if not isinstance(base.split, Stems):
+        return TermRarity.among([hit.text for hit in hits], split)
+    return TermRarity(base.holders, len(base))
+
+
+def stems_of(retriever: Retriever) -> Stems:
+    """The stems that a retriever searches by; English where it has none."""
+    for each in (retriever, getattr(retriever, "base", None), *getattr(retriever, "retrievers", ())):
+        if isinstance(each, BM25Retriever) and isinstance(each.split, Stems):
+            return each.split
+    return Stems()
 
 
 def find(

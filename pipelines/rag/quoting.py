@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from copyspec import Result
-from copyspec.retrievers import BM25Retriever, Hit, Retriever, words
+from copyspec.retrievers import STOP_WORDS, BM25Retriever, Hit, Retriever, Stems, words
 
 from ..editing.sentences import sentences
 from ..guards.likeness import are_akin
@@ -24,16 +24,6 @@ logger = logging.getLogger(__name__)
 
 INSTRUCTION = "Quote the sentence that answers: {question}\n{passage}"
 """What the bundled model was trained on."""
-
-
-FUNCTION_WORDS = frozenset(
-    """
-    a about all am an and any are as at be been before but by can could did do does for from had has have he her his
-    how i if in into is it its me my no not of on or our she should so some such than that the their them then there
-    these they this those to was we were what when where which who whom whose why will with would you your
-    """.split()  # noqa: SIM905
-)
-"""Words that any text holds whatever it is about; sharing them is no sign of an answer. They count in scores."""
 
 MOST_LOOKED_AT = 50
 """Hits among which one with a word of the question is looked for: by scores that are never below zero the first has
@@ -170,9 +160,10 @@ def best_passage(question: str, passages: Sequence[str] | Retriever) -> tuple[Hi
         raise ValueError(f"the retriever found nothing for the question {question!r}: it holds no texts")
     if not by_words:
         return hits[0], True
-    asked = set(content_words(question))
+    stems = Stems()
+    asked = set(stems.query(question))
     # Scores alone do not tell: words that say nothing have some, and by rank-bm25's formula others have none.
-    best = next((hit for hit in hits if not asked.isdisjoint(words(hit.text))), None)
+    best = next((hit for hit in hits if not asked.isdisjoint(stems(hit.text))), None)
     return best or hits[0], best is not None
 
 
@@ -180,9 +171,9 @@ def content_words(question: str) -> list[str]:
     """The words that say what is asked for, once each: all but the commonest English ones, unless there are no
     others."""
     asked = list(dict.fromkeys(words(question)))
-    return [word for word in asked if word not in FUNCTION_WORDS] or asked
+    return [word for word in asked if word not in STOP_WORDS] or asked
 
 
 def _by_words(passages: Sequence[str]) -> BM25Retriever:
     # By rank-bm25's formula all words of two passages count nothing or less.
-    return BM25Retriever(passages, idf="lucene")
+    return BM25Retriever(passages, split=Stems(), idf="lucene")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 from pathlib import Path
@@ -50,7 +51,7 @@ def test_quoted_parts_stand_where_it_says(corpora: Path, stride: str, capsys: py
     assert shown["sources"][0]["document"].endswith("harbour.md")
     assert main(command) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == shown["text"]
+    assert lines[0].removeprefix("Perhaps: ") == shown["text"]
     assert f"harbour.md, characters {shown['sources'][0]['document_start']} to" in lines[1]
 
 
@@ -77,6 +78,8 @@ def test_an_index_is_named_by_its_folder_too(corpora: Path, capsys: pytest.Captu
     [
         (["--index", "nowhere"], "neither a folder nor a corpus in .* holds 'town'"),
         (["--index", "town", "--stride", "-1"], "--stride must be at least 0, got -1"),
+        (["--index", "town", "-k", "0"], "--passages must be at least 1, got 0"),
+        (["--index", "town", "--stream", "--json"], "--stream and --json both write to stdout"),
         ([], "--index"),
     ],
 )
@@ -130,3 +133,24 @@ def test_answers_come_from_any_retriever(caplog: pytest.LogCaptureFixture) -> No
     assert quote.passage == 1 and quote.is_found and "no passage shares" not in caplog.text
     for each in quote.citations:
         assert quote.text[each.start : each.end] == texts[each.document][each.document_start : each.document_end]
+
+
+def test_every_line_is_a_question_where_none_is_given(
+    corpora: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = "\n".join(["When does the office open?", "", "What is the zebra's name?", "Which month do bees visit?"])
+    monkeypatch.setattr("sys.stdin", io.StringIO(asked))
+    capsys.readouterr()
+    assert main(["rag", "--index", "town", "--dir", str(corpora)]) == 0
+    out, err = capsys.readouterr()
+    assert "The harbour office opens at seven every morning." in out and "Bees visit the meadow in June." in out
+    assert err.count("no answer found") == 1
+    assert main(["rag", "--index", "town", "--dir", str(corpora), "--html", str(corpora / "x.html")]) == 2
+
+
+def test_a_streamed_answer_is_followed_by_its_places(corpora: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main(["rag", QUESTION, "--index", "town", "--dir", str(corpora), "--stream"]) == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first == "The lighthouse on the pier was built in 1871 from grey granite."
+    assert "harbour.md, characters" in rest[-1]

@@ -194,10 +194,12 @@ def test_the_command_builds_lists_and_removes(
         assert (code, err) == (0, "") and f"my-{kind}" in out and "3 documents" in out
     again = ["add", "my-bm25", str(corpus), "--max-chars", "20", *where, "--json"]
     code, out, err = run(capsys, "index", *again)
-    assert code == 0 and (json.loads(out)["size"], json.loads(out)["skipped"]) == (8, 2)
-    assert err == "skipped 2 passages that are in 'my-bm25' already; --duplicates adds them once more\n"
+    assert code == 0 and (json.loads(out)["size"], json.loads(out)["replaced"]) == (7, 3), "cut in another way"
+    assert err == "took out 3 passages of files that have changed\n"
+    code, out, err = run(capsys, "index", *again)
+    assert (code, err) == (0, "2 files have not changed and were not read again\n")
     code, out, err = run(capsys, "index", *again, "--duplicates")
-    assert (code, err) == (0, "") and json.loads(out)["size"] == 15
+    assert (code, err) == (0, "") and json.loads(out)["size"] == 14
     code, out, err = run(
         capsys, "index", "add", "my-tokens", str(corpus), "--kind", "tokens", "--model", str(model), *where
     )

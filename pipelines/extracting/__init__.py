@@ -1,0 +1,1 @@
+"""Documents of other kinds as text to search: what their paragraphs, headings and pages say."""

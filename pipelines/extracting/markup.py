@@ -1,0 +1,148 @@
+"""HTML as text: paragraphs, list items and table rows on lines of their own, with the headings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from html.parser import HTMLParser
+from pathlib import Path
+
+from copyspec.retrievers import Document, Heading
+
+from ..documents import FormatError
+
+MAX_BYTES = 16 << 20  # of a page: its parser takes longer than the length on purpose-made ones
+_HIDDEN = frozenset({"script", "style", "template", "noscript", "svg", "nav", "head"})
+_BLOCKS = frozenset(
+    """address article aside blockquote body dd details div dl dt fieldset figcaption figure footer form header hr li
+    main ol p pre section summary table tbody thead tr ul""".split()  # noqa: SIM905
+)
+_HEADINGS = {f"h{level}": level for level in range(1, 7)}
+_VOID = frozenset(
+    {"br", "hr", "img", "input", "link", "meta", "col", "area", "base", "source", "track", "wbr", "embed"}
+)
+
+
+class Text:
+    """A text that is put together from paragraphs, with headings and pages where they stand."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self.length = 0
+        self.headings: list[Heading] = []
+        self.pages: list[int] = []
+
+    def paragraph(self, text: str, *, level: int | None = None, tight: bool = False) -> None:
+        """A paragraph behind an empty line; `level`: it is a heading; `tight`: a line under the one before."""
+        said = " ".join(text.split()) if not tight or "\n" not in text else text.strip("\n")
+        if not said.strip():
+            return
+        self._add(("\n" if tight else "\n\n") if self.length else "")
+        if level is not None:
+            self.headings.append(Heading(self.length, level, said[:200]))
+        self._add(said)
+
+    def page(self) -> None:
+        """What follows stands on a new page."""
+        if self.length:
+            self._add("\n\n")
+        self.pages.append(self.length)
+
+    def document(self, name: str) -> Document:
+        """All of it."""
+        return Document(name, "".join(self._pieces), tuple(self.headings), tuple(self.pages))
+
+    def _add(self, piece: str) -> None:
+        self._pieces.append(piece)
+        self.length += len(piece)
+
+
+class _Reader(HTMLParser):
+    """Fills a `Text` with what a page shows."""
+
+    def __init__(self, into: Text) -> None:
+        super().__init__(convert_charrefs=True)
+        self._into = into
+        self._said: list[str] = []
+        self._hidden: list[str] = []  # elements that are open and not shown
+        self._level: int | None = None
+        self._pre = 0
+        self._lead, self._was_tight = "", False
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag in _VOID:
+            self._said.append("\n" if tag == "br" and self._pre else " ")
+            return
+        if self._hidden:
+            if tag == self._hidden[-1]:
+                self._hidden.append(tag)
+            return
+        if tag in _HIDDEN:
+            self._hidden.append(tag)
+        elif tag in _HEADINGS:
+            self.flush()
+            self._level = _HEADINGS[tag]
+        elif tag in ("td", "th"):
+            self._said.append(" | " if "".join(self._said).strip() else "")
+        elif tag in _BLOCKS:
+            self.flush()
+            self._pre += tag == "pre"
+            self._lead = "- " if tag == "li" else self._lead
+            self._was_tight = tag in ("li", "tr", "dd")
+
+    def handle_endtag(self, tag: str) -> None:
+        if self._hidden:
+            if tag == self._hidden[-1]:
+                self._hidden.pop()
+        elif tag in _HEADINGS or tag in _BLOCKS:
+            self.flush()
+            self._pre = max(0, self._pre - (tag == "pre"))
+
+    def handle_data(self, data: str) -> None:
+        if not self._hidden:
+            self._said.append(data)
+
+    def flush(self) -> None:
+        """Ends a paragraph."""
+        said, self._said = "".join(self._said), []
+        if said.strip():
+            lead = self._lead if self._level is None else ""
+            said = said if self._pre else " ".join(said.split())
+            self._into.paragraph(lead + said, level=self._level, tight=self._was_tight or bool(self._pre))
+            self._lead, self._was_tight = "", False
+        self._level = None
+
+
+def fill_from_html(page: str, into: Text) -> None:
+    """Adds what a page shows."""
+    reader = _Reader(into)
+    reader.feed(page)
+    reader.close()
+    reader.flush()
+
+
+def decoded(data: bytes, name: str) -> str:
+    """A page's characters: UTF-8, UTF-16 with its mark, else what the page names. Raises FormatError
+    for none of them."""
+    if len(data) > MAX_BYTES:
+        raise FormatError(f"{name} has more than {MAX_BYTES >> 20} MB")
+    named = re.search(rb"(?:charset|encoding)\s*=\s*[\"']?([\w.:-]{2,40})", data[:2048])
+    marked = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    for encoding in (marked, named.group(1).decode("ascii") if named else "utf-8"):
+        try:
+            return data.decode(encoding)
+        except (UnicodeDecodeError, LookupError):
+            continue
+    raise FormatError(f"{name} is not UTF-8, and names no encoding that it is in")
+
+
+def read_html(path: Path) -> Document:
+    """The text of an HTML file."""
+    text = Text()
+    fill_from_html(decoded(path.read_bytes(), path.name), text)
+    return text.document(str(path))
+
+
+def joined(parts: Iterable[str]) -> str:
+    """Runs of a paragraph, as one line."""
+    return " ".join("".join(parts).split())

@@ -1,0 +1,108 @@
+"""Word, PowerPoint and EPUB files as text: archives of XML, unpacked in bounded memory."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote
+from xml.etree import ElementTree
+
+from copyspec.retrievers import Document
+
+from ..documents import FormatError
+from ..formats.archives import unpacked
+from .markup import Text, decoded, fill_from_html, joined
+
+MAX_FILE = 200 << 20
+_W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+_A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
+_P = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
+_HEADING_STYLE = re.compile(r"(?:heading|titre|berschrift|ttulo)\s*([1-9])", re.IGNORECASE)
+_SLIDE = re.compile(r"ppt/slides/slide(\d{1,6})\.xml")
+
+
+def read_docx(path: Path) -> Document:
+    """The paragraphs of a Word file, headings by their style; tables cell by cell, row by row."""
+    part = "word/document.xml"
+    found = _unpacked(path, lambda names: [name for name in names if name == part], "Word document")
+    if part not in found:
+        raise FormatError(f"no Word document: the archive holds no {part}")
+    text = Text()
+    for paragraph in _parsed(found[part], part).iter(f"{_W}p"):
+        style = paragraph.find(f"{_W}pPr/{_W}pStyle")
+        said = style.get(f"{_W}val", "") if style is not None else ""
+        heading = _HEADING_STYLE.search(said)
+        level = 1 if said.lower() == "title" else int(heading.group(1)) if heading else None
+        is_item = paragraph.find(f"{_W}pPr/{_W}numPr") is not None and level is None
+        text.paragraph(("- " if is_item else "") + joined(_runs(paragraph)), level=level, tight=is_item)
+    return text.document(str(path))
+
+
+def read_pptx(path: Path) -> Document:
+    """The slides of a PowerPoint file, each a page, its title a heading."""
+    found = _unpacked(path, lambda names: [name for name in names if _SLIDE.fullmatch(name)], "PowerPoint file")
+    if not found:
+        raise FormatError("no PowerPoint file: the archive holds no slide")
+    text = Text()
+    for name in sorted(found, key=lambda each: int(_SLIDE.fullmatch(each).group(1))):  # type: ignore[union-attr]
+        text.page()
+        for shape in _parsed(found[name], name).iter(f"{_P}sp"):
+            place = shape.find(f"{_P}nvSpPr/{_P}nvPr/{_P}ph")
+            is_title = place is not None and place.get("type") in ("title", "ctrTitle")
+            for paragraph in shape.iter(f"{_A}p"):
+                said = joined(run.text or "" for run in paragraph.iter(f"{_A}t"))
+                text.paragraph(said, level=1 if is_title else None, tight=not is_title)
+    return text.document(str(path))
+
+
+def read_epub(path: Path) -> Document:
+    """The chapters of an EPUB in reading order."""
+    container = _unpacked(path, lambda names: [name for name in names if name == "META-INF/container.xml"], "EPUB")
+    if not container:
+        raise FormatError("no EPUB: the archive holds no META-INF/container.xml")
+    roots = [
+        each.get("full-path", "") for each in _every(_parsed(container["META-INF/container.xml"], "it"), "rootfile")
+    ]
+    package = _unpacked(path, lambda names: [name for name in names if name in roots[:1]], "EPUB")
+    if not package:
+        raise FormatError(f"no EPUB: the archive holds no {', '.join(roots) or 'package document'}")
+    ((root, data),) = package.items()
+    tree, folder = _parsed(data, root), posixpath.dirname(root)
+    hrefs = {item.get("id"): item.get("href", "") for item in _every(tree, "item")}
+    order = [hrefs.get(each.get("idref"), "") for each in _every(tree, "itemref")]
+    wanted = list(dict.fromkeys(posixpath.normpath(posixpath.join(folder, unquote(href))) for href in order if href))
+    chapters = _unpacked(path, lambda names: [name for name in wanted if name in set(names)], "EPUB")
+    text = Text()
+    for name, chapter in chapters.items():
+        fill_from_html(decoded(chapter, name), text)
+    return text.document(str(path))
+
+
+def _unpacked(path: Path, choose: object, kind: str) -> dict[str, bytes]:
+    if path.stat().st_size > MAX_FILE:
+        raise FormatError(f"it has more than {MAX_FILE >> 20} MB")
+    return unpacked(path.read_bytes(), choose, kind, "it may be damaged or of another kind")  # type: ignore[arg-type]
+
+
+def _parsed(data: bytes, name: str) -> ElementTree.Element:
+    """XML without a document type: what would define entities, or name other files."""
+    if b"<!doctype" in data[: 1 << 16].lower() or b"<!entity" in data.lower():
+        raise FormatError(f"{name} defines entities, which no program writes there")
+    try:
+        return ElementTree.fromstring(data)
+    except (ElementTree.ParseError, ValueError, LookupError) as error:
+        raise FormatError(f"{name} is no XML: {error!s:.100}") from None
+
+
+def _every(tree: ElementTree.Element, tag: str) -> Iterator[ElementTree.Element]:
+    return (each for each in tree.iter() if isinstance(each.tag, str) and each.tag.rpartition("}")[2] == tag)
+
+
+def _runs(paragraph: ElementTree.Element) -> Iterator[str]:
+    for each in paragraph.iter():
+        if each.tag == f"{_W}t":
+            yield each.text or ""
+        elif each.tag in (f"{_W}tab", f"{_W}br", f"{_W}cr"):
+            yield " "

@@ -1,0 +1,218 @@
+"""Questions answered from documents: words choose the sentence, a model may write the answer, quotes are looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from copyspec import Result
+from copyspec.retrievers import BM25Retriever, Hit, Retriever, Stems
+
+from ..instructions import check_template, fill
+from ..models import corrector_of, corrects, fits, wants_chat
+from .citing import Citation, citations
+from .finding import Found, find, rarity_in, stems_of
+from .quoting import INSTRUCTION, is_near
+
+if TYPE_CHECKING:
+    from copyspec import Engine
+
+    from ..models import ModelLike
+
+DEFAULT_PASSAGES = 8
+"""Passages that are looked through: of 45 questions over manuals 42 have their answer in the first eight."""
+
+NOTHING = "no answer"
+
+ANSWER_INSTRUCTION = (
+    "Answer the question with the sentence of the passages that answers it, word for word. "
+    f"If none does, write: {NOTHING}\n\n{{passage}}\n\nQuestion: {{question}}"
+)
+"""For models that follow instructions; those that were trained to quote get `quoting.INSTRUCTION`."""
+
+LEAST_COVERAGE = 0.34  # of the question's words, by weight, that must stand in or near a sentence
+SURE_SCORE, SURE_MARGIN = 0.7, 0.1  # of the best sentence, and before the next one
+CERTAIN_SCORE, CERTAIN_MARGIN = 1.05, 0.02  # all words in it, and more that speaks for it: the next one must be less
+AGREE_MARGIN = 0.25  # a model's quote is believed where the words find it that much worse than their best, or less
+_CANDIDATES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentAnswer:
+    """An answer, and where what it quotes stands."""
+
+    text: str
+    is_found: bool  # False: `text` is empty
+    is_sure: bool  # False: another sentence fits nearly as well, or nothing of the text stands in the passages
+    citations: tuple[Citation, ...]  # `document` is the number of a passage
+    passages: tuple[Hit, ...]  # that were looked through, best first
+    result: Result | None = None  # of the model, where one was asked
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerChunk:
+    """A piece of a streamed answer; the last one has no text and the whole answer."""
+
+    text: str
+    citations: tuple[Citation, ...] = ()  # that ended in the text so far, and were not given before
+    answer: DocumentAnswer | None = None
+
+
+class DocumentAnswers:
+    """Answers questions from a retriever's passages.
+
+    Without `model` the answer is the sentence, list item or table row that holds most of what the question asks for,
+    by the rarity of its words, with the headings above and the sentences beside it (`finding`). With one the model
+    writes the answer from the `k` best passages; what it quotes is looked up, and an answer of which nothing stands
+    there word for word, or which the words speak against, is not sure. Small models that were trained to quote
+    (copyspec's own) see the surroundings of the best sentence alone, and are believed where they quote it.
+
+    `contexts`: a text for each passage that is searched with it, as `Passage.context`. Raises ValueError for another
+    number of them and for k < 1.
+    """
+
+    def __init__(
+        self,
+        retriever: Retriever | Sequence[str],
+        *,
+        model: ModelLike = None,
+        contexts: Sequence[str] | None = None,
+        k: int = DEFAULT_PASSAGES,
+        instruction: str | None = None,
+        max_new_tokens: int | None = None,
+    ) -> None:
+        if k < 1:
+            raise ValueError(f"k must be at least 1, got {k!r}")
+        if isinstance(retriever, Sequence):
+            retriever = BM25Retriever(retriever, split=Stems(), idf="lucene", contexts=contexts)
+        if contexts is not None and len(contexts) != len(retriever):
+            raise ValueError(f"contexts holds {len(contexts)} entries for {len(retriever)} passages")
+        if instruction is not None:
+            check_template(instruction, "question", "passage")
+        self._retriever, self._contexts, self._k = retriever, contexts, k
+        self._engine: Engine | None = corrector_of(model) if model is not None else None
+        self._instruction, self._max_new_tokens = instruction, max_new_tokens
+        self._stems = stems_of(retriever)
+
+    def __call__(self, question: str) -> DocumentAnswer:
+        """The answer to a question. Raises ValueError for an empty one."""
+        answer = None
+        for chunk in self.stream(question):
+            answer = chunk.answer
+        assert answer is not None  # the last chunk has it
+        return answer
+
+    def stream(self, question: str) -> Iterator[AnswerChunk]:
+        """The answer in pieces, each with the citations that end in it; the last piece has the whole."""
+        if not question.strip():
+            raise ValueError(f"the question {question!r} is empty; write what is asked")
+        hits = [hit for hit in self._retriever.search(question, self._k) if hit.score > 0 or not self._by_words()]
+        found = self._find(question, hits)
+        if not found or found[0].coverage < LEAST_COVERAGE:
+            yield AnswerChunk("", (), _nothing(hits))
+        elif self._engine is None:
+            yield from _whole(_by_words(hits, found))
+        elif self._instruction is None and corrects(self._engine):
+            yield from _whole(self._quoted(self._engine, question, hits, found))
+        else:
+            yield from self._written(self._engine, question, hits, found)
+
+    def _by_words(self) -> bool:
+        return isinstance(self._retriever, BM25Retriever)
+
+    def _find(self, question: str, hits: Sequence[Hit]) -> list[Found]:
+        contexts = self._contexts
+        given = [(contexts[hit.id] if contexts is not None else "", hit.text) for hit in hits]
+        rarity = rarity_in(self._retriever, hits, self._stems)
+        return find(question, given, rarity, self._stems, most=_CANDIDATES)
+
+    def _quoted(self, engine: Engine, question: str, hits: list[Hit], found: list[Found]) -> DocumentAnswer:
+        """The words' sentence, with the model's voice: sure where it quotes that sentence, too."""
+        best = found[0]
+        hit = hits[best.passage]
+        around = _around(hit.text, best)
+        prompt = fill(INSTRUCTION, question=question, passage=around)
+        result = engine.generate(
+            prompt, references=[around], chat=wants_chat(engine), max_new_tokens=self._max_new_tokens
+        )
+        answer = _by_words(hits, found)
+        cited = citations(result.text.strip(), {hit.id: hit.text})
+        agrees = any(each.document_start < best.end and each.document_end > best.start for each in cited)
+        return DocumentAnswer(answer.text, True, answer.is_sure and agrees, answer.citations, tuple(hits), result)
+
+    def _written(self, engine: Engine, question: str, hits: list[Hit], found: list[Found]) -> Iterator[AnswerChunk]:
+        """What the model writes from the passages."""
+        template = self._instruction or ANSWER_INSTRUCTION
+        chat = wants_chat(engine)
+        shown = list(hits)
+        while len(shown) > 1 and not fits(engine, self._prompt(template, question, shown), chat=chat):
+            shown.pop()
+        texts = {hit.id: hit.text for hit in shown}
+        chunks = engine.stream(
+            self._prompt(template, question, shown),
+            [hit.text for hit in shown],
+            chat=chat,
+            max_new_tokens=self._max_new_tokens,
+        )
+        written, given, result = "", 0, None
+        with closing(chunks):  # type: ignore[type-var]
+            for chunk in chunks:
+                written += chunk.text
+                result = chunk.result or result
+                done = [each for each in citations(written, texts) if each.end < len(written.rstrip())]
+                yield AnswerChunk(chunk.text, tuple(done[given:]))
+                given = max(given, len(done))
+        cited = citations(written, texts)
+        near = [
+            each for each in cited if is_near(question, texts[each.document], each.document_start, each.document_end)
+        ]
+        is_said = bool(written.strip()) and written.strip().lower().strip(".") != NOTHING
+        good = [each for each in found if each.score >= found[0].score - AGREE_MARGIN]
+        spans = [(hits[each.passage].id, each.start, each.end) for each in good]
+        agrees = any(
+            each.document == id and each.document_start < end and each.document_end > start
+            for each in near
+            for id, start, end in spans
+        )
+        text = written if is_said else ""
+        answer = DocumentAnswer(text, is_said, is_said and agrees, cited if is_said else (), tuple(hits), result)
+        yield AnswerChunk("", tuple(cited[given:]) if is_said else (), answer)
+
+    def _prompt(self, template: str, question: str, shown: Sequence[Hit]) -> str:
+        contexts = self._contexts
+        blocks = [f"{contexts[hit.id]}\n{hit.text}" if contexts is not None else hit.text for hit in shown]
+        return fill(template, question=question, passage="\n\n".join(blocks))
+
+
+def is_sure(found: Sequence[Found]) -> bool:
+    """Whether the best of these is likely the answer."""
+    best, margin = found[0], found[0].score - (found[1].score if len(found) > 1 else 0.0)
+    return (best.score >= CERTAIN_SCORE and margin >= CERTAIN_MARGIN) or (
+        best.score >= SURE_SCORE and margin >= SURE_MARGIN
+    )
+
+
+def _by_words(hits: Sequence[Hit], found: Sequence[Found]) -> DocumentAnswer:
+    best = found[0]
+    hit = hits[best.passage]
+    text = hit.text[best.start : best.end]
+    cited = Citation(0, len(text), hit.id, best.start, best.end)
+    return DocumentAnswer(text, True, is_sure(found), (cited,), tuple(hits))
+
+
+def _nothing(hits: Sequence[Hit]) -> DocumentAnswer:
+    return DocumentAnswer("", False, False, (), tuple(hits))
+
+
+def _whole(answer: DocumentAnswer) -> Iterator[AnswerChunk]:
+    yield AnswerChunk(answer.text, answer.citations)
+    yield AnswerChunk("", (), answer)
+
+
+def _around(text: str, found: Found) -> str:
+    """The lines around a sentence, some hundred characters."""
+    start = text.rfind("\n\n", 0, max(0, found.start - 150)) + 1
+    end = text.find("\n\n", found.end + 150)
+    return text[start : end if end >= 0 else len(text)].strip()

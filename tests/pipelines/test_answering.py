@@ -1,0 +1,154 @@
+"""Answers from documents: which sentence the words choose, what a model's quote is worth, and doubt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import copyspec
+from copyspec.pipelines import DocumentAnswers
+from copyspec.pipelines.rag.finding import units
+from copyspec.retrievers import BM25Retriever, DenseRetriever, Document, HybridRetriever, Stems, split_passages
+from tests.helpers.tiny import tiny_model, tiny_tokenizer
+
+GUIDE = """# Printer
+
+The printer stands on the second floor. It prints in colour.
+
+## Paper
+
+Put paper into the lower tray.
+The tray holds 250 sheets. Thick paper goes into the upper tray.
+
+- `--tray` : str, optional
+    Which tray to take.
+
+    Lower or upper.
+- `--copies`: how often a page is printed
+
+| key | does |
+|---|---|
+| green key | starts printing |
+
+```sh
+print --copies 2 page.txt
+```
+
+Faults
+------
+
+Call the workshop when error E17 shows.
+"""
+
+
+@pytest.fixture(scope="module")
+def answers() -> DocumentAnswers:
+    passages = split_passages(Document("printer.md", GUIDE))
+    other = split_passages(
+        Document("cafe.md", "# Café\n\nThe café opens at eight. Cakes come from the oven in the cellar.")
+    )
+    held = [*passages, *other]
+    return DocumentAnswers([each.text for each in held], contexts=[each.context for each in held])
+
+
+def test_what_can_be_quoted_of_a_passage() -> None:
+    assert [GUIDE[unit.start : unit.end].split("\n")[0] for unit in units(GUIDE)] == [
+        "The printer stands on the second floor.",
+        "It prints in colour.",
+        "Put paper into the lower tray.",
+        "The tray holds 250 sheets.",
+        "Thick paper goes into the upper tray.",
+        "- `--tray` : str, optional",
+        "- `--copies`: how often a page is printed",
+        "| key | does |",
+        "| green key | starts printing |",
+        "print --copies 2 page.txt",
+        "Call the workshop when error E17 shows.",
+    ]
+    assert "Lower or upper." in GUIDE[units(GUIDE)[5].start : units(GUIDE)[5].end]
+    assert units("") == [] and units("Title\n~~~~~\n\nText.") == units("Title\n~~~~~\n\nText.")[-1:]
+
+
+@pytest.mark.parametrize(
+    ("question", "held"),
+    [
+        ("How many sheets does the tray hold?", "250 sheets"),
+        ("Where does thick paper go?", "upper tray"),
+        ("Which option says how often a page is printed?", "--copies"),
+        ("What does the green key do?", "starts printing"),
+        ("What should I do when E17 shows?", "Call the workshop"),
+        ("When does the cafe open? café", "opens at eight"),
+    ],
+)
+def test_the_words_choose_the_sentence(answers: DocumentAnswers, question: str, held: str) -> None:
+    answer = answers(question)
+    assert answer.is_found and held in answer.text and answer.result is None
+    (cited,) = answer.citations
+    text = next(hit.text for hit in answer.passages if hit.id == cited.document)
+    assert text[cited.document_start : cited.document_end] == answer.text
+
+
+@pytest.mark.parametrize("question", ["Who won the cup?", "Which bus goes to the airport at night?"])
+def test_what_the_documents_do_not_say_has_no_answer(answers: DocumentAnswers, question: str) -> None:
+    answer = answers(question)
+    assert (answer.text, answer.is_found, answer.is_sure, answer.citations) == ("", False, False, ())
+
+
+def test_two_sentences_that_fit_alike_are_doubted() -> None:
+    alike = DocumentAnswers(["The red boat leaves at nine.", "The blue boat leaves at ten.", "Cups stand there."])
+    assert not alike("When does the boat leave?").is_sure
+    assert alike("When does the blue boat leave?").is_sure
+
+
+def test_any_retriever_is_asked_and_wrong_options_are_named(answers: DocumentAnswers) -> None:
+    texts = ["The kettle boils at noon.", "Herons wait."]
+    by_words = BM25Retriever(texts, split=Stems(), idf="lucene")
+    by_vectors = DenseRetriever(texts, lambda batch: [[1.0, text.count("H")] for text in batch])
+    for retriever in (by_words, by_vectors, HybridRetriever([by_words, by_vectors])):
+        assert DocumentAnswers(retriever)("When does the kettle boil?").text == texts[0]
+    with pytest.raises(ValueError, match="k must be at least 1, got 0"):
+        DocumentAnswers(texts, k=0)
+    with pytest.raises(ValueError, match="contexts holds 1 entries for 2 passages"):
+        DocumentAnswers(by_words, contexts=["a"])
+    with pytest.raises(ValueError, match="the question ' ' is empty"):
+        answers(" ")
+
+
+class Writing(copyspec.Engine):
+    """An engine that writes what it is told, and notes how it was asked."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(tiny_model(), tiny_tokenizer())
+        self.said, self.asked = text, list[tuple[object, object]]()
+
+    def stream(self, prompt: object, references: object = None, **options: object) -> Iterator[copyspec.Chunk]:  # type: ignore[override]
+        self.asked.append((prompt, references))
+        for word in self.said.split(" "):
+            yield copyspec.Chunk(word + " ", 1)
+
+
+TEXTS = ["The kettle boils at noon every day.", "Herons wait in shallow water.", "Kettle soup is sold there."]
+
+
+@pytest.mark.parametrize(
+    ("said", "is_found", "is_sure", "cited"),
+    [
+        ("The kettle boils at noon every day.", True, True, ["The kettle boils at noon every day."]),
+        ("I think the kettle boils at noon every day, sir.", True, True, ["kettle boils at noon every day"]),
+        ("Around twelve.", True, False, []),
+        ("Kettle soup is sold there.", True, False, ["Kettle soup is sold there."]),
+        ("No answer.", False, False, []),
+    ],
+)
+def test_what_a_model_writes_is_looked_up(said: str, is_found: bool, is_sure: bool, cited: list[str]) -> None:
+    engine = Writing(said)
+    chunks = list(DocumentAnswers(TEXTS, model=engine, k=3).stream("When does the kettle boil?"))
+    answer = chunks[-1].answer
+    assert answer is not None and (answer.is_found, answer.is_sure) == (is_found, is_sure)
+    assert [answer.text[each.start : each.end] for each in answer.citations] == cited
+    told = [each for chunk in chunks for each in chunk.citations]
+    assert tuple(told) == answer.citations, "each citation comes once, in order"
+    assert "".join(chunk.text for chunk in chunks).startswith(answer.text)
+    prompt, references = engine.asked[0]
+    assert all(text in str(prompt) for text in references), "what may be copied is what the model is shown"  # type: ignore[attr-defined]

@@ -1,0 +1,238 @@
+"""Documents of other kinds: what they say, where headings and pages begin, and hostile ones that are left out."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from copyspec.pipelines import DOCUMENT_READERS
+from copyspec.pipelines.extracting import pdf as pdf_module
+from copyspec.retrievers import Corpora, Document, HybridRetriever, read_documents, split_passages
+from tests.helpers.commands import run
+
+needs_pypdf = pytest.mark.skipif(importlib.util.find_spec("pypdf") is None, reason="pypdf is not installed")
+W = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
+A = (
+    'xmlns:a="http://schemas.openxmlformats.org/drawingml/2006/main" '
+    'xmlns:p="http://schemas.openxmlformats.org/presentationml/2006/main"'
+)
+
+HTML = """<!DOCTYPE html><html><head><title>T</title><style>p {}</style></head><body><nav>Menu</nav>
+<h1>Herons &amp; co</h1><p>A heron <b>waits</b>.<br>It eats fish.</p><ul><li>One<li>Two</ul>
+<table><tr><td>a</td><td>b</td></tr></table><pre>x  = 1
+y</pre><script>no()</script></body></html>"""
+
+
+def packed(path: Path, **files: str | bytes) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return path
+
+
+def word(*paragraphs: tuple[str, str]) -> str:
+    body = "".join(
+        f'<w:p><w:pPr><w:pStyle w:val="{style}"/></w:pPr><w:r><w:t>{text[:3]}</w:t><w:t>{text[3:]}</w:t></w:r></w:p>'
+        for style, text in paragraphs
+    )
+    return f"<w:document {W}><w:body>{body}</w:body></w:document>"
+
+
+def slide(title: str, text: str) -> str:
+    def shape(kind: str, said: str) -> str:
+        place = f'<p:nvSpPr><p:nvPr><p:ph type="{kind}"/></p:nvPr></p:nvSpPr>'
+        return f"<p:sp>{place}<p:txBody><a:p><a:r><a:t>{said}</a:t></a:r></a:p></p:txBody></p:sp>"
+
+    return f"<p:sld {A}>{shape('title', title)}{shape('body', text)}</p:sld>"
+
+
+CONTAINER = '<container><rootfiles><rootfile full-path="OPS/book.opf"/></rootfiles></container>'
+PACKAGE = (
+    '<package><manifest><item id="b" href="two.xhtml"/><item id="a" href="one.xhtml"/></manifest>'
+    '<spine><itemref idref="a"/><itemref idref="b"/></spine></package>'
+)
+
+
+def pdf_bytes(*pages: str) -> bytes:
+    """A PDF with a line of text on each page."""
+    kids = " ".join(f"{4 + 2 * number} 0 R" for number in range(len(pages)))
+    objects = [
+        "<< /Type /Catalog /Pages 2 0 R >>",
+        f"<< /Type /Pages /Kids [{kids}] /Count {len(pages)} >>",
+        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+    ]
+    for number, text in enumerate(pages):
+        drawing = f"BT /F1 12 Tf 72 720 Td ({text}) Tj ET"
+        resources = "/Resources << /Font << /F1 3 0 R >> >>"
+        objects.append(f"<< /Type /Page /Parent 2 0 R {resources} /Contents {5 + 2 * number} 0 R >>")
+        objects.append(f"<< /Length {len(drawing)} >>\nstream\n{drawing}\nendstream")
+    out, places = b"%PDF-1.4\n", []
+    for number, each in enumerate(objects, start=1):
+        places.append(len(out))
+        out += f"{number} 0 obj\n{each}\nendobj\n".encode()
+    table = "".join(f"{place:010d} 00000 n \n" for place in places)
+    end = (
+        f"xref\n0 {len(objects) + 1}\n0000000000 65535 f \n{table}trailer\n<< /Size {len(objects) + 1} /Root 1 0 R >>\n"
+    )
+    return out + f"{end}startxref\n{len(out)}\n%%EOF\n".encode()
+
+
+def read(path: Path) -> Document:
+    return DOCUMENT_READERS[path.suffix](path)
+
+
+def test_html_is_read_by_paragraphs(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text(HTML, encoding="utf-8")
+    found = read(tmp_path / "a.html")
+    assert found.text == "Herons & co\n\nA heron waits . It eats fish.\n- One\n- Two\na | b\nx  = 1\ny".replace(
+        " .", ".", 1
+    )
+    assert [(each.level, each.title) for each in found.headings or ()] == [(1, "Herons & co")]
+    (tmp_path / "b.html").write_bytes('<meta charset="latin-1"><p>Café'.encode("latin-1"))
+    assert read(tmp_path / "b.html").text == "Café"
+
+
+def test_word_powerpoint_and_epub(tmp_path: Path) -> None:
+    written = word(("Heading1", "Herons"), ("Normal", "They wait."), ("Heading2", "Food"), ("", "They eat fish."))
+    found = read(packed(tmp_path / "a.docx", **{"word/document.xml": written}))
+    assert [(each.heading, each.text) for each in split_passages(found)] == [
+        ("Herons", "Herons\n\nThey wait."),
+        ("Herons > Food", "Food\n\nThey eat fish."),
+    ]
+    slides = {f"ppt/slides/slide{number}.xml": slide(f"Part {number}", "Text") for number in (10, 2)}
+    found = read(packed(tmp_path / "a.pptx", **slides))
+    assert [(each.page, each.heading) for each in split_passages(found)] == [(1, "Part 2"), (2, "Part 10")]
+    chapters = {"OPS/one.xhtml": "<h1>One</h1><p>First.", "OPS/two.xhtml": "<h1>Two</h1><p>Second."}
+    book = {"META-INF/container.xml": CONTAINER, "OPS/book.opf": PACKAGE, **chapters}
+    found = read(packed(tmp_path / "a.epub", **book))
+    assert [(each.heading, each.text) for each in split_passages(found)] == [
+        ("One", "One\n\nFirst."),
+        ("Two", "Two\n\nSecond."),
+    ]
+
+
+@needs_pypdf
+def test_pdf_knows_its_pages_and_bookmarks(tmp_path: Path) -> None:
+    from pypdf import PdfReader, PdfWriter
+
+    writer = PdfWriter(clone_from=PdfReader(io.BytesIO(pdf_bytes("Herons wait.", "Swifts fly."))))
+    writer.add_outline_item(title="Birds that fly", page_number=1)
+    writer.write(tmp_path / "a.pdf")
+    found = split_passages(read(tmp_path / "a.pdf"))
+    assert [(each.page, each.heading, each.text) for each in found] == [
+        (1, "", "Herons wait."),
+        (2, "Birds that fly", "Swifts fly."),
+    ]
+
+
+def bomb(tmp_path: Path) -> Path:
+    return packed(tmp_path / "x.docx", **{"word/document.xml": b"<a>" + b" " * (9 << 20)})
+
+
+def encrypted(tmp_path: Path) -> Path:
+    from pypdf import PdfReader, PdfWriter
+
+    writer = PdfWriter(clone_from=PdfReader(io.BytesIO(pdf_bytes("Secret."))))
+    writer.encrypt("password", algorithm="RC4-128")
+    writer.write(tmp_path / "x.pdf")
+    return tmp_path / "x.pdf"
+
+
+def file(name: str, content: bytes) -> Callable[[Path], Path]:
+    def made(tmp_path: Path) -> Path:
+        (tmp_path / name).write_bytes(content)
+        return tmp_path / name
+
+    return made
+
+
+LAUGHS = '<!DOCTYPE a [<!ENTITY b "ha">]><w:document xmlns:w="x">&b;</w:document>'
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (bomb, "unpacks to more than"),
+        (file("x.docx", b"no zip"), "no Word document"),
+        (lambda folder: packed(folder / "x.docx", a=""), "the archive holds no word/document.xml"),
+        (lambda folder: packed(folder / "x.docx", **{"word/document.xml": LAUGHS}), "defines entities"),
+        (lambda folder: packed(folder / "x.pptx", **{"ppt/slides/slide1.xml": "<a"}), "is no XML"),
+        (lambda folder: packed(folder / "x.epub", a=""), "no EPUB: the archive holds no META-INF/container.xml"),
+        (file("x.html", b"\xff\xfa<p>"), "x.html is not UTF-8, and names no encoding"),
+        pytest.param(file("x.pdf", b"%PDF-1.4\nnothing"), "no PDF that can be read", marks=needs_pypdf),
+        pytest.param(encrypted, "it is encrypted: save it without its password", marks=needs_pypdf),
+    ],
+)
+def test_what_cannot_be_read_is_left_out_and_named(
+    make: Callable[[Path], Path], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(tmp_path)
+    (tmp_path / "good.md").write_text("Herons wait.")
+    status, out, err = run(capsys, "index", "add", "c", str(tmp_path), "--dir", str(tmp_path / "corpora"))
+    assert status == 0 and "1 documents" in out
+    assert err.startswith("left out ") and said in err and err.count("\n") == 1
+
+
+@needs_pypdf
+def test_huge_pages_and_page_counts_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = file("x.pdf", pdf_bytes("a", "b"))(tmp_path)
+    for name, said in (
+        ("MAX_PAGES", "2 pages, more than 1"),
+        ("MAX_CONTENT", "page 1 has more"),
+        ("MAX_TEXT", "million"),
+    ):
+        with monkeypatch.context() as patch, pytest.raises(ValueError, match=said):
+            patch.setattr(pdf_module, name, 1)
+            read(path)
+
+
+def encode(texts: list[str]) -> NDArray[np.float32]:
+    encode.count += len(texts)  # type: ignore[attr-defined]
+    return np.array([[1 + text.count(letter) for letter in "aeot"] for text in texts], np.float32)
+
+
+encode.count = 0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", ["bm25", "hybrid"])
+def test_unchanged_files_are_not_read_and_changed_ones_replaced(kind: str, tmp_path: Path) -> None:
+    folder, corpora = tmp_path / "texts", Corpora(tmp_path / "corpora")
+    folder.mkdir()
+    for name in ("a", "b", "c"):
+        (folder / f"{name}.md").write_text(f"# {name}\n\nText of {name}.")
+
+    def add() -> list[str]:
+        read = list(read_documents([folder], known=corpora.stamps("c")))
+        stamps = {document.file: document.stamp for document in read}
+        passages = [passage for document in read for passage in split_passages(document)]
+        if kind == "bm25":
+            corpora.add_bm25("c", passages, stamps=stamps)
+        else:
+            corpora.add_hybrid("c", passages, encode, stamps=stamps)
+        return [Path(document.name).stem for document in read]
+
+    assert add() == ["a", "b", "c"] and add() == []
+    (folder / "b.md").write_text("# b\n\nAnother text.")
+    os.utime(folder / "b.md", ns=(1, 1))
+    before = encode.count  # type: ignore[attr-defined]
+    assert add() == ["b"]
+    retriever, passages = corpora.open("c", encode=encode)
+    assert [passage.text for passage in passages] == ["# a\n\nText of a.", "# c\n\nText of c.", "# b\n\nAnother text."]
+    assert list(retriever.texts) == [each.text for each in passages]
+    if kind == "bm25":
+        assert retriever.search("another", 1)[0].id == 2
+    else:
+        assert isinstance(retriever, HybridRetriever)
+        assert encode.count - before <= 4, "vectors of unchanged files are taken over"  # type: ignore[attr-defined]
+        fresh = Corpora(tmp_path / "fresh")
+        fresh.add_hybrid("c", passages, encode)
+        for query in ("text a", "another"):
+            assert fresh.open("c", encode=encode)[0].search(query, 3) == retriever.search(query, 3)
