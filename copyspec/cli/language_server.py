@@ -182,11 +182,9 @@ def actions_of(uri: str, found: DiagnosedText, params: lsp.CodeActionParams) -> 
         title = f"Make all {len(pairs)} corrections of copyspec"
         everything = lsp.WorkspaceEdit(changes={uri: edits})
         made.append(lsp.CodeAction(title=title, kind=lsp.CodeActionKind.SourceFixAll, edit=everything))
-    wanted = params.context.only
+    wanted = [_value(kind) for kind in params.context.only or ()]
     return [
-        each
-        for each in made
-        if not wanted or any(each.kind == kind or str(each.kind).startswith(f"{kind}.") for kind in map(_value, wanted))
+        each for each in made if not wanted or any(f"{_value(each.kind)}.".startswith(f"{kind}.") for kind in wanted)
     ]
 
 
