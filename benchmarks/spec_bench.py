@@ -14,7 +14,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -36,6 +37,7 @@ GROUPS: dict[str, tuple[str, str]] = {
 """Group -> file of the transcripts, and what the sets in it are called."""
 
 PLAIN = "plain"
+AGAIN = "plain again"  # how far two runs of the same thing are apart
 SAMPLED = {"temperature": 0.7, "seed": 0}
 
 
@@ -44,6 +46,7 @@ def methods(heads: str | None, skips: str | None) -> dict[str, dict[str, Any]]:
     early: dict[str, Any] = {"draft_model": "layers:10"}
     found: dict[str, dict[str, Any]] = {
         PLAIN: {"drafter": "none"},
+        AGAIN: {"drafter": "none"},
         "copy": {"drafter": "copy"},
         "pool": {"drafter": "model", "draft_model": "pool"},
         "copy + pool": {"draft_model": "pool"},
@@ -115,39 +118,56 @@ def run(engine: copyspec.Engine, case: Case, options: Mapping[str, Any], tokens:
     }
 
 
-def table(report: Mapping[str, Any]) -> str:
-    """Markdown: a line for each method, tokens per pass over all, and times by group."""
-    names = [name for name in report["methods"] if any(name in each["runs"] for each in report["prompts"])]
-    groups = [group for group in GROUPS if any(each["group"] == group for each in report["prompts"])]
-    lines = [
-        "| method | tokens per pass | " + " | ".join(groups) + " | all | equal |",
-        "|---|--:|" + "--:|" * (len(groups) + 1) + "---|",
-    ]
-    for name in names:
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One method's figures."""
+
+    method: str
+    tokens_per_pass: float
+    faster: Mapping[str, float]  # by group, and "all": how many times as fast as its base, per token
+    equal: str  # outputs that are its base's, of how many; "" where they need not be
+
+
+def lines(report: Mapping[str, Any]) -> Iterator[Line]:
+    """Figures of each method on the prompts that it and its base have run on."""
+    for name in report["methods"]:
         base = BASES.get(name, PLAIN)
         prompts = [each for each in report["prompts"] if name in each["runs"] and base in each["runs"]]
         runs = [each["runs"][name] for each in prompts]
         if not runs:
             continue
-        per_pass = sum(len(one["tokens"]) for one in runs) / sum(one["passes"] for one in runs)
-        faster = [_ratio([each for each in prompts if each["group"] == group], name, base) for group in groups]
+        groups = {group: [each for each in prompts if each["group"] == group] for group in GROUPS}
+        faster = {group: _ratio(each, name, base) for group, each in groups.items() if each}
         same = sum(each["runs"][name]["tokens"] == each["runs"][base]["tokens"] for each in prompts)
-        equal = "" if name in LOOSE or name in BASES.values() else f"{same} of {len(prompts)}"
-        times = " | ".join(faster)
-        lines.append(f"| {name} | {per_pass:.2f} | {times} | {_ratio(prompts, name, base)} | {equal} |")
-    return "\n".join(lines)
+        yield Line(
+            name,
+            sum(len(one["tokens"]) for one in runs) / sum(one["passes"] for one in runs),
+            {**faster, "all": _ratio(prompts, name, base)},
+            "" if name in LOOSE or name in BASES.values() else f"{same} of {len(prompts)}",
+        )
 
 
-def _ratio(prompts: Sequence[Mapping[str, Any]], name: str, base: str) -> str:
+def table(report: Mapping[str, Any]) -> str:
+    """Markdown: a line for each method, tokens per pass over all, and times by group."""
+    groups = [group for group in GROUPS if any(each["group"] == group for each in report["prompts"])]
+    written = [
+        f"| method | tokens per pass | {' | '.join(groups)} | all | equal |",
+        "|---|--:|" + "--:|" * (len(groups) + 1) + "---|",
+    ]
+    for line in lines(report):
+        times = " | ".join(f"{line.faster[one]:.2f}x" if one in line.faster else "" for one in (*groups, "all"))
+        written.append(f"| {line.method} | {line.tokens_per_pass:.2f} | {times} | {line.equal} |")
+    return "\n".join(written)
+
+
+def _ratio(prompts: Sequence[Mapping[str, Any]], name: str, base: str) -> float:
     """How many times as fast, per token: outputs of loose methods have lengths of their own."""
-    if not prompts:
-        return ""
     per_token = [
         sum(each["runs"][one]["seconds"] for each in prompts)
         / sum(len(each["runs"][one]["tokens"]) for each in prompts)
         for one in (base, name)
     ]
-    return f"{per_token[0] / per_token[1]:.2f}x"
+    return per_token[0] / per_token[1]
 
 
 def main() -> int:

@@ -41,6 +41,7 @@ COMMANDS = (
     "doctor",
 )
 METHOD = "copyspec"
+SURVEY = "spec-bench.json"
 REAL = "real-smollm2-float32.json"
 REAL_NOTE = (
     "smollm2: own outputs (`python -m benchmarks.real`); files: `gec` with 8 texts at once, `generate` too\n"
@@ -181,7 +182,15 @@ def replayed() -> Iterator[tuple[str, str, Callable[[], str]]]:
             yield "docs/replay.md", name, partial(make, report)
 
 
+def surveyed() -> str:
+    """The table of docs/survey.md, made from its committed figures."""
+    from benchmarks.spec_bench import table
+
+    return table(json.loads((RESULTS / SURVEY).read_text(encoding="utf-8")))
+
+
 PARTS = (
+    ("docs/survey.md", "spec-bench", surveyed),
     ("docs/cli.md", "help", help_texts),
     ("docs/api.md", "options", generated_options.table),
     ("README.md", "measured", measured),

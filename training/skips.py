@@ -153,7 +153,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     engine = copyspec.load(given.model, dtype=given.dtype)
     texts = own_texts(engine.model, engine.tokenizer, given.data, given.rows, given.tokens, given.seed)
     judge = Judge(engine.model, texts)
-    first = load_skips(given.out, engine.model) if given.out.is_file() else middle(judge.layers)
+    if given.out.is_file():
+        first = load_skips(given.out, engine.model)
+    else:
+        first = max(middle(judge.layers), SkipSet(frozenset(), frozenset()), key=lambda each: judge.score(each).speed)
     best = search(judge, given.out, first, tries=given.tries, until=until, seed=given.seed)
     print(json.dumps(_figures(best)))
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from copyspec.drafters.base import Drafter
     from copyspec.targets.base import Target
 
-METHODS = ("plain", "hf", "hf-prompt-lookup", "hf-assistant", "copyspec")
+METHODS = ("plain", "hf", "hf-static", "hf-prompt-lookup", "hf-assistant", "copyspec")
 
 LOOKUP_TOKENS = 10
 """The usual length of a prompt-lookup draft (apoorvumang/prompt-lookup-decoding, and transformers' own examples)."""
@@ -85,6 +85,7 @@ class Methods:
             raise ValueError("hf-assistant needs --assistant DIR, a smaller model with the same tokenizer")
         extra: dict[str, dict[str, object]] = {
             "hf": {},
+            "hf-static": {"cache_implementation": "static"},  # on CUDA transformers compiles it by itself
             "hf-prompt-lookup": {"prompt_lookup_num_tokens": LOOKUP_TOKENS},
             "hf-assistant": {"assistant_model": self._assistant},
         }

@@ -101,7 +101,10 @@ def _prompt_sets(options: argparse.Namespace, model: Model) -> list[PromptSet]:
 
 
 def _method_names(options: argparse.Namespace) -> list[str]:
-    default = [name for name in METHODS if name != "hf-assistant" or options.assistant]
+    left_out = {"hf-assistant"} if not options.assistant else set()
+    if options.device == "cpu":
+        left_out.add("hf-static")  # it is for what is compiled and captured
+    default = [name for name in METHODS if name not in left_out]
     if options.batch_size > 1:
         default = [name for name in default if name not in SINGLE]
     names = list(options.methods or default)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from copyspec.cli.common import quiet_libraries
+from copyspec.cli.doctor_gpu import SELF_TEST, gpu_checks
 
 if TYPE_CHECKING:
     from copyspec.engine.results import Comparison
@@ -19,13 +20,14 @@ PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "langchain-core", "r
 
 NOT_COMPILED = "not compiled; install a C compiler and Python's headers, then copyspec again, or take its wheel"
 
-SELF_TEST = "Correct the grammar: He go to school every days, and he like to reads books about the sea and the stars."
-
 
 def doctor(
     model: Annotated[str | None, typer.Option("--model", "-m", help="Test with this model.")] = None,
+    gpu: Annotated[bool, typer.Option("--gpu", help="Measure passes on the GPU, and compare their outputs.")] = False,
 ) -> int:
     """Show versions, devices and models, and check that copied output equals plain output."""
+    if gpu:
+        return _gpu_test(model)
     _show("copyspec", _version("copyspec"))
     _show("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     for package in PACKAGES:
@@ -125,6 +127,15 @@ def _self_test(model: str | None) -> int:
     comparison = compare(SELF_TEST, model=model, dtype="float32", max_new_tokens=64)
     _show("self-test", _verdict(comparison))
     return 0 if comparison.equal else 1
+
+
+def _gpu_test(model: str | None) -> int:
+    quiet_libraries()
+    is_good = True
+    for name, found, passed in gpu_checks(model):
+        typer.echo(f"{name:<22} {found}")
+        is_good = is_good and passed
+    return 0 if is_good else 1
 
 
 def _verdict(comparison: Comparison) -> str:

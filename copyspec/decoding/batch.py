@@ -16,8 +16,12 @@ from copyspec.decoding.row import Row
 from copyspec.options import DraftOptions
 from copyspec.targets.base import Session, Target
 from copyspec.tree import EMPTY, DraftTree
+from copyspec.verification.at_once import picks_at_once
 from copyspec.verification.classic.sampled import RulePicks
 from copyspec.verification.picking import Picks, ScoredPicks, best_tokens
+
+JOINT_NUMBERS = 1 << 20
+"""Scores that a CPU works out for all rows at once: more of them leave its cache between one operator and the next."""
 
 
 class Batch:
@@ -181,22 +185,39 @@ def pick(
             row.show(trees[index], logits[index, :size], None if states is None else states[index, :size])
     if all([row.takes_argmax for row in rows]):
         return [ScoredPicks(tokens, logits, index) for index, tokens in enumerate(best_tokens(logits))]
+    pays = logits.device.type != "cpu" or (len(rows) > 1 and logits.numel() <= JOINT_NUMBERS)
+    joint = [
+        index
+        for index, row in enumerate(rows)
+        if row.picker.is_joint and row.request.rule is None and (pays or row.picker.penalty != 1.0)
+    ]
+    found: dict[int, Picks] = {}
+    if joint:
+        pickers = [rows[index].picker for index in joint]
+        found |= zip(joint, picks_at_once(pickers, [trees[index] for index in joint], logits, joint), strict=True)
+    if len(found) < len(rows):
+        found |= _picks_by_row(rows, trees, logits, [index for index in range(len(rows)) if index not in found])
+    return [found[index] for index in range(len(rows))]
+
+
+def _picks_by_row(
+    rows: Sequence[Row], trees: Sequence[DraftTree], logits: torch.Tensor, which: Sequence[int]
+) -> dict[int, Picks]:
     best = torch.zeros(logits.shape[:2], dtype=torch.long, device=logits.device)
-    scores: list[torch.Tensor | None] = []
-    for index, (row, tree) in enumerate(zip(rows, trees, strict=True)):
-        size = 1 + len(tree)
-        along = row.picker.depends_on_history or row.request.rule is not None
-        scores.append(None if along else row.picker.scores(logits[index, :size], tree))
-        if (of_row := scores[-1]) is not None:
-            best[index, :size] = of_row.argmax(-1)
-    tokens = best.tolist()
-    picks: list[Picks] = []
-    for index, (row, tree, of_row) in enumerate(zip(rows, trees, scores, strict=True)):
-        of_tree = logits[index, : 1 + len(tree)]
-        if of_row is not None:
-            picks.append(ScoredPicks(tokens[index], of_row.unsqueeze(0), 0))
+    scores: dict[int, torch.Tensor] = {}
+    for index in which:
+        row, tree, size = rows[index], trees[index], 1 + len(trees[index])
+        if not row.picker.depends_on_history and row.request.rule is None:
+            scores[index] = row.picker.scores(logits[index, :size], tree)
+            best[index, :size] = scores[index].argmax(-1)
+    tokens = best.tolist() if scores else []
+    picks: dict[int, Picks] = {}
+    for index in which:
+        row, tree, of_tree = rows[index], trees[index], logits[index, : 1 + len(trees[index])]
+        if index in scores:
+            picks[index] = ScoredPicks(tokens[index], scores[index].unsqueeze(0), 0)
         elif row.request.rule is not None:
-            picks.append(RulePicks(row.request.rule, row.picker, of_tree, tree))
+            picks[index] = RulePicks(row.request.rule, row.picker, of_tree, tree)
         else:
-            picks.append(row.picker.walk_picks(of_tree, tree))
+            picks[index] = row.picker.walk_picks(of_tree, tree)
     return picks

@@ -156,9 +156,9 @@ class Row:
         known, path = picks.tokens, accepted(tree, picks.tokens)
         tokens = [known[0], *[known[node + 1] for node in path]] if path else known[:1]
         count = self._extend(tokens)
-        self.picker.skip(count)
         if count < len(tokens):
             tokens = tokens[:count]
+        self.picker.extend(tokens)
         if self._keep_margins:
             self._margins += [picks.margin(node) for node in (ROOT, *path)[:count]]
         if self._departures is not None:

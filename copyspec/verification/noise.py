@@ -9,8 +9,13 @@ output with drafts equals sampled output without, token for token.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 _MASK64 = 0xFFFFFFFFFFFFFFFF
 _MASK32 = 0xFFFFFFFF
@@ -35,10 +40,20 @@ def gumbel(
     `only`: the noise of these tokens alone. [n], then [len(positions), n]
     Integer arithmetic up to the last step, so that devices agree up to the last bit of a logarithm.
     """
+    keys = torch.from_numpy(position_keys(seed, sample, positions)).to(device)
+    return noise_of(keys, vocab_size, only=only)
+
+
+def position_keys(seed: int, sample: int, positions: Sequence[int]) -> npt.NDArray[np.int64]:
+    """The lower and the upper 32 bits of what the noise of each position is made of. [2, n]"""
     keys = [_position_key(seed, sample, position) for position in positions]
-    low = torch.tensor([key & _MASK32 for key in keys], device=device).unsqueeze(1)
-    high = torch.tensor([key >> 32 for key in keys], device=device).unsqueeze(1)
-    tokens = (torch.arange(vocab_size, device=device) if only is None else only).unsqueeze(0)
+    return np.array([[key & _MASK32 for key in keys], [key >> 32 for key in keys]], np.int64)
+
+
+def noise_of(keys: torch.Tensor, vocab_size: int, *, only: torch.Tensor | None = None) -> torch.Tensor:
+    """`gumbel` of `keys` [2, n], on their device."""
+    low, high = keys.unsqueeze(2)
+    tokens = (torch.arange(vocab_size, device=keys.device) if only is None else only).unsqueeze(0)
     bits = _mix32((tokens * _SPREAD + low) & _MASK32)
     bits = _mix32(bits ^ high)
     # Uniform on (0, 1), finest where the noise is largest: -log(-log1p(-u)) grows as u falls to 2**-33.

@@ -56,7 +56,13 @@ class Picker:
         self._sampling = sampling
         self._biased = torch.tensor(list(sampling.logit_bias), dtype=torch.long, device=device)
         self._bias = torch.tensor(list(sampling.logit_bias.values()), dtype=torch.float32, device=device)
-        self._processors = _history_dependent(sampling, processors)
+        # For all nodes of all rows at once where the host would wait for each token. A CPU walks: few nodes need it.
+        at_once = not processors and not sampling.logit_bias and penalises_at_once(device)
+        self.penalty = float(sampling.repetition_penalty) if at_once else 1.0
+        self.seen: torch.Tensor | None = None  # which tokens the penalty is for, [V]; those of `take_pending` too
+        self._pending: list[int] = list(start) if self.penalty != 1.0 else []
+        self._told: list[int] = list(self._pending)
+        self._processors = [] if self.penalty != 1.0 else _history_dependent(sampling, processors)
         self._warpers = warpers(sampling)
         self._length = len(start)
         self._shift = 0  # from the position of a token to the one that keys its noise
@@ -67,12 +73,36 @@ class Picker:
     @property
     def is_argmax(self) -> bool:
         """True: the token is the argmax of the logits as they are, which a batch takes in one go."""
-        return self._sampling.is_greedy and not self._processors and not len(self._biased)
+        plain = self._sampling.is_greedy and not self._processors and not len(self._biased)
+        return plain and self.penalty == 1.0
 
     @property
     def depends_on_history(self) -> bool:
         """True: the scores at a node depend on the walk to it, and are worked out along the walk."""
         return bool(self._processors)
+
+    @property
+    def kind(self) -> tuple[float, int, float, float]:
+        """Equal for rows whose scores go through the same temperature and truncation."""
+        sampling = self._sampling
+        if sampling.is_greedy:
+            return (0.0, 0, 1.0, 0.0)
+        return (float(sampling.temperature), sampling.top_k, float(sampling.top_p), float(sampling.min_p))
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether its scores are worked out together with those of other rows (`at_once`)."""
+        return not self._processors and not len(self._biased)
+
+    def positions(self, deepest: int) -> range:
+        """Those that key the noise of depths 0 .. deepest."""
+        start = self._length + self._shift
+        return range(start, start + 1 + deepest)
+
+    def take_pending(self) -> list[int]:
+        """Tokens that joined the row since this was asked last, where a penalty is for them."""
+        pending, self._pending = self._pending, []
+        return pending
 
     @property
     def sampling(self) -> SamplingOptions:
@@ -87,11 +117,14 @@ class Picker:
         """Tells which token joined the output."""
         if self._processors:
             self._ids[0, self._length] = token
-        self._length += 1
+        self.extend([token])
 
-    def skip(self, count: int) -> None:
-        """Tells that `count` tokens joined the output, where its scores do not depend on which."""
-        self._length += count
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Tells which tokens joined the output, where no processor asks for them."""
+        if self.penalty != 1.0:
+            self._pending += tokens
+            self._told += tokens
+        self._length += len(tokens)
 
     def key_noise_from(self, position: int) -> None:
         """The next token gets the noise of `position`, those after it of the positions behind: a text that is
@@ -118,8 +151,7 @@ class Picker:
         """Noise by depth, [deepest + 1, V]; None when greedy."""
         if self._sampling.is_greedy:
             return None
-        start = self._length + self._shift
-        positions = range(start, start + 1 + max(tree.depths(), default=0))
+        positions = self.positions(max(tree.depths(), default=0))
         return gumbel(self._sampling.seed, self._sampling.sample, positions, logits.shape[-1], logits.device)
 
     def process(self, scores: torch.Tensor) -> torch.Tensor:
@@ -138,10 +170,13 @@ class Picker:
         """What P is the softmax of, [1, V], after the output so far and the draft tokens of `path`, given the
         logits [1, V] there: with bias, processors and, when sampling, temperature and truncation; no noise."""
         scores = self._biased_scores(logits)
-        ids = self._ids[:, : self._length]
-        if self._processors and path:
+        ids, processors = self._ids[:, : self._length], self._processors
+        if self.penalty != 1.0:
+            processors = [RepetitionPenaltyLogitsProcessor(self.penalty)]
+            ids = torch.tensor([self._told], dtype=torch.long, device=logits.device)
+        if processors and path:
             ids = torch.cat([ids, torch.tensor([list(path)], dtype=torch.long, device=ids.device)], dim=1)
-        for processor in (*self._processors, *self._warpers):
+        for processor in (*processors, *self._warpers):
             scores = processor(ids, scores)
         return scores
 
@@ -151,6 +186,11 @@ class Picker:
         for warper in self._warpers:
             scores = warper(self._ids, scores)
         return scores + noise
+
+
+def penalises_at_once(device: torch.device) -> bool:
+    """Whether a repetition penalty is worked out for all nodes of a pass, and not along the walk."""
+    return device.type != "cpu"
 
 
 class ScoredPicks:

@@ -188,6 +188,26 @@ def _files(found: dict[str, Any], name: str) -> Chart:
     return Chart(title, "times as fast, by processor time", groups, name)
 
 
+def _survey(found: dict[str, Any], name: str) -> Chart:
+    from benchmarks.spec_bench import lines
+
+    groups = [
+        (
+            line.method,
+            [
+                Bar(
+                    "over its plain form",
+                    line.faster["all"],
+                    f"{line.faster['all']:.2f} times as fast, {line.tokens_per_pass:.2f} tokens a pass",
+                )
+            ],
+        )
+        for line in lines(found)
+    ]
+    title = f"Methods of the literature: {found['model']}, {found['dtype']}"
+    return Chart(title, "times as fast, by processor time", groups, name)
+
+
 def _throughput(found: dict[str, Any], name: str) -> Chart:
     groups = [
         (
@@ -245,6 +265,7 @@ def _where(found: dict[str, Any]) -> str:
 
 MAKERS: tuple[tuple[str, Callable[[dict[str, Any], str], Chart]], ...] = (
     ("real-*.json", _real),
+    ("spec-bench.json", _survey),
     ("speed-*.json", _speed),
     ("gec-files*.json", _files),
     ("throughput-*.json", _throughput),

@@ -135,3 +135,37 @@ def test_states_of_the_scored_columns(monkeypatch: pytest.MonkeyPatch) -> None:
         session.close()
     for usual, padded in zip(*found, strict=True):
         assert torch.allclose(usual[0], padded[0], atol=1e-5) and torch.allclose(usual[1, :1], padded[1, :1], atol=1e-5)
+
+
+def test_only_the_packed_pass_comes_from_the_host_at_7b() -> None:
+    """No memory is needed: copies are counted by device. The model is afterwards as it was."""
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(LlamaConfig(max_position_embeddings=2048), dtype=torch.bfloat16).eval()
+    before = anatomy(model)
+    prompt = list(range(300))
+    session = wrap(model, static=StaticOptions(use="always")).open([prompt], 100)
+    session.score([prompt], [TREE])
+    session.keep([[2, 3]])
+    copies: list[tuple[str, tuple[int, ...]]] = []
+
+    class Copies(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            out = func(*args, **(kwargs or {}))
+            hosts = [each for each in tree_leaves(args) if isinstance(each, torch.Tensor) and each.device.type == "cpu"]
+            if isinstance(out, torch.Tensor) and out.device.type == "meta" and hosts:
+                copies.append((func.name(), tuple(hosts[0].shape)))
+            return out
+
+    with Copies():
+        logits = session.score([[9]], [TREE])
+    assert logits.shape == (1, 5, 32000) and copies == [("aten::copy_", (6, 1, 9))]
+    session.close()
+    assert anatomy(model) == before
+
+
+def anatomy(model: PreTrainedModel) -> list[object]:
+    """Configuration, modules, their attributes and hooks."""
+    parts: list[object] = [model.config.to_dict(), model.config._attn_implementation]
+    for name, module in model.named_modules():
+        parts.append((name, type(module), sorted(vars(module)), len(module._forward_hooks), module.training))
+    return parts

@@ -1,0 +1,129 @@
+"""Exact mode: how many tokens of outputs with drafts differ from plain decoding in the same shape, in half precision.
+
+    python -m benchmarks.gpu.exact_mode --tokens 20000 --json exact.json       # goes on where it was stopped
+    python -m benchmarks.gpu.exact_mode --device cuda --model NAME --tokens 1000000
+
+Prompts are the sentences and paragraphs of benchmarks/data, one after the other, with their text to copy from. Beside
+it, on as many prompts as `--usual` says, what differs without exact mode.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from copyspec import Engine
+
+DATA = Path(__file__).parent.parent / "data"
+NEW_TOKENS = 200  # of each output
+
+
+def texts() -> list[str]:
+    """What is copied from."""
+    found = [(DATA / f"{name}.txt").read_text(encoding="utf-8").splitlines() for name in ("sentences", "paragraphs")]
+    return [line for lines in found for line in lines if line.strip()]
+
+
+def cases(number: int) -> tuple[str, str]:
+    """Prompt and text of case `number`; after all texts they come in pairs."""
+    every = texts()
+    text, turn = every[number % len(every)], number // len(every)
+    if turn:
+        text = f"{every[(number + 7 * turn) % len(every)]} {text}"
+    return f"Correct the grammar: {text}", text
+
+
+def compared(engine: Engine, number: int, new_tokens: int = NEW_TOKENS) -> dict[str, Any]:
+    """One prompt with drafts and without: tokens, those behind and with the first difference, seconds."""
+    prompt, text = cases(number)
+    seconds, outputs, calls = [], [], 0
+    for drafter in ("auto", "none"):
+        started = perf_counter()
+        result = engine.generate(
+            prompt, edit_source=text, drafter=drafter, max_new_tokens=new_tokens, ignore_eos=True, max_draft_nodes=32
+        )
+        seconds.append(perf_counter() - started)
+        outputs.append(list(result.token_ids))
+        calls = calls or result.stats.num_calls
+    drafted, plain = outputs
+    same = next((i for i, (a, b) in enumerate(zip(drafted, plain, strict=True)) if a != b), len(plain))
+    return {
+        "case": number,
+        "tokens": len(plain),
+        "calls": calls,
+        "differ": int(same < len(plain)),
+        "first": same if same < len(plain) else None,
+        "seconds": [round(each, 3) for each in seconds],
+    }
+
+
+def run(engine: Engine, tokens: int, done: list[dict[str, Any]], new_tokens: int) -> Iterator[list[dict[str, Any]]]:
+    """Compares until `tokens` were, beginning behind what is `done`; yields all after each."""
+    while sum(each["tokens"] for each in done) < tokens:
+        done.append(compared(engine, len(done), new_tokens))
+        yield done
+
+
+def summary(done: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Of all cases: tokens compared up to the first difference of each output, and how many differ there."""
+    return {
+        "outputs": len(done),
+        "tokens": sum(each["tokens"] for each in done),
+        "tokens_in_calls": sum(each["calls"] for each in done),
+        "outputs_that_differ": sum(each["differ"] for each in done),
+        "tokens_compared": sum(each["tokens"] if each["first"] is None else each["first"] + 1 for each in done),
+        "seconds_drafts": round(sum(each["seconds"][0] for each in done), 1),
+        "seconds_plain": round(sum(each["seconds"][1] for each in done), 1),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu.exact_mode", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--model", default="default")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--tokens", type=int, default=20_000)
+    parser.add_argument("--new-tokens", type=int, default=NEW_TOKENS)
+    parser.add_argument("--usual", type=int, default=0, help="prompts that are compared without exact mode")
+    parser.add_argument("--attention", choices=("masks", "tree"), default="masks")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(arguments)
+    import copyspec
+    from benchmarks.speed.report import surroundings
+
+    done: list[dict[str, Any]] = []
+    if options.json and options.json.exists():
+        done = json.loads(options.json.read_text())["cases"]
+    static = copyspec.StaticOptions(use="always", exact=True, attention=options.attention)
+    engine = copyspec.load(options.model, dtype=options.dtype, device=options.device, static=static)
+    command = f"python -m benchmarks.gpu.exact_mode --model {options.model} --dtype {options.dtype}"
+    report: dict[str, Any] = {
+        "command": f"{command} --device {options.device}",
+        "machine": surroundings(options.device),
+        **summary(done),
+    }
+    for so_far in run(engine, options.tokens, done, options.new_tokens):
+        report |= summary(so_far)
+        if options.json:
+            options.json.write_text(json.dumps({**report, "cases": so_far}) + "\n")
+    if options.usual:
+        usual = copyspec.load(options.model, dtype=options.dtype, device=options.device)
+        report["without_exact_mode"] = summary(
+            [compared(usual, number, options.new_tokens) for number in range(options.usual)]
+        )
+    if options.json:
+        options.json.write_text(json.dumps({**report, "cases": done}) + "\n")
+    print(json.dumps({name: value for name, value in report.items() if name != "machine"}, indent=1))
+    return int(report["outputs_that_differ"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

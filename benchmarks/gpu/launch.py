@@ -1,0 +1,160 @@
+"""Host time between the read of one static pass and the launch of the next, without drafting.
+
+    python -m benchmarks.gpu.launch               # on a CPU: thread time, microseconds a step
+    python -m benchmarks.gpu.launch --device cuda
+
+A Llama of 32 layers and hidden size 32 has the Python of a large model without its arithmetic. What is measured begins
+where the tokens of a pass have been read, and ends where the next pass is handed to its program: verification, commit,
+account, report, and packing; the drafter's own time is taken off. Drafts are right at seven tokens of ten, half of them
+beside the first chain. Bar: 200 at one row and 25 for each row beyond.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import median
+from time import thread_time
+from typing import Any, cast
+from unittest.mock import patch
+
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
+
+from copyspec.budget import Budget
+from copyspec.decoding import batch as batch_module
+from copyspec.decoding.loop import DecodeSettings, decode
+from copyspec.decoding.requests import Request
+from copyspec.options import DraftOptions, SamplingOptions
+from copyspec.sources import Source
+from copyspec.static_options import StaticOptions
+from copyspec.targets import wrap
+from copyspec.targets.static.running import ProgramRunner
+from copyspec.tree import ROOT, DraftTree, Origin
+from copyspec.verification.picking import best_tokens
+
+TOKENS = 120
+NODES = 32
+VOCABULARY = 512
+
+
+def small_model(layers: int, device: str) -> PreTrainedModel:
+    """Random weights."""
+    config = LlamaConfig(
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=VOCABULARY,
+        max_position_embeddings=1024,
+    )
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    return cast(PreTrainedModel, model.eval())
+
+
+class KnownOutput:
+    """Drafts the output that is known: wrong at every eighth position, on a second branch at every other call."""
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self._tokens = list(tokens)
+        self._at = self._calls = 0
+        self.seconds = 0.0
+
+    def propose(self, budget: Budget) -> DraftTree:
+        started = thread_time()
+        self._calls += 1
+        ahead = self._tokens[self._at : self._at + NODES // 2]
+        ahead = [(token + 1) % VOCABULARY if (self._at + i) % 8 == 7 else token for i, token in enumerate(ahead)]
+        aside = [(token + 1) % VOCABULARY for token in ahead]
+        first, second = (aside, ahead) if self._calls % 2 else (ahead, aside)
+        parents = [*range(ROOT, len(first) - 1), *([ROOT, *range(len(first), 2 * len(first) - 1)] if first else [])]
+        size = len(parents)
+        tree = DraftTree([*first, *second], parents, [0.5] * size, [Origin(0, 0)] * size)
+        self.seconds += thread_time() - started
+        return tree
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        self._at += len(tokens)
+
+
+def measure(model: PreTrainedModel, rows: int, static: StaticOptions) -> list[float]:
+    """Seconds of each step but the first ones, from read to launch."""
+    target, settings = wrap(model, static=static), DecodeSettings(DraftOptions(NODES, adaptive=False), rows)
+    drafters: list[KnownOutput] = []
+
+    def requests(outputs: Sequence[Sequence[int]]) -> list[Request]:
+        def drafter(tokens: Sequence[int]) -> KnownOutput:
+            drafters.append(KnownOutput(tokens))
+            return drafters[-1]
+
+        return [
+            Request(
+                prompt=[5 + row, 6, 7],
+                max_new_tokens=TOKENS,
+                sampling=SamplingOptions(),
+                eos_token_ids=frozenset(),
+                sources=[Source(outputs[row], "edit")] if outputs else [],
+                drafter=partial(drafter, outputs[row]) if outputs else None,
+            )
+            for row in range(rows)
+        ]
+
+    def run(outputs: Sequence[Sequence[int]]) -> list[list[int]]:
+        found: list[list[int]] = [[] for _ in range(rows)]
+        for step in decode(target, requests(outputs), settings):
+            for row in step:
+                found[row.row] += row.tokens
+        return found
+
+    plain = run(())
+    read_at, spans = [0.0], []
+    launch = ProgramRunner.run
+
+    def read(scores: torch.Tensor) -> list[list[int]]:
+        found = best_tokens(scores)
+        for drafter in drafters:
+            drafter.seconds = 0.0
+        read_at[0] = thread_time()
+        return found
+
+    def launched(self: ProgramRunner, size: Any) -> torch.Tensor:
+        if read_at[0]:
+            spans.append(thread_time() - read_at[0] - sum(drafter.seconds for drafter in drafters))
+        return launch(self, size)
+
+    with patch.object(batch_module, "best_tokens", read), patch.object(ProgramRunner, "run", launched):
+        if run(plain) != plain:
+            raise AssertionError("outputs with drafts differ from plain ones")
+    return spans[2:]
+
+
+def main(arguments: Sequence[str] | None = None, tell: Callable[[str], None] = print) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu.launch", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    model, found = small_model(options.layers, options.device), {}
+    for rows in options.rows:
+        runs = [median(measure(model, rows, StaticOptions(use="always"))) * 1e6 for _ in range(options.repeats)]
+        found[rows] = round(min(runs), 1)
+        tell(f"{rows:3} rows: {found[rows]:8.1f} us from read to launch, bar {200 + 25 * (rows - 1)}")
+    if options.json:
+        options.json.write_text(json.dumps({"command": "python -m benchmarks.gpu.launch", "us": found}) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

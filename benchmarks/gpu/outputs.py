@@ -1,0 +1,123 @@
+"""Whole outputs by several ways in one process: rows G4 and G5 of docs/gpu.md.
+
+    python -m benchmarks.gpu.outputs --device cuda --model default --rows 1 32
+
+`generate`, its prompt lookup, and `generate` with a static cache, which transformers compiles on CUDA, beside copyspec
+plain and with drafts, with static passes. Texts are edited (benchmarks/data); `nothing to copy` has no text to copy.
+Every output is compared with that of `generate`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from benchmarks.gpu.exact_mode import cases
+from benchmarks.speed.methods import LOOKUP_TOKENS, synchronise
+
+if TYPE_CHECKING:
+    from copyspec import Engine
+
+Way = Callable[[Sequence[tuple[str, str]], int], list[list[int]]]
+
+
+def ways(engine: Engine, rows: int) -> dict[str, Way]:
+    found: dict[str, Way] = {"generate": partial(_by_transformers, engine, {})}
+    if rows == 1:
+        found["prompt lookup"] = partial(_by_transformers, engine, {"prompt_lookup_num_tokens": LOOKUP_TOKENS})
+    found["static cache"] = partial(_by_transformers, engine, {"cache_implementation": "static"})
+    found["plain"] = partial(_by_copyspec, engine, "none", True)
+    found["copyspec"] = partial(_by_copyspec, engine, "auto", True)
+    found["copyspec, nothing to copy"] = partial(_by_copyspec, engine, "auto", False)
+    return found
+
+
+def measure(engine: Engine, rows: int, tokens: int, repeats: int, tell: Callable[[str], None]) -> dict[str, Any]:
+    """Seconds of each way, the best of `repeats` behind one that warms up, and how many outputs equal `generate`'s."""
+    texts = [cases(number) for number in range(rows)]
+    found: dict[str, Any] = {}
+    truth: list[list[int]] = []
+    for name, way in ways(engine, rows).items():
+        seconds = []
+        for _ in range(1 + repeats):
+            started = perf_counter()
+            outputs = way(texts, tokens)
+            synchronise(engine.model.device)
+            seconds.append(perf_counter() - started)
+        truth = truth or outputs
+        equal = sum(one == other for one, other in zip(truth, outputs, strict=True))
+        best = min(seconds[1:])
+        found[name] = {"seconds": best, "first": seconds[0], "equal": f"{equal} of {rows}"}
+        found[name]["over_generate"] = found["generate"]["seconds"] / best
+        tell(f"{rows} rows, {name}: {json.dumps(found[name])}")
+    return found
+
+
+def _by_transformers(
+    engine: Engine, extra: dict[str, object], texts: Sequence[tuple[str, str]], tokens: int
+) -> list[list[int]]:
+    prompts = [engine.tokenizer(prompt)["input_ids"] for prompt, _ in texts]
+    width, device = max(map(len, prompts)), engine.model.device
+    padded = torch.tensor([[0] * (width - len(ids)) + ids for ids in prompts], device=device)
+    mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in prompts], device=device)
+    generate: Any = engine.model.generate
+    output = generate(
+        padded,
+        attention_mask=mask,
+        max_new_tokens=tokens,
+        min_new_tokens=tokens,
+        do_sample=False,
+        pad_token_id=0,
+        eos_token_id=None,
+        **extra,
+    )
+    return [row[width:].tolist() for row in output]
+
+
+def _by_copyspec(
+    engine: Engine, drafter: Literal["auto", "none"], copies: bool, texts: Sequence[tuple[str, str]], tokens: int
+) -> list[list[int]]:
+    results = engine.generate(
+        [prompt for prompt, _ in texts],
+        edit_source=[text for _, text in texts] if copies else None,
+        drafter=drafter,
+        max_new_tokens=tokens,
+        ignore_eos=True,
+        batch_size=len(texts),
+    )
+    return [list(result.token_ids) for result in results]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu.outputs", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--model", default="default")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 32])
+    parser.add_argument("--tokens", type=int, default=200)
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--attention", choices=("masks", "tree"), default="masks")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(arguments)
+    import copyspec
+
+    static = copyspec.StaticOptions(use="always", attention=options.attention)
+    engine = copyspec.load(options.model, dtype=options.dtype, device=options.device, static=static)
+    found = {rows: measure(engine, rows, options.tokens, options.repeats, print) for rows in options.rows}
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+"""Passes of one model measured alone: rows G0 to G3 and G7 of docs/gpu.md.
+
+python -m benchmarks.gpu.passes --device cuda --model shape:llama-7b
+python -m benchmarks.gpu.passes --device cpu --model shape:tiny-llama      # to try it
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from benchmarks.speed.methods import synchronise
+from benchmarks.speed.models import Model, load_model
+from benchmarks.speed.report import bandwidth
+from copyspec.static_options import StaticOptions
+from copyspec.targets import wrap
+from copyspec.targets.base import Session, Target
+from copyspec.tree import DraftTree
+
+
+def tree(nodes: int) -> DraftTree:
+    """Half of the nodes a chain, the others a second one; what is accepted is beside the first."""
+    first = nodes // 2
+    parents = [*range(-1, first - 1), *([-1, *range(first, nodes - 1)] if nodes > first else [])]
+    return DraftTree([1 + node for node in range(nodes)], parents, [0.5] * nodes, [None] * nodes)
+
+
+class Rows:
+    """Rows of one session that are stepped with trees of one size."""
+
+    def __init__(self, target: Target, rows: int, context: int, nodes: int, device: torch.device) -> None:
+        prompt = [3 + token % 50 for token in range(context)]
+        self.session: Session = target.open([prompt] * rows, 256)
+        self._chains: list[list[int]] = [list(prompt)] * rows
+        self._trees, self._rows, self._device = [tree(nodes)] * rows, rows, device
+        self._path = [nodes // 2] if nodes else []
+
+    def step(self) -> float:
+        """Seconds of a pass with its read and commit."""
+        started = perf_counter()
+        with torch.inference_mode():
+            self.session.score(self._chains, self._trees).argmax(-1).tolist()
+        self.session.keep([self._path] * self._rows)
+        self._chains = [[9]] * self._rows
+        synchronise(self._device)
+        return perf_counter() - started
+
+    def seconds(self, repeats: int) -> float:
+        """Median of passes behind those that read the prompt, warm up and capture."""
+        for _ in range(4):
+            self.step()
+        return median(self.step() for _ in range(repeats))
+
+
+def pass_seconds(target: Target, device: torch.device, rows: int, context: int, nodes: int, repeats: int) -> float:
+    measured = Rows(target, rows, context, nodes, device)
+    try:
+        return measured.seconds(repeats)
+    finally:
+        measured.session.close()
+
+
+def new_lengths(model: Model, device: torch.device, repeats: int) -> dict[str, float]:
+    """G0: passes in today's shapes: the first one at a length never seen before, and those at lengths seen."""
+    target = wrap(model.model)
+    fresh, seen = [], []
+    for context in (100, 700, 1300):
+        rows = Rows(target, 1, context, 16, device)
+        rows.step()
+        fresh.append(rows.step())
+        seen.append(rows.seconds(repeats))
+        rows.session.close()
+    ratio = median(one / other for one, other in zip(fresh, seen, strict=True))
+    return {"first_ms": median(fresh) * 1e3, "seen_ms": median(seen) * 1e3, "ratio": ratio}
+
+
+def graph_costs(model: Model, device: torch.device, context: int, attention: Any) -> dict[str, float]:
+    """G7: what the first captures cost."""
+    before = torch.cuda.memory_allocated() if device.type == "cuda" else 0
+    target = wrap(model.model, static=StaticOptions(use="always", attention=attention))
+    rows = Rows(target, 1, context, 32, device)
+    times = [rows.step() for _ in range(6)]
+    rows.session.close()
+    after = torch.cuda.memory_allocated() if device.type == "cuda" else 0
+    return {"capture_s": max(times[1:]) - min(times[1:]), "memory_mb": (after - before) / 2**20}
+
+
+def measure(
+    model: Model, context: int, long: int, repeats: int, *, compiled: bool, tell: Callable[[str], None]
+) -> dict[str, Any]:
+    """G0 to G3, G7. `context` and `long`: tokens before the passes; where the model holds fewer, as many as it does."""
+    device = model.model.device
+    most = getattr(model.model.config, "max_position_embeddings", context) - 300
+    context, long = min(context, most), min(long, most)
+    weights = sum(each.numel() * each.element_size() for each in model.model.parameters())
+    copy = bandwidth(weights, None, 1, device)["device_copy_gb_per_s"]
+    found: dict[str, Any] = {"model": model.name, "weights_gb": weights / 1e9, "copy_gb_per_s": copy}
+    found["G0"] = new_lengths(model, device, repeats)
+    tell(f"G0 {found['G0']}")
+    kinds = {
+        "usual": StaticOptions(),
+        "static": StaticOptions(use="always", graphs=False),
+        "graph": StaticOptions(use="always"),
+        "graph, tree attention": StaticOptions(use="always", attention="tree"),
+    }
+    if compiled:
+        kinds["compiled"] = StaticOptions(use="always", compile=True)
+    for name, options in kinds.items():
+        target = wrap(model.model, static=options)
+        per = {
+            f"{rows} x {nodes + 1} at {length}": pass_seconds(target, device, rows, length, nodes, repeats) * 1e3
+            for rows, nodes, length in ((1, 0, context), (1, 32, context), (1, 64, context), (1, 32, long))
+        }
+        plain, usual, wide, far = per.values()
+        found[name] = {
+            "ms": per,
+            "G1_share_of_copy": weights / 1e9 / (usual / 1e3) / copy,
+            "G1_64_nodes_over_plain": wide / plain,
+            "G3_long_over_short": far / usual,
+        }
+        tell(f"{name}: {json.dumps(found[name])}")
+    found["G7"] = graph_costs(model, device, context, "masks")
+    tell(f"G7 {found['G7']}")
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu.passes", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--model", default="shape:llama-7b")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--context", type=int, default=1000)
+    parser.add_argument("--long", type=int, default=8000)
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(arguments)
+    model = load_model(options.model, options.device, getattr(torch, options.dtype))
+    found = measure(model, options.context, options.long, options.repeats, compiled=options.compile, tell=print)
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""`copyspec doctor --gpu`: how passes of a model run on the GPU, in about a minute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import torch
+
+    from copyspec.engine.engine import Engine
+    from copyspec.static_options import StaticOptions
+
+SELF_TEST = "Correct the grammar: He go to school every days, and he like to reads books about the sea and the stars."
+
+COPY_BYTES = 1 << 28
+PASSES = 20
+NODES = 32
+NEW_TOKENS = 48
+
+NO_DEVICE = (
+    "no CUDA device is found: torch.cuda.is_available() is False; a build of PyTorch with CUDA and a driver are needed "
+    "(`nvidia-smi` shows the driver), and without a GPU `copyspec doctor` tests the rest"
+)
+
+
+def gpu_checks(model: str | None, device: str = "cuda") -> Iterator[tuple[str, str, bool]]:
+    """What is checked, what was found, and whether that is as it should be."""
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        yield "GPU", NO_DEVICE, False
+        return
+    from copyspec.api import load
+    from copyspec.static_options import StaticOptions
+
+    copy = copy_bandwidth(torch.device(device))
+    yield "copy bandwidth", f"{copy / 1e9:.0f} GB/s", True
+    dtype = "bfloat16" if device == "cuda" else "float32"
+    ways: dict[str, StaticOptions] = {
+        "as they come": StaticOptions(),
+        "static": StaticOptions(use="always"),
+        "tree attention": StaticOptions(use="always", attention="tree"),
+    }
+    for name, static in ways.items():
+        engine = load(model, dtype=dtype, device=device, static=static)
+        seconds, runner = pass_time(engine, static)
+        weights = sum(each.numel() * each.element_size() for each in engine.model.parameters())
+        share = weights / seconds / copy
+        yield (
+            f"passes {name}",
+            f"{seconds * 1e3:.2f} ms for {NODES} nodes ({runner}), {share:.0%} of copy bandwidth",
+            True,
+        )
+    for attention in ("masks", "tree"):
+        yield f"equality, {attention}", *equality(model, device, attention)
+
+
+def copy_bandwidth(device: torch.device) -> float:
+    """Bytes read and written per second by a copy inside the device's memory."""
+    import torch
+
+    source = torch.ones(COPY_BYTES if device.type == "cuda" else COPY_BYTES >> 4, dtype=torch.uint8, device=device)
+    target, seconds = torch.empty_like(source), []
+    for _ in range(5):
+        _wait(device)
+        started = perf_counter()
+        target.copy_(source)
+        _wait(device)
+        seconds.append(perf_counter() - started)
+    return 2 * len(source) / median(seconds)
+
+
+def pass_time(engine: Engine, static: StaticOptions) -> tuple[float, str]:
+    """Seconds of a pass over NODES nodes behind 200 tokens, its read among them, and how it was run."""
+    import torch
+
+    from copyspec.targets import wrap
+    from copyspec.tree import DraftTree
+
+    target = wrap(engine.model, static=static)
+    prompt, tree = [1 + token % 20 for token in range(200)], DraftTree.of_chain(range(1, 1 + NODES))
+    session, chain, seconds = target.open([prompt], 2 * PASSES), prompt, []
+    try:
+        for _ in range(PASSES):
+            started = perf_counter()
+            with torch.inference_mode():
+                session.score([chain], [tree])[0, 0].argmax().item()
+            seconds.append(perf_counter() - started)
+            session.keep([[]])
+            chain = [2]
+        return median(seconds[4:]), session.runner
+    finally:
+        session.close()
+
+
+def equality(model: str | None, device: str, attention: Literal["masks", "tree"]) -> tuple[str, bool]:
+    """Whether static passes write what plain decoding does in float32: the verdict, and whether it is good."""
+    from copyspec.api import compare
+    from copyspec.static_options import StaticOptions
+
+    static = StaticOptions(use="always", attention=attention)
+    comparison = compare(
+        SELF_TEST, model=model, device=device, dtype="float32", static=static, max_new_tokens=NEW_TOKENS
+    )
+    return f"{'passed' if comparison.equal else 'FAILED'}: {comparison}", comparison.equal
+
+
+def _wait(device: torch.device) -> None:
+    import torch
+
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

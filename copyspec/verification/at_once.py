@@ -1,0 +1,133 @@
+"""Scores of all rows at once, so that what a device runs does not depend on how many rows there are.
+
+The nodes of all rows stand behind each other, rows of the same sampling side by side: one gather of their logits, one
+temperature, one truncation and one block of noise per kind of sampling. A repetition penalty, which looks at the
+tokens before a node, is worked out for all nodes from the row's tokens and the node's path. Bit by bit the scores are
+those of each row alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+
+from copyspec.tree import ROOT
+from copyspec.verification.noise import noise_of, position_keys
+from copyspec.verification.picking import ScoredPicks
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from copyspec.tree import DraftTree
+    from copyspec.verification.picking import Picker
+
+
+class _Layout(NamedTuple):
+    """Where the nodes of all rows are. n nodes, k keys of noise, p tokens that are penalised."""
+
+    order: list[int]  # rows, by their sampling
+    sizes: list[int]  # nodes of each row in `order`, its root among them
+    groups: list[tuple[int, int, Picker]]  # first and last node of each kind of sampling
+    nodes: torch.Tensor  # [4, n]: row, column, key of its noise, place of its row in `order`
+    keys: torch.Tensor  # [2, k]
+    joined: torch.Tensor  # [2, p]: place of a row in `order`, token that joined its output since the last pass
+    on_path: torch.Tensor  # [2, p]: node, token before it
+    penalties: torch.Tensor  # [B], by place in `order`
+
+
+def picks_at_once(
+    pickers: Sequence[Picker], trees: Sequence[DraftTree], logits: torch.Tensor, rows: Sequence[int]
+) -> list[ScoredPicks]:
+    """The picks of these rows of the batch, none of which has a bias or `depends_on_history`; one read.
+
+    `logits` [B, 1 + M, V], of all rows of the batch; `pickers` and `trees` are those of `rows`.
+    """
+    layout = _lay_out(pickers, trees, np.array(rows), logits.device)
+    batch_rows, columns, places, _ = layout.nodes
+    scores = logits[batch_rows, columns].to(torch.float32)
+    if any(picker.penalty != 1.0 for picker in pickers):
+        scores = _penalised(scores, [pickers[row] for row in layout.order], layout)
+    noise = noise_of(layout.keys, logits.shape[-1]) if layout.keys.shape[1] else None
+    found = []
+    for first, last, picker in layout.groups:
+        part = scores[first:last]
+        if not picker.sampling.is_greedy:
+            assert noise is not None
+            part = picker.perturb(part, noise[places[first:last]])
+        found.append(part)
+    scores = found[0] if len(found) == 1 else torch.cat(found)
+    tokens = scores.argmax(-1).tolist()
+    picks: list[ScoredPicks | None] = [None] * len(pickers)
+    first = 0
+    for row, size in zip(layout.order, layout.sizes, strict=True):
+        picks[row] = ScoredPicks(tokens[first : first + size], scores[first : first + size].unsqueeze(0), 0)
+        first += size
+    return [each for each in picks if each is not None]
+
+
+def _lay_out(
+    pickers: Sequence[Picker], trees: Sequence[DraftTree], batch_rows: npt.NDArray[np.int64], device: torch.device
+) -> _Layout:
+    """Copies all that depends on the rows to the device at once."""
+    order = sorted(range(len(pickers)), key=lambda row: pickers[row].kind)
+    sizes = [1 + len(trees[row]) for row in order]
+    places = np.zeros(sum(sizes), np.int64)
+    keys: list[npt.NDArray[np.int64]] = [np.zeros((2, 0), np.int64)]
+    pending: list[tuple[int, int]] = []
+    on_path: list[tuple[int, int]] = []
+    groups: list[tuple[int, int, Picker]] = []
+    first = noises = 0
+    for index, (row, size) in enumerate(zip(order, sizes, strict=True)):
+        picker, tree = pickers[row], trees[row]
+        if not groups or groups[-1][2].kind != picker.kind:
+            groups.append((first, first, picker))
+        groups[-1] = (groups[-1][0], first + size, groups[-1][2])
+        if not picker.sampling.is_greedy:
+            depths = [0, *tree.depths()]
+            places[first : first + size] = np.add(depths, noises)
+            keys.append(position_keys(picker.sampling.seed, picker.sampling.sample, picker.positions(max(depths))))
+            noises += 1 + max(depths)
+        if picker.penalty != 1.0:
+            pending += [(index, token) for token in picker.take_pending()]
+            on_path += _paths(tree, first)
+        first += size
+    columns, indices = np.concatenate([np.arange(size) for size in sizes]), np.repeat(np.arange(len(order)), sizes)
+    parts = [
+        np.stack([batch_rows[order][indices], columns, places, indices]),
+        np.concatenate(keys, axis=1),
+        np.array(pending, np.int64).reshape(-1, 2).T,
+        np.array(on_path, np.int64).reshape(-1, 2).T,
+        np.array([pickers[row].penalty for row in order]).view(np.int64),
+    ]
+    packed = torch.from_numpy(np.concatenate([part.ravel() for part in parts])).to(device, non_blocking=True)
+    nodes, of_noise, joined, before, penalties = (
+        each.view(part.shape)
+        for each, part in zip(torch.split(packed, [part.size for part in parts]), parts, strict=True)
+    )
+    penalties = penalties.view(torch.float64).to(torch.float32)
+    return _Layout(order, sizes, groups, nodes, of_noise, joined, before, penalties)
+
+
+def _paths(tree: DraftTree, first: int) -> list[tuple[int, int]]:
+    """Each node of a tree, whose root is node `first` of all, with each token on its path, its own included."""
+    found: list[list[int]] = []
+    for parent, token in zip(tree.parents, tree.tokens, strict=True):
+        found.append([token] if parent == ROOT else [*found[parent], token])
+    return [(first + 1 + node, token) for node, tokens in enumerate(found) for token in tokens]
+
+
+def _penalised(scores: torch.Tensor, pickers: Sequence[Picker], layout: _Layout) -> torch.Tensor:
+    """Divides positive scores of tokens that a node has before it by its row's penalty, and multiplies negative ones
+    (Keskar et al. 2019, arXiv 1909.05858, as in transformers)."""
+    nothing, yes = scores.new_zeros(scores.shape[1], dtype=torch.bool), scores.new_ones((), dtype=torch.bool)
+    seen = torch.stack([nothing if picker.seen is None else picker.seen for picker in pickers])
+    seen.index_put_((layout.joined[0], layout.joined[1]), yes)
+    for picker, of_row in zip(pickers, seen, strict=True):
+        picker.seen = of_row if picker.penalty != 1.0 else None
+    before = seen[layout.nodes[3]]
+    before.index_put_((layout.on_path[0], layout.on_path[1]), yes)
+    penalty = layout.penalties[layout.nodes[3]].unsqueeze(1)
+    return torch.where(before, torch.where(scores < 0, scores * penalty, scores / penalty), scores)

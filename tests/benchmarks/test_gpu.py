@@ -1,0 +1,82 @@
+"""What waits for a GPU runs on a CPU, in sizes that tests can do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu import __main__ as everything
+from benchmarks.gpu import exact_mode, launch, outputs, passes, types
+from copyspec.cli import doctor_gpu
+
+CPU = ["--device", "cpu"]
+
+
+def test_passes(tmp_path: Path) -> None:
+    file = tmp_path / "found.json"
+    model = ["--model", "shape:tiny-llama", "--dtype", "float32", "--repeats", "1", "--context", "40", "--long", "80"]
+    assert passes.main([*CPU, *model, "--json", str(file)]) == 0
+    found = json.loads(file.read_text())
+    assert {"G0", "usual", "static", "graph", "graph, tree attention", "G7"} <= set(found)
+    assert found["graph"]["G1_share_of_copy"] > 0 and found["G0"]["ratio"] > 0
+
+
+def test_outputs_of_every_way_are_equal(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "found.json"
+    sizes = ["--rows", "1", "2", "--tokens", "6", "--repeats", "1", "--dtype", "float32"]
+    assert outputs.main([*CPU, "--model", str(folder), *sizes, "--json", str(file)]) == 0
+    for rows, found in json.loads(file.read_text()).items():
+        assert {each["equal"] for each in found.values()} == {f"{rows} of {rows}"}
+
+
+def test_exact_mode_goes_on_where_it_was_stopped(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "found.json"
+    words = [*CPU, "--model", str(folder), "--new-tokens", "8", "--json", str(file)]
+    assert exact_mode.main([*words, "--tokens", "8"]) == 0
+    first = json.loads(file.read_text())["cases"]
+    assert exact_mode.main([*words, "--tokens", "16"]) == 0
+    found = json.loads(file.read_text())
+    assert found["cases"][:1] == first and found["tokens"] == 16 and found["outputs_that_differ"] == 0
+
+
+def test_launch(capsys: pytest.CaptureFixture[str]) -> None:
+    assert launch.main([*CPU, "--rows", "2", "--layers", "1", "--repeats", "1"]) == 0
+    assert "us from read to launch, bar 225" in capsys.readouterr().out
+
+
+def test_everything_says_that_there_is_no_gpu(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert everything.main([]) == 2
+    assert "--device cpu --tiny" in capsys.readouterr().err
+    assert [(name, good) for name, _, good in doctor_gpu.gpu_checks(None)] == [("GPU", False)]
+
+
+def test_a_part_that_fails_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    parts = {"one": (["nothing"], 30), "two": (["kernel_build", "--help"], 60)}
+    monkeypatch.setattr(everything, "parts", lambda device, tiny: parts)
+    assert everything.main(["--device", "cpu", "--json", str(tmp_path / "all.json")]) == 1
+    report = json.loads((tmp_path / "all.json").read_text())
+    assert (report["one"]["exit"], report["two"]["exit"]) == (1, 0) and "No module" in report["one"]["errors"][-1]
+
+
+def test_the_time_of_all_parts_is_below_ten_minutes() -> None:
+    assert sum(seconds for _, seconds in everything.parts("cuda", tiny=False).values()) < 600
+
+
+def test_doctor_checks_passes_and_equality(folder: Path) -> None:
+    found = list(doctor_gpu.gpu_checks(str(folder), "cpu"))
+    assert all(passed for _, _, passed in found)
+    names = [name for name, _, _ in found]
+    assert names[0] == "copy bandwidth" and names[-2:] == ["equality, masks", "equality, tree"] and len(names) == 6
+    assert "of copy bandwidth" in found[1][1] and "(static)" in found[2][1]
+
+
+def test_types(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "types.json"
+    assert types.main(["--only", "llama", "--no-compile", "--markdown", "--json", str(file)]) == 0
+    assert json.loads(file.read_text()) == [{"type": "llama", "replayed": "graph", "tree attention": "graph"}]
+    assert "| replayed: graph, 1 | `llama` |" in capsys.readouterr().out

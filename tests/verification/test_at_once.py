@@ -1,0 +1,155 @@
+"""Scores of all rows at once: bit by bit those of each row alone, by as many operators for any number of rows."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from copyspec.decoding.loop import DecodeSettings, decode
+from copyspec.decoding.requests import Request
+from copyspec.options import DraftOptions, SamplingOptions
+from copyspec.sources import Source
+from copyspec.targets import wrap
+from copyspec.tree import DraftTree
+from copyspec.verification import picking
+from copyspec.verification.at_once import picks_at_once
+from copyspec.verification.picking import Picker
+from tests.helpers import models
+from tests.helpers.fakes import ScriptedDrafter
+
+V, CPU = 50, torch.device("cpu")
+
+KINDS = (
+    SamplingOptions(),
+    SamplingOptions(temperature=0.8, seed=3),
+    SamplingOptions(temperature=0.8, seed=4, top_p=0.7),
+    SamplingOptions(repetition_penalty=1.3),
+    SamplingOptions(temperature=1.0, seed=5, top_k=7, min_p=0.05),
+    SamplingOptions(temperature=0.8, seed=3, repetition_penalty=1.1),
+)
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(picking, "penalises_at_once", lambda device: True)
+
+
+def grown(size: int, seed: int) -> DraftTree:
+    choose = random.Random(seed)
+    parents = [choose.randrange(-1, node) for node in range(size)]
+    return DraftTree([choose.randrange(V) for _ in parents], parents, [0.5] * size, [None] * size)
+
+
+def pickers() -> list[Picker]:
+    """With tokens before the output, and behind it."""
+    found = []
+    for row, sampling in enumerate(KINDS):
+        picker = Picker(sampling, [], [row, 2, 3], 20, CPU)
+        for token in (5, 7 + row):
+            picker.append(token)
+        found.append(picker)
+    return found
+
+
+def test_scores_of_each_row_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    trees = [grown(size, size) for size in (4, 0, 9, 6, 3, 8)]
+    logits = 3 * torch.randn(8, 12, V, generator=torch.Generator().manual_seed(0))
+    rows = [7, 0, 3, 1, 6, 2]  # of a batch whose others are picked otherwise
+    alone = pickers()
+    monkeypatch.setattr(picking, "penalises_at_once", lambda device: True)
+    together = pickers()
+    for _ in range(2):
+        found = picks_at_once(together, trees, logits, rows)
+        for row, tree, picks, picker in zip(rows, trees, found, alone, strict=True):
+            of_row = logits[row, : 1 + len(tree)]
+            if picker.depends_on_history:
+                for node in range(-1, len(tree)):
+                    path, at = [], node
+                    while at != -1:
+                        path.insert(0, tree.tokens[at])
+                        at = tree.parents[at]
+                    expected = picker.unperturbed(of_row[node + 1 : node + 2], path)
+                    if not picker.sampling.is_greedy:
+                        noise = picker._noise(of_row, tree)
+                        assert noise is not None
+                        expected = expected + noise[len(path)]
+                    assert torch.equal(picks.scores(node), expected[0])
+            else:
+                expected = picker.scores(of_row, tree)
+                assert torch.equal(torch.stack([picks.scores(node) for node in range(-1, len(tree))]), expected)
+                assert [picks.token(node) for node in range(-1, len(tree))] == expected.argmax(-1).tolist()
+        for picker, other in zip(alone, together, strict=True):
+            picker.append(11)
+            other.extend([11])
+
+
+class Operators(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.name().split("::")[1].split(".")[0])
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("sampling", [KINDS[2], KINDS[3], KINDS[5]], ids=["top_p", "penalty", "both"])
+@pytest.mark.usefixtures("at_once")
+def test_operators_do_not_depend_on_rows(sampling: SamplingOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts, reads = [], []
+    monkeypatch.setattr(torch.Tensor, "tolist", counted(torch.Tensor.tolist, reads))
+    for rows in (1, 8, 32):
+        of_rows = [Picker(sampling, [], [1, 2, 3], 20, CPU) for _ in range(rows)]
+        logits = torch.randn(rows, 9, V)
+        trees = [grown(8, row) for row in range(rows)]
+        picks_at_once(of_rows, trees, logits, range(rows))  # the prompt's tokens are marked once
+        reads.clear()
+        with Operators() as seen:
+            picks_at_once(of_rows, trees, logits, range(rows))
+        views = ("select", "unbind", "slice", "view", "unsqueeze", "expand", "split", "detach", "split_with_sizes")
+        counts.append(len([name for name in seen.names if name not in views]))
+        assert len(reads) == 1 and "_local_scalar_dense" not in seen.names
+    assert len(set(counts)) == 1, counts
+
+
+def counted(call: Any, calls: list[int]) -> Any:
+    def tolist(self: torch.Tensor) -> Any:
+        calls.append(1)
+        return call(self)
+
+    return tolist
+
+
+@pytest.mark.parametrize("name", ["llama", "t5"])
+def test_outputs_with_a_penalty_are_those_of_the_walk(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = models.tiny(name)
+
+    def outputs(*, drafts: bool) -> list[list[int]]:
+        requests = [
+            Request(
+                prompt=models.random_ids(5 + 3 * row, seed=row),
+                max_new_tokens=25,
+                sampling=sampling,
+                eos_token_ids=frozenset(),
+                sources=[Source(plain[row], "edit")] if drafts else [],
+                drafter=partial(ScriptedDrafter, plain[row], models.VOCAB_SIZE, 0.7, row) if drafts else None,
+            )
+            for row, sampling in enumerate(KINDS)
+        ]
+        settings = DecodeSettings(DraftOptions(max_nodes=9, adaptive=False), batch_size=4)
+        found: list[list[int]] = [[] for _ in requests]
+        for step in decode(wrap(model), requests, settings):
+            for row in step:
+                found[row.row] += row.tokens
+        return found
+
+    plain = outputs(drafts=False)
+    assert outputs(drafts=True) == plain
+    monkeypatch.setattr(picking, "penalises_at_once", lambda device: True)
+    assert outputs(drafts=False) == plain
+    assert outputs(drafts=True) == plain
