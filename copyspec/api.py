@@ -179,20 +179,28 @@ def agenerate(
 
 
 @overload
-def compare(prompt: OnePrompt, references: object = None, **options: Unpack[CallKeywords]) -> Comparison: ...
-@overload
-def compare(prompt: ManyPrompts, references: object = None, **options: Unpack[CallKeywords]) -> list[Comparison]: ...
 def compare(
-    prompt: object, references: object = None, **options: Unpack[CallKeywords]
+    prompt: OnePrompt, references: object = None, *, prompt_lookup: bool = False, **options: Unpack[CallKeywords]
+) -> Comparison: ...
+@overload
+def compare(
+    prompt: ManyPrompts, references: object = None, *, prompt_lookup: bool = False, **options: Unpack[CallKeywords]
+) -> list[Comparison]: ...
+def compare(
+    prompt: object, references: object = None, *, prompt_lookup: bool = False, **options: Unpack[CallKeywords]
 ) -> Comparison | list[Comparison]:
     """Decodes each prompt plainly and with copying: equality, times, and the first difference with its scores.
+
+    prompt_lookup: True adds a run that drafts as transformers' prompt lookup (n-grams of at most 2, 10 tokens),
+        verified by the same loop: `Comparison.runs`. `Comparison.to_html()` shows all of them side by side.
 
     In float32 the outputs are equal. In half precision a pass over several tokens may round differently from
     passes over one, and near-ties can flip: `Comparison.difference` shows where, and how near the tie was.
     """
+    check_flag("prompt_lookup", prompt_lookup)
     model, checked = _split(options)
     _, single = parse_prompts(prompt)
-    comparisons = compare_jobs(_engine(model), prompt, references, checked)
+    comparisons = compare_jobs(_engine(model), prompt, references, checked, with_lookup=prompt_lookup)
     return comparisons[0] if single else comparisons
 
 

@@ -7,8 +7,10 @@ commands of copyspec. Blocks fenced as `py` or `text` need what is not at hand, 
 
 from __future__ import annotations
 
+import ast
 import gc
 import io
+import json
 import os
 import re
 import shlex
@@ -68,6 +70,37 @@ def run_python(text: str, name: str) -> Iterator[tuple[Block, str]]:
     with captured():  # a program warns of what it leaves open when it ends
         namespace.clear()
         gc.collect()
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell of a notebook: its text, and for code what it printed and how its last value shows itself."""
+
+    is_code: bool
+    source: str
+    printed: str = ""
+    html: str = ""
+
+
+def run_notebook(path: Path) -> Iterator[Cell]:
+    """The cells of a notebook, run in order in one namespace, without Jupyter. Raises what their code raises."""
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] != "code":
+            yield Cell(False, source)
+            continue
+        tree = ast.parse(source, str(path))
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        value: object = None
+        with captured() as streams:
+            exec(compile(tree, str(path), "exec"), namespace)
+            if isinstance(last, ast.Expr):
+                value = eval(compile(ast.Expression(last.value), str(path), "eval"), namespace)
+            show = getattr(value, "_repr_html_", None)
+            html = str(show()) if show is not None else ""
+        printed = streams.out() + (f"{value!r}\n" if value is not None and not html else "")
+        yield Cell(True, source, printed, html)
 
 
 def run_commands(block: Block, scratch: Path) -> Iterator[tuple[str, str, str]]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from docs import generated_options
-from docs.site import figures
+from docs.site import figures, recording
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -38,6 +38,7 @@ COMMANDS = (
     "models",
     "models fetch",
     "trace",
+    "compare",
     "doctor",
 )
 METHOD = "copyspec"
@@ -195,6 +196,7 @@ PARTS = (
     ("docs/api.md", "options", generated_options.table),
     ("README.md", "measured", measured),
 )
+FIGURES = {**figures.FILES, "run.svg": recording.picture}
 KEYWORDS = ROOT / "copyspec" / "engine" / "keywords.py"
 
 
@@ -204,7 +206,7 @@ def main() -> int:
         path = ROOT / file
         before = path.read_text(encoding="utf-8")
         stale.append(_written(path, between(before, name, make())))
-    stale += [_written(ROOT / "docs" / "figures" / name, draw()) for name, draw in figures.FILES.items()]
+    stale += [_written(ROOT / "docs" / "figures" / name, draw()) for name, draw in FIGURES.items()]
     changed = list(dict.fromkeys(filter(None, stale)))
     if changed:
         print(f"{'out of date' if '--check' in sys.argv[1:] else 'updated'}: {', '.join(changed)}")

@@ -11,6 +11,7 @@ import pytest
 
 import copyspec
 from copyspec.engine.keywords import GenerateOptions
+from copyspec.models.loading import BUNDLED
 from docs.site import charts, figures, hooks, links, reference
 
 ROOT = Path(__file__).parent.parent
@@ -87,12 +88,24 @@ def test_what_blocks_print_stands_below_them() -> None:
     assert hooks.NOT_RUN in shown and shown.count("printed-title") == 1
 
 
-def test_made_pages_are_in_the_navigation() -> None:
+def test_made_pages_are_in_the_navigation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hooks, "notebook", lambda path: "")
     config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     made = {name for name, _ in hooks.made()}
-    assert "guarantees.md" in made and "charts.md" in made and "reference/copyspec.md" in made
+    assert {"guarantees.md", "charts.md", "reference/copyspec.md", "notebooks/redline.md"} <= made
     pages = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
     assert [page for page in pages if page not in config and page != "survey.md"] == []
+
+
+@pytest.mark.skipif(not (BUNDLED / "config.json").exists(), reason="the bundled model is not in this checkout")
+@pytest.mark.parametrize("path", hooks.NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_run_and_show_their_results(path: Path) -> None:
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    assert not any(cell.get("outputs") for cell in cells), "outputs are made when the site is built"
+    page = hooks.notebook(path)
+    assert page.count("<iframe sandbox") == page.count("srcdoc=") >= 1 and "DIFFERENT" not in page
+    assert page.count('class="printed-title"') >= 2
+    assert not any("<iframe" in line and not line.endswith("</iframe>") for line in page.splitlines())
 
 
 def test_dead_links_are_found(tmp_path: Path) -> None:

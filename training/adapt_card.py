@@ -15,7 +15,7 @@ _DOCS = Path(__file__).parents[1] / "docs"
 _TEMPLATE = Path(__file__).parent / "adapt_card_template.md"
 _SETS = ("jfleg_dev", "gmeg_wiki_dev", "conll14")
 _SETTINGS = (
-    "raw", "words shared 0.6", "guards", "guards, caution 0.5", "guards, swaps, caution 0.5",
+    "raw", "words shared 0.6", "guards", "guards, the bundled model's margins", "guards, swaps, caution 0",
     "confidence 0.5", "confidence 0.8", "confidence 0.95",
 )  # fmt: skip
 _QUOTED = ("verbatim", "whole_sentence", "holds")
@@ -87,8 +87,9 @@ def write(quality: Row, run: Path) -> str:
         "types_jfleg": types(quality, "jfleg_dev"),
         "everyday": everyday(quality),
         "alone": table(
-            ("correct text", "n", "left exactly"),
-            [(name.replace("_", " "), row["n"], row["exact"]) for name, row in quality["alone"].items()],
+            ("correct text", "n", "left exactly, raw", "behind the guards"),
+            [(name.replace("_", " "), row["n"], row["exact"], row["exact, guarded"])
+             for name, row in quality["alone"].items()],
         ) if "alone" in quality else "Not measured yet.",
         "quotes": table(
             ("given", "verbatim", "a whole sentence", "holds the answer"),

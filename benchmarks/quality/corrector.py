@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from benchmarks.quality.edit_types import Scores
 from benchmarks.quality.gleu import corpus_gleu
 from benchmarks.quality.guarded import SETS, Remembering
 from benchmarks.quality.model import QualityModel, guarded
-from benchmarks.quality.run import chosen_outputs, correct_texts, measure_copies, measure_quotes, read_rows, sample
+from benchmarks.quality.run import chosen_outputs, correct_texts, measure_quotes, read_rows, sample
 from copyspec import Engine
 from copyspec.pipelines import GECPipeline, GuardOptions, ModelCorrector, ModelOptions
 
@@ -38,12 +38,16 @@ def read_everyday(path: Path = EVERYDAY) -> list[tuple[str, str, list[str]]]:
     return [(kind, wrong, right.split("|")) for kind, wrong, right in (line.split("\t") for line in lines)]
 
 
-def measure_everyday(engine: Engine) -> Table:
+def _corrector(engine: Engine, keep: Path | None) -> Remembering:
+    return Remembering(ModelCorrector(engine, ModelOptions(by_sentence=False)), keep)
+
+
+def measure_everyday(engine: Engine, keep: Path | None = None) -> Table:
     """Repaired, harmed (changed into what is no answer) and left as it was, raw and behind the guards."""
     rows = read_everyday()
     sources = [wrong for _, wrong, _ in rows]
     table: Table = {"n": len(rows)}
-    corrector = Remembering(ModelCorrector(engine, ModelOptions(by_sentence=False)))
+    corrector = _corrector(engine, keep)
     behind = [done.text for done in GECPipeline(corrector)(sources)]
     for name, outputs in (("raw", [corrector.known(source) for source in sources]), ("guarded", behind)):
         hits = [output in right for output, (_, _, right) in zip(outputs, rows, strict=True)]
@@ -65,22 +69,21 @@ def measure_everyday(engine: Engine) -> Table:
     return table
 
 
-def measure_set(engine: Engine, data: Path, name: str, count: int | None) -> Table:
+def measure_set(engine: Engine, data: Path, name: str, count: int | None, keep: Path | None = None) -> Table:
     """One GEC set; the model is asked once for each sentence."""
     rows = sample(read_rows(data / "gec" / f"{name}.jsonl.gz"), count, 0)
     sources, references = [row["source"] for row in rows], [row["references"] for row in rows]
-    corrector = Remembering(ModelCorrector(engine, ModelOptions(by_sentence=False)))
+    corrector = _corrector(engine, keep)
     free = GuardOptions(
         True, True, True, True, 1e9, 1e9, strip_wrappers=False, allow_new_words=True, allow_swaps=True,
         any_language=True, caution=0.0,
     )  # fmt: skip
     outputs: dict[str, list[str]] = {}
-    settings = {"guards": GuardOptions(), "guards, caution 0.5": GuardOptions(caution=0.5)}
-    settings |= {"guards, swaps, caution 0.5": GuardOptions(caution=0.5, allow_swaps=True)}
+    settings = {"guards": GuardOptions(), "guards, the bundled model's margins": GuardOptions(calibration="default")}
+    settings |= {"guards, swaps, caution 0": GuardOptions(caution=0.0, allow_swaps=True)}
     settings |= {f"confidence {p}": replace(free, min_confidence=p) for p in CONFIDENCES}
     for label, guards in settings.items():
         outputs[label] = [done.text for done in GECPipeline(corrector, guards=guards)(sources)]
-        corrector.is_complete = True
     known = [corrector.known(source) for source in sources]
     outputs = {
         "raw": known,
@@ -100,17 +103,30 @@ def measure_set(engine: Engine, data: Path, name: str, count: int | None) -> Tab
     return table
 
 
-def measure(model: QualityModel, part: str, data: Path, count: int | None) -> Table:
+def measure_alone(engine: Engine, sets: Mapping[str, Sequence[str]], keep: Path | None = None) -> Table:
+    """Of texts that are right, how many come back character for character, raw and behind the guards."""
+    corrector, table = _corrector(engine, keep), {}
+    for name, texts in sets.items():
+        behind = [done.text for done in GECPipeline(corrector)(texts)]
+        table[name] = {
+            "n": len(texts),
+            "exact": round(sum(corrector.known(text) == text for text in texts) / len(texts), 4),
+            "exact, guarded": round(sum(a == b for a, b in zip(texts, behind, strict=True)) / len(texts), 4),
+        }
+    return table
+
+
+def measure(model: QualityModel, part: str, data: Path, count: int | None, keep: Path | None = None) -> Table:
     """One part of the result."""
     if part == "everyday":
-        return measure_everyday(model.engine)
+        return measure_everyday(model.engine, keep)
     if part in SETS:
-        return measure_set(model.engine, data, part, count)
+        return measure_set(model.engine, data, part, count, keep)
     if part == "quotes":
         return measure_quotes(model, data, count or 600, 0)
     references = [row["references"][0] for row in sample(read_rows(data / "gec" / "jfleg_dev.jsonl.gz"), count, 0)]
     texts = correct_texts(data, references, count or 600, 0)
-    return {name: measure_copies(model, found) for name, found in texts.items()}
+    return measure_alone(model.engine, texts, keep)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -119,6 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, required=True, help="folder with gec/, retrieval/, text/")
     parser.add_argument("--parts", type=lambda value: value.split(","), default=list(PARTS), help="default: all")
     parser.add_argument("--rows", type=int, help="rows of each set, drawn with a fixed seed; default: all")
+    parser.add_argument("--keep", type=Path, help="file of what the model answered: a run that stopped goes on from it")
     parser.add_argument("--json", type=Path, help="write the result here, after every part")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args(arguments)
@@ -129,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     model = QualityModel(options.model, torch.float32)
     result: Table = {}
     for part in options.parts:
-        result[part] = measure(model, part, options.data, options.rows)
+        result[part] = measure(model, part, options.data, options.rows, options.keep)
         shown = {key: value for key, value in result[part].items() if key != "shown"}
         print(part, json.dumps(shown, indent=1, ensure_ascii=False), flush=True)
         if options.json:

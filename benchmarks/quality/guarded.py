@@ -15,7 +15,8 @@ from pathlib import Path
 
 from benchmarks.quality.gleu import corpus_gleu
 from benchmarks.quality.run import correct_texts, read_rows, sample
-from copyspec.pipelines import Corrector, GECPipeline, GuardOptions, Outcome
+from copyspec.engine.results import Change
+from copyspec.pipelines import Corrector, GECPipeline, GuardOptions, Outcome, Refusal
 
 SETS = ("jfleg_dev", "gmeg_wiki_dev", "conll14")
 CORRECT = "correct"  # texts that are right: what is changed there is damage as a rule
@@ -26,18 +27,31 @@ GUARDS = {
 }
 
 
-class Remembering:
-    """A corrector that is asked once: as soon as `is_complete`, it answers as it did before."""
+_TOGETHER = 32  # texts that the model is given at once
 
-    def __init__(self, corrector: Corrector) -> None:
+
+class Remembering:
+    """A corrector that is asked once for each text; with `keep`, a file, once for all runs."""
+
+    def __init__(self, corrector: Corrector, keep: Path | None = None) -> None:
+        """`keep` belongs to one model: whoever trains it anew names another file."""
         self._corrector = corrector
         self._known: dict[str, Outcome] = {}
-        self.is_complete = False
+        self._keep = keep
+        for line in keep.read_text(encoding="utf-8").splitlines() if keep is not None and keep.exists() else ():
+            text, output, refusal, changes = json.loads(line)
+            found = None if changes is None else [Change(*each) for each in changes]
+            self._known[text] = Outcome(output, refusal and Refusal(*refusal), changes=found)
         self.identity: Mapping[str, object] = corrector.identity
         self.by_sentence, self.limit = corrector.by_sentence, corrector.limit
+        self.calibration: str | None = getattr(corrector, "calibration", None)
 
     def length(self, text: str) -> int:
         return self._corrector.length(text)
+
+    def outcome(self, text: str) -> Outcome | None:
+        """What became of a text; None where it was not asked."""
+        return self._known.get(text)
 
     def known(self, text: str) -> str:
         """What it answered to a text; the text itself where that could not be used."""
@@ -45,20 +59,34 @@ class Remembering:
         return found.removeprefix(" ") if found else text  # the bundled model begins with one
 
     def correct(self, texts: Iterable[str | None]) -> Iterator[tuple[int, Outcome]]:
-        taken: list[str] = []
+        waiting: dict[int, str] = {}
+        index = -1
+        for text in texts:
+            if text is not None:
+                index += 1
+                if text in self._known:
+                    yield index, self._known[text]
+                    continue
+                waiting[index] = text
+            if waiting and (text is None or len(waiting) == _TOGETHER):
+                yield from self._asked(waiting)
+                waiting = {}
+        if waiting:
+            yield from self._asked(waiting)
 
-        def unknown() -> Iterator[str | None]:
-            for text in texts:
-                if text is not None:
-                    taken.append(text)
-                yield text
+    def _asked(self, waiting: Mapping[int, str]) -> Iterator[tuple[int, Outcome]]:
+        places = list(waiting)
+        for number, outcome in self._corrector.correct(list(waiting.values())):
+            self._add(waiting[places[number]], outcome)
+            yield places[number], outcome
 
-        if not self.is_complete:
-            for index, outcome in self._corrector.correct(unknown()):
-                self._known[taken[index]] = replace(outcome, result=None)
-                yield index, outcome
-        else:
-            yield from ((index, self._known[text]) for index, text in enumerate(filter(None, texts)))
+    def _add(self, text: str, outcome: Outcome) -> None:
+        self._known[text] = replace(outcome, result=None)
+        if self._keep is not None:
+            changes = None if outcome.changes is None else [(c.start, c.end, c.margin) for c in outcome.changes]
+            refusal = outcome.refusal and (outcome.refusal.reason, outcome.refusal.detail)
+            with self._keep.open("a", encoding="utf-8") as file:
+                file.write(json.dumps([text, outcome.text, refusal, changes]) + "\n")
 
 
 def measure(corrector: Corrector, data: Path, name: str, count: int | None, seed: int = 0) -> dict[str, object]:
@@ -91,7 +119,6 @@ def _corrected(corrector: Corrector, sources: Sequence[str]) -> Iterator[tuple[s
     remembering = Remembering(corrector)
     for label, guards in GUARDS.items():
         yield label, [done.text for done in GECPipeline(remembering, guards=guards)(sources)]
-        remembering.is_complete = True
 
 
 def _gleu(sources: Sequence[str], outputs: Sequence[str], references: Sequence[Sequence[str]]) -> float:

@@ -34,7 +34,7 @@ class QualityModel:
         self.tokenizer = found.tokenizer()
         # Any: the type of `generate` in transformers fits no loaded model
         self.model: Any = found.model(kind, config, dtype=dtype)  # it comes in eval mode
-        self.engine = Engine(self.model, self.tokenizer)
+        self.engine = Engine(self.model, self.tokenizer, name=str(folder))
 
     def answers(self, inputs: Sequence[Input]) -> list[str]:
         """Greedy answers, without the space they begin with. Copied where they can be: the texts are the same."""

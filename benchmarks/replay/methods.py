@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from copyspec.budget import Budget
+from copyspec.drafters.prompt_lookup import LOOKUP_NGRAM, LOOKUP_TOKENS, LookupDrafter
 from copyspec.tree import EMPTY, DraftTree
 
-LOOKUP_NGRAM, LOOKUP_TOKENS = 2, 10  # Hugging Face: max_matching_ngram_size, prompt_lookup_num_tokens as used
 SUFFIX_TOKENS = 24
 LLMA_NGRAM, LLMA_TOKENS = 5, 19  # microsoft/LMOps, llma: max_n=5 and --n 1; --k 20 counts the token before the copy
 SAD_NGRAM = 3  # of the authors' code: n-grams of 1, then 2, then 3
@@ -54,8 +54,8 @@ class HfPromptLookup:
         return chain(candidates[0, self.length :].tolist(), budget)
 
 
-class PromptLookup:
-    """The same rule in a dictionary: the leftmost match of the last `largest` tokens, else of fewer."""
+class PromptLookup(LookupDrafter):
+    """The same rule in a dictionary."""
 
     def __init__(
         self,
@@ -65,25 +65,7 @@ class PromptLookup:
         largest: int = LOOKUP_NGRAM,
         length: int = LOOKUP_TOKENS,
     ) -> None:
-        self.eos, self._largest, self._length = eos, largest, length
-        self.tokens: list[int] = []
-        self.first: dict[tuple[int, ...], int] = {}  # n-gram -> where its leftmost occurrence ends
-        self.accept(prompt)
-
-    def accept(self, tokens: Sequence[int]) -> None:
-        for token in tokens:
-            self.tokens.append(token)
-            for n in range(1, self._largest + 1):
-                if len(self.tokens) >= n:
-                    self.first.setdefault(tuple(self.tokens[-n:]), len(self.tokens))
-
-    def propose(self, budget: Budget) -> DraftTree:
-        for n in range(self._largest, 0, -1):
-            start = self.first.get(tuple(self.tokens[-n:]), len(self.tokens))
-            if start < len(self.tokens):
-                draft = self.tokens[start : start + self._length]
-                return chain(draft[: draft.index(self.eos)] if self.eos in draft else draft, budget)
-        return EMPTY
+        super().__init__(prompt, [eos], largest, length)
 
 
 class LongestSuffix:

@@ -204,6 +204,12 @@ class _ReplaySession:
         with self._replay.showing(self._rows):
             return self._session.score(chains, trees)
 
+    def score_with_states(
+        self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        with self._replay.showing(self._rows):
+            return self._session.score_with_states(chains, trees)
+
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         self._session.keep(paths)
 

@@ -235,6 +235,11 @@ class _Session:
         self.lengths: list[int] = [0] * len(rows)
         self._chains: Sequence[Sequence[int]] = ()
 
+    def score_with_states(
+        self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        return self.score(chains, trees), None
+
     def score(self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
         target = self._target
         self._chains = chains

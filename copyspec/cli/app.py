@@ -19,6 +19,7 @@ import typer
 import copyspec
 from copyspec.cli.chat import chat
 from copyspec.cli.common import in_options
+from copyspec.cli.compare import compare
 from copyspec.cli.config import defaults
 from copyspec.cli.doctor import doctor
 from copyspec.cli.edit import edit
@@ -47,6 +48,7 @@ app.command()(rag)
 app.command()(serve)
 app.command()(lsp)
 app.command()(trace)
+app.command()(compare)
 app.command()(doctor)
 app.add_typer(index, name="index")
 app.add_typer(models, name="models")

@@ -137,6 +137,12 @@ def gec(
         bool,
         typer.Option("--any-language", help="Correct what is not English, too.", rich_help_panel=GUARDS),
     ] = False,
+    language: Annotated[
+        str,
+        typer.Option(
+            help="What the model is for, as a code (en, de ...); other text is left alone.", rich_help_panel=GUARDS
+        ),
+    ] = "en",
     words: Annotated[
         list[Path] | None,
         typer.Option(help="A file with more words that there are. Repeatable.", rich_help_panel=GUARDS),
@@ -234,6 +240,7 @@ def gec(
         allow_new_words=allow_new_words,
         allow_swaps=allow_swaps,
         any_language=any_language,
+        language=language,
         words=words_of(words or ()),
         caution=caution,
         min_confidence=min_confidence,

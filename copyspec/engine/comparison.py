@@ -1,12 +1,16 @@
-"""Compare mode: the same prompt decoded plainly and with copying, by one loop, side by side."""
+"""Compare mode: the same prompt decoded plainly, by prompt lookup and with copying, by one loop, side by side."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import TYPE_CHECKING
 
-from copyspec.engine.results import Comparison, Difference, Result
+from copyspec.drafters.prompt_lookup import prompt_lookup
+from copyspec.engine.results import Comparison, Difference, Result, TimedRun
+from copyspec.text.stops import Detokenizer
+from copyspec.views.race import Landing
 
 if TYPE_CHECKING:
     from copyspec.engine.call_options import CallOptions
@@ -17,8 +21,13 @@ if TYPE_CHECKING:
 WARM_UP_TOKENS = 4
 
 
-def compare_jobs(engine: Engine, prompt: object, references: object, options: CallOptions) -> list[Comparison]:
-    """A comparison per prompt, one after the other. Raises ValueError where there is nothing to compare."""
+def compare_jobs(
+    engine: Engine, prompt: object, references: object, options: CallOptions, *, with_lookup: bool = False
+) -> list[Comparison]:
+    """A comparison per prompt, one after the other. Raises ValueError where there is nothing to compare.
+
+    `with_lookup`: a third run drafts as transformers' prompt lookup does, in the same loop.
+    """
     if not options.drafts:
         raise ValueError("compare needs drafts on one side; leave out drafter='none' and max_draft_nodes=0")
     if options.n > 1:
@@ -28,13 +37,14 @@ def compare_jobs(engine: Engine, prompt: object, references: object, options: Ca
     # A prefix cache would give the second side what the first has computed.
     options = replace(options, threads=options.threads or engine.threads, prefix_cache=False)
     plain_options = replace(options, max_draft_nodes=0)
-    _warm_up(engine, prompt, references, (plain_options, options))
-    plain_jobs, _ = engine.jobs(prompt, references, plain_options)
-    copied_jobs, _ = engine.jobs(prompt, references, options)
+    lookup_options = replace(options, drafter=prompt_lookup, draft_model=None, datastore=None)
+    ways = {"plain": plain_options, **({"prompt lookup": lookup_options} if with_lookup else {}), "copied": options}
+    _warm_up(engine, prompt, references, tuple(ways.values()))
+    jobs = {name: engine.jobs(prompt, references, each)[0] for name, each in ways.items()}
     comparisons: list[Comparison] = []
-    for index, (plain_job, copied_job) in enumerate(zip(plain_jobs, copied_jobs, strict=True)):
-        plain, plain_seconds = _timed(engine, plain_job, plain_options)
-        copied, copied_seconds = _timed(engine, copied_job, options)
+    for index in range(len(jobs["plain"])):
+        runs = tuple(_timed(name, engine, jobs[name][index], each) for name, each in ways.items())
+        plain, copied = runs[0].result, runs[-1].result
         position = _parting(plain, copied)
         if position is not None:
             # Scores are kept in runs of their own: keeping them costs time.
@@ -43,7 +53,7 @@ def compare_jobs(engine: Engine, prompt: object, references: object, options: Ca
             again = engine.jobs(prompt, references, options)[0][index]
             copied = _with_margins(copied, _run(engine, again, options, keep_margins=True), position)
         difference = first_difference(engine, plain, copied)
-        comparisons.append(Comparison(plain, copied, plain_seconds, copied_seconds, difference))
+        comparisons.append(Comparison(plain, copied, runs[0].seconds, runs[-1].seconds, difference, runs))
     return comparisons
 
 
@@ -77,16 +87,40 @@ def _with_margins(result: Result, again: Result, position: int) -> Result:
     return replace(result, margins=again.margins[:end] if same else ())
 
 
-def _timed(engine: Engine, job: Job, options: CallOptions) -> tuple[Result, float]:
-    start = perf_counter()
-    result = _run(engine, job, options)
-    return result, perf_counter() - start
+def _timed(name: str, engine: Engine, job: Job, options: CallOptions) -> TimedRun:
+    landed: list[tuple[float, int]] = []
+    start, cpu_start = perf_counter(), process_time()
+    result = _run(engine, job, options, landed=landed)
+    seconds, cpu_seconds = perf_counter() - start, process_time() - cpu_start
+    landings = tuple(_landings(engine, result, [(at - start, count) for at, count in landed]))
+    return TimedRun(name, result, seconds, cpu_seconds, landings)
 
 
-def _run(engine: Engine, job: Job, options: CallOptions, *, keep_margins: bool = False) -> Result:
+def _landings(engine: Engine, result: Result, landed: Sequence[tuple[float, int]]) -> Iterator[Landing]:
+    """What each pass brought, as text: together the result's, from which a stop string is cut."""
+    detokenizer, before, room = Detokenizer(engine.codec.decode), 0, len(result.text)
+    for seconds, count in landed:
+        text = detokenizer.push(result.token_ids[before:count])
+        if count == len(result.token_ids):
+            text += detokenizer.finish()
+        yield Landing(seconds, count, text[:room])
+        before, room = count, max(0, room - len(text))
+
+
+def _run(
+    engine: Engine,
+    job: Job,
+    options: CallOptions,
+    *,
+    keep_margins: bool = False,
+    landed: list[tuple[float, int]] | None = None,
+) -> Result:
+    """`landed` takes the clock and the tokens that were there, behind each pass."""
     for outputs in engine.steps([job.request], options, keep_margins=keep_margins):
         for output in outputs:
             job.add(output)
+            if landed is not None:
+                landed.append((perf_counter(), len(job.tokens)))
     assert job.result is not None
     return job.result
 

@@ -13,6 +13,8 @@ from copyspec.views.page import framed
 from copyspec.views.pass_trace import Trace
 from copyspec.views.provenance import Provenance, SourceText, provenance_of
 from copyspec.views.provenance_page import provenance_page
+from copyspec.views.race import Landing, Race, RaceLane
+from copyspec.views.race_page import race_page
 
 SourceName = str
 """`edit_source`, `prompt`, `output`, or the name of a reference (`references[0]`, a document's own name)."""
@@ -195,22 +197,54 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
+class TimedRun:
+    """One way of decoding a prompt: what came of it, and when."""
+
+    name: str  # plain, prompt lookup or copied
+    result: Result
+    seconds: float
+    cpu_seconds: float  # of the process's processor time, which other programs do not lengthen
+    landings: tuple[Landing, ...]  # of each pass
+
+    def lane(self, plain: Result) -> RaceLane:
+        """As it is shown beside others."""
+        equal = self.result.token_ids == plain.token_ids
+        return RaceLane(self.name, self.seconds, self.result.stats.num_calls, self.landings, equal)
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
-    """One prompt decoded plainly and with copying, by the same loop."""
+    """One prompt decoded plainly and with copying, by the same loop. A notebook shows it side by side."""
 
     plain: Result
     copied: Result
     plain_seconds: float
     copied_seconds: float
     difference: Difference | None
+    runs: tuple[TimedRun, ...] = ()
+    """All runs in the order they were made: plain, prompt lookup where `prompt_lookup=True` asked for it, copied."""
 
     @property
     def equal(self) -> bool:
+        """Whether the copied output is the plain one, token for token."""
         return self.difference is None
 
     @property
     def speedup(self) -> float:
+        """Plain time over copied time."""
         return self.plain_seconds / self.copied_seconds if self.copied_seconds else 0.0
+
+    def race(self) -> Race:
+        """The runs side by side, for the views."""
+        note = "" if self.difference is None else describe(self.difference)
+        return Race([run.lane(self.plain) for run in self.runs], self.copied.provenance(), note)
+
+    def to_html(self, *, title: str = "Side by side") -> str:
+        """A page with the runs side by side, growing as they did: one file that needs no network."""
+        return "".join(race_page(self.race(), title=title))
+
+    def _repr_html_(self) -> str:
+        return framed(self.to_html(), title="Side by side")
 
     def __str__(self) -> str:
         head = f"plain {self.plain_seconds:.3f} s, copied {self.copied_seconds:.3f} s: {self.speedup:.2f}x"

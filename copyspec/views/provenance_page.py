@@ -100,7 +100,11 @@ def _linked(view: _View) -> Iterator[_Stretch]:
         source = piece.place.source
         target = f' href="#{_anchor(view, piece.place)}"' if view.found.sources[source].text is not None else ""
         opening = f'a class="{view.colour(source)}" data-p="{pieces[start]}"{target}'
-        yield _Stretch(text, opening, last=f' data-k="{view.numbers[source]}"')
+        # The number stands on the line of the last word: behind a line end it would stand alone on the next one.
+        inside = text.rstrip() or text
+        yield _Stretch(inside, opening, last=f' data-k="{view.numbers[source]}"')
+        if len(inside) < len(text):
+            yield _Stretch(text[len(inside) :], f'a class="{view.colour(source)}"')
 
 
 def _anchor(view: _View, place: TextPlace) -> str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 LOG = logging.getLogger("mkdocs.hooks.copyspec")
 
+NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
 MAX_SHOWN = 30  # lines of what a block printed
 NOT_RUN = "Not run when this page was built: it needs what that machine has not, a server, a GPU or another package."
 
@@ -68,9 +69,23 @@ def made() -> Iterator[tuple[str, str]]:
     for name, page in BESIDE.items():
         if page != "index.md":
             yield page, _moved((ROOT / name).read_text(encoding="utf-8"))
+    for path in NOTEBOOKS:
+        yield f"notebooks/{path.stem}.md", notebook(path)
     for name in example_names():
         code = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
         yield f"examples/{name}.md", f"# {name}\n\n```py\n{code}```\n"
+
+
+def notebook(path: Path) -> str:
+    """A notebook as Markdown, with what its cells print and show."""
+    pieces = []
+    for cell in execution.run_notebook(path):
+        pieces.append(f"```py\n{cell.source}\n```" if cell.is_code else cell.source)
+        if cell.printed.strip():
+            pieces.append(f'<p class="printed-title">prints</p>\n\n```text\n{_cut(cell.printed.rstrip())}\n```')
+        if cell.html:
+            pieces.append(cell.html.replace("\n", "&#10;"))  # one line: a blank one would end it
+    return "\n\n".join(pieces) + "\n"
 
 
 def _guarantees() -> str:

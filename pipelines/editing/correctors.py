@@ -58,6 +58,12 @@ class Corrector(Protocol):
         ...
 
 
+def calibration_of(corrector: Corrector) -> str | None:
+    """Whose margins its changes need (`guards.judging.CALIBRATED`); None: nobody has measured them."""
+    found: str | None = getattr(corrector, "calibration", None)
+    return found
+
+
 class FunctionCorrector:
     """A function from a text to the corrected text."""
 
@@ -97,6 +103,10 @@ class LateCorrector:
     @property
     def limit(self) -> int | None:
         return self.inner.limit
+
+    @property
+    def calibration(self) -> str | None:
+        return calibration_of(self.inner)
 
     def length(self, text: str) -> int:
         return self.inner.length(text)

@@ -10,6 +10,7 @@ from copyspec import Input, Result, load
 
 from ..documents import Refusal
 from ..edits.earlier import EarlierCorrections
+from ..guards.judging import CALIBRATED
 from ..instructions import check_template, fill
 from ..models import corrects, corrects_by_itself, wants_chat
 from .correctors import ModelOptions, Outcome
@@ -75,6 +76,11 @@ class ModelCorrector:
             "segment_tokens": self.limit,
             "by_sentence": self.by_sentence,
         }
+
+    @property
+    def calibration(self) -> str | None:
+        """Whose margins its changes need; None: nobody has measured them."""
+        return self.engine.name if self.engine.name in CALIBRATED else None
 
     def length(self, text: str) -> int:
         """Tokens, or at most that many: no text has more tokens than bytes, and short ones need no counting."""

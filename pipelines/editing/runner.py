@@ -13,8 +13,8 @@ from ..documents import Edit, Part, Refusal, Segment, shown
 from ..edits.diff import merge
 from ..edits.words import Tolerance
 from ..guards.facts import Facts
-from ..guards.guards import Checked, Context, GuardOptions, check
-from .correctors import Corrector, Outcome
+from ..guards.guards import Checked, Context, GuardOptions, check, in_other_language
+from .correctors import Corrector, Outcome, calibration_of
 from .segmentation import Splitter, fit
 from .sentences import sentences
 from .writable import writable
@@ -139,7 +139,7 @@ class _Run(Generic[Owner]):
         self._queue: list[_Task[Owner]] = []  # the next one last
         self._running: dict[int, _Task[Owner]] = {}
         self._same: dict[str, list[_Task[Owner]]] = {}  # tasks that wait for a running one with the same text
-        self._facts = Facts(options.guards.words)
+        self._facts = Facts(options.guards.words, options.guards.language)
         self._owner: Owner | None = None  # of the document that is being read
         # With each outcome the journal that it was written to last.
         self._memo: OrderedDict[str, tuple[Outcome, Outcomes | None]] = OrderedDict()
@@ -200,7 +200,7 @@ class _Run(Generic[Owner]):
 
     def _tasks(self, work: Work[Owner]) -> list[_Task[Owner]]:
         if work.owner is None or work.owner is not self._owner:
-            self._facts, self._owner = Facts(self._options.guards.words), work.owner
+            self._facts, self._owner = Facts(self._options.guards.words, self._options.guards.language), work.owner
         slot = _Slot(work, self._facts)
         self._slots.append(slot)
         self._held += _weight(work.part)
@@ -211,7 +211,11 @@ class _Run(Generic[Owner]):
         tasks = []
         for segment in part.segments:
             for piece in self._fitted(slot, part, segment):
-                tasks.append(_Task(slot, piece, shown(part.text, piece)))
+                text = shown(part.text, piece)
+                if refusal := in_other_language(text, self._options.guards, slot.facts, slot.part):
+                    slot.pieces.append(Piece(piece, Checked((), refusal)))
+                else:
+                    tasks.append(_Task(slot, piece, text))
         slot.waiting = len(tasks)
         return tasks
 
@@ -260,11 +264,20 @@ class _Run(Generic[Owner]):
                 tolerance = replace(tolerance, lost="".join(sorted({*tolerance.lost, *outcome.lost})))
             text = slot.work.part.text
             context = Context(slot.facts, slot.part, outcome.changes)
-            guards = self._options.guards
-            checked = check(text, task.segment, outcome.text, options=guards, tolerance=tolerance, context=context)
+            checked = check(
+                text, task.segment, outcome.text, options=self._guards(), tolerance=tolerance, context=context
+            )
             checked = writable(text, task.segment, checked)
         slot.pieces.append(Piece(task.segment, checked, None if was_known else outcome.result, was_known))
         slot.waiting -= 1
+
+    def _guards(self) -> GuardOptions:
+        """With the margins of the corrector, which is known once it has answered."""
+        guards = self._options.guards
+        if guards.calibration is None and (own := calibration_of(self._corrector)) is not None:
+            guards = replace(guards, calibration=own)
+            self._options = replace(self._options, guards=guards)
+        return guards
 
     def _write(self, task: _Task[Owner], outcome: Outcome) -> None:
         """Into the journal of the task's file, unless it is there, and into the memory of this run."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from .language import looks_english
+from .languages import ANY, is_in
 from .vocabulary import ENDING, english, is_english, is_rare, spelt
 
 MOST_OWN = 1 << 16
@@ -25,12 +25,14 @@ class Facts:
     the same corrections however it is read.
     """
 
-    def __init__(self, own: Iterable[str] = ()) -> None:
-        """`own`: more words, of the user's."""
+    def __init__(self, own: Iterable[str] = (), language: str = "en") -> None:
+        """`own`: more words, of the user's; `language`: of the model."""
         self._first = {word.casefold(): -1 for word in own}  # the part that had a word first
         self._parts = 0
         self._often: dict[str, int] = {}  # times that a word was seen, or -1 less the part in which it was OFTEN
-        self._verdicts: list[tuple[int, bool]] = []  # part, whether it is English
+        languages = {"en", language} - {ANY}
+        # by language: part, whether it is in that language
+        self._verdicts: dict[str, list[tuple[int, bool]]] = {name: [] for name in languages}
 
     def read(self, text: str, prose: str | None = None) -> int:
         """Takes the next part; returns its number. `prose`: what of it was written as text, without code and markup:
@@ -45,8 +47,9 @@ class Facts:
                 seen = self._often.get(word, 0)
                 if seen >= 0:
                     self._often[word] = -1 - number if seen + count >= OFTEN else seen + count
-        if len(self._verdicts) < TELLING and (verdict := looks_english(text[:LOOKED_AT])) is not None:
-            self._verdicts.append((number, verdict))
+        for language, verdicts in self._verdicts.items():
+            if len(verdicts) < TELLING and (verdict := is_in(text[:LOOKED_AT], language)) is not None:
+                verdicts.append((number, verdict))
         self._parts += 1
         return number
 
@@ -65,7 +68,7 @@ class Facts:
         """Whether the document up to and including `part` has a word so often that the writer means it."""
         return -1 - part <= self._often.get(word.casefold(), 0) < 0
 
-    def is_english(self, part: int) -> bool:
-        """Whether most of the document up to and including `part` is; True where nothing tells."""
-        told = [verdict for number, verdict in self._verdicts if number <= part]
+    def is_in(self, language: str, part: int) -> bool:
+        """Whether most of the document up to and including `part` is in a language; True where nothing tells."""
+        told = [verdict for number, verdict in self._verdicts.get(language, ()) if number <= part]
         return 2 * sum(told) >= len(told)

@@ -68,6 +68,11 @@ most much
 |wait weight|weak week|buy by bye|son sun|sea see|hour our|one won|two too to|four for|no know|where were wear we're
 |high height|wide width|long length|strong strength|deep depth|true truth|proud pride|hot heat|old elder older eldest
 |fast fastly quick quickly|of have|their there they're|a alot|besides beside|lay laid|lot alot|everyday day
+|fall falls fell fallen|break breaks broke broken|begin begins began begun|become becomes became|come comes came
+|grow grows grew grown|know knows knew known|run runs ran|sing sings sang sung|swim swims swam swum|drink drank drunk
+|speak spoke spoken|steal stole stolen|choose chose chosen|drive drove driven|ride rode ridden|forget forgot forgotten
+|spend spent|send sent|build built|pay paid|show shown|throw threw thrown|blow blew blown|ring rang rung
+|sink sank sunk|bite bit bitten|shake shook shaken|forgive forgave forgiven|sit sat|hear heard|hide hid hidden
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,14 +12,15 @@ from copyspec.engine.results import Change
 
 from ..documents import Edit, Refusal, Segment, shown
 from ..editing.wrappers import unwrapped
-from ..edits.diff import segment_edits
+from ..edits.diff import apply, segment_edits
 from ..edits.words import Tolerance, words
 from .characters import characters, named, strange
 from .facts import Facts
-from .judging import Judge
-from .language import looks_english
+from .judging import BUNDLED, CALIBRATED, Judge
+from .languages import ANY, check_language, is_in
 from .sentencehood import END
 from .stretches import PATTERNS, Stretches
+from .wording import Kind
 
 _EXACT = Tolerance(forms=False, quotes=False)
 _FREE_WORDS = 3
@@ -48,8 +50,10 @@ class GuardOptions:
     allow_new_words: bool = False  # words that neither the English list, nor the document, nor `words` has
     allow_swaps: bool = False  # words for words that are no forms or spellings of them, words come and gone
     any_language: bool = False  # texts that are not English are corrected too, and without the two guards above
+    language: str = "en"  # what the model is for (`languages.LANGUAGES`); other text is left alone. "any": none is
     words: tuple[str, ...] = ()  # more words that there are
     caution: float = 1.0  # times the margin that an edit needs over keeping the source (`judging`); 0: none
+    calibration: str | None = None  # whose margins (`judging.CALIBRATED`); None: those of the model, where it has some
     min_confidence: float = 0.0  # probability that an edit needs, of the edit and keeping the source; 0: none
 
     def __post_init__(self) -> None:
@@ -60,6 +64,9 @@ class GuardOptions:
             raise ValueError(f"caution={self.caution!r} must be a factor, at least 0: 1 is usual, 0 asks for no margin")
         if not 0 <= self.min_confidence < 1:
             raise ValueError(f"min_confidence={self.min_confidence!r} must be a probability: at least 0 and below 1")
+        check_language(self.language)
+        if self.calibration is not None and self.calibration not in CALIBRATED:
+            raise ValueError(f"calibration={self.calibration!r} must be one of {', '.join(map(repr, CALIBRATED))}")
         for name, kind in (("protect", "regular expressions"), ("words", "words")):
             if isinstance(getattr(self, name), str):
                 raise TypeError(f"{name}={getattr(self, name)!r} must be a sequence of {kind}: put it into a tuple")
@@ -116,11 +123,12 @@ def check(
     if not edits:
         return Checked(())
     if context is None:
-        facts = Facts(options.words)
+        facts = Facts(options.words, options.language)
         context = Context(facts, facts.read(text))
-    is_english = _is_english(source, context)
-    if not is_english and not options.any_language:
-        return Checked((), Refusal("language", "not English, as its words and letters tell"))
+    if refusal := in_other_language(source, options, context.facts, context.part):
+        return Checked((), refusal)
+    language = ANY if options.any_language else options.language
+    is_english = language == "en" or _is_in(source, "en", context.facts, context.part)
     if not is_english:  # lists of English words say nothing about it
         options = replace(options, allow_new_words=True, allow_swaps=True)
     refusal = (
@@ -135,17 +143,7 @@ def check(
 
 def _judged(text: str, segment: Segment, edits: Sequence[Edit], options: GuardOptions, context: Context) -> Checked:
     stretches = Stretches(text, segment, options.patterns(), with_names=not options.allow_names)
-    judge = Judge(
-        text,
-        segment,
-        is_word=context.facts.is_word,
-        may_write=None if options.allow_new_words else lambda word: context.facts.knows(word, context.part),
-        is_often=lambda word: context.facts.is_often(word, context.part),
-        allow_swaps=options.allow_swaps,
-        changes=context.changes,
-        caution=options.caution,
-        min_confidence=options.min_confidence,
-    )
+    judge = _judge(text, segment, options, context)
     kept: list[Edit] = []
     dropped: list[Refusal] = []
     for change in _changes(edits):
@@ -160,6 +158,38 @@ def _judged(text: str, segment: Segment, edits: Sequence[Edit], options: GuardOp
     if dropped and (options.all_or_nothing or not kept):
         return Checked((), dropped[0], dropped)
     return Checked(kept, None, dropped)
+
+
+def _judge(text: str, segment: Segment, options: GuardOptions, context: Context) -> Judge:
+    return Judge(
+        text,
+        segment,
+        is_word=context.facts.is_word,
+        may_write=None if options.allow_new_words else lambda word: context.facts.knows(word, context.part),
+        is_often=lambda word: context.facts.is_often(word, context.part),
+        allow_swaps=options.allow_swaps,
+        changes=context.changes,
+        caution=options.caution,
+        min_confidence=options.min_confidence,
+        margins=CALIBRATED[options.calibration or BUNDLED],
+    )
+
+
+def measured_changes(
+    text: str, output: str, changes: Sequence[Change] | None, options: GuardOptions
+) -> Iterator[tuple[Sequence[Edit], Kind, float, str]]:
+    """Of each change of an output for a text of one segment: its edits, what it does, its margin (infinite where nobody
+    knows it), and why these options leave it out, "" where they do not. Margins are chosen from this."""
+    segment = Segment(0, len(text))
+    facts = Facts(options.words, options.language)
+    context = Context(facts, facts.read(text), changes)
+    judge = _judge(text, segment, replace(options, caution=1.0), context)
+    edits = segment_edits(text, segment, output)
+    for change in _changes(edits) if edits else ():
+        kind, margin = judge.measured(change)
+        refusals = check(text, segment, apply(text, change), options=options, context=context).dropped
+        reason = next((each.reason for each in refusals), "")
+        yield change, kind, math.inf if margin is None else margin, reason
 
 
 def _changes(edits: Sequence[Edit]) -> Iterator[list[Edit]]:
@@ -186,9 +216,17 @@ def _lost_its_way(text: str, source: str, edits: Sequence[Edit]) -> Refusal | No
     return None
 
 
-def _is_english(source: str, context: Context) -> bool:
-    verdict = looks_english(source)
-    return context.facts.is_english(context.part) if verdict is None else verdict
+def in_other_language(source: str, options: GuardOptions, facts: Facts, part: int) -> Refusal | None:
+    """Why a model that is not for the language of a text is not asked about it."""
+    language = ANY if options.any_language else options.language
+    if language == ANY or _is_in(source, language, facts, part):
+        return None
+    return Refusal("language", f"not in {language!r}, as its words and letters tell")
+
+
+def _is_in(source: str, language: str, facts: Facts, part: int) -> bool:
+    verdict = is_in(source, language)
+    return facts.is_in(language, part) if verdict is None else verdict
 
 
 def _too_many(text: str, segment: Segment, edits: Sequence[Edit], options: GuardOptions) -> Refusal | None:

@@ -14,14 +14,18 @@ from .vocabulary import spelt
 
 Knows = Callable[[str], bool]
 
-Kind = Literal["spelling", "capital", "mark", "doubled", "form", "grammar", "slip"]
+Kind = Literal["spelling", "capital", "mark", "doubled", "form", "grammar", "slip", "swap"]
 """What a change does: writes a word that is none rightly; capitals only; marks and spaces only; takes off the second
-of two equal words; another form of a word; words of grammar; another word that differs by a letter."""
+of two equal words; another form of a word; words of grammar; another word that differs by a letter; any other word."""
 
 # Words that a writer may well put twice in a row.
 _TWICE = frozenset(
     "had that it so very is no well there long many much far more ha he him her you do what who".split()  # noqa: SIM905
 )
+_UNMARKED = frozenset(
+    "dont doesnt didnt isnt arent wasnt werent wont wouldnt couldnt shouldnt hasnt havent hadnt cant".split()  # noqa: SIM905
+)
+"""Negations without their apostrophe."""
 _CASES = frozenset("i me he him she her we us they them who whom".split())  # noqa: SIM905
 _NUMBERS = frozenset(
     """
@@ -52,6 +56,14 @@ class Wording:
         """Whether words become one, or one becomes several, of the same letters."""
         return any(_is_run(word, self.gone) for word in self.new) or any(_is_run(word, self.new) for word in self.gone)
 
+    @property
+    def denies(self) -> bool:
+        """Whether a "not" comes or goes. A word for one that sounds alike is a slip ("I don't no")."""
+        if len(self.gone) == len(self.new) == 1 and are_forms(self.gone[0].casefold(), self.new[0].casefold()):
+            return False
+        was, becomes = (any(map(_is_negation, spelt(side))) for side in (self.was, self.becomes))
+        return was != becomes
+
     def unknown(self, knows: Knows) -> Refusal | None:
         """A word that is none, where the text did not have it."""
         for word in self.new:
@@ -63,8 +75,7 @@ class Wording:
         """Why the words that come are no form, no spelling and no slip of those that go."""
         if _letters(self.was) == _letters(self.becomes):
             return None
-        denied = [any(map(_is_negation, spelt(side))) for side in (self.was, self.becomes)]
-        if denied[0] != denied[1]:
+        if self.denies:
             return Refusal("swap", f"{self.was!r} would become {self.becomes!r}, and deny or affirm something")
         for word in self.new:
             if not self._has_origin(word, knows):
@@ -130,12 +141,12 @@ def _may_become(gone: str, new: str, knows: Knows) -> bool:
 
 def is_grammar(word: str) -> bool:
     small = word.casefold().replace("’", "'")
-    return small in FUNCTION_WORDS or small in NEGATIONS or small.endswith("n't") or not any(map(str.isalpha, word))
+    return small in FUNCTION_WORDS or _is_negation(word) or not any(map(str.isalpha, word))
 
 
 def _is_negation(word: str) -> bool:
     small = word.casefold().replace("’", "'")
-    return small in NEGATIONS or small.endswith("n't")
+    return small in NEGATIONS or small.endswith("n't") or small in _UNMARKED
 
 
 def _is_number(word: str) -> bool:

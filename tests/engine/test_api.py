@@ -543,9 +543,9 @@ def test_scores_are_looked_up_only_where_outputs_differ(monkeypatch: pytest.Monk
     runs: list[bool] = []
     run = module._run
 
-    def other(job_engine: Engine, job: Any, options: Any, *, keep_margins: bool = False) -> Result:
+    def other(job_engine: Engine, job: Any, options: Any, *, keep_margins: bool = False, landed: Any = None) -> Result:
         runs.append(keep_margins)
-        result = run(job_engine, job, options, keep_margins=keep_margins)
+        result = run(job_engine, job, options, keep_margins=keep_margins, landed=landed)
         flipped = (*result.token_ids[:3], 60, *result.token_ids[4:])
         return replace(result, token_ids=flipped) if differs and options.drafts else result
 

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import gzip
+import random
 import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.quality.no_damage import SENTENCES, measure, segments, vandalised
 from copyspec.engine.results import Change
+from copyspec.pipelines import FunctionCorrector, GECPipeline, Outcome
 from copyspec.pipelines.documents import Segment
+from copyspec.pipelines.editing.correctors import LateCorrector
 from copyspec.pipelines.edits.diff import apply
 from copyspec.pipelines.guards.characters import strange
 from copyspec.pipelines.guards.facts import Facts
-from copyspec.pipelines.guards.guards import Checked, Context, GuardOptions, check
+from copyspec.pipelines.guards.guards import Checked, Context, GuardOptions, check, measured_changes
 from copyspec.pipelines.guards.language import looks_english
+from copyspec.pipelines.guards.languages import is_in, language_of
 from copyspec.pipelines.guards.likeness import are_akin, distance, is_spelling
 from copyspec.pipelines.guards.sentencehood import lacks_end
 from copyspec.pipelines.guards.vocabulary import english, is_english, rare
@@ -244,3 +251,56 @@ def test_lists_are_made_from_files(tmp_path: Path) -> None:
     words = word_list([tmp_path / "list"], [tmp_path / "text.gz"])
     assert words == ["London", "US", "dog", "microtubules"]
     assert rare_words([tmp_path / "rare"], words) == ["aardwolf"]
+
+
+@pytest.mark.parametrize("language", sorted(SENTENCES))
+def test_languages_are_told_apart(language: str) -> None:
+    texts = [text.replace("{n}", "7") for text in SENTENCES[language]]
+    assert language_of(" ".join(texts)) == (None if language == "da" else language)  # it may be Norwegian
+    assert not any(is_in(text, "en") for text in texts)
+    assert checked(texts[0], texts[0] + " x").refusal.reason == "language"  # type: ignore[union-attr]
+
+
+def test_the_language_is_that_of_the_model() -> None:
+    german, right = "Wir haben gestern in der Garten gearbeitet.", "Wir haben gestern im Garten gearbeitet."
+    assert apply(german, checked(german, right, language="de").edits) == right
+    assert reasons(checked("She have two cats and the dog.", "She has two cats.", language="de")) == {"language"}
+    with pytest.raises(ValueError, match="language='klingon' is not known: one of ar, bg"):
+        GuardOptions(language="klingon")
+
+
+def test_margins_are_those_of_the_model() -> None:
+    source, output, changes = "She have two cats.", "She has two cats.", [Change(4, 8, 1.0)]
+    assert reasons(checked(source, output, changes)) == {"margin"}
+    assert checked(source, output, changes, calibration="smollm2-correct").edits
+    with pytest.raises(ValueError, match="calibration='x' must be one of 'default', 'smollm2-correct'"):
+        GuardOptions(calibration="x")
+    ((edits, kind, margin, reason),) = measured_changes(source, output, changes, GuardOptions())
+    assert (edits[0].replacement, kind, margin, reason) == ("has", "form", 1.0, "margin")
+    assert not list(measured_changes(source, source, changes, GuardOptions()))
+
+
+class _Sure(FunctionCorrector):
+    """Prefers what it writes by one nat."""
+
+    calibration: str | None = "smollm2-correct"
+
+    def correct(self, texts: Iterable[str | None]) -> Iterator[tuple[int, Outcome]]:
+        return ((i, replace(outcome, changes=[Change(4, 8, 1.0)])) for i, outcome in super().correct(texts))
+
+
+def test_a_corrector_brings_its_margins() -> None:
+    sure = _Sure(lambda text: text.replace("have", "has"), name="sure")
+    asked = "She have two cats."
+    assert GECPipeline(sure)(asked).changed and GECPipeline(LateCorrector(lambda: sure))(asked).changed
+    assert not GECPipeline(sure, guards=GuardOptions(calibration="default"))(asked).changed
+    sure.calibration = None
+    assert not GECPipeline(sure)(asked).changed
+
+
+def test_a_vandal_damages_nothing() -> None:
+    rng = random.Random(0)
+    vandal = FunctionCorrector(lambda text: vandalised(text, rng), name="vandal")
+    found = measure(GECPipeline(vandal), segments(300))
+    assert found["damaged"] == {} and found["changed, other languages"] == 0
+    assert found["changed"], "a vandal that writes nothing tests nothing"

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from copyspec.models.adapters import merge
 from tests.helpers.texts import byte_level, llama
-from training.adapt import PRESETS, adapt, edited_parts
+from training.adapt import PRESETS, adapt, edited_parts, prepare
 from training.lora import FrozenLlama, LoraShape, save_adapter
 from training.noise import OPEN_NOISES
 from training.text import join_words, split_words
@@ -77,6 +77,18 @@ def test_a_run_repeats_itself_and_resumes(prose: Path, base: Path, tmp_path: Pat
     assert torch.load(tmp_path / "b" / "checkpoint.pt", weights_only=True)["step"] == 3
     (tmp_path / "merged").mkdir()
     merge(base, tmp_path / "b" / "adapter", tmp_path / "merged")
+    prepare(prose, base, tmp_path / "c", plan, 1)
+    assert sorted(path.name for path in (tmp_path / "c" / "pools").iterdir()) == ["0-0.pt", "held-0.pt"]
+    adapt(tmp_path / "no prose", base, tmp_path / "c", plan, 0.0)
+    c = torch.load(tmp_path / "c" / "checkpoint.pt", weights_only=True)
+    assert all(torch.equal(x, y) for k in a["adapter"] for x, y in zip(a["adapter"][k], c["adapter"][k], strict=True))
+    on = replace(plan, begin=tmp_path / "b" / "adapter", precision="bfloat16", steps=1, rate_a=0.0, rate_b=0.0)
+    adapt(prose, base, tmp_path / "d", on, 0.0)
+    d = torch.load(tmp_path / "d" / "checkpoint.pt", weights_only=True)["adapter"]
+    b = torch.load(tmp_path / "b" / "checkpoint.pt", weights_only=True)["adapter"]
+    assert all(torch.equal(x.bfloat16(), y.bfloat16()) for k in b for x, y in zip(b[k], d[k], strict=True))
+    with pytest.raises(ValueError, match=r"is \(4, 32\); this run has \(2, 32\)"):
+        adapt(prose, base, tmp_path / "e", replace(on, shape=replace(_SHAPE, rank=2)), 0.0)
 
 
 @pytest.mark.parametrize(

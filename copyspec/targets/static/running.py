@@ -41,6 +41,7 @@ class _Step:
     """One size of pass."""
 
     run: Callable[[torch.Tensor], torch.Tensor]
+    program: StaticProgram  # what `run` compiles, or is
     packed: torch.Tensor  # [F, B, Q] on the device, where a graph reads it
     staging: torch.Tensor  # the same on the host; pinned where there is a GPU
     passes: int = 0
@@ -61,6 +62,7 @@ class ProgramRunner:
         """`entered`: around whatever runs the model's own code."""
         self._make, self._device, self._options, self._entered = make, device, options, entered
         self._steps: OrderedDict[Size, _Step] = OrderedDict()
+        self._compiles = options.compile
         self._new_graph = _graphs(device, options)
         self.is_settled = True
         """False: the last pass captured a graph or came before that, and its time says nothing of the next."""
@@ -77,16 +79,29 @@ class ProgramRunner:
         step.packed.copy_(step.staging, non_blocking=True)
         if step.graph is not None:
             step.graph.replay()
-            self._tell("compiled graph" if self._options.compile else "graph")
+            self._tell("compiled graph" if self._compiles else "graph")
             assert step.logits is not None
             return step.logits
         with self._entered():
-            logits = step.run(step.packed)
+            logits = self._run(step)
             step.passes += 1
             if self._new_graph is not None and step.passes >= WARM_PASSES:
                 self._capture(step, self._new_graph)
-        self._tell("compiled" if self._options.compile else "static", settled=self._new_graph is None)
+        self._tell("compiled" if self._compiles else "static", settled=self._new_graph is None)
         return logits
+
+    def _run(self, step: _Step) -> torch.Tensor:
+        """One pass by its operators, or compiled where that can be done."""
+        try:
+            return step.run(step.packed)
+        except Exception as error:
+            if not type(error).__module__.startswith("torch._dynamo"):  # those come before anything has run
+                raise
+            logger.warning("this model's passes cannot be compiled (%s); they run without", _line(error))
+        self._compiles = False
+        for each in self._steps.values():
+            each.run = each.program
+        return step.run(step.packed)
 
     def _tell(self, name: Runner, *, settled: bool = True) -> None:
         self.name, self.is_settled = name, settled
@@ -114,11 +129,12 @@ class ProgramRunner:
         program = self._make(size)
         shape = (program.fields(), *size[:2])
         run: Callable[[torch.Tensor], torch.Tensor] = program
-        if self._options.compile:
+        if self._compiles:
             run = torch.compile(program, fullgraph=True, dynamic=False, backend=self._options.compiler)
         with torch.inference_mode(False):
             self._steps[size] = _Step(
                 run,
+                program,
                 torch.zeros(shape, dtype=torch.long, device=self._device),
                 torch.zeros(shape, dtype=torch.long, pin_memory=self._device.type == "cuda"),
             )

@@ -123,17 +123,26 @@
     const range = rangeOf(body, place[3], place[4]);
     if (!range) return;
     if (window.Highlight) CSS.highlights.set("jumped", new Highlight(range));
+    const narrow = matchMedia("(max-width: 52rem)").matches;
     const target = range.startContainer.parentElement;
-    target.scrollIntoView({ block: "start" });
-    // Blocks above are laid out only now, and a long block needs more than its own beginning to be seen.
-    requestAnimationFrame(() => {
-      const narrow = matchMedia("(max-width: 52rem)").matches;
+    if (narrow) target.scrollIntoView({ block: "start" });
+    else { // in its own frame: scrollIntoView would move the window, and the text with it
+      const frame = details.closest("aside");
+      frame.scrollTop += target.getBoundingClientRect().top - frame.getBoundingClientRect().top;
+    }
+    // Blocks on the way are laid out only when they come near, and move what is below them.
+    let turns = 8;
+    const settle = () => {
       const box = range.getBoundingClientRect();
       const frame = narrow ? document.scrollingElement : details.closest("aside");
       const top = narrow ? 0 : frame.getBoundingClientRect().top;
-      frame.scrollTop += box.top - top - (narrow ? innerHeight : frame.clientHeight) / 3;
-      if (narrow) showWayBack();
-    });
+      const off = box.top - top - (narrow ? innerHeight : frame.clientHeight) / 3;
+      const before = frame.scrollTop;
+      frame.scrollTop += off;
+      if (--turns && (turns > 4 || Math.abs(frame.scrollTop - before) > 2)) requestAnimationFrame(settle);
+      else if (narrow) showWayBack();
+    };
+    requestAnimationFrame(settle);
   }
   function showWayBack() {
     const from = current;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -79,3 +80,16 @@ def test_a_pass_compiles_as_one_graph() -> None:
         session.keep([[]])
     assert session.runner == "compiled" and graphs["unique_graphs"] == before + 1
     session.close()
+
+
+def test_a_model_that_cannot_be_compiled_runs_without(caplog: pytest.LogCaptureFixture) -> None:
+    model, tree = models.tiny("bloom"), DraftTree([20, 21], [-1, 0], [0.5] * 2, [None] * 2)
+    found = []
+    for options in (StaticOptions(use="always", compile=True, compiler="eager"), StaticOptions(use="always")):
+        session = wrap(model, static=options).open([[5, 6, 7]])
+        with caplog.at_level(logging.WARNING, "copyspec"):
+            found.append(session.score([[5, 6, 7]], [tree]).clone())
+        assert session.runner == "static"
+        session.close()
+    assert torch.equal(*found)
+    assert ["cannot be compiled" in record.message for record in caplog.records] == [True]

@@ -1,0 +1,107 @@
+"""How clearly a model prefers changes that are right, and ones that are not: ``python -m benchmarks.quality.margins``.
+
+The margins that a change needs (`copyspec.pipelines.guards.judging`) are chosen from this: held-out sentences of the
+training text, as they are and with mistakes put in by the rules, go through the model; every change that it makes is
+kept with its kind, its margin and whether the original has it. No human correction is looked at.
+
+    python -m benchmarks.quality.margins --data DATA/text --out FOLDER --rows 300
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.quality.guarded import Remembering
+from benchmarks.quality.model import QualityModel
+from copyspec.pipelines import GECPipeline, GuardOptions, ModelCorrector, ModelOptions
+from copyspec.pipelines.guards.guards import measured_changes  # type: ignore[import-not-found]
+
+STEPS = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
+Row = dict[str, Any]
+
+
+def draw(data: Path, count: int, seed: int = 0) -> list[tuple[str, str]]:
+    """(text, what is right) of held-out texts: a third with mistakes, the others without."""
+    from training.adapt import PRESETS
+    from training.data import load_prose
+
+    _, held = load_prose(data, PRESETS["cpu"].mixture)
+    rng = random.Random(seed)
+    wrong: list[tuple[str, str]] = []
+    clean: list[tuple[str, str]] = []
+    while len(wrong) < count or len(clean) < 2 * count:
+        example = held.sentence(rng)
+        pair = (example.prompt.split(": ", 1)[1], example.answer[1:])
+        kind, most = (wrong, count) if pair[0] != pair[1] else (clean, 2 * count)
+        if len(kind) < most:
+            kind.append(pair)
+    return wrong + clean
+
+
+def changes_of(corrector: Remembering, pairs: Sequence[tuple[str, str]]) -> list[Row]:
+    """Every change of the model to these texts."""
+    rows: list[Row] = []
+    texts = [text for text, _ in pairs]
+    list(GECPipeline(corrector)(texts))
+    for text, right in pairs:
+        outcome = corrector.outcome(text)
+        if outcome is None or outcome.text is None:
+            continue
+        wanted = {(e.start, e.end, e.replacement) for edits, *_ in _changes(text, right) for e in edits}
+        for edits, kind, margin, reason in _changes(text, outcome.text.removeprefix(" "), outcome.changes):
+            hit = {(e.start, e.end, e.replacement) for e in edits} <= wanted
+            rows.append(
+                {
+                    "kind": kind, "margin": margin, "reason": reason, "right": hit, "clean": text == right,
+                    "was": " ".join(text[e.start : e.end] for e in edits),
+                    "becomes": " ".join(e.replacement for e in edits), "text": text,
+                }
+            )  # fmt: skip
+    return rows
+
+
+def _changes(text: str, output: str, changes: Any = None) -> Iterable[tuple[Any, str, float, str]]:
+    yield from measured_changes(text, output, changes, GuardOptions(caution=0.0, allow_swaps=True))
+
+
+def table(rows: Sequence[Row], texts: int) -> str:
+    """By kind: of changes at or above each margin how many are right, wrong, and made in clean text."""
+    lines = [f"{'kind':10} " + " ".join(f"{f'>= {step:g}':>14}" for step in STEPS) + "   (right/wrong/clean)"]
+    for kind in sorted({row["kind"] for row in rows}):
+        cells = []
+        for step in STEPS:
+            found = [row for row in rows if row["kind"] == kind and row["margin"] >= step]
+            right, clean = sum(row["right"] for row in found), sum(row["clean"] for row in found)
+            cells.append(f"{right:4}/{len(found) - right - clean:3}/{clean:3}".rjust(14))
+        lines.append(f"{kind:10} " + " ".join(cells))
+    return "\n".join([*lines, f"clean texts: {texts}"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2-correct", help="alias, hub id or folder")
+    parser.add_argument("--data", type=Path, required=True, help="folder of prose")
+    parser.add_argument("--out", type=Path, required=True, help="folder: the texts, drawn once, and every change")
+    parser.add_argument("--rows", type=int, default=300, help="texts with mistakes; twice as many without")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    drawn = options.out / "texts.json"
+    if not drawn.exists():
+        drawn.write_text(json.dumps(draw(options.data, options.rows), indent=0), encoding="utf-8")
+    pairs = [(text, right) for text, right in json.loads(drawn.read_text(encoding="utf-8"))]
+    torch.set_num_threads(1)
+    engine = QualityModel(options.model, torch.float32).engine
+    rows = changes_of(Remembering(ModelCorrector(engine, ModelOptions(by_sentence=False))), pairs)
+    (options.out / "changes.json").write_text(json.dumps(rows, indent=0), encoding="utf-8")
+    print(table(rows, sum(text == right for text, right in pairs)))
+
+
+if __name__ == "__main__":
+    main()

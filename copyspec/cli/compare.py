@@ -1,0 +1,94 @@
+"""`copyspec compare`: one prompt decoded plainly, by prompt lookup and copied, in one run, side by side."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from copyspec.cli.common import STDIN, UsageError, as_json, quiet_libraries, read, read_prompt
+from copyspec.cli.figures import comparison_dict
+from copyspec.cli.showing import check_page, write_page
+
+if TYPE_CHECKING:
+    from copyspec.api import CallKeywords
+
+
+def compare(
+    prompt: Annotated[str | None, typer.Argument(help="The prompt; - reads it from stdin.", show_default=False)] = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="Read the prompt from a file.")] = None,
+    system: Annotated[str | None, typer.Option(help="A system message; the prompt becomes a chat.")] = None,
+    chat: Annotated[bool, typer.Option("--chat", help="Put the prompt through the chat template.")] = False,
+    reference: Annotated[list[str] | None, typer.Option("--reference", "-r", help="Text to copy from.")] = None,
+    reference_file: Annotated[
+        list[Path] | None, typer.Option("--reference-file", "-R", help="The same, from a file.")
+    ] = None,
+    edit: Annotated[str | None, typer.Option(help="The text that the output is an edit of.")] = None,
+    edit_file: Annotated[Path | None, typer.Option(help="The same, from a file.")] = None,
+    model: Annotated[str | None, typer.Option("--model", "-m", help="Hub id, folder, GGUF file or name.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, auto.")] = None,
+    dtype: Annotated[str, typer.Option(help="float32: outputs are equal. auto, bfloat16, float16.")] = "float32",
+    threads: Annotated[int | None, typer.Option(help="Of torch, on a CPU; the same for all runs.")] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(help="Default 512; more where --edit needs it.")] = None,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    seed: Annotated[int | None, typer.Option(help="Of the sampling.")] = None,
+    html: Annotated[Path | None, typer.Option(help="A page with the runs side by side, to keep.")] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="All runs as JSON.")] = False,
+    race: Annotated[bool, typer.Option("--race/--no-race", help="On terminals: show the runs again.")] = True,
+) -> int:
+    """Decode a prompt plainly, by prompt lookup and copied, in one run: times, passes, and whether outputs are equal.
+
+    The runs are made one after the other, so that none slows another, and shown beside each other. All three are
+    verified by the same loop. Exit code 1 if outputs differ.
+    """
+    text = read_prompt(prompt, file)
+    check_page(html)
+    if edit is not None and edit_file is not None:
+        raise UsageError("--edit and --edit-file both name the edited text; give one")
+    if json_output and str(html) == STDIN:
+        raise UsageError("--json and --html - both write to stdout; give --html a file")
+    options: CallKeywords = {
+        "model": model,
+        "device": device,
+        "dtype": dtype,
+        "system": system,
+        "chat": True if chat else "auto",
+        "edit_source": read(edit_file, "--edit-file") if edit_file is not None else edit,
+        "max_new_tokens": max_new_tokens,
+        "temperature": temperature,
+        "seed": seed,
+        "threads": threads,
+    }
+    references = [*(reference or ()), *(read(path, "--reference-file") for path in reference_file or ())]
+    quiet_libraries()
+    return _compared(text, references, options, html, wants_json=json_output, races=race)
+
+
+def _compared(
+    text: str, references: list[str], options: CallKeywords, html: Path | None, *, wants_json: bool, races: bool
+) -> int:
+    from dataclasses import asdict
+
+    from rich.console import Console
+
+    from copyspec.api import compare as compare_runs
+    from copyspec.views.race_lines import lines, replay
+
+    found = compare_runs(text, references, prompt_lookup=True, **options)
+    shown = found.race()
+    if html is not None:
+        write_page(html, [found.to_html()])
+    if wants_json:
+        print(as_json({**comparison_dict(found), "runs": [asdict(lane) for lane in shown.lanes]}))
+    elif str(html) != STDIN:
+        console = Console(highlight=False)
+        if races and console.is_terminal:
+            replay(shown, console)
+        print(found.copied.text.strip())
+        sys.stdout.flush()
+        console.print()
+        for line in lines(shown, console.width):
+            console.print(line)
+    return 0 if all(lane.equal for lane in shown.lanes) else 1

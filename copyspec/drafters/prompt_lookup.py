@@ -1,0 +1,48 @@
+"""Prompt lookup as transformers has it (Saxena 2023), as a drafter: what `compare` sets beside copying."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from copyspec.budget import Budget
+from copyspec.drafters.own import DraftContext
+from copyspec.tree import EMPTY, DraftTree
+
+LOOKUP_NGRAM, LOOKUP_TOKENS = 2, 10  # max_matching_ngram_size; prompt_lookup_num_tokens as its documentation uses it
+
+
+class LookupDrafter:
+    """Drafts what followed the leftmost match of the last `largest` tokens, else of fewer, in prompt and output."""
+
+    def __init__(
+        self, prompt: Sequence[int], ends: Collection[int], largest: int = LOOKUP_NGRAM, length: int = LOOKUP_TOKENS
+    ) -> None:
+        """`ends`: ids before which a draft stops; `length`: tokens of a draft at most."""
+        self._ends, self._largest, self._length = frozenset(ends), largest, length
+        self.tokens: list[int] = []
+        self.first: dict[tuple[int, ...], int] = {}  # n-gram -> where its leftmost occurrence ends
+        self.accept(prompt)
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """Tokens that joined the output."""
+        for token in tokens:
+            self.tokens.append(token)
+            for n in range(1, self._largest + 1):
+                if len(self.tokens) >= n:
+                    self.first.setdefault(tuple(self.tokens[-n:]), len(self.tokens))
+
+    def propose(self, budget: Budget) -> DraftTree:
+        """A chain. The rule gives no estimates: every score is 1."""
+        for n in range(self._largest, 0, -1):
+            start = self.first.get(tuple(self.tokens[-n:]), len(self.tokens))
+            if start < len(self.tokens):
+                draft = self.tokens[start : start + self._length]
+                end = next((at for at, token in enumerate(draft) if token in self._ends), len(draft))
+                m = budget.cut([1.0] * end)
+                return DraftTree(draft[:m], range(-1, m - 1), [1.0] * m, [None] * m) if m else EMPTY
+        return EMPTY
+
+
+def prompt_lookup(context: DraftContext) -> LookupDrafter:
+    """The drafter of one row, for `drafter=`."""
+    return LookupDrafter(context.prompt, context.eos_token_ids)

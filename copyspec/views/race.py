@@ -1,0 +1,73 @@
+"""Several ways of decoding one prompt beside each other: when their tokens came, and whether they are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from copyspec.views.provenance import Provenance
+
+
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """What one pass brought."""
+
+    seconds: float  # since the run began
+    tokens: int  # of the output, by then
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RaceLane:
+    """One way of decoding: all its passes, in order."""
+
+    name: str
+    seconds: float
+    passes: int
+    landings: tuple[Landing, ...]
+    equal: bool  # to plain decoding, token for token
+
+    @property
+    def tokens(self) -> int:
+        return self.landings[-1].tokens if self.landings else 0
+
+    @property
+    def text(self) -> str:
+        return "".join(each.text for each in self.landings)
+
+    def done(self, seconds: float) -> float:
+        """The share of the output that is there after so long. From 0 to 1."""
+        if seconds >= self.seconds or not self.tokens:
+            return 1.0
+        count = 0
+        for each in self.landings:
+            if each.seconds > seconds:
+                break
+            count = each.tokens
+        return count / self.tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """The first lane is plain decoding, the last one is copied."""
+
+    lanes: Sequence[RaceLane]
+    copied: Provenance | None = None  # of the last lane's text
+    note: str = ""  # where outputs differ, and by how little
+
+    @property
+    def seconds(self) -> float:
+        """Until the last one is there."""
+        return max(lane.seconds for lane in self.lanes)
+
+    def times_as_fast(self, lane: RaceLane) -> float:
+        """As plain decoding."""
+        return self.lanes[0].seconds / lane.seconds if lane.seconds else 0.0
+
+    def told(self, lane: RaceLane) -> str:
+        """A lane's figures in words."""
+        length = lane.tokens / lane.passes if lane.passes else 0.0
+        words = [f"{lane.seconds:.2f} s"]
+        if lane is not self.lanes[0]:
+            words += [f"{self.times_as_fast(lane):.1f}x", "equal" if lane.equal else "DIFFERENT"]
+        return ", ".join([*words, f"{lane.tokens} tokens in {lane.passes} passes ({length:.1f} a pass)"])

@@ -1,0 +1,78 @@
+"""A race as one HTML page: bars and texts that grow as long as they did, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from copyspec.views.escaping import safe
+from copyspec.views.page import asset, page
+from copyspec.views.race import Race, RaceLane
+
+MOST_MOVING = 2_000
+"""Passes of all lanes together: with more of them the texts stand still, since a browser would not keep up."""
+
+_SCRIPT = """"use strict";
+document.getElementById("again").addEventListener("click", () => {
+  for (const each of document.getAnimations()) { each.cancel(); each.play(); }
+});
+"""
+
+
+def race_page(race: Race, *, title: str = "Side by side") -> Iterator[str]:
+    """The page in pieces. What moves stands still where the reader's system asks for that."""
+    moving = sum(len(lane.landings) for lane in race.lanes) <= MOST_MOVING
+    style = asset("page.css") + asset("race.css") + "".join(_movements(race))
+    return page(_body(race, title, moving), title=title, style=style, script=_SCRIPT)
+
+
+def _movements(race: Race) -> Iterator[str]:
+    """Each bar as long as its run took, growing for so long."""
+    longest = race.seconds or 1.0
+    for number, lane in enumerate(race.lanes):
+        yield f"#lane{number} i {{ width: {lane.seconds / longest:.2%}; animation-duration: {lane.seconds:.3f}s; }}\n"
+
+
+def _body(race: Race, title: str, moving: bool) -> Iterator[str]:
+    equal = all(lane.equal for lane in race.lanes)
+    yield f"<header><h1>{safe(title)}</h1>\n<p>"
+    yield "All outputs are equal, token for token." if equal else f"<b>The outputs differ.</b> {safe(race.note)}"
+    yield ' <button id="again" type="button">Run again</button></p></header>\n<main>\n'
+    yield '<h2>Time until the output was there</h2>\n<ul class="lanes">'
+    for number, lane in enumerate(race.lanes):
+        yield (
+            f'<li id="lane{number}"><span class="name">{safe(lane.name)}</span><span class="bar" aria-hidden="true">'
+            f'<i></i></span><span class="told">{safe(race.told(lane))}</span></li>\n'
+        )
+    yield '</ul>\n<div class="sides">\n'
+    for lane in race.lanes:
+        yield f'<section><h2>{safe(lane.name)}</h2>\n<div class="text" dir="auto">'
+        yield from _text(lane, moving)
+        yield "</div></section>\n"
+    yield "</div>\n"
+    yield '<p class="keys">Each shade is what one pass of the model brought.</p>\n'
+    yield from _copied(race)
+    yield "</main>\n"
+
+
+def _text(lane: RaceLane, moving: bool) -> Iterator[str]:
+    for number, each in enumerate(lane.landings):
+        delay = f' style="animation-delay:{each.seconds:.3f}s"' if moving else ""
+        yield f'<span class="p{number % 2}"{delay}>{safe(each.text)}</span>'
+
+
+def _copied(race: Race) -> Iterator[str]:
+    found = race.copied
+    if found is None or not found.pieces:
+        return
+    numbers = {source: number for number, source in enumerate(found.ranked())}
+    yield '<h2>What was copied</h2>\n<div class="text" dir="auto">'
+    for start, end, piece in found.stretches():
+        text = safe(found.text[start:end])
+        yield text if piece is None else f'<mark class="c{numbers[piece.place.source] % 12}">{text}</mark>'
+    yield "</div>\n<p>"
+    counts = found.copied_characters()
+    for source, number in numbers.items():
+        if counts[source]:
+            share = counts[source] / max(1, len(found.text))
+            yield f'<mark class="c{number % 12}">{safe(found.sources[source].name)}</mark> {share:.0%} '
+    yield "</p>\n"

@@ -1,0 +1,109 @@
+"""Which language a text is in, by its script and its words of grammar: what a model is not for is left alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from .language import looks_english, script
+from .vocabulary import spelt
+
+ANY = "any"
+TELLING = 2  # words of grammar from which on a language is believed, and how many it must be ahead of the next
+
+_WORDS = {
+    "en": "the and of to is was are were with that this for have has not you he she they we it be been which would my",
+    "de": "der die das und ist nicht ein eine einen ich wir sie mit auf für von zu den dem auch sich werden wird es",
+    "fr": "le la les et est une des pas que qui dans pour avec sur nous vous je il elle ce cette sont du au être",
+    "es": "el la los las y es una que de en por con para no se del al como más pero su sus está muy lo",
+    "it": "il lo la gli le e è una che di in per con non si del della sono come più anche ma questo nella ho",
+    "pt": "o os as e é uma que de em por com para não se do da dos das como mais mas ao foi está muito",
+    "nl": "de het een en is niet van ik je wij zij met op voor dat die zijn aan ook naar maar was bij er heeft",
+    "sv": "och är att det en ett som på inte jag vi med för av den till har om men var från kan ska mycket",
+    "da": "og er at det en et som på ikke jeg vi med for af den til har om men var fra kan skal meget",
+    "no": "og er å det en et som på ikke jeg vi med for av den til har om men var fra kan skal mye",
+    "fi": "ja on ei se että hän minä oli mutta ovat kun niin tai myös joka mitä tämä ole sen olen kuin vain",
+    "pl": "i jest nie się na w z do że to jak ale co po tak od przez już jestem są ma tym ten",
+    "cs": "a je se na v že to jsem s do by ale jako tak pro po si jsou z když není byl ten také",
+    "hu": "a az és nem hogy egy van is meg de volt ez már csak mint ha el még kell vagy mert lesz nagyon",
+    "ro": "și este nu o un în la cu pe că de sunt din mai pentru care ce dar a au fost sau foarte lui",
+    "tr": "ve bir bu da de için ile çok ne değil var mi gibi daha ben sen o ama olarak kadar sonra her en",
+    "id": "dan yang di ini itu tidak dengan untuk dari saya kami ada akan pada juga ke adalah bisa sudah mereka",
+    "ru": "и в не на что он она я с это как но по из у за то мы вы они был была все так",
+    "uk": "і в не на що він вона я з це як але по із у за то ми ви вони був була та є",
+    "bg": "и в не на че той тя аз с това как но по от за се ще сме са беше да е",
+    "el": "και το η ο να του της τα είναι με για δεν που από στο στην μια ένα θα τον την οι",
+    "vi": "và là của có không được cho một những các người trong này với đã để khi tôi anh như",
+}
+_LETTERS = {
+    "de": "äöüß", "fr": "èêœ", "es": "ñ¿¡", "pt": "ãõ", "sv": "åä", "da": "æø", "no": "æø", "fi": "äö", "pl": "ąęłśżźć",
+    "cs": "ěřůčž", "hu": "őű", "ro": "țșă", "tr": "ğışç", "vi": "ạảấầẩậắặẻẽếềểệịọốồổộớờởợụủứừửựỳỵỷđơư", "ru": "ыэё",
+    "uk": "іїєґ", "bg": "ъщ", "fa": "پچژگ", "ar": "ةىإأ",
+}  # fmt: skip
+"""Letters that few other languages have; a word with one counts as a word of grammar does."""
+_LISTS = {name: frozenset(words.split()) for name, words in _WORDS.items()}
+_BY_SCRIPT = {
+    "ARABIC": ("ar", "fa"),
+    "HEBREW": ("he",),
+    "DEVANAGARI": ("hi",),
+    "BENGALI": ("bn",),
+    "TAMIL": ("ta",),
+    "THAI": ("th",),
+    "HANGUL": ("ko",),
+    "HIRAGANA": ("ja",),
+    "KATAKANA": ("ja",),
+    "CJK": ("zh", "ja"),
+    "GEORGIAN": ("ka",),
+    "ARMENIAN": ("hy",),
+    "GREEK": ("el",),
+    "CYRILLIC": ("ru", "uk", "bg"),
+}
+LANGUAGES = tuple(sorted({*_LISTS, *(name for names in _BY_SCRIPT.values() for name in names)}))
+"""Codes of the languages that are told apart (ISO 639-1)."""
+
+
+def language_of(text: str) -> str | None:
+    """The code of the language that a text is in; None where nothing tells it from the others."""
+    scripts = Counter(script(char) for char in text if char.isalpha())
+    if not scripts:
+        return None
+    (most, count), *_ = scripts.most_common(1)
+    if scripts["HIRAGANA"] + scripts["KATAKANA"] > count // 4:
+        return "ja"
+    if most == "CJK":
+        return "zh"
+    written = _BY_SCRIPT.get(most)
+    if most != "LATIN" and len(written or ()) == 1:
+        return (written or ("",))[0]
+    among = written or _LISTS
+    words = [word.casefold() for word in spelt(text)]
+    found = Counter({name: sum(_speaks_for(name, word) for word in words) for name in among})
+    (best, hits), *others = found.most_common(2)
+    ahead = hits - (others[0][1] if others else 0)
+    return best if hits >= TELLING and ahead >= TELLING - (hits >= 2 * TELLING) else None
+
+
+def _speaks_for(language: str, word: str) -> bool:
+    return word in _LISTS.get(language, ()) or not set(_LETTERS.get(language, "")).isdisjoint(word)
+
+
+def is_in(text: str, language: str) -> bool | None:
+    """Whether a text is in a language; None where nothing tells."""
+    if language == "en":
+        verdict = looks_english(text)
+        if verdict is not None:
+            return verdict
+    found = language_of(text)
+    if found is not None:
+        return found == language
+    letters = Counter(script(char) for char in text if char.isalpha())
+    if not letters:
+        return None
+    ours = {name for name, codes in _BY_SCRIPT.items() if language in codes} or {"LATIN"}
+    return None if sum(letters[name] for name in ours) * 2 >= letters.total() else False
+
+
+def check_language(language: str) -> str:
+    """`language`; ValueError for a code that nothing is known about."""
+    if language != ANY and language not in LANGUAGES:
+        raise ValueError(f"language={language!r} is not known: one of {', '.join(LANGUAGES)}, or {ANY!r} for no check")
+    return language
