@@ -14,22 +14,24 @@ if TYPE_CHECKING:
         ModelOptions,
         Outcome,
     )
+    from .editing.decisions import Decided, read_decisions
     from .editing.files import FileJob, FileOptions, FileReport, Listener, correct_files
     from .editing.gec import Correction, GECPipeline, correction_prompt
     from .editing.instructed import Edited, EditOptions, EditPipeline
     from .editing.instructed import decoded as decoded_text
-    from .editing.journal import JournalError
+    from .editing.journal import JournalError, fingerprint
     from .editing.model_corrector import ModelCorrector
     from .editing.output import AtomicFile
     from .editing.paths import Skipped, expand, suffixes_of
     from .editing.runner import Done, Runner, RunOptions, Work
     from .editing.segmentation import splitter
+    from .editing.selection import KINDS, ChangedLines, Kinds, Marks, Selection, kind_of
     from .editing.summary import Summary
     from .edits.diff import apply, shift
     from .edits.earlier import EarlierCorrections
     from .edits.redline import Redline
     from .edits.redline import html as redline_html
-    from .edits.render import EditRows, unified_diff
+    from .edits.render import EditRows, colored_diff, inline_diff, unified_diff
     from .extracting.readers import DOCUMENT_READERS
     from .formats import NAMES as FORMATS
     from .formats import DocxFormat, FormatOptions, format_of
@@ -47,12 +49,15 @@ if TYPE_CHECKING:
 __all__ = [
     "DOCUMENT_READERS",
     "FORMATS",
+    "KINDS",
     "KNNLM",
     "AnswerChunk",
     "AtomicFile",
+    "ChangedLines",
     "Citation",
     "Correction",
     "Corrector",
+    "Decided",
     "DocumentAnswer",
     "DocumentAnswers",
     "DocxFormat",
@@ -77,8 +82,10 @@ __all__ = [
     "KNNAnswer",
     "KNNDatastore",
     "KNNOptions",
+    "Kinds",
     "LateCorrector",
     "Listener",
+    "Marks",
     "ModelCorrector",
     "ModelOptions",
     "Outcome",
@@ -91,6 +98,7 @@ __all__ = [
     "RunOptions",
     "Runner",
     "Segment",
+    "Selection",
     "ShownDocument",
     "Skipped",
     "Speculation",
@@ -102,13 +110,18 @@ __all__ = [
     "apply",
     "best_passage",
     "citations",
+    "colored_diff",
     "content_words",
     "correct_files",
     "correction_prompt",
     "decoded_text",
     "expand",
+    "fingerprint",
     "format_of",
+    "inline_diff",
+    "kind_of",
     "quote_prompt",
+    "read_decisions",
     "redline_html",
     "shift",
     "splitter",
@@ -133,7 +146,8 @@ _EXPORTS = {
     "editing.gec": ("Correction", "GECPipeline", "correction_prompt"),
     "guards.guards": ("GuardOptions",),
     "rag.iterative": ("IterativeRAG", "RAGAnswer", "RAGStream", "ShownDocument"),
-    "editing.journal": ("JournalError",),
+    "editing.journal": ("JournalError", "fingerprint"),
+    "editing.decisions": ("Decided", "read_decisions"),
     "rag.knn_datastore": ("KNNDatastore",),
     "rag.knn_lm": ("KNNLM", "KNNAnswer", "KNNOptions"),
     "models": ("answers_plain_text",),
@@ -142,7 +156,8 @@ _EXPORTS = {
     "rag.quoting": ("Quote", "answer", "best_passage", "content_words", "quote_prompt"),
     "rag.options": ("Speculation",),
     "edits.redline": ("Redline",),
-    "edits.render": ("EditRows", "unified_diff"),
+    "edits.render": ("EditRows", "colored_diff", "inline_diff", "unified_diff"),
+    "editing.selection": ("KINDS", "ChangedLines", "Kinds", "Marks", "Selection", "kind_of"),
     "editing.runner": ("Done", "Runner", "RunOptions", "Work"),
     "editing.segmentation": ("splitter",),
     "editing.summary": ("Summary",),

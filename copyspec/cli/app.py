@@ -26,6 +26,7 @@ from copyspec.cli.edit import edit
 from copyspec.cli.gec import gec
 from copyspec.cli.generate import generate
 from copyspec.cli.index import index
+from copyspec.cli.lsp import lsp
 from copyspec.cli.models import models
 from copyspec.cli.rag import rag
 from copyspec.cli.serve import serve
@@ -45,6 +46,7 @@ app.command()(gec)
 app.command()(edit)
 app.command()(rag)
 app.command()(serve)
+app.command()(lsp)
 app.command()(trace)
 app.command()(compare)
 app.command()(doctor)

@@ -20,7 +20,7 @@ ALLOWED = frozenset(
     {
         *("exclude", "format", "line_mode", "field", "column", "encoding", "protect", "words", "caution"),
         *("max_edit_ratio", "max_lost_ratio", "allow_numbers", "allow_links", "allow_code", "allow_names"),
-        *("allow_new_words", "allow_swaps", "any_language", "language", "by_sentence", "segmenter"),
+        *("allow_new_words", "allow_swaps", "any_language", "language", "by_sentence", "segmenter", "kinds"),
     }
 )
 """Options that a project may set: what is corrected and what stays. Where output goes and which model is loaded are the

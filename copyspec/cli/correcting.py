@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -21,12 +22,14 @@ if TYPE_CHECKING:
         Listener,
         ModelOptions,
         RunOptions,
+        Selection,
         Summary,
     )
 
 logger = logging.getLogger(__name__)
 
 CHANGED, FAILED = 1, 3
+PACKED = ("docx", "odt")
 LISTS = ("text", "github")
 """How edits are listed on stdout: for people and editors, or as annotations of a workflow on GitHub."""
 
@@ -50,6 +53,7 @@ class Told:
     m2: Path | None = None
     writes: bool = False  # the corrected text into files; what else is not asked for goes to stdout
     listed: str | None = None  # one of LISTS: edits on stdout
+    asks: bool = False  # about every change, on stdout
 
     def __post_init__(self) -> None:
         asked = {"--diff": self.diff, "--check": self.check, "--list": self.listed}
@@ -57,10 +61,10 @@ class Told:
         if len(looking) > 1:
             raise UsageError(f"{' and '.join(looking)} both tell what would change; give one")
         if looking and self.writes:
-            raise UsageError(f"{looking[0]} writes nothing; leave -i and -o out")
+            raise UsageError(f"{looking[0]} writes nothing; leave -i, -o and --patch out")
         shown = [name for name in ("edits", "html", "m2") if str(getattr(self, name)) == STDIN]
-        if len(shown) + self.diff + (self.listed is not None) > 1:
-            raise UsageError("one of --diff, --list, --edits -, --html - and --m2 - can have stdout")
+        if len(shown) + self.diff + self.asks + (self.listed is not None) > 1:
+            raise UsageError("one of --diff, --list, --patch, --edits -, --html - and --m2 - can have stdout")
 
     @property
     def only_looks(self) -> bool:
@@ -91,10 +95,11 @@ class Told:
         if self.edits is not None:
             found.append(reports.EditsWritten(self.edits, encoding, files))
         if self.html is not None:
-            found.append(reports.PageWritten(self.html, inputs, files))
+            decides = not self.writes and STDIN not in inputs
+            found.append(reports.PageWritten(self.html, inputs, files, with_decisions=decides))
         if self.m2 is not None:
             found.append(reports.M2Written(self.m2, files))
-        if not self.quiet and sys.stderr.isatty() and STDIN not in inputs:
+        if not self.quiet and not self.asks and sys.stderr.isatty() and STDIN not in inputs:
             found.append(reports.Shown(inputs, files))
         return found
 
@@ -148,12 +153,30 @@ def corrector_of(model: str | None, loading: LoadOptions, asked: ModelOptions, t
         raise UsageError(str(error)) from error
 
 
-def run_files(
-    inputs: Sequence[str], files: FileOptions, run: RunOptions, told: Told, make: Callable[[], Corrector]
-) -> int:
-    """Corrects files and returns the exit code. The corrector is made when everything else has been checked."""
-    from copyspec.pipelines import LateCorrector, Runner, Summary, correct_files
+def check_terminal(inputs: Sequence[str], format: str | None, told: Told) -> None:
+    """Raises UsageError where a packed document would go to a terminal, which it would garble."""
+    packed = next((path for path in inputs if (format or Path(path).suffix.lstrip(".").lower()) in PACKED), None)
+    if packed is not None and told.shows_text and sys.stdout.isatty():
+        raise UsageError(f"{packed}: a packed document is nothing for a terminal; give -o FILE, -i or --diff")
 
+
+def run_files(
+    inputs: Sequence[str],
+    files: FileOptions,
+    run: RunOptions,
+    told: Told,
+    make: Callable[[], Corrector],
+    selections: Sequence[Selection] = (),
+    decisions: Path | None = None,
+) -> int:
+    """Corrects files and returns the exit code. The corrector is made when there is something to correct.
+
+    `decisions`: a file of them, in place of a corrector."""
+    from copyspec.pipelines import Decided, LateCorrector, Runner, Summary, correct_files, read_decisions
+
+    decided = None if decisions is None else read_decisions(decisions)
+    if decided is not None:
+        inputs = [path for path in inputs if os.path.abspath(path) in decided]
     if not inputs:
         _tell("copyspec: no files to correct", told)
         return 0
@@ -162,12 +185,14 @@ def run_files(
         with quieted(told.quiet):
             return make()
 
-    runner = Runner(LateCorrector(load), run)
+    runner = Runner(LateCorrector(load), run) if decided is None else Decided(decided, run)
     total = Summary()
     try:
         with ExitStack() as stack:
             listeners = told.listeners(inputs, files.format_options.encoding, stack)
-            reports = stack.enter_context(closing(correct_files(runner, inputs, files, listeners=listeners)))
+            reports = stack.enter_context(
+                closing(correct_files(runner, inputs, files, listeners=listeners, selections=selections))
+            )
             for report in reports:
                 total.add(report.summary)
                 _tell_report(report, told)

@@ -10,8 +10,18 @@ import typer
 
 from copyspec.cli import correction_options as options
 from copyspec.cli.common import UsageError
-from copyspec.cli.correcting import LISTS, Told, check_folders, corrector_of, inputs_of, run_files, words_of
+from copyspec.cli.correcting import (
+    LISTS,
+    Told,
+    check_folders,
+    check_terminal,
+    corrector_of,
+    inputs_of,
+    run_files,
+    words_of,
+)
 from copyspec.cli.correction_options import GUARDS, INPUT, MODEL, OUTPUT, RUN
+from copyspec.cli.narrowing import narrowed
 
 if TYPE_CHECKING:
     from copyspec.api import LoadOptions
@@ -45,6 +55,28 @@ def gec(
     encoding: Annotated[str, typer.Option(help="Of the files.", rich_help_panel=INPUT)] = "utf-8",
     exclude: Annotated[
         list[str] | None, typer.Option(help="Names or patterns to leave out. Repeatable.", rich_help_panel=INPUT)
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(help="A revision of git: correct only lines that changed since.", rich_help_panel=INPUT),
+    ] = None,
+    kinds: Annotated[
+        str | None,
+        typer.Option(
+            help="Kinds of change that are made, with commas: spacing, case, punctuation, insert, delete, replace; "
+            "with - before each: all but these.",
+            rich_help_panel=GUARDS,
+        ),
+    ] = None,
+    patch: Annotated[
+        bool,
+        typer.Option(
+            "--patch", "-p", help="Ask about every change; write those that are taken, as -i.", rich_help_panel=OUTPUT
+        ),
+    ] = False,
+    apply: Annotated[
+        Path | None,
+        typer.Option(help="Make the changes that a page of --html saved as decisions.", rich_help_panel=OUTPUT),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write one file here, not to stdout.", rich_help_panel=OUTPUT)
@@ -194,6 +226,7 @@ def gec(
     check_folders({"--output": output, "--edits": edits, "--html": html, "--m2": m2})
     form = FormatOptions(encoding=encoding, by_line=line_mode, field=field, in_place=untracked, column=column)
     form = replace(form, force_format=force_format)
+    in_place = in_place or (patch and output is None)
     suffix = options.backup_of(backup, backup_suffix, paths, in_place=in_place)
     files = FileOptions(format, form, in_place, suffix, output, resume)
     guards = GuardOptions(
@@ -225,6 +258,8 @@ def gec(
     )
     run = RunOptions(guards, splitter(segmenter))
     loading: LoadOptions = {"device": device, "dtype": dtype}
-    told = Told(quiet, check, stats, diff, edits, html, m2, files.is_writing, list)
+    told = Told(quiet, check, stats, diff, edits, html, m2, files.is_writing, list, patch)
     inputs = inputs_of(paths, format, exclude or (), told)
-    return run_files(inputs, files, run, told, lambda: corrector_of(model, loading, asked, threads))
+    check_terminal(inputs, format, told)
+    inputs, selections = narrowed(inputs, since, kinds, asks=patch)
+    return run_files(inputs, files, run, told, lambda: corrector_of(model, loading, asked, threads), selections, apply)

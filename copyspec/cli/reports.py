@@ -50,13 +50,15 @@ class DiffPrinted:
             self._spool.add([_text(form.write(done.part, edits)) for edits in ((), done.edits)])
 
     def end(self, report: FileReport) -> None:
-        from copyspec.pipelines import unified_diff
+        from copyspec.cli.asking import colors
+        from copyspec.pipelines import colored_diff, unified_diff
 
         if self._spool is None:
             return
         if report.is_changed:
             pairs = ((before, after) for before, after in self._spool.taken())
-            for line in unified_diff(pairs, report.path.lstrip("/")):
+            lines = unified_diff(pairs, report.path.lstrip("/"))
+            for line in colored_diff(lines) if colors(sys.stdout) else lines:
                 sys.stdout.buffer.write(line.encode("utf-8", "surrogateescape"))
         sys.stdout.buffer.flush()
         self._spool.clear()
@@ -91,13 +93,13 @@ class EditsListed:
         self._rows: EditRows | None = None
 
     def part(self, path: str, form: Format, done: Done[FileJob]) -> None:
-        from copyspec.pipelines import EditRows
+        from copyspec.pipelines import EditRows, kind_of
 
         assert done.part is not None
         self._rows = self._rows or EditRows(path, encoding=self._encoding)
         for row in self._rows.rows(done.part, done.edits):
             was, new, line, column = str(row["orig"]), str(row["corr"]), row["line"], row["col"]
-            kind = "insert" if not was else "delete" if not new else "replace"
+            kind = kind_of(was, new)
             said = f"{was!r} -> {new!r} ({kind})"
             if self._is_annotation:
                 file = "".join(f"%{ord(char):02X}" if char in "%,:\r\n" else char for char in path)
@@ -114,9 +116,12 @@ class EditsListed:
 class PageWritten:
     """A redline of all files as one HTML page, written when `files` is closed."""
 
-    def __init__(self, path: Path, names: Sequence[str], files: ExitStack) -> None:
+    def __init__(self, path: Path, names: Sequence[str], files: ExitStack, *, with_decisions: bool = False) -> None:
+        """`with_decisions`: buttons that take and leave changes, and save what was decided for `--apply`."""
         self._names = names
         self._spool = _Spool(files)
+        self._decisions = _Spool(files) if with_decisions else None
+        self._part = 0
         self._file: str | None = None
         write = _writer(path, files)
         files.callback(self._write_page, write)
@@ -127,16 +132,41 @@ class PageWritten:
             self._spool.add([f"\n{path}\n{'=' * len(path)}\n\n", []])
         self._file = path
         self._spool.add([done.part.text, [[edit.start, edit.end, edit.replacement] for edit in done.edits]])
+        if self._decisions is not None:
+            text = done.part.text
+            for each in done.edits:
+                row = {"part": self._part, "start": each.start, "end": each.end, "orig": text[each.start : each.end]}
+                self._decisions.add([{**row, "corr": each.replacement, "accept": True}])
+        self._part += 1
 
     def end(self, report: FileReport) -> None:
-        pass
+        self._part = 0
+        if self._decisions is not None and report.is_changed:
+            from copyspec.pipelines import fingerprint
+
+            self._decisions.add([report.path, fingerprint(Path(report.path))])
+
+    def _decided(self) -> Iterator[str]:
+        """A file of decisions that takes every change."""
+        assert self._decisions is not None
+        yield '{"copyspec-decisions": 1, "files": ['
+        edits, is_first = list[str](), True
+        for row in self._decisions.taken():
+            if len(row) == 1:
+                edits.append(json.dumps(row[0]))
+                continue
+            path, digest = map(json.dumps, row)
+            yield f'{"" if is_first else ", "}{{"path": {path}, "digest": {digest}, "edits": [{", ".join(edits)}]}}'
+            edits, is_first = [], False
+        yield "]}"
 
     def _write_page(self, write: Callable[[bytes], object]) -> None:
         from copyspec.pipelines import Edit, Redline, redline_html
 
         parts = (Redline(text, [Edit(*edit) for edit in edits]) for text, edits in self._spool.taken())
         title = _named(self._names[0]) if len(self._names) == 1 else f"{len(self._names)} files"
-        for piece in redline_html(parts, title=title):
+        decisions = self._decided() if self._decisions is not None else None
+        for piece in redline_html(parts, title=title, decisions=decisions):
             write(piece.encode("utf-8", "replace"))
 
 

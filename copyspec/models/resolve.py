@@ -10,10 +10,11 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from copyspec.models.adapters import merge
+from copyspec.models.adapters import MAX_ADAPTER, merge
 from copyspec.models.aliases import ALIASES, Alias
 from copyspec.models.cache import cache_folder, is_whole, made_once
-from copyspec.models.errors import FileError, LoadError
+from copyspec.models.errors import FileError, LoadError, first_line
+from copyspec.models.files import ADAPTER, CONFIG, WEIGHTS, check_size, read_json
 from copyspec.models.gguf import converted, folder_name, is_gguf, missing_packages
 
 
@@ -21,12 +22,15 @@ def resolve(name: str) -> str:
     """The folder or hub repository that is loaded for `name`; itself where it is one of them.
 
     An alias is what its package or `fetch` brought, else its hub repository. A folder of the same name is "./name".
-    Raises FileError as `converted` does, and LoadError where the cache cannot be written.
+    A folder of a LoRA adapter is its base with the adapter merged into it. Raises FileError as `converted` and `merge`
+    do, and LoadError where the cache cannot be written.
     """
     alias = ALIASES.get(name)
     try:
         if alias is not None:
             return os.fspath(_folder(alias)) if is_here(alias) else alias.hub
+        if is_adapter(Path(name).expanduser()):
+            return os.fspath(_adapted(Path(name).expanduser()))
         return os.fspath(converted(Path(name).expanduser())) if is_gguf(name) else name
     except OSError as error:
         raise LoadError(f"model {name!r} cannot be kept for use: {error}") from error
@@ -70,10 +74,50 @@ def _folder(alias: Alias) -> Path:
 
 
 def _merged(alias: Alias, base: Path, adapter: Path) -> Path:
+    digest = _digest(adapter).hexdigest()[:16]
+    return made_once(f"{alias.name}-{digest}", lambda folder: merge(base, adapter, folder))
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether a folder holds an adapter alone."""
+    return (folder / ADAPTER).is_file() and not (folder / CONFIG).exists()
+
+
+def _adapted(adapter: Path) -> Path:
+    """The base that an adapter's configuration names, with the adapter merged into it; kept in the cache."""
+    name = read_json(adapter / ADAPTER).get("base_model_name_or_path")
+    if not isinstance(name, str) or not name:
+        raise FileError(f"{ADAPTER} names no base_model_name_or_path: {name!r}")
+    if is_adapter(Path(name).expanduser()):
+        raise FileError(f"{ADAPTER} names another adapter as its base: {name!r}; merge that one first")
+    base = Path(resolve(name)).expanduser()
+    if not base.is_dir():
+        base = _of_hub(str(base))
+    if not (base / WEIGHTS).is_file():
+        raise FileError(f"the base of the adapter, {name!r}, has no single {WEIGHTS}; merge it with peft")
+    digest, weights = _digest(adapter), (base / WEIGHTS).stat()
+    digest.update(repr((os.path.realpath(base), weights.st_size, weights.st_mtime_ns)).encode())
+    digest.update((base / CONFIG).read_bytes())
+    name = "".join(char if char.isalnum() or char in "-_." else "-" for char in adapter.resolve().name)[:60]
+    return made_once(f"{name}-{digest.hexdigest()[:16]}", lambda folder: merge(base, adapter, folder))
+
+
+def _of_hub(name: str) -> Path:
+    """The folder in which the hub's client keeps a repository, which it downloads where it is not there."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=["*.json", WEIGHTS, "*.jinja", "*.model"]))
+    except Exception as error:  # of its network, its names and its licences, which have no class of their own
+        raise FileError(f"the base of the adapter, {name!r}, cannot be brought here: {first_line(error)}") from error
+
+
+def _digest(adapter: Path) -> hashlib._Hash:
     digest = hashlib.sha256()
     for path in sorted(path for path in adapter.iterdir() if path.suffix in (".json", ".safetensors", ".jinja")):
+        check_size(path, MAX_ADAPTER)
         digest.update(path.read_bytes())
-    return made_once(f"{alias.name}-{digest.hexdigest()[:16]}", lambda folder: merge(base, adapter, folder))
+    return digest
 
 
 def _base_place(alias: Alias) -> Path:

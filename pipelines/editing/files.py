@@ -15,7 +15,8 @@ from ..documents import Format, Part
 from ..formats import FormatOptions, format_of
 from .journal import SUFFIX, Journal, fingerprint
 from .output import AtomicFile, check_suffix, remove_leftovers, target_of
-from .runner import Done, Runner, Work
+from .runner import Done, RunOptions, Work
+from .selection import Marks, Selection, selected
 from .standing import ChangedFileError, Standing, beside, check_replaceable
 from .summary import Summary
 
@@ -78,14 +79,36 @@ class Listener(Protocol):
         ...
 
 
+class Identified(Protocol):
+    """What makes edits, as a journal knows it."""
+
+    @property
+    def identity(self) -> Mapping[str, object]: ...
+
+
+class FileRunner(Protocol):
+    """A `Runner`, or what stands in its place."""
+
+    @property
+    def corrector(self) -> Identified: ...
+    @property
+    def options(self) -> RunOptions: ...
+    def run(self, works: Iterable[Work[FileJob]]) -> Iterator[Done[FileJob]]:
+        """Every work, in order."""
+        ...
+
+
 def correct_files(
-    runner: Runner,
+    runner: FileRunner,
     paths: Iterable[str | os.PathLike[str]],
     options: FileOptions,
     *,
     listeners: Sequence[Listener] = (),
+    selections: Sequence[Selection] = (),
 ) -> Generator[FileReport, None, None]:
     """Corrects files, `-` being standard input; a report for each when it is done. A bad file stops no other.
+
+    `selections` narrow down what is corrected, one after the other; what files themselves ignore stays in any case.
 
     Closing the iterator leaves the files that are not done as they were, and keeps the journals of what is done.
     """
@@ -96,7 +119,7 @@ def correct_files(
         raise ValueError("in_place=True cannot write to standard input; leave '-' out")
     if options.resume and STDIN in listed:
         raise ValueError("resume=True needs a file that can be read again; '-' is standard input")
-    return _FileRun(runner, listed, options, listeners).run()
+    return _FileRun(runner, listed, options, listeners, (Marks(), *selections)).run()
 
 
 class FileJob:
@@ -233,8 +256,14 @@ class FileJob:
 
 class _FileRun:
     def __init__(
-        self, runner: Runner, paths: Sequence[str], options: FileOptions, listeners: Sequence[Listener]
+        self,
+        runner: FileRunner,
+        paths: Sequence[str],
+        options: FileOptions,
+        listeners: Sequence[Listener],
+        selections: Sequence[Selection],
     ) -> None:
+        self._selections = selections
         self._runner = runner
         self._paths = paths
         self._options = options
@@ -265,6 +294,9 @@ class _FileRun:
             journal.remove()
 
     def _take(self, job: FileJob, done: Done[FileJob], part: Part) -> None:
+        if job.report.error is None:
+            for each in self._selections:
+                done = replace(done, edits=each.edits(job.path, part, done.edits))
         job.take(done, part)
         if job.report.error is None:
             for listener in self._listeners:
@@ -278,11 +310,14 @@ class _FileRun:
             if job.has_journal:
                 job.begin_journal(lambda: self._identity)
             for work in job.works():
-                if work.part is not None and work.part.segments:
+                part = work.part
+                if part is not None:
+                    part = selected(self._selections, job.path, part)
+                if part is not None and part.segments:
                     job.begin_journal(lambda: self._identity)
                     if job.report.error is not None:
                         continue
-                yield replace(work, journal=job.journal)
+                yield replace(work, part=part, journal=job.journal)
 
     @cached_property
     def _identity(self) -> Mapping[str, object]:

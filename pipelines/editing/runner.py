@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from copyspec import Result
 
@@ -15,7 +15,6 @@ from ..edits.words import Tolerance
 from ..guards.facts import Facts
 from ..guards.guards import Checked, Context, GuardOptions, check, in_other_language
 from .correctors import Corrector, Outcome, calibration_of
-from .journal import Journal
 from .segmentation import Splitter, fit
 from .sentences import sentences
 from .writable import writable
@@ -38,13 +37,21 @@ correction grows as much, and aligning it would take its time."""
 Owner = TypeVar("Owner")
 
 
+class Outcomes(Protocol):
+    """Outcomes that are known, by text: a journal, or a memory."""
+
+    def __len__(self) -> int: ...
+    def get(self, text: str) -> Outcome | None: ...
+    def add(self, text: str, outcome: Outcome) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Work(Generic[Owner]):
     """A part to correct, or None: something that passes in its place, in order."""
 
     owner: Owner  # given back with the part
     part: Part | None = None
-    journal: Journal | None = None
+    journal: Outcomes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +142,7 @@ class _Run(Generic[Owner]):
         self._facts = Facts(options.guards.words, options.guards.language)
         self._owner: Owner | None = None  # of the document that is being read
         # With each outcome the journal that it was written to last.
-        self._memo: OrderedDict[str, tuple[Outcome, Journal | None]] = OrderedDict()
+        self._memo: OrderedDict[str, tuple[Outcome, Outcomes | None]] = OrderedDict()
 
     def run(self) -> Iterator[Done[Owner]]:
         # A corrector is started anew where it had nothing to do while parts without text went through.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from copyspec.views.escaping import safe
 from copyspec.views.page import asset, page
@@ -28,13 +29,31 @@ class Redline:
     copied: Sequence[tuple[int, int]] = ()  # characters of `text` that the model copied, ascending
 
 
-def html(parts: Iterable[Redline], *, title: str, lang: str = "en", show_copied: bool = False) -> Iterator[str]:
+def html(
+    parts: Iterable[Redline],
+    *,
+    title: str,
+    lang: str = "en",
+    show_copied: bool = False,
+    decisions: Iterable[str] | None = None,
+) -> Iterator[str]:
     """The page in pieces, to be written as UTF-8, in bounded memory. Each change has an anchor: `#e1`, `#e2`.
 
-    Bad bytes and control characters are shown as U+FFFD. `show_copied` marks `Redline.copied`.
+    Bad bytes and control characters are shown as U+FFFD. `show_copied` marks `Redline.copied`. `decisions`: JSON in
+    pieces, a file of decisions about these changes, in their order: the page has a button for each, and one that saves
+    the file.
     """
     style = asset("page.css") + asset("redline.css")
-    return page(_body(parts, title, show_copied), title=title, style=style, lang=lang)
+    script = asset("decisions.js") if decisions is not None else ""
+    body = chain(_body(parts, title, show_copied), _data(decisions) if decisions is not None else ())
+    return page(body, title=title, style=style, script=script, lang=lang)
+
+
+def _data(decisions: Iterable[str]) -> Iterator[str]:
+    yield '<script type="application/json" id="decisions">'
+    for piece in decisions:
+        yield piece.replace("<", "\\u003c")  # in JSON it stands in strings alone
+    yield "</script>\n"
 
 
 def _body(parts: Iterable[Redline], title: str, show_copied: bool) -> Iterator[str]:

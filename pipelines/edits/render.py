@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
@@ -124,6 +125,61 @@ def _lines(text: str) -> list[str]:
     """Lines as `patch` knows them: only a line feed ends one."""
     pieces = text.split("\n")
     return [piece + "\n" for piece in pieces[:-1]] + ([pieces[-1]] if pieces[-1] else [])
+
+
+_STYLES = {"-": "\x1b[31m", "+": "\x1b[32m", "@": "\x1b[36m", " ": ""}
+_CHANGED, _AS_BEFORE, _PLAIN = "\x1b[7m", "\x1b[27m", "\x1b[0m"
+_WORD = re.compile(r"\s+|\w+|[^\w\s]")
+
+
+def colored_diff(lines: Iterable[str]) -> Iterator[str]:
+    """The lines of a unified diff for a terminal: removed and added ones in colour, the words that differ in reverse.
+    Control characters of the texts are shown as signs."""
+    removed: list[str] = []
+    added: list[str] = []
+    for line in lines:
+        if line.startswith("-") and not added and not line.startswith("--- a/"):
+            removed.append(line)
+            continue
+        if line.startswith("+") and removed and not line.startswith("+++ b/"):
+            added.append(line)
+            continue
+        yield from _colored(removed, added)
+        removed, added = [], []
+        if line.startswith("-") and not line.startswith("--- a/"):
+            removed.append(line)
+        else:
+            yield _styled(line[:1], [(visible(line), False)])
+    yield from _colored(removed, added)
+
+
+def _colored(removed: Sequence[str], added: Sequence[str]) -> Iterator[str]:
+    """Lines that were replaced, in pairs where there are as many of both."""
+    if len(removed) != len(added):
+        for line in (*removed, *added):
+            yield _styled(line[0], [(visible(line), False)])
+        return
+    pairs = [_marked(old[1:], new[1:]) for old, new in zip(removed, added, strict=True)]
+    yield from (_styled("-", [("-", False), *old]) for old, _ in pairs)
+    yield from (_styled("+", [("+", False), *new]) for _, new in pairs)
+
+
+def _marked(old: str, new: str) -> tuple[list[tuple[str, bool]], list[tuple[str, bool]]]:
+    """Both lines in pieces, and whether each of them differs."""
+    words = _WORD.findall(old), _WORD.findall(new)
+    pieces: tuple[list[tuple[str, bool]], list[tuple[str, bool]]] = ([], [])
+    for tag, i, i_end, j, j_end in SequenceMatcher(None, *words, autojunk=False).get_opcodes():
+        for side, (start, stop) in enumerate(((i, i_end), (j, j_end))):
+            if start < stop:
+                pieces[side].append((visible("".join(words[side][start:stop])), tag != "equal"))
+    return pieces
+
+
+def _styled(kind: str, pieces: Sequence[tuple[str, bool]]) -> str:
+    text = "".join(
+        _CHANGED + piece.rstrip("\n") + _AS_BEFORE if differs else piece.rstrip("\n") for piece, differs in pieces
+    )
+    return f"{_STYLES.get(kind, '')}{text}{_PLAIN}\n"
 
 
 def inline_diff(text: str, edits: Sequence[Edit], *, width: int = 80, color: bool = True) -> str:

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
+import copyspec
 from copyspec.models.adapters import merge, read_adapter
 from copyspec.models.aliases import ADAPTER_WEIGHTS
 from copyspec.models.errors import FileError
@@ -160,3 +161,49 @@ def test_files_that_are_missing(tensors: dict[str, torch.Tensor], tmp_path: Path
     (adapter / ADAPTER_WEIGHTS).unlink()
     with pytest.raises(FileError, match=r"there is no adapter_model\.safetensors"):
         read_adapter(adapter)
+
+
+def test_a_folder_of_an_adapter_is_a_model(
+    base: Path, tensors: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COPYSPEC_CACHE", str(tmp_path / "cache"))
+    named = {**CONFIG, "base_model_name_or_path": str(base)}
+    adapter = write(tmp_path / "my adapter", {name: 40 * tensor for name, tensor in tensors.items()}, named)
+    engine = copyspec.load(adapter, device="cpu")
+    try:
+        prompt = "The cat sat on the mat. The cat"
+        ids = engine.tokenizer(prompt, return_tensors="pt")
+        own = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32).eval()
+        before = own.generate(**ids, max_new_tokens=12, do_sample=False)
+        own.model.layers[1].self_attn.q_proj.weight.data += (
+            2.0 * 1600 * tensors[f"{NAME}.lora_B.weight"] @ tensors[f"{NAME}.lora_A.weight"]
+        )
+        after = own.generate(**ids, max_new_tokens=12, do_sample=False)
+        written = engine.generate(prompt, max_new_tokens=12, ignore_eos=False).token_ids
+        assert list(written) == after[0, ids["input_ids"].shape[1] :].tolist() != before[0, len(written) :].tolist()
+        assert len(list((tmp_path / "cache" / "models").glob("my-adapter-*"))) == 1
+    finally:
+        copyspec.unload(engine)
+
+
+@pytest.mark.parametrize(
+    ("named", "says"),
+    [
+        (None, "names no base_model_name_or_path"),
+        (7, "names no base_model_name_or_path"),
+        ("{adapter}", "names another adapter"),
+        ("{empty}", "has no single model.safetensors"),
+        ("no/such-model", "cannot be brought here"),
+    ],
+)
+def test_adapters_whose_base_is_not_there(
+    named: object, says: str, tensors: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COPYSPEC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (tmp_path / "empty").mkdir()
+    places = {"adapter": tmp_path / "adapter", "empty": tmp_path / "empty"}
+    name = named.format(**places) if isinstance(named, str) else named
+    adapter = write(tmp_path / "adapter", tensors, {**CONFIG, "base_model_name_or_path": name})
+    with pytest.raises(copyspec.LoadError, match=says):
+        copyspec.load(adapter, device="cpu")

@@ -1,0 +1,86 @@
+"""Changes one by one, on a terminal, as `git add -p` asks for them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from copyspec.pipelines import Edit, Part
+
+HELP = """y  make this change
+n  leave it out
+e  write something else in its place
+a  make it, and all that follow in this file
+d  leave it out, and all that follow in this file
+q  leave it out, and everything that follows
+?  this list"""
+
+_CONTEXT = 160  # characters shown on each side, within the line
+
+
+def colors(stream: object) -> bool:
+    """Whether a stream is a terminal that wants colours (https://no-color.org)."""
+    is_terminal = getattr(stream, "isatty", lambda: False)
+    return is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+class Asking:
+    """Asks on stdout about every change, and reads the answers from stdin, whose end is `q`."""
+
+    def __init__(self) -> None:
+        self._path = ""
+        self._for_file: bool | None = None  # what was answered for the rest of the file
+        self._has_quit = False
+
+    def part(self, path: str, part: Part) -> Part:
+        return part
+
+    def edits(self, path: str, part: Part, edits: Sequence[Edit]) -> Sequence[Edit]:
+        if path != self._path:
+            self._path, self._for_file = path, None
+        taken = []
+        for edit in edits:
+            answer = self._ask(part.text, edit)
+            if answer is not None:
+                taken.append(answer)
+        return taken
+
+    def _ask(self, text: str, edit: Edit) -> Edit | None:
+        """The edit that is made; None: none."""
+        if self._has_quit:
+            return None
+        if self._for_file is not None:
+            return edit if self._for_file else None
+        from copyspec.pipelines import inline_diff
+
+        begin = max(text.rfind("\n", 0, edit.start) + 1, edit.start - _CONTEXT)
+        end = text.find("\n", edit.end)
+        end = min(len(text) if end < 0 else end, edit.end + _CONTEXT)
+        moved = type(edit)(edit.start - begin, edit.end - begin, edit.replacement)
+        print(f"\n{self._path}")
+        print(inline_diff(text[begin:end], [moved], color=colors(sys.stdout)).rstrip("\n"))
+        while True:
+            answer = self._answer("Make this change [y,n,e,a,d,q,?]? ")
+            if answer in ("a", "d"):
+                self._for_file = answer == "a"
+            if answer == "q":
+                self._has_quit = True
+            if answer in ("y", "a"):
+                return edit
+            if answer in ("n", "d", "q"):
+                return None
+            if answer == "e":
+                return type(edit)(edit.start, edit.end, self._answer("Instead: "))
+            print(HELP)
+
+    def _answer(self, question: str) -> str:
+        print(question, end="", flush=True)
+        line = sys.stdin.readline()
+        if not line:
+            print()
+            self._has_quit = True
+            return "q"
+        return line.rstrip("\r\n")

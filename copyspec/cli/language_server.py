@@ -1,0 +1,240 @@
+"""The language server: texts that editors have open, checked in the background, with corrections as code actions."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import re
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from lsprotocol import types as lsp
+from pygls.lsp.server import LanguageServer
+from pygls.uris import to_fs_path
+
+import copyspec
+from copyspec.pipelines import Edit, Format, FormatError, Marks, Outcome, Runner, Work, format_of, kind_of
+
+logger = logging.getLogger(__name__)
+
+FORMATS = {"plaintext": "txt", "markdown": "md", "restructuredtext": "rst", "asciidoc": "adoc", "html": "html"}
+FORMATS |= {"latex": "latex", "tex": "latex", "git-commit": "txt", "mail": "txt", "text": "txt"}
+"""Of what editors call a text's language, where its name says nothing."""
+
+MEMORY = 4096
+"""Paragraphs that are remembered: what was not touched is not given to the model again."""
+
+_LINE_END = re.compile(r"\r\n?|\n")
+
+
+class Checker:
+    """Finds corrections of whole texts. One text at a time."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._memory = Remembered(MEMORY)
+
+    def check(self, path: str, language: str, text: str, is_wanted: Callable[[], bool]) -> list[Edit] | None:
+        """The edits, as characters of `text`, ascending; None where nobody wants them any more. Empty for texts of
+        formats that are unknown, or packed."""
+        try:
+            form = _format(path, language)
+        except FormatError as error:
+            logger.info("%s", error)
+            return []
+        marks, found, offset = Marks(), list[Edit](), 0
+
+        def works() -> Iterator[Work[None]]:
+            for part in form.read(io.BytesIO(text.encode("utf-8", "replace"))):
+                yield Work(None, marks.part(path, part), self._memory)
+
+        try:
+            for done in self._runner.run(works()):
+                if not is_wanted():
+                    return None
+                assert done.part is not None
+                if not done.part.is_verbatim:
+                    return []
+                found += [Edit(offset + edit.start, offset + edit.end, edit.replacement) for edit in done.edits]
+                offset += len(done.part.text)
+        except FormatError as error:  # half written, say
+            logger.info("%s: %s", path, error)
+            return []
+        return found if offset == len(text) else []
+
+
+class Remembered:
+    """Outcomes by text, those that were used last, as a run asks a journal for them."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held: OrderedDict[str, Outcome] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def get(self, text: str) -> Outcome | None:
+        found = self._held.get(text)
+        if found is not None:
+            self._held.move_to_end(text)
+        return found
+
+    def add(self, text: str, outcome: Outcome) -> None:
+        self._held[text] = outcome
+        if len(self._held) > self._most:
+            self._held.popitem(last=False)
+
+
+@dataclass(frozen=True, slots=True)
+class DiagnosedText:
+    """What was found in one version of a text."""
+
+    version: int | None
+    diagnostics: list[lsp.Diagnostic]
+    replacements: list[str]
+
+
+def make_server(checker: Checker, delay: float) -> LanguageServer:
+    """`delay`: seconds without a change before a text is looked at again."""
+    server = LanguageServer("copyspec", copyspec.__version__)
+    pool = ThreadPoolExecutor(1, "copyspec lsp")
+    latest: dict[str, int] = {}
+    found: dict[str, DiagnosedText] = {}
+
+    async def look(uri: str, seconds: float) -> None:
+        """Checks a text, unless it changes meanwhile."""
+        number = latest[uri] = latest.get(uri, 0) + 1
+        await asyncio.sleep(seconds)
+        if latest.get(uri) != number:
+            return
+        document = server.workspace.get_text_document(uri)
+        text, version = document.source, document.version
+        path, language = to_fs_path(uri) or uri, document.language_id or ""
+        loop = asyncio.get_running_loop()
+        try:
+            edits = await loop.run_in_executor(
+                pool, checker.check, path, language, text, lambda: latest.get(uri) == number
+            )
+        except Exception as error:  # a model that cannot be loaded, say: the editor goes on
+            logger.exception("checking %s", uri)
+            message = f"copyspec: {' '.join(str(error).split()) or type(error).__name__}"
+            server.window_show_message(lsp.ShowMessageParams(lsp.MessageType.Error, message))
+            return
+        if edits is None or latest.get(uri) != number:
+            return
+        places = Places(text, server.workspace.position_encoding)
+        found[uri] = DiagnosedText(
+            version, [diagnostic(text, edit, places) for edit in edits], [e.replacement for e in edits]
+        )
+        server.text_document_publish_diagnostics(
+            lsp.PublishDiagnosticsParams(uri, found[uri].diagnostics, version=version)
+        )
+
+    @server.feature(lsp.TEXT_DOCUMENT_DID_OPEN)
+    async def opened(params: lsp.DidOpenTextDocumentParams) -> None:
+        await look(params.text_document.uri, 0.0)
+
+    @server.feature(lsp.TEXT_DOCUMENT_DID_CHANGE)
+    async def changed(params: lsp.DidChangeTextDocumentParams) -> None:
+        await look(params.text_document.uri, delay)
+
+    @server.feature(lsp.TEXT_DOCUMENT_DID_CLOSE)
+    def closed(params: lsp.DidCloseTextDocumentParams) -> None:
+        uri = params.text_document.uri
+        latest.pop(uri, None)
+        found.pop(uri, None)
+        server.text_document_publish_diagnostics(lsp.PublishDiagnosticsParams(uri, []))
+
+    kinds = [lsp.CodeActionKind.QuickFix, lsp.CodeActionKind.SourceFixAll]
+
+    @server.feature(lsp.TEXT_DOCUMENT_CODE_ACTION, lsp.CodeActionOptions(code_action_kinds=kinds))
+    def actions(params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
+        uri = params.text_document.uri
+        held = found.get(uri)
+        if held is None or held.version != server.workspace.get_text_document(uri).version:
+            return []
+        return actions_of(uri, held, params)
+
+    return server
+
+
+def actions_of(uri: str, found: DiagnosedText, params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
+    """One for each correction in the range that is asked about, and one that makes all of the text's."""
+    pairs = list(zip(found.diagnostics, found.replacements, strict=True))
+    made = [
+        lsp.CodeAction(
+            title=f"Change {each.message}" if replacement else f"Delete {each.message.split(' -> ')[0]}",
+            kind=lsp.CodeActionKind.QuickFix,
+            diagnostics=[each],
+            is_preferred=True,
+            edit=lsp.WorkspaceEdit(changes={uri: [lsp.TextEdit(each.range, replacement)]}),
+        )
+        for each, replacement in pairs
+        if _meet(each.range, params.range)
+    ]
+    if pairs:
+        edits = [lsp.TextEdit(each.range, replacement) for each, replacement in pairs]
+        title = f"Make all {len(pairs)} corrections of copyspec"
+        everything = lsp.WorkspaceEdit(changes={uri: edits})
+        made.append(lsp.CodeAction(title=title, kind=lsp.CodeActionKind.SourceFixAll, edit=everything))
+    wanted = [_value(kind) for kind in params.context.only or ()]
+    return [
+        each for each in made if not wanted or any(f"{_value(each.kind)}.".startswith(f"{kind}.") for kind in wanted)
+    ]
+
+
+def diagnostic(text: str, edit: Edit, places: Places) -> lsp.Diagnostic:
+    """An edit as editors show it."""
+    was = text[edit.start : edit.end]
+    span = lsp.Range(places.position(edit.start), places.position(edit.end))
+    return lsp.Diagnostic(
+        range=span,
+        message=f"{was!r} -> {edit.replacement!r}",
+        severity=lsp.DiagnosticSeverity.Information,
+        code=kind_of(was, edit.replacement),
+        source="copyspec",
+    )
+
+
+class Places:
+    """Characters of a text as lines and units of a position encoding."""
+
+    def __init__(self, text: str, encoding: lsp.PositionEncodingKind | str | None) -> None:
+        self._text = text
+        self._starts = [0, *(found.end() for found in _LINE_END.finditer(text))]
+        self._encoding = _value(encoding or lsp.PositionEncodingKind.Utf16)
+
+    def position(self, offset: int) -> lsp.Position:
+        line = bisect_right(self._starts, offset) - 1
+        before = self._text[self._starts[line] : offset]
+        if self._encoding == lsp.PositionEncodingKind.Utf8.value:
+            return lsp.Position(line, len(before.encode("utf-8", "surrogatepass")))
+        if self._encoding == lsp.PositionEncodingKind.Utf32.value:
+            return lsp.Position(line, len(before))
+        return lsp.Position(line, len(before.encode("utf-16-le", "surrogatepass")) // 2)
+
+
+def _format(path: str, language: str) -> Format:
+    try:
+        return format_of(path if Path(path).suffix else f"{path}.unnamed")
+    except FormatError:
+        if language not in FORMATS:
+            raise
+        return format_of("-", FORMATS[language])
+
+
+def _meet(one: lsp.Range, other: lsp.Range) -> bool:
+    return _key(one.start) <= _key(other.end) and _key(other.start) <= _key(one.end)
+
+
+def _key(position: lsp.Position) -> tuple[int, int]:
+    return position.line, position.character
+
+
+def _value(kind: object) -> str:
+    return str(getattr(kind, "value", kind))

@@ -1,0 +1,44 @@
+"""`copyspec lsp`: corrections in any editor, by the Language Server Protocol."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from copyspec.cli import correction_options as options
+from copyspec.cli.common import UsageError
+from copyspec.cli.config import defaults
+from copyspec.cli.correcting import corrector_of, words_of
+
+
+def lsp(
+    model: options.Model = None,
+    device: options.Device = None,
+    dtype: options.Dtype = "auto",
+    threads: options.Threads = None,
+    delay: Annotated[float, typer.Option(help="Seconds without a key before a text is looked at again.")] = 1.0,
+) -> int:
+    """Serve corrections to an editor, over stdin and stdout: diagnostics, and code actions that make them.
+
+    What is corrected and what stays is said by [tool.copyspec] in pyproject.toml, or .copyspec.toml. Needs
+    copyspec[lsp]; docs/editors.md shows how editors start it.
+    """
+    if importlib.util.find_spec("pygls") is None:
+        raise UsageError('lsp needs pygls: pip install "copyspec[lsp]"')
+    if delay < 0:
+        raise UsageError(f"--delay {delay!r} must be at least 0")
+    from copyspec.cli.language_server import Checker, make_server
+    from copyspec.pipelines import GuardOptions, LateCorrector, ModelOptions, Runner, RunOptions, splitter
+
+    said = defaults()
+    guards = {name: said[name] for name in GuardOptions.__dataclass_fields__ if name in said}
+    guards["words"] = words_of([Path(each) for each in said.get("words", ())])
+    guards["protect"] = tuple(said.get("protect", ()))
+    asked = ModelOptions(by_sentence=said.get("by_sentence"))
+    run = RunOptions(GuardOptions(**guards), splitter(said.get("segmenter", "builtin")))
+    late = LateCorrector(lambda: corrector_of(model, {"device": device, "dtype": dtype}, asked, threads))
+    make_server(Checker(Runner(late, run)), delay).start_io()
+    return 0

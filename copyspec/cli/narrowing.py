@@ -1,0 +1,50 @@
+"""What the command line narrows a run down to: changed lines, kinds of change, what is said yes to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from copyspec.cli.common import STDIN, UsageError
+
+if TYPE_CHECKING:
+    from copyspec.pipelines import Selection
+
+
+def narrowed(
+    inputs: list[str], since: str | None, kinds: str | None, *, asks: bool
+) -> tuple[list[str], Sequence[Selection]]:
+    """The files that are left, and what of them. Raises UsageError for what cannot be meant."""
+    found: list[Selection] = []
+    if kinds is not None:
+        from copyspec.pipelines import Kinds
+
+        found.append(Kinds(kinds_of(kinds)))
+    if since is not None:
+        from copyspec.cli.since import changed_lines
+        from copyspec.pipelines import ChangedLines
+
+        lines = changed_lines(inputs, since)
+        inputs = [path for path in inputs if path in lines]
+        found.append(ChangedLines(lines))
+    if asks:
+        from copyspec.cli.asking import Asking
+
+        if STDIN in inputs:
+            raise UsageError("--patch reads answers from standard input; give files")
+        found.append(Asking())
+    return inputs, found
+
+
+def kinds_of(given: str) -> set[str]:
+    """The kinds that `--kinds` names. Raises UsageError for unknown ones."""
+    from copyspec.pipelines import KINDS
+
+    named = [each.strip() for each in given.split(",")]
+    without = {each.removeprefix("-") for each in named if each.startswith("-")}
+    only = {each for each in named if not each.startswith("-")}
+    if unknown := sorted((without | only) - set(KINDS)):
+        raise UsageError(f"--kinds {unknown[0]!r}: name some of {', '.join(KINDS)}")
+    if without and only:
+        raise UsageError(f"--kinds {given!r} names kinds to take and kinds to leave out; give one of both")
+    return only or set(KINDS) - without

@@ -1,0 +1,73 @@
+"""Lines that changed since a revision, as git tells them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from copyspec.cli.common import STDIN, UsageError
+
+_HUNK = re.compile(rb"^@@ -\S+ \+(\d+)(?:,(\d+))? @@", re.MULTILINE)
+_EVERYTHING = range(1, 1 << 62)
+
+
+def changed_lines(paths: Sequence[str], revision: str) -> dict[str, list[range]]:
+    """Of each of the files that differ from `revision`, the lines that do, from 1; all of a file that git does not
+    track. Raises UsageError where a file is in no repository, or the revision is none of it."""
+    if STDIN in paths:
+        raise UsageError(f"--since {revision}: - is standard input, which has no revisions")
+    if revision.startswith("-") or not revision.strip():
+        raise UsageError(f"--since {revision!r} is no revision; name a commit, a branch or a tag")
+    found: dict[str, list[range]] = {}
+    commits: dict[str, str] = {}
+    for path in paths:
+        file = Path(path).absolute()
+        folder = str(file.parent)
+        if folder not in commits:
+            told = _git(folder, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+            if told is None:
+                inside = _git(folder, "rev-parse", "--show-toplevel") is not None
+                what = "no revision there" if inside else "in no git repository"
+                raise UsageError(
+                    f"--since {revision!r}: {path} is {what}"
+                    if not inside
+                    else f"--since {revision!r}: {what} ({path})"
+                )
+            commits[folder] = told.decode().strip()
+        if not _git(folder, "ls-files", "--", file.name):
+            found[path] = [_EVERYTHING]
+            continue
+        diff = (
+            _git(
+                folder,
+                "diff",
+                "--no-color",
+                "--no-ext-diff",
+                "--no-textconv",
+                "--text",
+                "--unified=0",
+                commits[folder],
+                "--",
+                file.name,
+            )
+            or b""
+        )
+        ranges = [
+            range(int(start), int(start) + int(b"1" if count is None else count))
+            for start, count in ((hunk[1], hunk[2]) for hunk in _HUNK.finditer(diff))
+        ]
+        if ranges := [each for each in ranges if each]:
+            found[path] = ranges
+    return found
+
+
+def _git(folder: str, *arguments: str) -> bytes | None:
+    """What git says in a folder; None where it fails. It starts no program that the repository names."""
+    command = ["git", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false", "-C", folder, *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, check=False)
+    except OSError as error:
+        raise UsageError(f"--since needs git: {error.strerror}") from error
+    return done.stdout if done.returncode == 0 else None

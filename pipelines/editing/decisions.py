@@ -1,0 +1,133 @@
+"""Decisions: which corrections of a run before are made, out of a file that a person or a program has gone through."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from ..documents import Edit, FormatError, Part
+from ..guards.guards import Checked
+from .files import FileJob
+from .journal import fingerprint
+from .runner import Done, RunOptions, Work
+from .writable import writable
+
+VERSION = 1
+MOST_BYTES = 256 << 20
+_FIELDS = {"part": int, "start": int, "end": int, "orig": str, "corr": str, "accept": bool}
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedFile:
+    """The corrections of one file as it was."""
+
+    digest: str
+    edits: Mapping[int, Sequence[tuple[Edit, str]]]  # those that are made, with the text that they replace, by part
+
+
+def read_decisions(path: Path) -> dict[str, DecidedFile]:
+    """What a file of decisions says, by absolute path. Raises ValueError, with what is wrong, for one that is none."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise ValueError(f"it is larger than {MOST_BYTES >> 20} MiB")
+        data = json.loads(path.read_bytes())
+        if not isinstance(data, dict) or data.get("copyspec-decisions") != VERSION:
+            raise ValueError("it does not say so")
+        return {os.path.abspath(str(each["path"])): _file(each) for each in data["files"]}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        said = f"{error!r} is missing" if isinstance(error, KeyError) else str(error)
+        raise ValueError(f"{str(path)!r} is no file of decisions of version {VERSION}: {said}") from error
+
+
+def _file(data: Mapping[str, Any]) -> DecidedFile:
+    found: dict[int, list[tuple[Edit, str]]] = {}
+    for each in data["edits"]:
+        if wrong := [name for name, kind in _FIELDS.items() if type(each[name]) is not kind]:
+            raise ValueError(f"{wrong[0]} is {each[wrong[0]]!r}")
+        if each["accept"]:
+            found.setdefault(each["part"], []).append((Edit(each["start"], each["end"], each["corr"]), each["orig"]))
+    return DecidedFile(str(data["digest"]), found)
+
+
+@dataclass(frozen=True, slots=True)
+class _NoModel:
+    """In the place of a corrector."""
+
+    identity: Mapping[str, object]
+
+
+@dataclass(slots=True)
+class Decided:
+    """In the place of a runner: makes the edits that were decided on, to the files that they were found in.
+
+    A file that is another one by now, and one with edits that a run cannot have found, is left as it is, with the
+    error in its report.
+    """
+
+    files: Mapping[str, DecidedFile]
+    options: RunOptions = field(default_factory=RunOptions)
+
+    @property
+    def corrector(self) -> _NoModel:
+        return _NoModel({"decisions": VERSION})
+
+    def run(self, works: Iterable[Work[FileJob]]) -> Iterator[Done[FileJob]]:
+        job: FileJob | None = None
+        number, made = 0, 0
+        for work in works:
+            if work.owner is not job:
+                job, number, made = work.owner, 0, 0
+                self._check(job)
+            if work.part is None:
+                decided = self.files.get(os.path.abspath(job.path))
+                if job.report.error is None and decided is not None and made < sum(map(len, decided.edits.values())):
+                    job.report.error = FormatError("the decisions name parts of the file that there are not")
+                yield Done(job, None)
+                continue
+            edits: Sequence[Edit] = ()
+            try:
+                if job.report.error is None:
+                    edits = _checked(work.part, self.files[os.path.abspath(job.path)].edits.get(number, ()))
+            except ValueError as error:
+                job.report.error = error
+            yield Done(job, work.part, refused=work.part.refused, edits=edits)
+            number, made = number + 1, made + len(edits)
+
+    def _check(self, job: FileJob) -> None:
+        if job.report.error is not None:
+            return
+        decided = self.files.get(os.path.abspath(job.path))
+        if decided is None:
+            job.report.error = ValueError("the decisions say nothing of this file")
+        elif fingerprint(Path(job.path)) != decided.digest:
+            job.report.error = ValueError("the file has changed since the decisions were made; look for mistakes again")
+
+
+def _checked(part: Part, decided: Sequence[tuple[Edit, str]]) -> list[Edit]:
+    """The edits, ascending. Raises ValueError for those that the part's format would not have let through."""
+    edits = [edit for edit, _ in decided]
+    for edit, orig in decided:
+        if not 0 <= edit.start <= edit.end <= len(part.text) or part.text[edit.start : edit.end] != orig:
+            raise ValueError(f"the decisions replace {orig!r} where it does not stand")
+    if any(one.end > other.start for one, other in pairwise(edits)):
+        raise ValueError("edits of the decisions overlap, or do not ascend")
+    inside = 0
+    for segment in part.segments:
+        of_segment = [edit for edit in edits if segment.start <= edit.start and edit.end <= segment.end]
+        inside += len(of_segment)
+        solid = (*segment.protected, *segment.hidden)
+        for edit in of_segment:
+            if any(edit.start < end and start < edit.end for start, end in solid):
+                raise ValueError(f"the decisions change what is protected: {part.text[edit.start : edit.end]!r}")
+            if brought := set(edit.replacement).intersection(segment.forbidden) - set(part.text[edit.start : edit.end]):
+                raise ValueError(f"the decisions bring {min(brought)!r}, which is markup in this format")
+        if len(writable(part.text, segment, Checked(of_segment)).edits) < len(of_segment):
+            raise ValueError("the decisions bring what no correction may: no text, or a formula")
+    if inside < len(edits):
+        raise ValueError("the decisions change what is no prose")
+    return edits

@@ -1,0 +1,167 @@
+"""What of a file is corrected: not behind marks that turn it off, changed lines alone, some kinds of change alone."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from ..documents import Edit, Part, Refusal, Segment
+
+KINDS = ("spacing", "case", "punctuation", "insert", "delete", "replace")
+"""Of changes: of white space alone, of capitals alone, of marks alone; words that come, go, or become others."""
+
+_MARK = re.compile(r"copyspec:[ \t]*(off|on|ignore)\b")
+_LINE_END = re.compile(r"\r\n?|\n")
+
+Choose = Callable[[str, Part, Sequence[Edit]], Sequence[Edit]]
+"""Which of a part's edits are made, of the file of that path; asked for the parts of a file in order."""
+
+
+class Selection(Protocol):
+    """Narrows down what is corrected. Both methods are asked for every part of a file, in order; the first one ahead
+    of the second."""
+
+    def part(self, path: str, part: Part) -> Part:
+        """The part with those of its segments that go to the model."""
+        ...
+
+    def edits(self, path: str, part: Part, edits: Sequence[Edit]) -> Sequence[Edit]:
+        """Those of its edits that are made."""
+        ...
+
+
+def kind_of(before: str, after: str) -> str:
+    """Which of KINDS a replacement is."""
+    if _squeezed(before) == _squeezed(after):
+        return "spacing"
+    if before.lower() == after.lower():
+        return "case"
+    if _letters(before) == _letters(after):
+        return "punctuation"
+    return "insert" if not before.strip() else "delete" if not after.strip() else "replace"
+
+
+class Kinds:
+    """Edits of some kinds alone."""
+
+    def __init__(self, kinds: Collection[str]) -> None:
+        self._kinds = frozenset(kinds)
+
+    def part(self, path: str, part: Part) -> Part:
+        return part
+
+    def edits(self, path: str, part: Part, edits: Sequence[Edit]) -> Sequence[Edit]:
+        return [edit for edit in edits if kind_of(part.text[edit.start : edit.end], edit.replacement) in self._kinds]
+
+
+class Marks:
+    """Segments behind `copyspec: off` stay, up to `copyspec: on`, and those in a line with `copyspec: ignore`.
+
+    Whatever a comment looks like in a format: the words count. In formats whose parts are no stretches of the file
+    (records, cells, a document's paragraphs) a mark reaches to the end of its part.
+    """
+
+    def __init__(self) -> None:
+        self._path = ""
+        self._is_off = False
+
+    def part(self, path: str, part: Part) -> Part:
+        if path != self._path or not part.is_verbatim:
+            self._path, self._is_off = path, False
+        found = list(_MARK.finditer(part.text)) if "copyspec:" in part.text else []
+        if not (found or self._is_off):
+            return part
+        ignored = self._ignored(part.text, found)
+        kept = [segment for segment in part.segments if not _meets(segment, ignored)]
+        dropped = len(part.segments) - len(kept)
+        refused = [Refusal("ignored", "a mark in the file says so")] * dropped
+        return replace(part, segments=kept, refused=[*part.refused, *refused])
+
+    def edits(self, path: str, part: Part, edits: Sequence[Edit]) -> Sequence[Edit]:
+        return edits
+
+    def _ignored(self, text: str, found: Iterable[re.Match[str]]) -> list[tuple[int, int]]:
+        ranges: list[tuple[int, int]] = []
+        start = 0 if self._is_off else None
+        for mark in found:
+            line_start = max(text.rfind("\n", 0, mark.start()), text.rfind("\r", 0, mark.start())) + 1
+            end = _LINE_END.search(text, mark.end())
+            line_end = end.start() if end is not None else len(text)
+            if mark[1] == "off" and start is None:
+                start = line_start
+            elif mark[1] == "on" and start is not None:
+                ranges.append((start, line_end))
+                start = None
+            else:
+                ranges.append((line_start, line_end))
+        self._is_off = start is not None
+        return ranges if start is None else [*ranges, (start, len(text))]
+
+
+class ChangedLines:
+    """Edits in some lines of each file alone, which count from 1. In formats whose parts are no stretches of the file
+    everything counts as changed."""
+
+    def __init__(self, lines: Mapping[str, Sequence[range]]) -> None:
+        """`lines`: ascending, by path."""
+        self._lines = lines
+        self._read, self._written = _Places(), _Places()
+
+    def part(self, path: str, part: Part) -> Part:
+        if not part.is_verbatim:
+            return part
+        changed = self._read.changed(path, part.text, self._lines.get(path, ()))
+        return replace(part, segments=[segment for segment in part.segments if _meets(segment, changed)])
+
+    def edits(self, path: str, part: Part, edits: Sequence[Edit]) -> Sequence[Edit]:
+        if not part.is_verbatim:
+            return edits
+        changed = self._written.changed(path, part.text, self._lines.get(path, ()))
+        return [edit for edit in edits if any(edit.start <= end and start <= edit.end for start, end in changed)]
+
+
+class _Places:
+    """Lines of a file as characters of its parts, which come in order."""
+
+    def __init__(self) -> None:
+        self._path = ""
+        self._line = 1
+        self._ended_with_cr = False
+
+    def changed(self, path: str, text: str, lines: Sequence[range]) -> list[tuple[int, int]]:
+        if path != self._path:
+            self._path, self._line, self._ended_with_cr = path, 1, False
+        first = self._line - (self._ended_with_cr and text.startswith("\n"))
+        starts = [0, *(found.end() for found in _LINE_END.finditer(text))]
+        ranges = []
+        for each in lines:
+            begin, end = max(0, each.start - first), min(len(starts), each.stop - first)
+            if begin < end:
+                ranges.append((starts[begin], starts[end] - 1 if end < len(starts) else len(text)))
+        if text:
+            self._line, self._ended_with_cr = first + len(starts) - 1, text.endswith("\r")
+        return ranges
+
+
+def selected(selections: Sequence[Selection], path: str, part: Part) -> Part:
+    """The part that all of them leave."""
+    for each in selections:
+        part = each.part(path, part)
+    return part
+
+
+def _meets(segment: Segment, ranges: Sequence[tuple[int, int]]) -> bool:
+    """Whether a segment has anything in one of the ranges, which ascend."""
+    after = bisect_right(ranges, (segment.end, -1))
+    return any(segment.start <= end and start < segment.end for start, end in ranges[max(0, after - 1) : after + 1])
+
+
+def _squeezed(text: str) -> str:
+    return "".join(text.split())
+
+
+def _letters(text: str) -> str:
+    return "".join(char for char in text if char.isalnum()).lower()

@@ -1,0 +1,81 @@
+"""Corrections that are looked at on a page, and made later out of what it saved."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.commands import run_binary
+
+TEXT = "# A note\r\n\r\nThe childrens <b>came</b> to see the boat.\r\n\r\nThe childrens `childrens` went home.\r\n"
+
+
+@pytest.fixture
+def decisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Any:
+    """What the page of two files saves, with every change taken."""
+    monkeypatch.setenv("COPYSPEC_MODEL", "default")
+    monkeypatch.chdir(tmp_path)
+    Path("a.md").write_bytes(TEXT.encode())
+    Path("b.txt").write_text("</script> The childrens came to see the boat.\n")
+    code, _, err = run_binary(capfdbinary, "gec", "a.md", "b.txt", "--check", "--html", "page.html")
+    assert code == 1, err
+    page = Path("page.html").read_text(encoding="utf-8")
+    found = re.search(r'<script type="application/json" id="decisions">(.*?)</script>', page, re.DOTALL)
+    assert found is not None and page.count("<script") == 2
+    return json.loads(found[1])
+
+
+def apply(capfdbinary: pytest.CaptureFixture[bytes], data: object, *options: str) -> tuple[int, bytes, str]:
+    Path("decisions.json").write_text(data if isinstance(data, str) else json.dumps(data))
+    return run_binary(capfdbinary, "gec", "--apply", "decisions.json", *options)
+
+
+def test_what_was_taken_is_made_and_nothing_else(decisions: Any, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    (first, second), (other,) = (each["edits"] for each in decisions["files"])
+    assert [each["orig"] for each in (first, second, other)] == ["childrens"] * 3
+    first["accept"] = False
+    Path("c.txt").write_text("The childrens\n")
+    code, out, _ = apply(capfdbinary, decisions, "a.md", "c.txt", "-i")
+    assert (code, out) == (0, b"")
+    assert Path("a.md").read_bytes() == TEXT.replace("The childrens `", "The children `").encode()
+    assert "childrens" in Path("b.txt").read_text()  # it was not named
+    code, out, err = apply(capfdbinary, decisions, "a.md", "b.txt", "-i")
+    assert code == 3 and "a.md: the file has changed since" in err
+    assert Path("b.txt").read_text() == "</script> The children came to see the boat.\n"
+    assert not list(Path().glob("*copyspec*"))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"orig": "children"}, "where it does not stand"),
+        ({"start": -1}, "where it does not stand"),
+        ({"corr": "x\x1b"}, "no text"),
+        ({"corr": "<script>"}, "markup"),
+        ({"part": 99}, "that there are not"),
+        ({"start": "1"}, "is no file of decisions"),
+        ({"accept": 1}, "is no file of decisions"),
+    ],
+)
+def test_decisions_of_somebody_else(
+    decisions: Any, capfdbinary: pytest.CaptureFixture[bytes], change: dict[str, Any], says: str
+) -> None:
+    first = decisions["files"][0]["edits"][0]
+    first |= change
+    code, _, err = apply(capfdbinary, decisions, "a.md", "-i")
+    assert code in (2, 3) and Path("a.md").read_bytes() == TEXT.encode()
+    assert says in err, err
+
+
+def test_files_that_hold_no_decisions(decisions: Any, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    for data in ("", "[]", "{}", '{"copyspec-decisions": 2, "files": []}', '{"copyspec-decisions": 1}', "[" * 100_000):
+        code, out, err = apply(capfdbinary, data, "a.md", "-i")
+        assert (code, out) == (2, b"") and "is no file of decisions" in err
+    code_block = decisions["files"][0]
+    code_block["edits"] = [{"part": 0, "start": 0, "end": 1, "orig": "#", "corr": "##", "accept": True}]
+    code, _, err = apply(capfdbinary, decisions, "a.md", "-i")
+    assert code == 3 and "what is no prose" in err and Path("a.md").read_bytes() == TEXT.encode()

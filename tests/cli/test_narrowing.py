@@ -1,0 +1,183 @@
+"""Runs that are narrowed down: changed lines, kinds of change, marks in files, what is said yes to."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from copyspec.cli.common import UsageError
+from copyspec.cli.narrowing import kinds_of
+from copyspec.cli.since import changed_lines
+from copyspec.pipelines import (
+    ChangedLines,
+    Edit,
+    FileOptions,
+    FunctionCorrector,
+    GuardOptions,
+    Kinds,
+    Part,
+    Runner,
+    RunOptions,
+    colored_diff,
+    correct_files,
+    unified_diff,
+)
+from copyspec.pipelines.editing.selection import Selection, kind_of
+from tests.helpers.commands import run_binary
+
+WRONG = "It is late.\nThe childrens came to see the boat.\n"
+LOOSE = RunOptions(GuardOptions(allow_new_words=True, allow_swaps=True, any_language=True))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("COPYSPEC_MODEL", "default")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def corrected(path: Path, *selections: Selection) -> str:
+    """The file with every "teh" corrected that may be."""
+    runner = Runner(FunctionCorrector(lambda text: text.replace("teh", "the")), LOOSE)
+    (report,) = correct_files(runner, [path], FileOptions(in_place=True), selections=selections)
+    assert report.error is None
+    return path.read_bytes().decode()
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_only_changed_lines(folder: Path, end: str) -> None:
+    lines = [f"This is teh line of number {number}, as you see." for number in range(1, 40)]
+    path = folder / "a.txt"
+    path.write_bytes(end.join(lines).encode())
+    changed = {str(path): [range(1, 2), range(7, 9), range(39, 40)], "other": [range(1, 99)]}
+    wanted = [line.replace("teh", "the") if n in (1, 7, 8, 39) else line for n, line in enumerate(lines, start=1)]
+    assert corrected(path, ChangedLines(changed)) == end.join(wanted)
+
+
+@pytest.mark.parametrize(
+    ("name", "comment"),
+    [
+        ("a.md", "<!-- {} -->"),
+        ("a.html", "<!-- {} -->"),
+        ("a.rst", ".. {}"),
+        ("a.tex", "% {}"),
+        ("a.adoc", "// {}"),
+        ("a.py", "# {}"),
+        ("a.c", "// {}"),
+        ("a.po", "# {}"),
+        ("a.txt", "{}"),
+    ],
+)
+def test_marks_in_every_format(folder: Path, name: str, comment: str) -> None:
+    line = "We came to teh house in the evening."
+    frames = {"a.py": "# {}", "a.c": "// {}", "a.po": 'msgid "x"\nmsgstr "{}"', "a.html": "<p>{}</p>"}
+    text = frames.get(name, "{}").format(line) + "\n"
+    off, on = comment.format("copyspec: off"), comment.format("copyspec: on")
+    parts = [text, off, "", text, on, "", text]
+    (folder / name).write_text("\n".join(parts))
+    assert corrected(folder / name).count("the house") == 2
+    right = text.replace("teh", "the")
+    assert (folder / name).read_text() == "\n".join([right, *parts[1:6], right])
+    if name == "a.txt":
+        (folder / name).write_text(f"{line} copyspec: ignore\n\n{line}\n")
+        assert corrected(folder / name).count("the house") == 1
+
+
+def test_kinds_of_change() -> None:
+    pairs = {("a  b", "a b"): "spacing", ("he", "He"): "case", ("its", "it's"): "punctuation", ("", "a "): "insert"}
+    pairs |= {
+        ("the ", ""): "delete",
+        ("childrens", "children"): "replace",
+        ("", ","): "punctuation",
+        ("", " "): "spacing",
+    }
+    for (before, after), kind in pairs.items():
+        assert kind_of(before, after) == kind
+        edit = Edit(0, len(before), after)
+        assert Kinds({kind}).edits("a", Part(before), [edit]) == [edit]
+        assert Kinds({"other"}).edits("a", Part(before), [edit]) == []
+    assert kinds_of("-case, -spacing") == {"punctuation", "insert", "delete", "replace"} and kinds_of("case") == {
+        "case"
+    }
+    for wrong in ("cases", "case,-insert"):
+        with pytest.raises(UsageError, match="--kinds"):
+            kinds_of(wrong)
+
+
+def test_lines_that_changed_since_a_revision(folder: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    def git(*arguments: str) -> None:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+        subprocess.run(["git", *identity, *arguments], check=True, capture_output=True, cwd=folder)
+
+    git("init", "-q")
+    (folder / "a b.txt").write_text(WRONG)
+    (folder / "same.txt").write_text(WRONG)
+    git("add", ".")
+    git("commit", "-qm", "first")
+    (folder / "a b.txt").write_text(WRONG + "The childrens went home.\n")
+    (folder / "new.txt").write_text(WRONG)
+    code, out, _ = run_binary(capfdbinary, "gec", "a b.txt", "same.txt", "new.txt", "--since", "HEAD", "--list", "text")
+    assert code == 1
+    assert [line.split(b":")[:2] for line in out.splitlines()] == [[b"a b.txt", b"3"], [b"new.txt", b"2"]]
+    for paths, revision, says in (
+        (["same.txt"], "nothing", "no revision there"),
+        (["same.txt"], "--output=x", "is no revision"),
+        (["-"], "HEAD", "standard input"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            changed_lines(paths, revision)
+    git("config", "core.fsmonitor", f"touch {folder}/ran;")
+    assert changed_lines(["same.txt"], "HEAD") == {} and not (folder / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("answers", "wanted"),
+    [
+        ("y\nn\n", ["children", "childrens"]),
+        ("n\ny\n", ["childrens", "children"]),
+        ("?\na\n", ["children", "children"]),
+        ("d\n", ["childrens", "childrens"]),
+        ("e\nkids\nq\n", ["kids", "childrens"]),
+        ("", ["childrens", "childrens"]),
+    ],
+)
+def test_changes_are_asked_for(
+    folder: Path,
+    answers: str,
+    wanted: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    text = "The {} came to see the boat.\n\nThe {} went home.\n"
+    (folder / "a.txt").write_text(text.format("childrens", "childrens"))
+    monkeypatch.setattr("sys.stdin", io.StringIO(answers))
+    code, out, _ = run_binary(capfdbinary, "gec", "a.txt", "-p")
+    assert code == 0 and b"[-childrens-]{+children+}" in out and b"Make this change [y,n,e,a,d,q,?]?" in out
+    assert (folder / "a.txt").read_text() == text.format(*wanted)
+    assert (b"leave it out, and all" in out) == ("?" in answers)
+
+
+def test_questions_need_stdout_and_files(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    for options in (["-", "-p"], ["a.txt", "-p", "--diff"], ["a.txt", "-p", "--edits", "-"]):
+        code, out, err = run_binary(capfdbinary, "gec", *options)
+        assert (code, out) == (2, b"") and err
+
+
+def test_diffs_in_colour() -> None:
+    before, after = "a\nThe childrens came.\nb\x1b[2J\n", "a\nThe children came.\nb\x1b[2J\nnew\n"
+    shown = "".join(colored_diff(unified_diff([(before, after)], "a.txt")))
+    assert "\x1b[31m-The \x1b[7mchildrens\x1b[27m came.\x1b[0m\n" in shown
+    assert "\x1b[32m+The \x1b[7mchildren\x1b[27m came.\x1b[0m\n" in shown
+    assert "\x1b[32m+new\x1b[0m\n" in shown and "\x1b[2J" not in shown
+
+
+def test_no_packed_document_goes_to_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    Path("a.docx").write_bytes(b"PK")
+    monkeypatch.setattr("copyspec.cli.correcting.sys.stdout.isatty", lambda: True)
+    code, out, err = run_binary(capfdbinary, "gec", "a.docx")
+    assert code == 2 and out == b"" and "-o FILE, -i or --diff" in err

@@ -1,0 +1,32 @@
+"""Models whose layers lie on several devices, or on disk, as `device_map` spreads them with accelerate."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import copyspec
+from tests.helpers.texts import byte_level, llama
+
+accelerate = pytest.importorskip("accelerate")
+
+
+def test_layers_on_cpu_and_disk(tmp_path: Path) -> None:
+    tokenizer = byte_level()
+    plain = copyspec.Engine(llama(len(tokenizer)), tokenizer)
+    model = copy.deepcopy(plain.model)
+    places = dict.fromkeys(("model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head"), "cpu")
+    places |= {f"model.layers.{i}": "disk" if i % 2 else "cpu" for i in range(model.config.num_hidden_layers)}
+    spread = accelerate.dispatch_model(model, places, main_device="cpu", offload_dir=str(tmp_path), force_hooks=True)
+    assert any(each.is_meta for each in spread.parameters())
+    engine = copyspec.Engine(spread, tokenizer)
+    prompts = ["The cat sat on the mat, and the dog sat on the cat. " * 3, "He goes to school"]
+    options: dict[str, Any] = {"max_new_tokens": 16, "ignore_eos": True}
+    wanted = [each.token_ids for each in plain.generate(prompts, prompts, **options)]
+    for prefix_cache in (False, True, True):
+        found = engine.generate(prompts, prompts, prefix_cache=prefix_cache, **options)
+        assert [each.token_ids for each in found] == wanted
+    assert found[0].stats.num_cached_tokens > 0
