@@ -118,6 +118,11 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
         return markdown
 
 
+def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Long lines of code can be reached, and scrolled, with the keyboard."""
+    return html.replace("<pre><span></span><code>", '<pre><span></span><code tabindex="0">')
+
+
 def led(markdown: str) -> str:
     """Links to files beside docs/ lead to the pages that these have become."""
 
