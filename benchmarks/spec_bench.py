@@ -162,7 +162,7 @@ def table(report: Mapping[str, Any]) -> str:
 
 def _ratio(prompts: Sequence[Mapping[str, Any]], name: str, base: str) -> float:
     """How many times as fast, per token: outputs of loose methods have lengths of their own."""
-    per_token = [
+    per_token: list[float] = [
         sum(each["runs"][one]["seconds"] for each in prompts)
         / sum(len(each["runs"][one]["tokens"]) for each in prompts)
         for one in (base, name)

@@ -94,7 +94,7 @@ def model_file(name: str, scratch: Path) -> tuple[Path, bool]:
     from tests.helpers.gguf_files import write_llama
 
     engine = copyspec.load("default", dtype="float32")
-    write_llama(scratch / "default.gguf", engine.model, engine.tokenizer)  # type: ignore[arg-type]
+    write_llama(scratch / "default.gguf", engine.model, engine.tokenizer)
     return scratch / "default.gguf", False
 
 
