@@ -176,7 +176,8 @@ def run_files(
 
     decided = None if decisions is None else read_decisions(decisions)
     if decided is not None:
-        inputs = [path for path in inputs if os.path.abspath(path) in decided]
+        names = {each.name for each in decided}
+        inputs = [path for path in inputs if os.path.basename(path) in names]
     if not inputs:
         _tell("copyspec: no files to correct", told)
         return 0

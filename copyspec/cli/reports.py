@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -144,7 +145,7 @@ class PageWritten:
         if self._decisions is not None and report.is_changed:
             from copyspec.pipelines import fingerprint
 
-            self._decisions.add([report.path, fingerprint(Path(report.path))])
+            self._decisions.add([os.path.basename(report.path), fingerprint(Path(report.path))])
 
     def _decided(self) -> Iterator[str]:
         """A file of decisions that takes every change."""
@@ -155,8 +156,8 @@ class PageWritten:
             if len(row) == 1:
                 edits.append(json.dumps(row[0]))
                 continue
-            path, digest = map(json.dumps, row)
-            yield f'{"" if is_first else ", "}{{"path": {path}, "digest": {digest}, "edits": [{", ".join(edits)}]}}'
+            name, digest = map(json.dumps, row)
+            yield f'{"" if is_first else ", "}{{"name": {name}, "digest": {digest}, "edits": [{", ".join(edits)}]}}'
             edits, is_first = [], False
         yield "]}"
 

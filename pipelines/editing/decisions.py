@@ -26,19 +26,20 @@ _FIELDS = {"part": int, "start": int, "end": int, "orig": str, "corr": str, "acc
 class DecidedFile:
     """The corrections of one file as it was."""
 
+    name: str
     digest: str
     edits: Mapping[int, Sequence[tuple[Edit, str]]]  # those that are made, with the text that they replace, by part
 
 
-def read_decisions(path: Path) -> dict[str, DecidedFile]:
-    """What a file of decisions says, by absolute path. Raises ValueError, with what is wrong, for one that is none."""
+def read_decisions(path: Path) -> list[DecidedFile]:
+    """What a file of decisions says of each file. Raises ValueError, with what is wrong, for one that is none."""
     try:
         if path.stat().st_size > MOST_BYTES:
             raise ValueError(f"it is larger than {MOST_BYTES >> 20} MiB")
         data = json.loads(path.read_bytes())
         if not isinstance(data, dict) or data.get("copyspec-decisions") != VERSION:
             raise ValueError("it does not say so")
-        return {os.path.abspath(str(each["path"])): _file(each) for each in data["files"]}
+        return [_file(each) for each in data["files"]]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         said = f"{error!r} is missing" if isinstance(error, KeyError) else str(error)
         raise ValueError(f"{str(path)!r} is no file of decisions of version {VERSION}: {said}") from error
@@ -51,7 +52,7 @@ def _file(data: Mapping[str, Any]) -> DecidedFile:
             raise ValueError(f"{wrong[0]} is {each[wrong[0]]!r}")
         if each["accept"]:
             found.setdefault(each["part"], []).append((Edit(each["start"], each["end"], each["corr"]), each["orig"]))
-    return DecidedFile(str(data["digest"]), found)
+    return DecidedFile(str(data["name"]), str(data["digest"]), found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +64,14 @@ class _NoModel:
 
 @dataclass(slots=True)
 class Decided:
-    """In the place of a runner: makes the edits that were decided on, to the files that they were found in.
+    """In the place of a runner: makes the edits that were decided on, to the files that they were found in: those of
+    that name that hold the same. Pages, which are passed on, name no folders.
 
     A file that is another one by now, and one with edits that a run cannot have found, is left as it is, with the
     error in its report.
     """
 
-    files: Mapping[str, DecidedFile]
+    files: Sequence[DecidedFile]
     options: RunOptions = field(default_factory=RunOptions)
 
     @property
@@ -79,33 +81,37 @@ class Decided:
     def run(self, works: Iterable[Work[FileJob]]) -> Iterator[Done[FileJob]]:
         job: FileJob | None = None
         number, made = 0, 0
+        decided: DecidedFile | None = None
         for work in works:
             if work.owner is not job:
                 job, number, made = work.owner, 0, 0
-                self._check(job)
+                decided = self._decided(job)
             if work.part is None:
-                decided = self.files.get(os.path.abspath(job.path))
                 if job.report.error is None and decided is not None and made < sum(map(len, decided.edits.values())):
                     job.report.error = FormatError("the decisions name parts of the file that there are not")
                 yield Done(job, None)
                 continue
             edits: Sequence[Edit] = ()
             try:
-                if job.report.error is None:
-                    edits = _checked(work.part, self.files[os.path.abspath(job.path)].edits.get(number, ()))
+                if job.report.error is None and decided is not None:
+                    edits = _checked(work.part, decided.edits.get(number, ()))
             except ValueError as error:
                 job.report.error = error
             yield Done(job, work.part, refused=work.part.refused, edits=edits)
             number, made = number + 1, made + len(edits)
 
-    def _check(self, job: FileJob) -> None:
+    def _decided(self, job: FileJob) -> DecidedFile | None:
         if job.report.error is not None:
-            return
-        decided = self.files.get(os.path.abspath(job.path))
-        if decided is None:
+            return None
+        named = [each for each in self.files if each.name == os.path.basename(job.path)]
+        if not named:
             job.report.error = ValueError("the decisions say nothing of this file")
-        elif fingerprint(Path(job.path)) != decided.digest:
+            return None
+        digest = fingerprint(Path(job.path))
+        decided = next((each for each in named if each.digest == digest), None)
+        if decided is None:
             job.report.error = ValueError("the file has changed since the decisions were made; look for mistakes again")
+        return decided
 
 
 def _checked(part: Part, decided: Sequence[tuple[Edit, str]]) -> list[Edit]:

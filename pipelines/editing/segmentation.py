@@ -141,14 +141,13 @@ class _Fitting:
             start=start,
             end=end,
             protected=inside(self.segment.protected),
-            hidden=inside(self.segment.hidden),
+            hidden=tuple((max(first, start), min(last, end)) for first, last in inside(self.segment.hidden)),
         )
 
 
 def _inside(spans: Sequence[tuple[int, int]], *, start: int, end: int) -> tuple[tuple[int, int], ...]:
-    """The spans that lie in a stretch; `spans` ascend."""
-    first = bisect_left(spans, start, key=itemgetter(0))
-    return tuple(spans[first : bisect_right(spans, end, key=itemgetter(1))])
+    """The spans that a stretch has something of; they ascend. White space at a span's edge may stand outside."""
+    return tuple(spans[bisect_right(spans, start, key=itemgetter(1)) : bisect_left(spans, end, key=itemgetter(0))])
 
 
 def _whole(text: str) -> Spans:

@@ -34,6 +34,8 @@ _REVISIONS = frozenset(_TEXT + name for name in ("change", "change-start", "chan
 _ASIDE = frozenset({_TEXT + "tracked-changes", _OFFICE + "annotation"})
 _ENCODING = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:<\?xml(?![^>]*encoding\s*=\s*[\"'](?!utf-8|us-ascii))|<[^?])", re.I)
 
+_TAG = re.compile(rb"""<[^\s/>"']+(?:[^>"']|"[^"]*"|'[^']*')*>""")
+
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
@@ -214,7 +216,11 @@ class _Parser:
                 self.found.append(paragraph)
         elif self.objects and self.objects[-1][0] == self.depth:
             _, start, _ = self.objects.pop()
-            end = self.xml.index(b">", self.parser.CurrentByteIndex) + 1
+            # An element without an end tag ends with its start tag; expat stands behind that one, not before it.
+            tag = _TAG.match(self.xml, start)
+            assert tag is not None
+            is_empty = tag[0].endswith(b"/>")
+            end = tag.end() if is_empty else self.xml.index(b">", self.parser.CurrentByteIndex) + 1
             self.paragraphs[-1].pieces.append(_Piece(start, end, _SIGNS.get(name, OBJECT), False))
         self.asides -= name in _ASIDE
         self.cells -= name == _TABLE + "table-cell"

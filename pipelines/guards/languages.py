@@ -75,7 +75,7 @@ def language_of(text: str) -> str | None:
     if most != "LATIN" and len(written or ()) == 1:
         return (written or ("",))[0]
     among = written or _LISTS
-    words = [word.casefold() for word in spelt(text)]
+    words = {word.casefold() for word in spelt(text)}  # a word said five times tells no more than one
     found = Counter({name: sum(_speaks_for(name, word) for word in words) for name in among})
     (best, hits), *others = found.most_common(2)
     ahead = hits - (others[0][1] if others else 0)

@@ -15,7 +15,7 @@ import pytest
 from benchmarks.hostile.files import fuzz
 from benchmarks.hostile.files_cases import OPEN
 from benchmarks.hostile.files_marked_up import MARKED_UP
-from copyspec.pipelines import FunctionCorrector, Runner, RunOptions, Work, format_of
+from copyspec.pipelines import Edit, FunctionCorrector, Runner, RunOptions, Work, format_of
 from copyspec.pipelines.documents import FormatError, shown
 
 HTML = """<!doctype html><html><head><title>My cats</title><script>if (a<b) x("He go.")</script></head>
@@ -252,6 +252,11 @@ def test_opendocument_texts_keep_their_elements() -> None:
     )
     data = odt(body)
     assert corrected("odt", data, lambda told: told) == data
+    # Text goes in behind an element that ends with its start tag, not behind the next tag.
+    form = format_of("-", "odt")
+    (part,) = form.read(io.BytesIO(odt('<text:h>A<text:s text:c="1>0"/>&amp; B</text:h>')))
+    place = part.text.index("&")
+    assert '"1>0"/>a &amp; B</text:h>' in content(form.write(part, [Edit(place, place, "a ")]))
     changes = {"She": ("have", "has"), "He ": ("go to", "goes <&> to")}
     out = corrected("odt", data, lambda told: told.replace(*changes.get(told[:3], "  ")))
     assert content(out) == content(data).replace("have", "has").replace("go to", "goes &lt;&amp;&gt; to")

@@ -20,7 +20,7 @@ from copyspec.verification.picking import Picker, Picks, ScoredPicks
 from copyspec.verification.registry import RULES, VerificationOptions, rule
 from copyspec.verification.walk import walk
 from tests.helpers.enumeration import P, Q, tree_of
-from tests.verification.test_picking import as_dict, bound, chi_square, processed
+from tests.verification.test_picking import bound, chi_square, processed
 
 CPU = torch.device("cpu")
 VOCAB = 8
@@ -269,5 +269,5 @@ def test_sampling_settings_reach_p() -> None:
     """P is what temperature and truncation leave: nothing outside of it is emitted."""
     sampling = SamplingOptions(temperature=0.7, top_k=3, seed=1)
     kept = set(TARGET[-1].topk(3).indices.tolist())
-    seen = {decoded(rule("multi-step"), SamplingOptions(**{**as_dict(sampling), "seed": s}), 1)[0] for s in range(60)}  # type: ignore[arg-type]
+    seen = {decoded(rule("multi-step"), replace(sampling, seed=s), 1)[0] for s in range(60)}
     assert seen == kept
