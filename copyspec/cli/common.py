@@ -29,6 +29,13 @@ def read(path: Path, option: str) -> str:
         raise UsageError(f"{option} {path}: not UTF-8 (byte {error.start}); convert it first") from error
 
 
+def read_edited(text: str | None, file: Path | None) -> str | None:
+    """The text being edited, from `--edit` or `--edit-file`."""
+    if text is not None and file is not None:
+        raise UsageError("--edit and --edit-file both name the edited text; give one")
+    return text if file is None else read(file, "--edit-file")
+
+
 def read_prompt(prompt: str | None, file: Path | None) -> str:
     """The prompt from the argument, the file, or stdin."""
     if prompt is not None and file is not None:

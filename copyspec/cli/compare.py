@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from copyspec.cli.common import STDIN, UsageError, as_json, quiet_libraries, read, read_prompt
+from copyspec.cli.common import STDIN, UsageError, as_json, quiet_libraries, read, read_edited, read_prompt
 from copyspec.cli.figures import comparison_dict
 from copyspec.cli.showing import check_page, write_page
 
@@ -45,8 +45,6 @@ def compare(
     """
     text = read_prompt(prompt, file)
     check_page(html)
-    if edit is not None and edit_file is not None:
-        raise UsageError("--edit and --edit-file both name the edited text; give one")
     if json_output and str(html) == STDIN:
         raise UsageError("--json and --html - both write to stdout; give --html a file")
     options: CallKeywords = {
@@ -55,7 +53,7 @@ def compare(
         "dtype": dtype,
         "system": system,
         "chat": True if chat else "auto",
-        "edit_source": read(edit_file, "--edit-file") if edit_file is not None else edit,
+        "edit_source": read_edited(edit, edit_file),
         "max_new_tokens": max_new_tokens,
         "temperature": temperature,
         "seed": seed,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from copyspec.cli.common import STDIN, UsageError, as_json, quiet_libraries, read, read_prompt
+from copyspec.cli.common import STDIN, UsageError, as_json, quiet_libraries, read, read_edited, read_prompt
 from copyspec.cli.figures import comparison_dict, comparison_text, print_notes
 from copyspec.cli.index import corpus_folder, default_folder
 from copyspec.cli.showing import check_page, print_coloured, watch, write_page
@@ -146,8 +146,6 @@ def generate(
     if trace is not None and (compare or str(trace) == STDIN):
         raise UsageError("--trace needs a file of its own, and a run without --compare")
     references = [*(reference or ()), *(read(path, "--reference-file") for path in reference_file or ())]
-    if edit is not None and edit_file is not None:
-        raise UsageError("--edit and --edit-file both name the edited text; give one")
     options: CallKeywords = {
         "model": model,
         "device": device,
@@ -156,7 +154,7 @@ def generate(
         "chat": True if chat else "auto",
         "rendered": rendered,
         "logprobs": logprobs,
-        "edit_source": read(edit_file, "--edit-file") if edit_file is not None else edit,
+        "edit_source": read_edited(edit, edit_file),
         "max_new_tokens": max_new_tokens,
         "temperature": temperature,
         "top_k": top_k,
