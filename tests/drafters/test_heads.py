@@ -18,6 +18,7 @@ from copyspec.decoding.stats import Stats
 from copyspec.drafters.base import ScoredDraft
 from copyspec.drafters.blend import BlendDrafter, PredictorDrafter
 from copyspec.drafters.predictors import online
+from copyspec.drafters.predictors.feature_layer import FeatureLayer, FeatureReader, LayerSizes
 from copyspec.drafters.predictors.head_files import FORMAT, HeadFile, load_heads
 from copyspec.drafters.predictors.head_weights import ParallelHeads, RecurrentHead, probe
 from copyspec.drafters.predictors.heads import DraftHeads, HeadsPredictor, weights_of
@@ -30,7 +31,7 @@ from copyspec.sources import Source
 from copyspec.static_options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.base import Target
-from copyspec.targets.hooks.states import output_head
+from copyspec.targets.hooks.states import LAST, output_head
 from copyspec.tree import ROOT, DraftTree
 from tests.helpers.decoded import decoded
 from tests.helpers.models import VOCAB_SIZE, random_ids, tiny
@@ -61,6 +62,12 @@ def random_heads(kind: str, *, vocabulary: torch.Tensor | None = None) -> HeadFi
     if kind == "parallel":
         blocks = [[{"down": drawn(4, SIZE), "up": drawn(SIZE, 4)}] for _ in range(DEPTH)]
         return HeadFile(ParallelHeads(blocks), vocabulary, "random")
+    if kind in ("eagle", "eagle-3"):
+        sizes = LayerSizes(SIZE, 24, 4, 2, 8, is_fused=kind == "eagle-3", context=12)
+        tensors = {name: drawn(*shape) * 0.3 for name, shape in sizes.shapes().items()}
+        own = drawn(40, SIZE) if sizes.is_fused else None
+        chosen = torch.arange(3, 83, 2) if sizes.is_fused else vocabulary
+        return HeadFile(FeatureLayer(tensors, sizes, DEPTH, own), chosen, "random")
     blocks = [[{"weight": drawn(SIZE, SIZE), "bias": drawn(SIZE)}] for _ in range(DEPTH)]
     return HeadFile(ParallelHeads(blocks, [drawn(VOCAB_SIZE, SIZE) for _ in range(DEPTH)]), None, "random")
 
@@ -116,10 +123,13 @@ def add_heads(request: Request, heads: DraftHeads, *, copies: bool) -> None:
         ("parallel", False, "llama"),
         ("medusa", True, "bloom"),
         ("recurrent", False, "mpt"),  # rows one by one
+        ("eagle", True, "llama"),
+        ("eagle", False, "mpt"),
+        ("eagle-3", False, "deep"),
     ],
 )
 def test_output_equals_plain_decoding(kind: str, copies: bool, name: str, temperature: float) -> None:
-    model = tiny(name)
+    model = llama(VOCAB_SIZE, layers=6) if name == "deep" else tiny(name)
     target, requests = wrap(model), rows(temperature)
     expected = [tokens for tokens, _ in run(target, requests)]
     vocabulary = torch.arange(7, 77, 2) if kind == "recurrent" else None
@@ -151,12 +161,15 @@ def test_states_are_those_of_the_verified_nodes() -> None:
     model, prompt = tiny("llama"), random_ids(6)
     tree = DraftTree([5, 6, 7], [ROOT, 0, ROOT], [0.5] * 3, [None] * 3)
     session = wrap(model).open([prompt, prompt[:4]])
-    logits, states = session.score_with_states([prompt, prompt[:4]], [tree, DraftTree()])
-    assert states is not None and states.shape == (2, 4, SIZE)
-    torch.testing.assert_close(torch.nn.functional.linear(states, weights_of(model)[0]), logits)
+    logits, states = session.score_with_states([prompt, prompt[:4]], [tree, DraftTree()], layers=[1])
+    assert states is not None
+    torch.testing.assert_close(torch.nn.functional.linear(states[0][LAST][-4:], weights_of(model)[0]), logits[0])
     with torch.inference_mode():
-        alone = model.base_model(torch.tensor([[*prompt, 5, 6]])).last_hidden_state[0, -3:]
-    torch.testing.assert_close(states[0, :3], alone, atol=1e-4, rtol=1e-4)
+        alone = model.base_model(torch.tensor([[*prompt, 5, 6]]), output_hidden_states=True)
+        other = model.base_model(torch.tensor([prompt[:4]])).last_hidden_state[0]
+    torch.testing.assert_close(states[0][LAST][:8], alone.last_hidden_state[0], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(states[0][1][:8], alone.hidden_states[1][0], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(states[1][LAST], other, atol=1e-4, rtol=1e-4)
 
 
 def test_without_states_nothing_is_drafted(caplog: pytest.LogCaptureFixture) -> None:
@@ -175,11 +188,11 @@ def test_an_output_that_left_the_tree_has_no_state() -> None:
     voice = HeadsPredictor(DraftHeads(random_heads("recurrent"), model), RowContext([4], SamplingOptions(), 1, 96))
     assert voice.words(()) == () and not voice.read(DraftTree())
     tree = DraftTree([6], [ROOT], [0.5], [None])
-    voice.observe(ScoredDraft(tree, torch.zeros(2, 96), torch.randn(2, SIZE)))
+    voice.observe(ScoredDraft(tree, torch.zeros(2, 96), {LAST: torch.randn(2, SIZE)}))
     voice.follow([6, 9])
     assert voice.words(()) is None and voice.read(DraftTree()) and voice.words(())
     assert not voice.read(DraftTree())  # nothing more to be known
-    voice.observe(ScoredDraft(tree, torch.zeros(2, 96), torch.randn(2, SIZE)))
+    voice.observe(ScoredDraft(tree, torch.zeros(2, 96), {LAST: torch.randn(2, SIZE)}))
     voice.follow([8, 9])
     assert voice.words(()) == ()
 
