@@ -26,9 +26,9 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from copyspec.drafters.predictors.feature_layer import FeatureLayer, LayerSizes, Projected
+from copyspec.drafters.predictors.feature_layer import FeatureLayer, LayerSizes, Projected, Tensors
 from copyspec.drafters.predictors.head_files import EAGLE_WEIGHTS, FORMAT, MEDUSA_WEIGHTS, WEIGHTS
-from copyspec.drafters.predictors.head_weights import ParallelHeads, RecurrentHead, Tensors, probe
+from copyspec.drafters.predictors.head_weights import ParallelHeads, RecurrentHead, probe
 from copyspec.drafters.predictors.heads import weights_of
 from training.outputs import OutputPlan, Requests, check_plan, read_shard, shards, write_prose, write_shard
 
@@ -401,6 +401,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--kind", choices=KINDS, default="recurrent")
     parser.add_argument("--depth", type=int, default=HeadPlan.depth)
     parser.add_argument("--inner", type=int, default=HeadPlan.inner, help="of parallel heads the rank")
+    parser.add_argument("--span", type=int, default=HeadPlan.span, help="pairs that a feature layer attends to")
     parser.add_argument("--vocabulary", type=int, default=HeadPlan.vocabulary, help="0: all tokens")
     parser.add_argument("--shards", type=int, default=60, help="of states; every fourth holds answers")
     parser.add_argument("--rows", type=int, default=OutputPlan.rows, help="of a shard")
@@ -422,7 +423,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     until = time.time() + 60 * given.minutes
     plan = HeadPlan(
         kind=given.kind, depth=given.depth, inner=given.inner, vocabulary=given.vocabulary, steps=given.steps,
-        batch=given.batch, rate=given.rate, seed=given.seed,
+        batch=given.batch, rate=given.rate, seed=given.seed, span=given.span,
     )  # fmt: skip
     outputs = OutputPlan(rows=given.rows, tokens=given.tokens, seed=given.seed)
     run = HeadRun(given.out, copyspec.load(given.model, dtype=given.dtype), given.model, (plan, outputs))

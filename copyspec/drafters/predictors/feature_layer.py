@@ -18,6 +18,7 @@ from copyspec.targets.linears import Forward, few_row_product
 
 Tensors = dict[str, torch.Tensor]
 
+EPSILON, THETA, CONTEXT = 1e-6, 10_000.0, 2048  # of files that do not say
 PRODUCTS = ("fc", "qkv", "o", "gate_up", "down")
 
 
@@ -30,10 +31,10 @@ class LayerSizes:
     heads: int
     kv_heads: int
     head_dim: int
-    epsilon: float = 1e-6
-    theta: float = 10_000.0  # base of the rotary embedding
+    epsilon: float = EPSILON
+    theta: float = THETA  # base of the rotary embedding
     is_fused: bool = False  # EAGLE-3: three states are mixed, and token and feature stay apart up to the attention
-    context: int = 2048  # pairs attended to, at most
+    context: int = CONTEXT  # pairs attended to, at most
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of all tensors, but for those that a layer may lack: "fc_bias", "token_norm", "feature_norm"."""
@@ -86,11 +87,12 @@ class FeatureLayer:
             if "fc_bias" in held:
                 residual = residual + held["fc_bias"]
             entered = self._norm("feature_norm", residual) if "feature_norm" in held else residual
-        heads = self._times("qkv", entered).unflatten(-1, (-1, sizes.head_dim))  # [B, n, H + 2 KV, d]
+        rows, count = entered.shape[:2]
+        heads = self._times("qkv", entered).view(rows, count, -1, sizes.head_dim)  # [B, n, H + 2 KV, d]
         queries, keys, values = heads.split([sizes.heads, sizes.kv_heads, sizes.kv_heads], -2)
         cos, sin = self._rotation(places, queries.dtype)
         queries, keys = _rotated(queries, cos, sin), _rotated(keys, cos, sin)
-        return Projected(residual, queries.unflatten(-2, (sizes.kv_heads, -1)), keys, values)
+        return Projected(residual, queries.view(rows, count, sizes.kv_heads, -1, sizes.head_dim), keys, values)
 
     def attend(
         self,

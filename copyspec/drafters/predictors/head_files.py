@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from copyspec.drafters.predictors.feature_layer import FeatureLayer, LayerSizes, Tensors
+from copyspec.drafters.predictors.feature_layer import CONTEXT, EPSILON, THETA, FeatureLayer, LayerSizes, Tensors
 from copyspec.drafters.predictors.head_weights import Heads, ParallelHeads, RecurrentHead, probe
 from copyspec.models.errors import FileError, LoadError, first_line
 from copyspec.models.files import CONFIG, check_folder, pickled, read_json
@@ -210,17 +210,17 @@ class _Reader:
         if heads % kv_heads or head_dim % 2:
             raise FileError(f"{CONFIG} has {heads} heads of size {head_dim} and {kv_heads} for keys, which do not fit")
         context = "context" if "context" in config else "max_position_embeddings"
-        longest = self._count(context, most=1 << 24) if context in config else LayerSizes.context
+        longest = self._count(context, most=1 << 24) if context in config else CONTEXT
         return LayerSizes(
             hidden=self._size,
             inner=self._count(inner, most=MOST_UNITS),
             heads=heads,
             kv_heads=kv_heads,
             head_dim=head_dim,
-            epsilon=self._number("rms_norm_eps", LayerSizes.epsilon),
-            theta=self._number("rope_theta", LayerSizes.theta),
+            epsilon=self._number("rms_norm_eps", EPSILON),
+            theta=self._number("rope_theta", THETA),
             is_fused=is_fused,
-            context=min(longest, LayerSizes.context),
+            context=min(longest, CONTEXT),
         )
 
     def _check_model(self) -> None:

@@ -120,7 +120,8 @@ class HeadsPredictor:
         the newest alone."""
         self._reader = FeatureReader()
         self._said: dict[Path, Words] = {}  # as the heads put it, since the output last grew
-        self._states: dict[Path, torch.Tensor | FeatureNode] = {}  # of a recurrent head, [D], after each path
+        self._states: dict[Path, torch.Tensor] = {}  # of a recurrent head, [D], after each path
+        self._nodes: dict[Path, FeatureNode] = {}  # of a feature layer
         self._levels: list[Words] = []  # of parallel heads, which say the same after all paths of a length
 
     @property
@@ -156,6 +157,7 @@ class HeadsPredictor:
         scored, self._scored = self._scored, None
         self._said.clear()
         self._states.clear()
+        self._nodes.clear()
         self._levels = []
         self._position += len(tokens)
         if not self._follow(scored, tokens):
@@ -225,7 +227,7 @@ class HeadsPredictor:
         for level in range(head.depth):
             here = [path for path in drafted if len(path) == level]
             wanted = dict.fromkeys([*(() if dear and level else (path for path, _ in beam)), *here])
-            fresh = [path for path in wanted if path not in self._said and (not path or path[:-1] in self._states)]
+            fresh = [path for path in wanted if path not in self._said and (not path or path[:-1] in self._said)]
             if fresh:
                 self._advance(bound, head, fresh[:BEAM] if dear else fresh)
                 if dear:
@@ -237,22 +239,21 @@ class HeadsPredictor:
         """Reads paths of one length whose parents are known."""
         following = [path[-1] for path in fresh] if fresh[0] else [token for _, each in self._pairs for token in each]
         embeddings = bound.embeddings[torch.tensor(following, device=bound.embeddings.device)].to(bound.shared)
-        before = [self._states[path[:-1]] for path in fresh if path]
-        states: Sequence[torch.Tensor | FeatureNode]
+        before = [path[:-1] for path in fresh if path]
         if isinstance(head, FeatureLayer):
             if before:
-                states = self._reader.step(head, before, embeddings)  # type: ignore[arg-type]
+                nodes = self._reader.step(head, [self._nodes[path] for path in before], embeddings)
             else:
                 read = torch.cat([each for each, _ in self._pairs]).to(bound.shared)
-                states, self._pairs = [self._reader.read(head, read, embeddings)], []
-            logits = bound.product(head.head_inputs(torch.stack([each.feature for each in states])))
+                nodes, self._pairs = [self._reader.read(head, read, embeddings)], []
+            self._nodes |= zip(fresh, nodes, strict=True)
+            logits = bound.product(head.head_inputs(torch.stack([node.feature for node in nodes])))
         else:
-            given = torch.stack(before) if before else self._pairs[-1][0].to(bound.shared)  # type: ignore[arg-type]
-            states = head.step(given, embeddings)
+            held = [self._states[path] for path in before]
+            states = head.step(torch.stack(held) if held else self._pairs[-1][0].to(bound.shared), embeddings)
+            self._states |= zip(fresh, states, strict=True)
             logits = bound.product(states)
-        words = self._likeliest(bound, logits, [len(path) for path in fresh])
-        for path, state, said in zip(fresh, states, words, strict=True):
-            self._states[path], self._said[path] = state, said
+        self._said |= zip(fresh, self._likeliest(bound, logits, [len(path) for path in fresh]), strict=True)
 
     def _next_beam(self, beam: Sequence[tuple[Path, float]]) -> list[tuple[Path, float]]:
         following = [

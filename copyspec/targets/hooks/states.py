@@ -37,7 +37,7 @@ class HiddenStates:
 LAST = -1
 """In place of a layer: what the output head is given."""
 
-RowStates = Mapping[int, torch.Tensor]
+RowStates = Mapping[int, "torch.Tensor"]
 """One row's states of one pass, by layer or LAST: at the chain's tokens, as far as they were kept, and at the tree's
 nodes. [c + m, D] each"""
 
