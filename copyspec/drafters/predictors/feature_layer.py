@@ -89,7 +89,7 @@ class FeatureLayer:
             entered = self._norm("feature_norm", residual) if "feature_norm" in held else residual
         rows, count = entered.shape[:2]
         heads = self._times("qkv", entered).view(rows, count, -1, sizes.head_dim)  # [B, n, H + 2 KV, d]
-        queries, keys, values = heads.split([sizes.heads, sizes.kv_heads, sizes.kv_heads], -2)
+        queries, keys, values = torch.split(heads, [sizes.heads, sizes.kv_heads, sizes.kv_heads], -2)
         cos, sin = self._rotation(places, queries.dtype)
         queries, keys = _rotated(queries, cos, sin), _rotated(keys, cos, sin)
         return Projected(residual, queries.view(rows, count, sizes.kv_heads, -1, sizes.head_dim), keys, values)
