@@ -121,7 +121,7 @@ def generate(
     """The model's output for `prompt`: exactly that of plain decoding, sooner where it repeats known text.
 
         >>> import copyspec
-        >>> print(copyspec.generate("Correct the grammar: He go to school every days.", max_new_tokens=40))
+        >>> print(copyspec.generate("Correct the grammar: He have a car.", max_new_tokens=40))
 
     prompt: a str, a chat (`[{"role": "user", "content": ...}]`), a list of token ids, or a list of those. What
         is text is text: strings of special tokens inside it are never control tokens. A str goes through the
