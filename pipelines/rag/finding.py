@@ -9,12 +9,21 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from copyspec.retrievers import BM25Retriever, Hit, HybridRetriever, RerankingRetriever, Retriever, Stems
+from copyspec.retrievers import (
+    STOP_WORDS,
+    BM25Retriever,
+    Hit,
+    HybridRetriever,
+    RerankingRetriever,
+    Retriever,
+    Stems,
+)
 
 from ..editing.sentences import sentences
+from ..guards.function_words import forms_of
 
 MAX_UNIT = 400  # characters of a list item or a row that are quoted whole
 
@@ -38,11 +47,21 @@ _RULE = re.compile(r"[ \t]*[|:=\-~^+*\"'`.#\s]+$")
 _HEADING = re.compile(r"[ \t]{0,3}#{1,6}[ \t]")
 _FENCE = re.compile(r"[ \t]*(?:```|~~~)")
 _CODE = re.compile(r"`[^`]+`|\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b|\b\w+[._]\w+|\b[a-z]+[A-Z]\w*|--\w+|\w+=|\w+\(")
-_NUMBER = re.compile(r"\d")
+_NUMBER = re.compile(
+    r"\d|\b(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|forty|fifty|hundred|thousand|"
+    r"dozen|once|twice|half)\b",
+    re.IGNORECASE,
+)
 _WORD = re.compile(r"\w+")
 
+_ASKED_BY = re.compile(
+    r"\b(?:how (?:many|much|deep|long|large|big|old|fast|far|high|often|soon|late)|is it (?:possible|allowed)|"
+    r"am i allowed|what happens|do (?:i|you|we) (?:have|need|get))\b",
+    re.IGNORECASE,
+)
+"""How questions ask. Texts that answer do not say it."""
 _ASKS_NUMBER = re.compile(
-    r"\b(how (?:many|much|deep|long|large|old|fast|far|high|often)|when|which (?:version|release|year)|"
+    r"\b(how (?:many|much|deep|long|large|old|fast|far|high|often)|what times?|when|which (?:version|release|year)|"
     r"what (?:year|version)|default|last release)\b",
     re.IGNORECASE,
 )
@@ -63,6 +82,7 @@ class Unit:
     end: int
     head: int  # where the list item or block that it belongs to begins
     is_prose: bool = True
+    heading: str = ""  # the last one above it in the passage
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +100,36 @@ class Found:
 def units(text: str) -> list[Unit]:
     """What can be quoted of a passage, in order. Headings, rules and fences are left out."""
     found: list[Unit] = []
+    headings = list(_headings(text))
     for begin, end, kind in _blocks(text):
+        heading = next((title for start, title in reversed(headings) if start < begin), "")
         if kind in ("row", "code"):
-            found.append(Unit(begin, end, begin, is_prose=kind == "row"))
-        elif kind == "item" and end - begin <= MAX_UNIT:
-            found.append(Unit(begin, end, begin))
+            found.append(Unit(begin, end, begin, kind == "row", heading))
+        elif end - begin <= MAX_UNIT and (kind == "item" or _asks_first(text[begin:end])):
+            found.append(Unit(begin, end, begin, heading=heading))
         else:
-            found += [Unit(begin + first, begin + last, begin) for first, last in sentences(text[begin:end])]
+            parts = sentences(text[begin:end])
+            found += [Unit(begin + first, begin + last, begin, heading=heading) for first, last in parts]
     return found
+
+
+def _headings(text: str) -> Iterator[tuple[int, str]]:
+    """Where headings begin, and what they say."""
+    at, before, fenced = 0, (0, ""), False
+    for line in text.splitlines(keepends=True):
+        said = line.strip()
+        fenced ^= _FENCE.match(line) is not None
+        if not fenced and _HEADING.match(line):
+            yield at, said.strip("# ")
+        elif not fenced and len(said) > 2 and before[1] and not said.strip(said[0]) and said[0] in "=-~^.":
+            yield before
+        before, at = (at, said), at + len(line)
+
+
+def _asks_first(block: str) -> bool:
+    """Whether a paragraph is a question and its answer, which are quoted together."""
+    parts = sentences(block)
+    return len(parts) > 1 and block[slice(*parts[0])].rstrip("*_\"'” ").endswith("?")
 
 
 class TermRarity:
@@ -101,6 +143,10 @@ class TermRarity:
         """Among these texts."""
         counts = Counter(term for text in texts for term in set(split(text)))
         return cls(lambda term: counts[term], len(texts))
+
+    def __contains__(self, term: str) -> bool:
+        """Whether any text holds it."""
+        return self._holders(term) > 0
 
     def __getitem__(self, term: str) -> float:
         count = self._holders(term)
@@ -134,16 +180,23 @@ def find(
     question: str, passages: Sequence[tuple[str, str]], weights: TermRarity, split: Stems, *, most: int = 5
 ) -> list[Found]:
     """The `most` best units of passages, each given as its context (headings) and its text, best first."""
-    asked = {term: weights[term] for term in dict.fromkeys(split.query(question))}
+    forms = asked_terms(question, weights, split)
+    asked = {term: min(weights[each] for each in same) for term, same in forms.items()}
     total = sum(asked.values()) or 1.0
+
+    def terms(text: str) -> set[str]:
+        """The terms of a text as the question has them."""
+        held = set(split(text))
+        return held | {term for term, same in forms.items() if not same.isdisjoint(held)}
+
     found: list[Found] = []
     for rank, (context, text) in enumerate(passages):
         parts = units(text)
-        held = [set(split(text[part.start : part.end])) for part in parts]
-        everywhere, above = set(split(text)), set(split(context))
-        nearest = set(split(context.rpartition(" > ")[2]))
+        held = [terms(text[part.start : part.end]) for part in parts]
+        everywhere, above = terms(text), terms(context)
+        nearest = terms(context.rpartition(" > ")[2])
         for number, part in enumerate(parts):
-            head = set(split(text[part.head : part.start])) | nearest
+            head = terms(text[part.head : part.start]) | (terms(part.heading) if part.heading else nearest)
             beside = set().union(*held[max(0, number - 1) : number], *held[number + 1 : number + 2])
             places = ((held[number], INSIDE), (head, HEAD), (above, CONTEXT), (beside, BESIDE), (everywhere, PASSAGE))
             worth = sum(weight * _worth(term, places) for term, weight in asked.items())
@@ -156,6 +209,21 @@ def find(
             if inside or near:
                 found.append(Found(rank, part.start, part.end, score, near / total, inside / total))
     return _joined(sorted(found, key=lambda each: -each.score), passages)[:most]
+
+
+def asked_terms(question: str, weights: TermRarity, split: Stems) -> dict[str, frozenset[str]]:
+    """What a question asks for: its terms, each with all of its forms as terms. Of a name in code that the texts hold
+    its parts are none."""
+    found: dict[str, frozenset[str]] = {}
+    for word in _WORD.findall(_ASKED_BY.sub(" ", question)) or _WORD.findall(question):
+        if word.lower() in STOP_WORDS:
+            continue
+        first, *parts = split(word)
+        others = {other for form in forms_of(word.lower()) for other in split(form)[:1]}
+        found[first] = frozenset({first, first.replace("our", "or"), *others})
+        if first not in weights:
+            found.update({part: frozenset((part,)) for part in parts})
+    return found or {term: frozenset((term,)) for term in split.query(question)}
 
 
 def _joined(found: list[Found], passages: Sequence[tuple[str, str]]) -> list[Found]:
