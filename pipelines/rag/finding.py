@@ -6,14 +6,11 @@ the sentences beside it, then those of the headings above and of the rest of its
 
 from __future__ import annotations
 
-import math
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from copyspec.retrievers import (
-    STOP_WORDS,
     BM25Retriever,
     Hit,
     HybridRetriever,
@@ -23,7 +20,7 @@ from copyspec.retrievers import (
 )
 
 from ..editing.sentences import sentences
-from ..guards.function_words import forms_of
+from .question_terms import ASKS_NAME, TermRarity, answer_bonus, asked_terms, commonness
 
 MAX_UNIT = 400  # characters of a list item or a row that are quoted whole
 
@@ -31,14 +28,11 @@ INSIDE, HEAD, BESIDE, CONTEXT, PASSAGE = 1.0, 0.75, 0.5, 0.55, 0.3
 """What a word of the question is worth: in the sentence, in the first line of its list item or the heading right above
 it, in a sentence beside it, in the headings further up and the document's name, anywhere in the passage."""
 
-TYPE_BONUS = 0.12  # of all weight: a number for "how many", a name in code for "which option"
-FIRST_BONUS = 0.06  # the sentence begins with a word that is asked for: it is about it
-TOPIC_BONUS = 0.1  # all that is asked for stands in its first words
 LONG_COST, LONG_UNIT = 0.12, 400  # what a sentence of so many characters loses: it holds more words of anything
 CODE_COST = 0.15  # what a line of code loses where no command is asked for: it shows, it does not say
-FIRST_CHARS = 40
 NEIGHBOURS, JOIN_MARGIN, MAX_JOINED = 6, 0.25, 500  # two sentences are quoted where the second is nearly as good
 RANK_DISCOUNT = 0.012  # of all weight for each place of its passage in the search
+
 
 _BLANK = re.compile(r"\n[ \t]*\n")
 _ITEM = re.compile(r"[ \t]*(?:[-*+•]|\d{1,2}[.)])[ \t]+\S")
@@ -46,32 +40,7 @@ _TABLE = re.compile(r"[ \t]*\|.*\|[ \t]*$")
 _RULE = re.compile(r"[ \t]*[|:=\-~^+*\"'`.#\s]+$")
 _HEADING = re.compile(r"[ \t]{0,3}#{1,6}[ \t]")
 _FENCE = re.compile(r"[ \t]*(?:```|~~~)")
-_CODE = re.compile(r"`[^`]+`|\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b|\b\w+[._]\w+|\b[a-z]+[A-Z]\w*|--\w+|\w+=|\w+\(")
-_NUMBER = re.compile(
-    r"\d|\b(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|forty|fifty|hundred|thousand|"
-    r"dozen|once|twice|half)\b",
-    re.IGNORECASE,
-)
 _WORD = re.compile(r"\w+")
-
-_ASKED_BY = re.compile(
-    r"\b(?:how (?:many|much|deep|long|large|big|old|fast|far|high|often|soon|late)|is it (?:possible|allowed)|"
-    r"am i allowed|what happens|do (?:i|you|we) (?:have|need|get))\b",
-    re.IGNORECASE,
-)
-"""How questions ask. Texts that answer do not say it."""
-_ASKS_NUMBER = re.compile(
-    r"\b(how (?:many|much|deep|long|large|old|fast|far|high|often)|what times?|when|which (?:version|release|year)|"
-    r"what (?:year|version)|default|last release)\b",
-    re.IGNORECASE,
-)
-_ASKS_VERSION = re.compile(r"\b(?:version|release)s?\b", re.IGNORECASE)
-_VERSION = re.compile(r"\d+\.\d+")
-_ASKS_NAME = re.compile(
-    r"\b(?:which|what) (?:\w+ )?(?:option|flag|method|function|argument|parameter|exception|error|warning|variable|"
-    r"module|submodule|command|class|keyword|setting|file|operator)s?\b|\bhow (?:do|can|should) (?:i|you|one|we)\b",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,27 +101,6 @@ def _asks_first(block: str) -> bool:
     return len(parts) > 1 and block[slice(*parts[0])].rstrip("*_\"'” ").endswith("?")
 
 
-class TermRarity:
-    """How rare terms are: ln(1 + (N - n + 0.5) / (n + 0.5)) of the N texts that n hold one, as in BM25."""
-
-    def __init__(self, holders: Callable[[str], int], total: int) -> None:
-        self._holders, self._total = holders, total
-
-    @classmethod
-    def among(cls, texts: Sequence[str], split: Stems) -> TermRarity:
-        """Among these texts."""
-        counts = Counter(term for text in texts for term in set(split(text)))
-        return cls(lambda term: counts[term], len(texts))
-
-    def __contains__(self, term: str) -> bool:
-        """Whether any text holds it."""
-        return self._holders(term) > 0
-
-    def __getitem__(self, term: str) -> float:
-        count = self._holders(term)
-        return math.log1p((self._total - count + 0.5) / (count + 0.5))
-
-
 def rarity_in(retriever: Retriever, hits: Sequence[Hit], split: Stems) -> TermRarity:
     """Among all texts of a retriever by stems, else among those that it found."""
     base: object = retriever
@@ -181,7 +129,7 @@ def find(
 ) -> list[Found]:
     """The `most` best units of passages, each given as its context (headings) and its text, best first."""
     forms = asked_terms(question, weights, split)
-    asked = {term: min(weights[each] for each in same) for term, same in forms.items()}
+    asked = {term: min(weights[each] for each in same) * commonness(split)[term] for term, same in forms.items()}
     total = sum(asked.values()) or 1.0
 
     def terms(text: str) -> set[str]:
@@ -203,7 +151,7 @@ def find(
             inside = sum(weight for term, weight in asked.items() if term in held[number])
             near = sum(weight for term, weight in asked.items() if any(term in place for place, _ in places[:4]))
             said = text[part.start : part.end]
-            bonus = _bonus(question, said, asked, split) if part.is_prose or _ASKS_NAME.search(question) else 0.0
+            bonus = answer_bonus(question, said, asked, split) if part.is_prose or ASKS_NAME.search(question) else 0.0
             score = worth / total + bonus - RANK_DISCOUNT * rank
             score -= LONG_COST * min(1.0, len(said) / LONG_UNIT) + (0.0 if part.is_prose else CODE_COST)
             if inside or near:
@@ -211,19 +159,24 @@ def find(
     return _joined(sorted(found, key=lambda each: -each.score), passages)[:most]
 
 
-def asked_terms(question: str, weights: TermRarity, split: Stems) -> dict[str, frozenset[str]]:
-    """What a question asks for: its terms, each with all of its forms as terms. Of a name in code that the texts hold
-    its parts are none."""
-    found: dict[str, frozenset[str]] = {}
-    for word in _WORD.findall(_ASKED_BY.sub(" ", question)) or _WORD.findall(question):
-        if word.lower() in STOP_WORDS:
-            continue
-        first, *parts = split(word)
-        others = {other for form in forms_of(word.lower()) for other in split(form)[:1]}
-        found[first] = frozenset({first, first.replace("our", "or"), *others})
-        if first not in weights:
-            found.update({part: frozenset((part,)) for part in parts})
-    return found or {term: frozenset((term,)) for term in split.query(question)}
+def widened(text: str, start: int, end: int, most: int) -> tuple[int, int]:
+    """The stretch with the sentences behind and before it in its paragraph, in turn, up to `most` characters."""
+    parts = units(text)
+    inside = [number for number, part in enumerate(parts) if part.start < end and part.end > start]
+    if not inside:
+        return start, end
+    first, last = inside[0], inside[-1]
+    while True:
+        after, before = last + 1, first - 1
+        if after < len(parts) and parts[after].head == parts[last].head and parts[after].end - start <= most:
+            last, end = after, parts[after].end
+            grown = True
+        else:
+            grown = False
+        if before >= 0 and parts[before].head == parts[first].head and end - parts[before].start <= most:
+            first, start = before, parts[before].start
+        elif not grown:
+            return start, end
 
 
 def _joined(found: list[Found], passages: Sequence[tuple[str, str]]) -> list[Found]:
@@ -246,22 +199,6 @@ def _joined(found: list[Found], passages: Sequence[tuple[str, str]]) -> list[Fou
 
 def _worth(term: str, places: Sequence[tuple[set[str], float]]) -> float:
     return max((worth for held, worth in places if term in held), default=0.0)
-
-
-def _bonus(question: str, said: str, asked: dict[str, float], split: Stems) -> float:
-    bonus = 0.0
-    known = {term for term in split(question)}
-    if _ASKS_NUMBER.search(question) and _NUMBER.search(said):
-        bonus += TYPE_BONUS
-    if _ASKS_NAME.search(question) and any(not known.issuperset(split(name[0])) for name in _CODE.finditer(said)):
-        bonus += TYPE_BONUS
-    if _ASKS_VERSION.search(question) and _VERSION.search(said):
-        bonus += TYPE_BONUS
-    if first := _WORD.search(said):
-        bonus += FIRST_BONUS if any(term in asked for term in split(first[0])) else 0.0
-    if set(asked) <= set(split(said[:FIRST_CHARS])):
-        bonus += TOPIC_BONUS
-    return bonus
 
 
 def _blocks(text: str) -> list[tuple[int, int, str]]:
