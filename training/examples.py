@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from training.lexicon import Lexicon
-from training.noise import ALL_NOISES, NOISES, corrupt
+from training.noise import AIMED, ALL_NOISES, BY_NAME, NOISES, corrupt
 from training.rules import Words
 from training.strings import rare_string
 from training.text import join_words, spaced, split_sentences, split_words, straight_quotes, well_formed
@@ -31,6 +31,7 @@ _ASKING = (
 )  # fmt: skip
 _GLUE = ("is", "was", "did", "does", "do", "were", "are", "the", "has", "can", "had", "would", "a", "of", "in", "for")
 
+_LOOKS = 1500  # sentences looked at for one kind of mistake
 _PLAIN_LENGTH = 90  # characters of a plain sentence
 _QUOTED = frozenset('"“”')
 _PLAIN_COUNT = 150  # a word seen so often is one that everybody uses
@@ -63,6 +64,7 @@ class Mixture:
     longest: int = 320  # characters of a sentence
     dialect: bool = True  # sentences in dialect or old English, of which no one knows what is wrong
     plain: float = 0.0  # share of the single sentences that are short and of frequent words, as learners write
+    aimed: float = 0.0  # share of the single sentences that are looked for after a kind of mistake is drawn
     lower: float = 0.0  # share of the texts with mistakes that have no capitals at all
 
 
@@ -101,8 +103,31 @@ class ExampleMaker:
     # ---- corrections ----
 
     def sentence(self, rng: random.Random) -> Example:
+        if self.mixture.aimed > 0 and rng.random() < self.mixture.aimed:
+            found = self._aimed(rng)
+            if found is not None:
+                return found
         is_plain = self.mixture.plain > 0 and rng.random() < self.mixture.plain
         return self._correction([self._clean(rng.choice(self.plain if is_plain else self.sentences), rng)], rng)
+
+    def _aimed(self, rng: random.Random) -> Example | None:
+        """A sentence with a place for a mistake of a drawn kind, with it (and maybe others) or as it is."""
+        noise = BY_NAME[rng.choices(list(AIMED), list(AIMED.values()))[0]]
+        for _ in range(_LOOKS):
+            sentence = self._clean(rng.choice(self.plain if rng.random() < self.mixture.plain else self.sentences), rng)
+            words = split_words(sentence)
+            wrong = noise.apply(words, self.lexicon, rng)
+            if wrong is None:
+                continue
+            kinds = [noise.name]
+            if rng.random() < self.mixture.clean:
+                wrong, kinds = words, []
+            elif rng.random() < 0.3:
+                wrong, more = corrupt(wrong, self.lexicon, rng, rng.randrange(1, 3), ALL_NOISES)
+                kinds += more
+            style = spaced if rng.random() < self.mixture.spaced else join_words
+            return Example(CORRECT + style(wrong), " " + style(words), tuple(kinds))
+        return None
 
     def paragraph(self, rng: random.Random) -> Example:
         sentences = rng.choice(self.long)
