@@ -44,9 +44,9 @@ class AdaptPlan:
     shape: LoraShape = field(default_factory=LoraShape)
     mixture: Mixture = field(
         default_factory=lambda: Mixture(
-            sentence=0.64, paragraph=0.18, quote_one=0.04, quote_many=0.14, jumble=0.0, opening=0.0, rare=0.05,
-            spaced=0.35, clean=0.34, open=True, many=(1, 32, 27, 19, 12, 6, 3), run_on=0.12, lower=0.03, reworded=0.0,
-            sentences=5, longest=160, dialect=False, plain=0.5, aimed=0.5,
+            sentence=0.63, paragraph=0.17, quote_one=0.06, quote_many=0.14, jumble=0.0, opening=0.0, rare=0.05,
+            rare_quotes=0.35, spaced=0.35, clean=0.34, open=True, many=(1, 32, 27, 19, 12, 6, 3), run_on=0.12,
+            lower=0.03, reworded=0.0, sentences=5, longest=160, dialect=False, plain=0.5, aimed=0.5,
         )
     )  # fmt: skip
     rate_a: float = 7e-4  # peak learning rates; the matrices that begin at zero learn faster (Hayou et al. 2024)

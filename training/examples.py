@@ -55,6 +55,7 @@ class Mixture:
     # copying is learned at once; on prose alone the loss stays on a plateau of word statistics first
     spaced: float = 0.30  # share of the corrections in the spaced style of corpora
     rare: float = 0.25  # share of texts with made-up names, numbers and codes put in
+    rare_quotes: float = 0.25  # the same of passages to be quoted from: names are what a quote gets wrong
     clean: float = 0.18  # share of sentences without any mistake
     open: bool = False  # mistakes that no rule undoes too
     many: tuple[float, ...] = (4, 28, 30, 20, 11, 7)  # weights of 0, 1, 2, ... mistakes in a sentence
@@ -113,7 +114,7 @@ class ExampleMaker:
     def _aimed(self, rng: random.Random) -> Example | None:
         """A sentence with a place for a mistake of a drawn kind, with it (and maybe others) or as it is."""
         noise = BY_NAME[rng.choices(list(AIMED), list(AIMED.values()))[0]]
-        for _ in range(_LOOKS):
+        for _ in range(min(_LOOKS, 2 * len(self.sentences))):
             sentence = self._clean(rng.choice(self.plain if rng.random() < self.mixture.plain else self.sentences), rng)
             words = split_words(sentence)
             wrong = noise.apply(words, self.lexicon, rng)
@@ -222,7 +223,7 @@ class ExampleMaker:
     def _quote(self, sentences: Sequence[str], target: int, breaks: list[int], rng: random.Random) -> Example | None:
         if rng.random() < 0.7:
             sentences = [straight_quotes(s) for s in sentences]
-        if rng.random() < self.mixture.rare:
+        if rng.random() < self.mixture.rare_quotes:
             sentences = [_swap_rare(s, rng) for s in sentences]
         question = self._question(sentences[target], rng)
         scores = [self._overlap(question, s) for s in sentences]

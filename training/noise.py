@@ -113,9 +113,9 @@ OPEN_NOISES: tuple[Noise, ...] = (
 )
 ALL_NOISES = NOISES + OPEN_NOISES
 AIMED = {
-    "article_bare": 6, "article_extra": 5, "article_missing": 3, "article_sound": 7, "preposition": 6,
-    "preposition_missing": 8, "preposition_extra": 6, "there_is": 5, "progressive": 5, "stative": 3, "be_missing": 6,
-    "demonstrative": 5, "amount": 6, "comparison": 5, "adverb": 4, "good": 3, "homophone": 8, "pronoun": 4, "pair": 2,
+    "article_bare": 6, "article_extra": 5, "article_missing": 3, "article_sound": 5, "preposition": 12,
+    "preposition_missing": 8, "preposition_extra": 6, "there_is": 5, "progressive": 6, "stative": 4, "be_missing": 6,
+    "demonstrative": 5, "amount": 8, "comparison": 5, "adverb": 8, "good": 4, "homophone": 12, "pronoun": 4, "pair": 2,
     "me_first": 1, "apostrophe": 4, "doesnt": 2, "question": 3, "comma_missing": 4, "comma": 2, "tense": 5,
     "infinitive": 4, "regularized": 2, "plural_of_mass": 3, "noun_number": 4, "connector": 1, "adverb_place": 2,
     "subject_twice": 1, "to_extra": 2, "form": 3, "agreement_far": 4, "misspelling": 6, "capital": 3,
