@@ -110,7 +110,7 @@ FOLLOWING = _following()
 
 def _after_substitute(state: int) -> int:
     family = state // STRIDE
-    if family <= ALIGNED_3 or family == FAR_BY_KIND[EDIT]:
+    if family <= ALIGNED_3:
         return situation(ALIGNED_3, 1)
     if FOLLOWED <= family <= FOLLOWED_3:
         return situation(FOLLOWED_3, 1)

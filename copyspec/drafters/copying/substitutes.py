@@ -7,14 +7,15 @@ SEEN, KEPT = 3, 4
 
 COLUMNS = 2 * SEEN * KEPT
 
-# Fitted by `benchmarks.replay.fit_substitutes`: how likely the substitute is, over how likely the token itself, by how
-# often it was replaced (a line each) and how often it was kept since, each number followed by that for where the token
-# before it is the one that stood there when it was replaced.
-REPEATED: list[float] = [
+# Counted on half of the groups of the recordings, without references: how likely the substitute is, over how likely the
+# token itself, by how often it was replaced (a line each) and how often it was kept since, each number followed by that
+# for where the token before it is the one that stood there when it was replaced. Of the latter two fifths: matches in
+# the output say the rest.
+REPEATED: tuple[float, ...] = (
     *(0.12, 0.20, 0.05, 0.14, 0.05, 0.12, 0.03, 0.10),
     *(0.50, 0.50, 0.22, 0.32, 0.10, 0.20, 0.05, 0.12),
     *(2.50, 1.00, 0.40, 0.80, 0.10, 0.24, 0.10, 0.20),
-]
+)
 
 
 class Substitutes:
