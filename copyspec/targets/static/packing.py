@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from copyspec.targets.columns import COMPILED
 from copyspec.tree import ROOT
 
 if TYPE_CHECKING:
@@ -45,6 +46,22 @@ def pack(
     scratch: int,
 ) -> None:
     """Fills `host` [F, B, Q] for rows of which `starts[r]` tokens are cached; `scratch`: a slot that nothing sees."""
+    if COMPILED is None:
+        _pack(host, starts, chains, trees, moves, scratch)
+    else:
+        tokens, parents = [tree.tokens for tree in trees], [tree.parents for tree in trees]
+        COMPILED.pack(host, starts, chains, tokens, parents, moves, scratch)
+
+
+def _pack(
+    host: npt.NDArray[np.int64],
+    starts: Sequence[int],
+    chains: Sequence[Sequence[int]],
+    trees: Sequence[DraftTree],
+    moves: Sequence[Sequence[SlotMove]],
+    scratch: int,
+) -> None:
+    """What `native/columns.c` does."""
     host[:3] = 0
     host[SCRATCH_FIELDS] = scratch
     host[FIELDS] = 1
