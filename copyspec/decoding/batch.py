@@ -56,7 +56,7 @@ class Batch:
         proposed = clock()
         with torch.inference_mode():
             chains, states = [row.chain for row in rows], None
-            if any([row.wants_states for row in rows]):
+            if any([row.observes and row.wants_states for row in rows]):
                 logits, states = session.score_with_states(chains, trees)
             else:
                 logits = session.score(chains, trees)

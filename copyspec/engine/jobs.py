@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -160,6 +161,7 @@ class JobMaker:
         self._read_config = config
         self._encoder_limit = encoder_limit
         self._noted: set[str] = set()
+        self._checked: Mapping[str, object] = {}  # the settings of the config that was found right last
 
     def make(self, prompts: Sequence[Prompt], options: CallOptions) -> list[Job]:
         """A job per prompt and sample. Raises ValueError where a prompt or an option does not fit the model."""
@@ -179,11 +181,13 @@ class JobMaker:
         """The model's config as it is now, with what the call changes. What it asks for and is not done is logged
         once."""
         config = generation_config.merged(self._read_config(), options)
-        generation_config.check_vocabulary(config, self._target.vocab_size)
-        for level, text in generation_config.ignored(config):
-            if text not in self._noted:
-                self._noted.add(text)
-                logger.log(level, text)
+        if vars(config) != self._checked:  # its owner may change it at any time
+            generation_config.check_vocabulary(config, self._target.vocab_size)
+            for level, text in generation_config.ignored(config):
+                if text not in self._noted:
+                    self._noted.add(text)
+                    logger.log(level, text)
+            self._checked = deepcopy(vars(config))
         return config
 
     def followed(self, options: CallOptions) -> CallOptions:
@@ -239,7 +243,7 @@ class JobMaker:
         sources = [Source(source.tokens, _kind(source)) for source in named]
         sources += [block.source for block in blocks]
         penalise = options.repetition_penalty is None
-        sampling = replace(options.sampling, sample=sample)
+        sampling = replace(options.sampling, sample=sample) if sample else options.sampling
         rule = options.verification.make(sampling)
         recorder = None
         if options.logprobs is not None:

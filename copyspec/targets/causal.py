@@ -98,7 +98,9 @@ class CausalSession(TreeSession):
     ) -> torch.Tensor:
         facts, (tokens, positions) = self._facts, packed
         if facts.positions == "argument":
-            return self._forward(tokens, positions, near_plain(facts, masks, columns), columns.kept)
+            if facts.zero.dtype == torch.bfloat16 and len(tokens) == 1:
+                masks = near_plain(facts, masks, columns)
+            return self._forward(tokens, positions, masks, columns.kept)
         keys = torch.from_numpy(columns.key_positions()).to(facts.device, non_blocking=True)
         with positions_from_outside(self._model, facts.positions, positions, keys):
             return self._forward(tokens, positions, masks, columns.kept)

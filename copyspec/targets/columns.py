@@ -12,18 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from copyspec.tree import ROOT, DraftTree
-
-try:
-    import copyspec.targets._columns as _columns
-except ImportError:  # the source is native/columns.c
-    _columns = None  # type: ignore[assignment]
-
-VERSION = 1
-"""Of the module that fits: one compiled from an older source is left alone."""
-
-COMPILED = _columns if _columns is not None and _columns.VERSION == VERSION else None
-"""What fills the arrays of a pass, here and in `static.packing`, where there was a compiler; the same numbers."""
+from copyspec.tree import COMPILED, ROOT, DraftTree
 
 IndexArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -98,7 +87,7 @@ def lay_out(
 def _fill(
     columns: Columns, starts: Sequence[int], chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]
 ) -> None:
-    """What `native/columns.c` does."""
+    """What `native/trees.c` does."""
     tokens, positions = columns.packed
     slots, visible = columns.slots, columns.visible
     columns.packed[:], slots[:], visible[:] = 0, PAD_SLOT, False

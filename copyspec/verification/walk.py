@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from copyspec.tree import ROOT, DraftTree
+from copyspec.tree import COMPILED, ROOT, DraftTree
 from copyspec.verification.picking import Picks
 
 
@@ -13,6 +13,8 @@ def accepted(tree: DraftTree, tokens: Sequence[int]) -> list[int]:
 
     As `walk`, in one look at each node: children come after their parents.
     """
+    if COMPILED is not None:
+        return COMPILED.accepted(tree.tokens, tree.parents, tokens)
     path: list[int] = []
     at, wanted = ROOT, tokens[0]
     for node, (parent, token) in enumerate(zip(tree.parents, tree.tokens, strict=True)):

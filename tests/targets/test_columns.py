@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from copyspec.targets import columns as columns_module
-from copyspec.targets.columns import COMPILED, PAD_SLOT, Columns, ancestors, lay_out
+from copyspec.targets.columns import PAD_SLOT, Columns, ancestors, lay_out
 from copyspec.targets.static import packing
 from copyspec.targets.static.packing import FIELDS, SlotMove, words
-from copyspec.tree import ROOT, DraftTree
+from copyspec.tree import COMPILED, ROOT, DraftTree
 
 
 @st.composite

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from copyspec.targets.columns import COMPILED
-from copyspec.tree import ROOT
+from copyspec.tree import COMPILED, ROOT
 
 if TYPE_CHECKING:
     import numpy as np
@@ -61,7 +60,7 @@ def _pack(
     moves: Sequence[Sequence[SlotMove]],
     scratch: int,
 ) -> None:
-    """What `native/columns.c` does."""
+    """What `native/trees.c` does."""
     host[:3] = 0
     host[SCRATCH_FIELDS] = scratch
     host[FIELDS] = 1

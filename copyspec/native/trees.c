@@ -1,14 +1,15 @@
-/* The module `_columns`: what a pass is told of chains and trees, written into arrays for all rows at once.
+/* The module `_trees`: what decoding does with chains and draft trees in every pass, without Python's time per node.
 
-   `lay_out` is columns.py's `_fill`, `pack` is static/packing.py's `pack`: what they write is described
-   there, and equal to the bit. Numbers are checked as they are read: nothing is written outside an array. */
+   `is_sound` is the first look of tree.py's `check_tree`, `accepted` that of verification/walk.py, `lay_out` is
+   targets/columns.py's `_fill`, `pack` is targets/static/packing.py's `_pack`: what they give is described there, and
+   equal to the bit. Numbers are checked as they are read: nothing is read or written outside an array. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
 #include <string.h>
 
-#define VERSION 1 /* of what the functions take and write: columns.py knows the same */
+#define VERSION 1 /* of what the functions take and write: tree.py knows the same */
 #define ROOT -1
 #define PAD_SLOT -1
 #define WORD 63  /* bits of an int64 without its sign */
@@ -388,12 +389,96 @@ no_host:
     return failed ? NULL : Py_NewRef(Py_None);
 }
 
+/* Trees of more nodes than a pass is likely to carry are checked by Python, which takes no square of their size. */
+#define MOST_NODES 256
+
+static PyObject *
+is_sound(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *tree_tokens, *tree_parents;
+    Number tokens[MOST_NODES], parents[MOST_NODES];
+    long long vocab_size;
+    if (!PyArg_ParseTuple(args, "OOL", &tree_tokens, &tree_parents, &vocab_size)) {
+        return NULL;
+    }
+    Py_ssize_t size = read_tree(tree_tokens, tree_parents, tokens, parents, MOST_NODES);
+    if (size < 0) {
+        PyErr_Clear();
+        Py_RETURN_FALSE;
+    }
+    for (Py_ssize_t node = 0; node < size; node++) {
+        if (tokens[node] < 0 || tokens[node] >= vocab_size) {
+            Py_RETURN_FALSE;
+        }
+        for (Py_ssize_t other = 0; other < node; other++) {
+            if (tokens[other] == tokens[node] && parents[other] == parents[node]) {
+                Py_RETURN_FALSE;
+            }
+        }
+    }
+    Py_RETURN_TRUE;
+}
+
+static PyObject *
+accepted(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *given[3], *taken[3], *path = NULL;
+    if (!PyArg_ParseTuple(args, "OOO", &given[0], &given[1], &given[2]) || take_tuples(given, taken, 3) < 0) {
+        return NULL;
+    }
+    Py_ssize_t size = PyTuple_GET_SIZE(taken[0]);
+    Number wanted, at = ROOT;
+    if (PyTuple_GET_SIZE(taken[1]) != size || PyTuple_GET_SIZE(taken[2]) <= size) {
+        fail("tokens, parents and picks");
+        goto done;
+    }
+    if (read_number(taken[2], 0, &wanted) < 0 || (path = PyList_New(0)) == NULL) {
+        goto done;
+    }
+    for (Py_ssize_t node = 0; node < size; node++) {
+        Number parent, token;
+        if (read_number(taken[1], node, &parent) < 0) {
+            goto failed;
+        }
+        if (parent != at) {
+            continue;
+        }
+        if (read_number(taken[0], node, &token) < 0) {
+            goto failed;
+        }
+        if (token == wanted) {
+            PyObject *number = PyLong_FromSsize_t(node);
+            if (number == NULL || PyList_Append(path, number) < 0) {
+                Py_XDECREF(number);
+                goto failed;
+            }
+            Py_DECREF(number);
+            at = node;
+            if (read_number(taken[2], node + 1, &wanted) < 0) {
+                goto failed;
+            }
+        }
+    }
+    goto done;
+failed:
+    Py_CLEAR(path);
+done:
+    release(taken, 3);
+    return path;
+}
+
+PyDoc_STRVAR(is_sound_doc, "is_sound(tokens, parents, vocab_size)\n\n"
+                           "Whether parents come first, siblings differ and tokens are ids; False where it cannot tell.");
+PyDoc_STRVAR(accepted_doc, "accepted(tokens, parents, picked)\n\n"
+                           "The accepted nodes, where the target's token is known after the root and every node.");
 PyDoc_STRVAR(lay_out_doc, "lay_out(starts, chains, tokens, parents, chain_width, packed, slots, visible)\n\n"
                           "Fills the arrays of columns.Columns.");
 PyDoc_STRVAR(pack_doc, "pack(host, starts, chains, tokens, parents, moves, scratch)\n\n"
                        "The array of a static pass: packing.pack.");
 
 static PyMethodDef methods[] = {
+    {"is_sound", is_sound, METH_VARARGS, is_sound_doc},
+    {"accepted", accepted, METH_VARARGS, accepted_doc},
     {"lay_out", lay_out, METH_VARARGS, lay_out_doc},
     {"pack", pack, METH_VARARGS, pack_doc},
     {NULL, NULL, 0, NULL},
@@ -411,11 +496,11 @@ static PyModuleDef_Slot slots[] = {
 };
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "_columns", "Arrays of a pass.", 0, methods, slots, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "_trees", "Draft trees, in every pass.", 0, methods, slots, NULL, NULL, NULL,
 };
 
 PyMODINIT_FUNC
-PyInit__columns(void)
+PyInit__trees(void)
 {
     return PyModuleDef_Init(&definition);
 }

@@ -1,4 +1,4 @@
-"""What `native/columns.c` gives to Python."""
+"""What `native/trees.c` gives to Python."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 
 VERSION: int
 
+def is_sound(tokens: Sequence[int], parents: Sequence[int], vocab_size: int) -> bool: ...
+def accepted(tokens: Sequence[int], parents: Sequence[int], picked: Sequence[int]) -> list[int]: ...
 def lay_out(
     starts: Sequence[int],
     chains: Sequence[Sequence[int]],
