@@ -100,7 +100,8 @@ class Meter:
             self._accepted[accepted] += 1
             self._drafted += size
             self._count_sources(0, tree, range(size), eos)
-            self._count_sources(1, tree, path, eos)
+            if path:
+                self._count_sources(1, tree, path, eos)
         if not self._is_asked:
             return
         self._is_asked = False

@@ -19,6 +19,7 @@ from copyspec.verification.margins import Margin
 from copyspec.verification.picking import Picker, Picks, ScoredPicks
 from copyspec.verification.walk import accepted, walk
 
+
 class Row:
     """State of one request. `verify` extends the output token by token and stops exactly where plain decoding does."""
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from copyspec.drafters.own import DrafterFactory
     from copyspec.engine.draft_models import DraftChoice
     from copyspec.engine.output_cache import OutputCache
+    from copyspec.verification.classic.rules import Rule
 
     DrafterName = Literal["auto", "copy", "model", "none"]
 
@@ -170,6 +171,8 @@ class CallOptions:
     sampling: SamplingOptions = field(init=False)
     draft: DraftOptions = field(init=False)
     verification: VerificationOptions = field(init=False)
+    apart: Rule | None = field(init=False)
+    """The rule, where its tokens are not those of the default."""
     limit: int | None = field(init=False)
     """Of new tokens, by either of its names."""
     stop_strings: tuple[str, ...] = field(init=False)
@@ -300,13 +303,15 @@ class CallOptions:
                 "drafter='model' needs a model to draft with: give draft_model='a hub id or a folder', or datastore="
             )
         # Where the output depends on the drafts, they must not depend on measured times, or no run would repeat.
-        steady = decides_apart(self.verification.make(self.sampling), self.sampling)
+        rule = self.verification.make(self.sampling)
+        steady = decides_apart(rule, self.sampling)
         if steady and self.logprobs is not None:
             raise ValueError(
                 f"logprobs={self.logprobs} goes with the default rule only, and rule={self.rule!r} is given"
             )
         draft = DraftOptions(max_nodes=self.max_draft_nodes, adaptive=not steady)
         return {
+            "apart": rule if steady else None,
             "draft": replace(draft, max_nodes=0) if name == "none" else draft,
             "own_drafters": own,
             "copies": name in ("auto", "copy"),

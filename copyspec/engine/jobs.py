@@ -32,7 +32,6 @@ from copyspec.text.stops import CriterionStop, StopStrings, text_of
 from copyspec.tree import Origin
 from copyspec.verification.margins import Margin
 from copyspec.verification.picking import warpers
-from copyspec.verification.registry import decides_apart
 from copyspec.views.pass_trace import Trace
 from copyspec.views.recording import TraceRecorder, voice
 
@@ -169,7 +168,8 @@ class JobMaker:
         encoder = InputEncoder(self._target, self._codec, self._copies, self._encoder_limit)
         encoder.check_tokens("logit_bias", options.sampling.logit_bias)
         encoder.check_tokens("stop_token_ids", options.stop_ids)
-        self._note_special(options.stop_strings)
+        if options.stop_strings:
+            self._note_special(options.stop_strings)
         count = len(prompts)
         return [
             job
@@ -194,10 +194,11 @@ class JobMaker:
         """The options with what the config samples with where the call does not say; told in the log once."""
         config = self.config(options)
         result = generation_config.followed(options, config)
-        text = generation_config.told(options, result, config)
-        if text and text not in self._noted:
-            self._noted.add(text)
-            logger.info("%s", text)
+        if result is not options or options.limit is None:
+            text = generation_config.told(options, result, config)
+            if text and text not in self._noted:
+                self._noted.add(text)
+                logger.info("%s", text)
         return result
 
     def _make(
@@ -244,7 +245,6 @@ class JobMaker:
         sources += [block.source for block in blocks]
         penalise = options.repetition_penalty is None
         sampling = replace(options.sampling, sample=sample) if sample else options.sampling
-        rule = options.verification.make(sampling)
         recorder = None
         if options.logprobs is not None:
             recorder = LogprobRecorder(len(start), options.logprobs, warpers(sampling), self._codec.decode)
@@ -267,9 +267,9 @@ class JobMaker:
                 *limits,
                 *([cast("LogitsProcessor", recorder)] if recorder is not None else []),
             ],
-            rule=rule if decides_apart(rule, sampling) else None,
+            rule=options.apart,
             prefixes=self._prefixes if options.prefix_cache else None,
-            contrast=self._contrast(options),
+            contrast=self._contrast(options) if options.contrast is not None else None,
             recorder=TraceRecorder(partial(voice, sources=sources, eos=eos)) if options.trace else None,
         )
         return Job(index, request, named, self._codec, options, strings, blocks, recorder=recorder)
@@ -312,25 +312,24 @@ class JobMaker:
     ) -> Callable[[], Drafter]:
         from copyspec import drafters
 
+        predictors: list[MakePredictor] = []
+        if options.draft_models and self._drafting is not None:
+            predictors += self._drafting.predictors(options.draft_models)
+        if options.datastores:
+            predictors += self._datastores.predictors(options.datastores)
         return partial(
             drafters.create,
             sources,
             known,
             continues_prompt=not self._target.is_encoder_decoder,
-            predictors=[
-                *(partial(make, row) for make in self._models(options.draft_models)),
-                *(partial(make, row) for make in self._datastores.predictors(options.datastores)),
-            ],
+            predictors=[partial(make, row) for make in predictors],
             copies=options.copies,
             ngrams=self._language.ngrams if options.copies else None,
             breaks=self._codec.breaks if options.copies else frozenset(),
         )
 
-    def _models(self, chosen: Sequence[object]) -> Sequence[MakePredictor]:
-        return self._drafting.predictors(chosen) if self._drafting is not None else ()
-
     def _contrast(self, options: CallOptions) -> Callable[[], Contrast] | None:
-        if options.contrast is None or self._drafting is None:
+        if self._drafting is None:
             return None
         return partial(Contrast, self._drafting.amateur(options.contrast), options.contrast_options)
 

@@ -84,9 +84,7 @@ def lay_out(
     return columns
 
 
-def _fill(
-    columns: Columns, starts: Sequence[int], chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]
-) -> None:
+def _fill(columns: Columns, starts: Sequence[int], chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> None:
     """What `native/trees.c` does."""
     tokens, positions = columns.packed
     slots, visible = columns.slots, columns.visible
