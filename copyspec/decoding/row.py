@@ -165,15 +165,16 @@ class Row:
         """`verify` where the token after every node is known."""
         known, path = picks.tokens, accepted(tree, picks.tokens)
         tokens = [known[0], *[known[node + 1] for node in path]] if path else known[:1]
-        output, request, count = self.output, self.request, len(tokens)
-        if not request.stops and len(output) + count < self.limit and request.eos_token_ids.isdisjoint(tokens):
+        output, request, before, count = self.output, self.request, len(self.output), len(tokens)
+        if not request.stops and before + count < self.limit and request.eos_token_ids.isdisjoint(tokens):
             output += tokens  # most steps end nothing
         else:
-            for count, token in enumerate(tokens, start=1):
+            for token in tokens:
                 output.append(token)
                 self.finish = self._check(token)
                 if self.finish is not None:
                     break
+            count = len(output) - before
             tokens = tokens[:count]
         self.picker.extend(tokens)
         if self._keep_margins:

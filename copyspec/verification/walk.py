@@ -14,8 +14,9 @@ def accepted(tree: DraftTree, tokens: Sequence[int]) -> list[int]:
     As `walk`, in one look at each node: children come after their parents.
     """
     if COMPILED is not None:
-        return COMPILED.accepted(tree.tokens, tree.parents, tokens)
-    path: list[int] = []
+        path: list[int] = COMPILED.accepted(tree.tokens, tree.parents, tokens)
+        return path
+    path = []
     at, wanted = ROOT, tokens[0]
     for node, (parent, token) in enumerate(zip(tree.parents, tree.tokens, strict=True)):
         if parent == at and token == wanted:

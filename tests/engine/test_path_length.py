@@ -1,4 +1,4 @@
-"""How many functions a newcomer has to follow from `copyspec.generate` to the model's first pass, and between two passes.
+"""How many functions a newcomer follows from `copyspec.generate` to the model's first pass, and between two passes.
 
 The bar of the house plan is 90 functions in 20 files before the first forward and 60 between two passes. It is met by
 none but the second, without drafts; the numbers here are those reached, and may only become smaller. Counted are named

@@ -8,7 +8,7 @@ column i of this pass, itself included. Columns behind a row's own see the first
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from copyspec.tree import COMPILED, ROOT
 
@@ -24,11 +24,8 @@ WORD = 63  # bits of an int64 without its sign
 _WORD_MASK = (1 << WORD) - 1
 
 
-class SlotMove(NamedTuple):
-    """A key and value of an accepted node that belongs elsewhere."""
-
-    source: int
-    target: int
+SlotMove = tuple[int, int]
+"""Source and target of a key and value of an accepted node that belongs elsewhere."""
 
 
 def words(columns: int) -> int:
