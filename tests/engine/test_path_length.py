@@ -1,9 +1,10 @@
 """How many functions a newcomer follows from `copyspec.generate` to the model's first pass, and between two passes.
 
-The bar of the house plan is 90 functions in 20 files before the first forward and 60 between two passes. It is met by
-none but the second, without drafts; the numbers here are those reached, and may only become smaller. Counted are named
-functions of copyspec (no lambdas, no comprehensions), each once, in a second call: what the first one sets up belongs
-to the model and is not met again. What a drafter does in `propose`, `accept` and when it is made is also counted apart.
+The bar of the house plan is 90 functions in 20 files before the first forward and 60 between two passes. Reached is the
+second, without drafts. The numbers below are those reached (223 in 53, 124, of which 34 are the drafter's; 167 in 39
+and 52 without drafts) and a few more, since what a pass decides depends on measured times; they may only become smaller.
+Counted are named functions of copyspec (no lambdas, no comprehensions), each once, in a second call: what the first one
+sets up belongs to the model and is not met again.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def drafter(functions: set[Function]) -> set[Function]:
 @pytest.mark.skipif(not IS_COMPILED or COMPILED is None, reason="counts the compiled path")
 @pytest.mark.parametrize(
     ("edits", "first", "between", "outside"),
-    [(True, (999, 99), 999, 999), (False, (999, 99), 999, 999)],
+    [(True, (226, 54), 127, 92), (False, (170, 40), 55, 55)],
     ids=["edits", "no drafts"],
 )
 def test_functions_on_the_way(edits: bool, first: tuple[int, int], between: int, outside: int) -> None:
@@ -103,4 +104,3 @@ def test_functions_on_the_way(edits: bool, first: tuple[int, int], between: int,
     found = (len(before), len(files(before))), max(map(len, rest)), max(len(each - drafter(each)) for each in rest)
     assert found[0] <= first and found[0][1] <= first[1], sorted(before)
     assert found[1] <= between and found[2] <= outside, max(map(sorted, rest), key=len)
-    print(found, len(drafter(before)))
