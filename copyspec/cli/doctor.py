@@ -23,7 +23,7 @@ NOT_COMPILED = "not compiled; install a C compiler and Python's headers, then co
 
 def doctor(
     model: Annotated[str | None, typer.Option("--model", "-m", help="Test with this model.")] = None,
-    gpu: Annotated[bool, typer.Option("--gpu", help="Measure passes on the GPU, and compare their outputs.")] = False,
+    gpu: Annotated[bool, typer.Option("--gpu", help="Measure passes on the GPU and compare outputs.")] = False,
 ) -> int:
     """Show versions, devices and models, and check that copied output equals plain output."""
     if gpu:

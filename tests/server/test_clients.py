@@ -18,7 +18,7 @@ from langchain_core.prompts import ChatPromptTemplate
 
 from copyspec.pipelines.langchain import with_references
 from copyspec.server.endpoints import Server
-from copyspec.server.listening import address_of, is_local, listen, make
+from copyspec.server.listening import address_of, is_local, listen, uvicorn_server
 from copyspec.server.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def serving(engine: Engine, **settings: Any) -> Iterator[str]:
     assert is_local(bound)
     server = Server(engine, ServerSettings(names=("tiny",), api_key=KEY, **settings))
     server.warm_up()
-    running = make(server, stop_seconds=2)
+    running = uvicorn_server(server, stop_seconds=2)
     thread = threading.Thread(target=running.run, kwargs={"sockets": [bound]})
     thread.start()
     try:
