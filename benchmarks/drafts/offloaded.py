@@ -66,7 +66,7 @@ def main() -> int:
     parser.add_argument("--max-new-tokens", type=int, default=20)
     parser.add_argument("--json", type=Path, help="written after every run; goes on from what it holds")
     given = parser.parse_args()
-    import accelerate
+    import accelerate  # type: ignore[import-untyped]
 
     torch.set_num_threads(1)
     names = [PLAIN, "copy", *(["copy + heads"] if given.heads else [])]
