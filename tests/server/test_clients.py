@@ -102,6 +102,11 @@ def test_langchain_whole_and_in_pieces(engine: Engine, address: str) -> None:
     expected = engine.generate(MESSAGES, max_new_tokens=16).text
     assert llm.invoke("The cat sat on the mat.").content == expected
     assert "".join(each.content for each in llm.stream("The cat sat on the mat.")) == expected
+    start = pytest.importorskip("langchain.chat_models").init_chat_model  # as docs/langchain.md has it
+    with pytest.raises(ValueError, match="Unsupported provider='copyspec'"):
+        start("tiny", model_provider="copyspec")
+    made = start("tiny", model_provider="openai", base_url=f"{address}/v1", api_key=KEY, max_tokens=16, max_retries=0)
+    assert made.invoke("The cat sat on the mat.").content == expected
     told = llm.bind(extra_body={"references": ["a passage"]}).invoke("The cat sat on the mat.")
     assert told.content == expected and told.usage_metadata["input_tokens"] > 0
 
