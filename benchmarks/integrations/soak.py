@@ -38,8 +38,16 @@ TOO_LARGE = 5 << 20  # bytes; copyspec serves up to 4 MiB
 START_SECONDS, ANSWER_SECONDS = 600, 300
 
 KINDS = {
-    **{"whole": 5, "pieces": 4, "slow reader": 2, "goes during the answer": 3, "goes during the request": 1},
-    **{"too large": 1, "no JSON": 1, "wrong value": 1, "wrong key": 1, "no HTTP": 1},
+    "whole": 5,
+    "pieces": 4,
+    "slow reader": 2,
+    "goes during the answer": 3,
+    "goes during the request": 1,
+    "too large": 1,
+    "no JSON": 1,
+    "wrong value": 1,
+    "wrong key": 1,
+    "no HTTP": 1,
 }
 """What a client may do next, and how often."""
 
@@ -55,8 +63,10 @@ class Server:
         self.kind, self.port = kind, _free_port()
         self.log = scratch / "server.log"
         environment = os.environ | {"COPYSPEC_API_KEY": KEY} | engines.SETTINGS
+        del environment["VLLM_ENABLE_V1_MULTIPROCESSING"]  # its server needs a process for the engine
         if kind == "copyspec":
-            words = ["-m", "copyspec", "serve", "--model", model, "--dtype", "float32", "--batch-size", "16"]
+            words = ["-m", "copyspec", "serve", "--model", model, "--dtype", "float32"]
+            words += ["--name", "soak", "--batch-size", "16"]
         else:
             speculative = {"model": "copyspec.integrations.vllm.Proposer", "num_speculative_tokens": 16}
             words = ["-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", "soak"]
@@ -224,9 +234,7 @@ class Soak:
 
     def _fields(self, text: str) -> dict[str, Any]:
         prompt = engines.TEMPLATE.format(text=text)
-        return {"model": "soak", "prompt": prompt, "max_tokens": MAX_TOKENS, "temperature": 0} | (
-            {} if self._server.kind != "copyspec" else {"model": None}
-        )
+        return {"model": "soak", "prompt": prompt, "max_tokens": MAX_TOKENS, "temperature": 0}
 
     def _fault(self, text: str) -> None:
         self.faults.append(text)
