@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
@@ -28,6 +28,7 @@ from copyspec.models.loading import (
     named,
     unwrapped,
 )
+from copyspec.models.model_kwargs import check_model_kwargs
 from copyspec.static_options import StaticOptions
 from copyspec.text.prompts import parse_prompts
 from copyspec.text.references import references
@@ -58,6 +59,12 @@ class LoadOptions(TypedDict, total=False):
     """For architectures that cannot verify drafts: an error, the default, or plain decoding."""
     static: StaticOptions | None
     """Whether passes have static shapes, are captured or compiled, and exact mode: docs/gpu.md."""
+    adapter: str | os.PathLike[str] | None
+    """A folder of a LoRA adapter (`peft`) that is merged into `model`, once, in float32. As `model`, such a folder
+    names its base itself."""
+    model_kwargs: Mapping[str, object] | None
+    """Options of `from_pretrained`: attn_implementation, device_map, max_memory, offload_folder, offload_buffers,
+    quantization_config, cache_dir, token, local_files_only. No others are passed on."""
     trust_remote_code: bool
     """True runs Python code and pickles of the model's folder or repository, with all rights of this process: only for
     what you have read, at a `revision` that cannot change. False, the default, never runs any."""
@@ -114,7 +121,7 @@ def generate(
     """The model's output for `prompt`: exactly that of plain decoding, sooner where it repeats known text.
 
         >>> import copyspec
-        >>> print(copyspec.generate("Correct the grammar: He go to school every days.", max_new_tokens=40))
+        >>> print(copyspec.generate("Correct the grammar: He have a car.", max_new_tokens=40))
 
     prompt: a str, a chat (`[{"role": "user", "content": ...}]`), a list of token ids, or a list of those. What
         is text is text: strings of special tokens inside it are never control tokens. A str goes through the
@@ -287,7 +294,27 @@ def _choice(options: dict[str, object]) -> ModelChoice | Engine:
     if not isinstance(loading.get("static", StaticOptions()), StaticOptions):
         raise TypeError(f"static must be a copyspec.StaticOptions, got {shown(loading['static'])}")
     check_flag("trust_remote_code", loading.get("trust_remote_code", False))
+    _check_files(model, loading)
     return ModelChoice(model, **loading)  # type: ignore[arg-type]
+
+
+def _check_files(model: object, loading: dict[str, object]) -> None:
+    """What is said of a model's files, for one that is loaded here."""
+    if "model_kwargs" in loading:
+        loading["model_kwargs"] = checked = check_model_kwargs(loading["model_kwargs"])
+        if checked.device_map is not None and "device" in loading:
+            raise ValueError(f"device={loading['device']!r} and model_kwargs['device_map'] are given; give one")
+    if "adapter" in loading:
+        adapter = loading["adapter"]
+        if not isinstance(adapter, (str, os.PathLike)) or not os.fspath(adapter):
+            raise TypeError(f"adapter must be a folder of a LoRA adapter; got {shown(adapter)}")
+        loading["adapter"] = os.fspath(adapter)
+    given = [name for name in ("adapter", "model_kwargs") if name in loading]
+    if given and not isinstance(model, str):
+        raise ValueError(
+            f"model is a loaded {type(model).__name__}: {' and '.join(given)} cannot be changed any more; "
+            "load it with them, or give its name"
+        )
 
 
 def _default(options: dict[str, object], corrects: bool) -> ModelChoice | Engine:

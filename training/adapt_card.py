@@ -74,8 +74,8 @@ def curve(log: Path) -> str:
     rows = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
     seen = [row for row in rows if "held_out_edited" in row]
     return table(
-        ("step", "held out, tokens as in the source", "held out, tokens that differ"),
-        [(row["step"], row["held_out_kept"], row["held_out_edited"]) for row in seen],
+        ("step", "tokens as in the source", "tokens that differ", "first tokens of quotes"),
+        [(row["step"], *(row.get(f"held_out_{kind}", "") for kind in ("kept", "edited", "chosen"))) for row in seen],
     )
 
 

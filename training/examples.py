@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from training.lexicon import Lexicon
-from training.noise import ALL_NOISES, NOISES, corrupt
+from training.noise import AIMED, ALL_NOISES, BY_NAME, NOISES, corrupt
 from training.rules import Words
 from training.strings import rare_string
 from training.text import join_words, spaced, split_sentences, split_words, straight_quotes, well_formed
@@ -31,6 +31,7 @@ _ASKING = (
 )  # fmt: skip
 _GLUE = ("is", "was", "did", "does", "do", "were", "are", "the", "has", "can", "had", "would", "a", "of", "in", "for")
 
+_LOOKS = 1500  # sentences looked at for one kind of mistake
 _PLAIN_LENGTH = 90  # characters of a plain sentence
 _QUOTED = frozenset('"“”')
 _PLAIN_COUNT = 150  # a word seen so often is one that everybody uses
@@ -54,6 +55,7 @@ class Mixture:
     # copying is learned at once; on prose alone the loss stays on a plateau of word statistics first
     spaced: float = 0.30  # share of the corrections in the spaced style of corpora
     rare: float = 0.25  # share of texts with made-up names, numbers and codes put in
+    rare_quotes: float = 0.25  # the same of passages to be quoted from: names are what a quote gets wrong
     clean: float = 0.18  # share of sentences without any mistake
     open: bool = False  # mistakes that no rule undoes too
     many: tuple[float, ...] = (4, 28, 30, 20, 11, 7)  # weights of 0, 1, 2, ... mistakes in a sentence
@@ -63,6 +65,7 @@ class Mixture:
     longest: int = 320  # characters of a sentence
     dialect: bool = True  # sentences in dialect or old English, of which no one knows what is wrong
     plain: float = 0.0  # share of the single sentences that are short and of frequent words, as learners write
+    aimed: float = 0.0  # share of the single sentences that are looked for after a kind of mistake is drawn
     lower: float = 0.0  # share of the texts with mistakes that have no capitals at all
 
 
@@ -101,8 +104,31 @@ class ExampleMaker:
     # ---- corrections ----
 
     def sentence(self, rng: random.Random) -> Example:
+        if self.mixture.aimed > 0 and rng.random() < self.mixture.aimed:
+            found = self._aimed(rng)
+            if found is not None:
+                return found
         is_plain = self.mixture.plain > 0 and rng.random() < self.mixture.plain
         return self._correction([self._clean(rng.choice(self.plain if is_plain else self.sentences), rng)], rng)
+
+    def _aimed(self, rng: random.Random) -> Example | None:
+        """A sentence with a place for a mistake of a drawn kind, with it (and maybe others) or as it is."""
+        noise = BY_NAME[rng.choices(list(AIMED), list(AIMED.values()))[0]]
+        for _ in range(min(_LOOKS, 2 * len(self.sentences))):
+            sentence = self._clean(rng.choice(self.plain if rng.random() < self.mixture.plain else self.sentences), rng)
+            words = split_words(sentence)
+            wrong = noise.apply(words, self.lexicon, rng)
+            if wrong is None:
+                continue
+            kinds = [noise.name]
+            if rng.random() < self.mixture.clean:
+                wrong, kinds = words, []
+            elif rng.random() < 0.3:
+                wrong, more = corrupt(wrong, self.lexicon, rng, rng.randrange(1, 3), ALL_NOISES)
+                kinds += more
+            style = spaced if rng.random() < self.mixture.spaced else join_words
+            return Example(CORRECT + style(wrong), " " + style(words), tuple(kinds))
+        return None
 
     def paragraph(self, rng: random.Random) -> Example:
         sentences = rng.choice(self.long)
@@ -197,7 +223,7 @@ class ExampleMaker:
     def _quote(self, sentences: Sequence[str], target: int, breaks: list[int], rng: random.Random) -> Example | None:
         if rng.random() < 0.7:
             sentences = [straight_quotes(s) for s in sentences]
-        if rng.random() < self.mixture.rare:
+        if rng.random() < self.mixture.rare_quotes:
             sentences = [_swap_rare(s, rng) for s in sentences]
         question = self._question(sentences[target], rng)
         scores = [self._overlap(question, s) for s in sentences]

@@ -6,7 +6,8 @@ them. Started again with the same ``--out`` it goes on where it stopped. ``RUN/h
 ``draft_model="heads:RUN/heads"``; ``RUN/log.jsonl`` the loss and, per head, how often its first and its first five
 tokens are what the model said, on shards that no step saw.
 
-``--convert FILE OUT`` makes a safetensors file of a published ``medusa_lm_head.pt``.
+``--convert FILE OUT`` makes a safetensors file of a published ``medusa_lm_head.pt``, or of EAGLE's
+``pytorch_model.bin``; its ``config.json`` belongs beside it.
 """
 
 from __future__ import annotations
@@ -23,17 +24,18 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
-from copyspec.drafters.predictors.head_files import FORMAT, MEDUSA_WEIGHTS, WEIGHTS
-from copyspec.drafters.predictors.head_weights import ParallelHeads, RecurrentHead, Tensors, probe
+from copyspec.drafters.predictors.feature_layer import FeatureLayer, LayerSizes, Projected, Tensors
+from copyspec.drafters.predictors.head_files import EAGLE_WEIGHTS, FORMAT, MEDUSA_WEIGHTS, WEIGHTS
+from copyspec.drafters.predictors.head_weights import ParallelHeads, RecurrentHead, probe
 from copyspec.drafters.predictors.heads import weights_of
 from training.outputs import OutputPlan, Requests, check_plan, read_shard, shards, write_prose, write_shard
 
 if TYPE_CHECKING:
     from copyspec.engine.engine import Engine
 
-KINDS = ("recurrent", "parallel")
+KINDS = ("recurrent", "parallel", "feature")
 CHECKPOINT = "checkpoint.safetensors"
 OUTPUTS_EVERY = 4  # shards: of answers of the model; the others hold prose, which takes a tenth of their time
 STEPS_A_SHARD = 40  # while there are new shards
@@ -45,21 +47,33 @@ class HeadPlan:
 
     kind: str = "recurrent"
     depth: int = 4
-    inner: int = 768  # of the recurrent head's block; of parallel heads the rank
+    inner: int = 768  # of the recurrent head's block or the feature layer's MLP; of parallel heads the rank
     vocabulary: int = 8192  # most frequent tokens that are drafted; 0: all
     batch: int = 256  # positions of a step
     rate: float = 1e-3
     decay: float = 0.8  # weight of each depth beside the one before
-    regression: float = 1.0  # weight of the next state's error beside that of its tokens; recurrent heads alone
+    regression: float = 1.0  # weight of the next state's error beside that of its tokens; not of parallel heads
+    span: int = 64  # pairs that a feature layer attends to
     steps: int = 2000
     seed: int = 0
     mixed: bool = True  # products in bfloat16
+
+    @property
+    def window(self) -> int:
+        """States of a window, less one."""
+        return self.span if self.kind == "feature" else self.depth
+
+    @property
+    def windows(self) -> int:
+        """Of a step."""
+        return max(1, self.batch // self.span) if self.kind == "feature" else self.batch
 
 
 class Windows:
     """Batches of windows of `depth` + 1 states and tokens, out of all shards, a function of (seed, step)."""
 
-    def __init__(self, paths: Sequence[Path], depth: int) -> None:
+    def __init__(self, paths: Sequence[Path], depth: int, *, packed: bool = False) -> None:
+        """`packed`: a window may run over the end of an output into the next, so that short ones are read, too."""
         tokens, states, starts, offset = list[Tensor](), list[Tensor](), list[Tensor](), 0
         for path in paths:
             for row, before in read_shard(path):
@@ -69,7 +83,7 @@ class Windows:
                 states.append(before)
                 offset += len(row)
         self.tokens, self.states = torch.cat(tokens), torch.cat(states)
-        self.starts = torch.cat(starts)
+        self.starts = torch.arange(max(1, offset - depth)) if packed else torch.cat(starts)
         self._depth = depth
 
     def batch(self, size: int, seed: str) -> tuple[Tensor, Tensor]:
@@ -86,30 +100,39 @@ class Windows:
 class Trainer:
     """Heads for one model's output weights [V, D] and embeddings [V, D]."""
 
-    def __init__(self, output: Tensor, embeddings: Tensor, vocabulary: Tensor | None, plan: HeadPlan) -> None:
+    def __init__(
+        self,
+        output: Tensor,
+        embeddings: Tensor,
+        vocabulary: Tensor | None,
+        plan: HeadPlan,
+        model: nn.Module | None = None,
+    ) -> None:
+        """`model`: a feature layer begins with what it can take from the last layer of it."""
         self.plan, self.vocabulary = plan, vocabulary
         self.embeddings = embeddings.detach().float()
         self.shared = output.detach().float() if vocabulary is None else output.detach().float()[vocabulary]
-        self.weights = _begin(plan, output.shape[1])
+        self.sizes = _layer_sizes(plan, output.shape[1], model) if plan.kind == "feature" else None
+        self.weights = _begin(plan, output.shape[1]) if self.sizes is None else _begin_layer(plan, self.sizes, model)
         self.optimizer = torch.optim.AdamW(self.weights.values(), lr=plan.rate, betas=(0.9, 0.95), weight_decay=0.01)
         self.step = 0
 
     def loss(self, tokens: Tensor, states: Tensor) -> Tensor:
         """Of windows: tokens [n, K + 1] and the states before them [n, K + 1, D]."""
         plan, total = self.plan, states.new_zeros(())
-        with torch.no_grad():
-            wanted = F.linear(states[:, 1:], self.shared).float().softmax(-1)
-        for depth, found in enumerate(self._features(tokens, states)):
+        for depth, (found, following, _) in enumerate(self._predictions(tokens, states)):
+            with torch.no_grad():
+                wanted = F.linear(following, self.shared).float().softmax(-1)
             logits = F.linear(found, self.shared).float()
-            each = -(wanted[:, depth] * logits.log_softmax(-1)).sum(-1).mean()
-            if plan.kind == "recurrent" and plan.regression:
-                each = each + plan.regression * F.smooth_l1_loss(found.float(), states[:, depth + 1])
+            each = -(wanted * logits.log_softmax(-1)).sum(-1).mean()
+            if plan.kind != "parallel" and plan.regression:
+                each = each + plan.regression * F.smooth_l1_loss(found.float(), following)
             total = total + plan.decay**depth * each
         return total
 
     def train(self, windows: Windows) -> float:
         """One step; its loss."""
-        tokens, states = windows.batch(self.plan.batch, f"{self.plan.seed}/{self.step}")
+        tokens, states = windows.batch(self.plan.windows, f"{self.plan.seed}/{self.step}")
         with torch.autocast("cpu", torch.bfloat16, enabled=self.plan.mixed):
             loss = self.loss(tokens, states)
         self.optimizer.zero_grad()
@@ -126,28 +149,59 @@ class Trainer:
     def accuracy(self, windows: Windows, count: int = 2048) -> dict[str, list[float]]:
         """How often each head's first token, and its first five, are the model's own choice. Tokens that the heads
         cannot say count as wrong."""
+        count = max(1, count // self.plan.span) if self.plan.kind == "feature" else count
         held = windows.starts[:: max(1, len(windows.starts) // count)]
         tokens, states = windows.at(held)
         found: dict[str, list[float]] = {"top1": [], "top5": []}
-        for depth, features in enumerate(self._features(tokens, states)):
+        for features, _, following in self._predictions(tokens, states):
             best = F.linear(features, self.shared).topk(5).indices
             best = best if self.vocabulary is None else self.vocabulary[best]
-            right = best == tokens[:, depth + 1, None]
+            right = best == following[:, None]
             found["top1"].append(round(float(right[:, 0].float().mean()), 4))
             found["top5"].append(round(float(right.any(-1).float().mean()), 4))
         return found
 
-    def _features(self, tokens: Tensor, states: Tensor) -> Iterator[Tensor]:
-        """What each depth's logits are made of, [n, D]."""
-        weights = self.weights
-        if self.plan.kind == "recurrent":
-            head, state = RecurrentHead(dict(weights), self.plan.depth), states[:, 0]
-            for depth in range(self.plan.depth):
+    def _predictions(self, tokens: Tensor, states: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Of each depth: what its logits are made of and the model's own state there, [m, D] each, and the token that
+        was chosen there, [m]."""
+        weights, plan = self.weights, self.plan
+        if self.sizes is not None:
+            yield from self._layer_predictions(FeatureLayer(dict(weights), self.sizes, plan.depth), tokens, states)
+        elif plan.kind == "recurrent":
+            head, state = RecurrentHead(dict(weights), plan.depth), states[:, 0]
+            for depth in range(plan.depth):
                 state = head.step(state, self.embeddings[tokens[:, depth]])
-                yield state
+                yield state, states[:, depth + 1], tokens[:, depth + 1]
         else:
-            blocks = [[_block(weights, depth)] for depth in range(self.plan.depth)]
-            yield from ParallelHeads(blocks).features(states[:, 0])
+            blocks = [[_block(weights, depth)] for depth in range(plan.depth)]
+            for depth, features in enumerate(ParallelHeads(blocks).features(states[:, 0])):
+                yield features, states[:, depth + 1], tokens[:, depth + 1]
+
+    def _layer_predictions(
+        self, layer: FeatureLayer, tokens: Tensor, states: Tensor
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """At every pair of a window, with its own earlier features from the second depth on, as it will be used
+        (EAGLE-3's training-time test)."""
+        count = self.plan.span
+        places = torch.arange(count)
+        embeddings, features = self.embeddings[tokens[:, :count]], states[:, :count]
+        keys, values = list[Tensor](), list[Tensor]()
+        context: Projected | None = None
+        for depth in range(self.plan.depth):
+            pairs = layer.project(features, embeddings, places)
+            keys, values = [*map(_shifted, keys), pairs.keys], [*map(_shifted, values), pairs.values]
+            context = context or pairs
+            visible = places < places[:, None] - depth  # the text before the draft
+            own = torch.stack(keys, 2), torch.stack(values, 2)
+            features = layer.attend(pairs, (context.keys, context.values), visible, own)
+            kept = features[:, depth:].flatten(0, 1), slice(depth + 1, count + 1)
+            yield kept[0], states[:, kept[1]].flatten(0, 1), tokens[:, kept[1]].flatten()
+            features = _shifted(features)
+
+
+def _shifted(held: Tensor) -> Tensor:
+    """What stood at each place stands at the next one. [B, n, ...]"""
+    return torch.cat([torch.zeros_like(held[:, :1]), held[:, :-1]], 1)
 
 
 def _block(weights: Tensors, depth: int) -> Tensors:
@@ -173,6 +227,46 @@ def _begin(plan: HeadPlan, size: int) -> Tensors:
     return weights
 
 
+def _layer_sizes(plan: HeadPlan, size: int, model: nn.Module | None) -> LayerSizes:
+    """Those of the model's own layers, but for the MLP's."""
+    config = getattr(model, "config", None)
+    heads = int(getattr(config, "num_attention_heads", None) or max(1, size // 64))
+    return LayerSizes(
+        hidden=size,
+        inner=plan.inner,
+        heads=heads,
+        kv_heads=int(getattr(config, "num_key_value_heads", None) or heads),
+        head_dim=int(getattr(config, "head_dim", None) or size // heads),
+        context=plan.span,
+    )
+
+
+def _begin_layer(plan: HeadPlan, sizes: LayerSizes, model: nn.Module | None) -> Tensors:
+    """A layer that first says the feature it was given, with attention and MLP of the model's last layer where that is
+    one of Llama's kind."""
+    generator = torch.Generator().manual_seed(plan.seed)
+    shapes = sizes.shapes() | dict.fromkeys(("token_norm", "feature_norm"), (sizes.hidden,))
+    weights = {name: torch.ones(shape) for name, shape in shapes.items() if len(shape) == 1}
+    for name in ("qkv", "gate_up"):
+        weights[name] = torch.randn(shapes[name], generator=generator) * shapes[name][1] ** -0.5
+    weights |= {name: torch.zeros(shapes[name]) for name in ("o", "down")}
+    token = torch.randn(sizes.hidden, sizes.hidden, generator=generator) * 0.1 * sizes.hidden**-0.5
+    weights["fc"] = torch.cat([token, torch.eye(sizes.hidden)], 1)
+    layers = getattr(getattr(model, "base_model", None), "layers", None)
+    if layers is not None:
+        held = dict(layers[-1].named_parameters())
+        parts = {
+            "qkv": [held.get(f"self_attn.{name}_proj.weight") for name in "qkv"],
+            "gate_up": [held.get(f"mlp.{name}_proj.weight") for name in ("gate", "up")],
+        }
+        for name, found in parts.items():
+            if all(each is not None for each in found):
+                limit = plan.inner if name == "gate_up" else None
+                joined = torch.cat([each.detach().float()[:limit] for each in found])  # type: ignore[union-attr]
+                weights[name] = joined if joined.shape == weights[name].shape else weights[name]
+    return {name: each.requires_grad_() for name, each in weights.items()}
+
+
 def save_heads(folder: Path, trainer: Trainer, output: Tensor, model: str) -> None:
     """Writes what `draft_model="heads:FOLDER"` reads: bfloat16 weights, the vocabulary, the model's probe."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -181,6 +275,11 @@ def save_heads(folder: Path, trainer: Trainer, output: Tensor, model: str) -> No
         "format": FORMAT, "kind": plan.kind, "depth": plan.depth, "inner_size": plan.inner, "model": model,
         "hidden_size": output.shape[1], "vocab_size": output.shape[0],
     }  # fmt: skip
+    if (sizes := trainer.sizes) is not None:
+        config |= {
+            "num_attention_heads": sizes.heads, "num_key_value_heads": sizes.kv_heads, "head_dim": sizes.head_dim,
+            "rms_norm_eps": sizes.epsilon, "rope_theta": sizes.theta, "context": sizes.context,
+        }  # fmt: skip
     tensors = {name: each.detach().bfloat16().contiguous() for name, each in trainer.weights.items()}
     tensors["probe"] = probe(output)
     if trainer.vocabulary is not None:
@@ -214,7 +313,7 @@ class HeadRun:
         """So many steps on the shards that are there; saves heads and checkpoint, and logs."""
         found = shards(self._out / "states")
         held = found[:1]
-        windows = Windows([path for path in found if path not in held] or found, self._plan.depth)
+        windows = self._windows([path for path in found if path not in held] or found)
         trainer = self._started(windows)
         losses = list[float]()
         while len(losses) < steps and trainer.step < self._plan.steps and (time.time() < until or not losses):
@@ -223,7 +322,7 @@ class HeadRun:
             _save(self._out / CHECKPOINT, trainer)
             save_heads(self._out / "heads", trainer, weights_of(self._model)[0], self._name)
             line: dict[str, object] = {"step": trainer.step, "loss": round(sum(losses) / len(losses), 4)}
-            line |= trainer.accuracy(Windows(held, self._plan.depth))
+            line |= trainer.accuracy(self._windows(held))
             with (self._out / "log.jsonl").open("a") as log:
                 log.write(json.dumps(line) + "\n")
             print(json.dumps(line), flush=True)
@@ -232,6 +331,9 @@ class HeadRun:
     def is_done(self) -> bool:
         return self._trainer is not None and self._trainer.step >= self._plan.steps
 
+    def _windows(self, paths: Sequence[Path]) -> Windows:
+        return Windows(paths, self._plan.window, packed=self._plan.kind == "feature")
+
     def _started(self, windows: Windows) -> Trainer:
         if self._trainer is None:
             output, table = weights_of(self._model)
@@ -239,7 +341,7 @@ class HeadRun:
             held = load_file(checkpoint) if checkpoint.is_file() else {}
             # New shards might choose other tokens; the heads know those that they began with.
             vocabulary = held.get("vocabulary", _vocabulary(windows, self._plan, output.shape[0]))
-            self._trainer = Trainer(output, table, vocabulary, self._plan)
+            self._trainer = Trainer(output, table, vocabulary, self._plan, self._model)
             if held:
                 _resume(checkpoint, held, self._trainer)
         return self._trainer
@@ -282,10 +384,12 @@ def _resume(path: Path, held: Tensors, trainer: Trainer) -> None:
 
 
 def convert(source: Path, out: Path) -> None:
-    """A published `medusa_lm_head.pt` as safetensors; torch reads tensors alone from it."""
+    """A published `medusa_lm_head.pt`, or `pytorch_model.bin` of EAGLE, as safetensors; torch reads tensors alone from
+    it."""
     tensors = torch.load(source, map_location="cpu", weights_only=True)
     out.mkdir(parents=True, exist_ok=True)
-    save_file({name: each.contiguous() for name, each in tensors.items()}, out / MEDUSA_WEIGHTS)
+    name = EAGLE_WEIGHTS if "fc.weight" in tensors else MEDUSA_WEIGHTS
+    save_file({name: each.contiguous() for name, each in tensors.items()}, out / name)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -297,6 +401,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--kind", choices=KINDS, default="recurrent")
     parser.add_argument("--depth", type=int, default=HeadPlan.depth)
     parser.add_argument("--inner", type=int, default=HeadPlan.inner, help="of parallel heads the rank")
+    parser.add_argument("--span", type=int, default=HeadPlan.span, help="pairs that a feature layer attends to")
     parser.add_argument("--vocabulary", type=int, default=HeadPlan.vocabulary, help="0: all tokens")
     parser.add_argument("--shards", type=int, default=60, help="of states; every fourth holds answers")
     parser.add_argument("--rows", type=int, default=OutputPlan.rows, help="of a shard")
@@ -318,7 +423,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     until = time.time() + 60 * given.minutes
     plan = HeadPlan(
         kind=given.kind, depth=given.depth, inner=given.inner, vocabulary=given.vocabulary, steps=given.steps,
-        batch=given.batch, rate=given.rate, seed=given.seed,
+        batch=given.batch, rate=given.rate, seed=given.seed, span=given.span,
     )  # fmt: skip
     outputs = OutputPlan(rows=given.rows, tokens=given.tokens, seed=given.seed)
     run = HeadRun(given.out, copyspec.load(given.model, dtype=given.dtype), given.model, (plan, outputs))

@@ -69,9 +69,9 @@ NOISES: tuple[Noise, ...] = (
 )
 OPEN_NOISES: tuple[Noise, ...] = (
     Noise("article_missing", 5.0, open_edits.drop_article, None),
-    Noise("article_extra", 3.0, open_edits.add_article, None),
+    Noise("article_extra", 2.5, open_edits.add_article, None),
     Noise("preposition", 4.0, open_edits.swap_preposition, None),
-    Noise("preposition_missing", 2.5, open_edits.drop_preposition, None),
+    Noise("preposition_missing", 4.0, open_edits.drop_preposition, None),
     Noise("preposition_extra", 2.5, open_edits.add_preposition, None),
     Noise("to_extra", 0.7, open_edits.add_to, None),
     Noise("small_missing", 3.5, open_edits.drop_small, None),
@@ -80,14 +80,14 @@ OPEN_NOISES: tuple[Noise, ...] = (
     Noise("form", 4.0, open_edits.change_form, None),
     Noise("infinitive", 1.5, open_edits.change_infinitive, None, width=2),
     Noise("regularized", 0.8, open_edits.regularize, None),
-    Noise("tense", 2.0, open_edits.change_tense, None),
+    Noise("tense", 3.0, open_edits.change_tense, None),
     Noise("noun_number", 3.5, open_edits.swap_number_of_noun, None),
     Noise("plural_of_mass", 0.8, open_edits.put_plural, None),
     Noise("misspelling", 7.0, open_edits.put_misspelling, None),
     Noise("cut", 0.5, open_edits.put_cut, None),
-    Noise("swap", 3.0, open_edits.put_swap, None),
+    Noise("swap", 1.5, open_edits.put_swap, None),
     Noise("quantity", 1.5, open_edits.put_quantity, None),
-    Noise("pronoun", 1.0, open_edits.put_pronoun, None),
+    Noise("pronoun", 1.5, open_edits.put_pronoun, None),
     Noise("homophone", 1.5, open_edits.put_homophone, None),
     Noise("ending", 1.5, open_edits.change_ending, None),
     Noise("adverb", 1.5, open_edits.change_adverb, None),
@@ -100,8 +100,27 @@ OPEN_NOISES: tuple[Noise, ...] = (
     Noise("adverb_place", 0.6, open_edits.move_adverb, None, width=2),
     Noise("subject_twice", 0.5, open_edits.repeat_subject, None),
     Noise("connector", 0.5, open_edits.put_connector, None),
+    Noise("article_bare", 2.0, open_edits.add_bare_article, None),
+    Noise("article_sound", 1.5, open_edits.swap_article_sound, None),
+    Noise("progressive", 1.0, open_edits.lose_progressive, None),
+    Noise("stative", 0.5, open_edits.put_progressive, None),
+    Noise("be_missing", 2.0, open_edits.drop_be, None),
+    Noise("demonstrative", 1.0, open_edits.swap_demonstrative, None),
+    Noise("amount", 1.0, open_edits.put_amount, None),
+    Noise("good", 0.5, open_edits.swap_good, None),
+    Noise("pair", 0.5, open_edits.swap_case_of_pair, None),
+    Noise("me_first", 0.5, open_edits.put_me_first, None, width=4),
 )
 ALL_NOISES = NOISES + OPEN_NOISES
+AIMED = {
+    "article_bare": 6, "article_extra": 5, "article_missing": 3, "article_sound": 5, "preposition": 12,
+    "preposition_missing": 8, "preposition_extra": 6, "there_is": 5, "progressive": 6, "stative": 4, "be_missing": 6,
+    "demonstrative": 5, "amount": 8, "comparison": 5, "adverb": 8, "good": 4, "homophone": 12, "pronoun": 4, "pair": 2,
+    "me_first": 1, "apostrophe": 4, "doesnt": 2, "question": 3, "comma_missing": 4, "comma": 2, "tense": 5,
+    "infinitive": 4, "regularized": 2, "plural_of_mass": 3, "noun_number": 4, "connector": 1, "adverb_place": 2,
+    "subject_twice": 1, "to_extra": 2, "form": 3, "agreement_far": 4, "misspelling": 6, "capital": 3,
+}  # fmt: skip
+"""Kinds that a sentence is looked for, by weight: by chance most of them find a place in one sentence of a thousand."""
 BY_NAME: dict[str, Noise] = {noise.name: noise for noise in ALL_NOISES}
 
 

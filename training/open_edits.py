@@ -11,7 +11,7 @@ import random
 from training.edits import Put, put_table
 from training.lexicon import DETERMINERS, FREQUENT_COUNT, PREPOSITIONS, Lexicon
 from training.misspelling import cut, misspell
-from training.open_tables import FORMS_OF, HOMOPHONES, PRONOUNS, QUANTITIES, SWAPS
+from training.open_tables import AMOUNTS, DEMONSTRATIVES, FORMS_OF, HOMOPHONES, PRONOUNS, QUANTITIES, SWAPS
 from training.rules import TO_BASE, TO_S, Words, bases, like, low, past, space, split_like
 from training.tables import BASE_FORM_AFTER
 
@@ -29,6 +29,14 @@ _TAKES_TO = frozenset(
 )
 _TAKES_ING = frozenset(
     "enjoy avoid finish keep mind suggest consider practise practice miss stop like love".split()  # noqa: SIM905
+)
+_BARE = frozenset(
+    """school church college university prison jail hospital court bed work home night noon midnight sea class town
+    breakfast lunch dinner supper tea bus train car plane boat bike foot mind hand memory nature society""".split()  # noqa: SIM905
+)
+_STATIVE = frozenset(
+    """know believe want need like love hate understand belong own seem contain mean prefer remember deserve depend
+    agree doubt wish cost consist include""".split()  # noqa: SIM905
 )
 _ASK = frozenset(
     "what who where when why how which is are do does did can could will would have has was were".split()  # noqa: SIM905
@@ -63,20 +71,47 @@ def add_article(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> W
     if word in DETERMINERS | _SUBJECTS or word in PREPOSITIONS or lexicon.words[word] < FREQUENT_COUNT:
         return None
     is_mass = lexicon.is_mass(word)
+    if word in _OBJECTS or word in _BE | _HAVE or word in BASE_FORM_AFTER:
+        return None
     if i == 0:
         bare = words[0]
-        fits = bare[:1].isupper() and bare[1:].islower() and (is_mass or _is_plural(word, lexicon))
+        is_alone = lexicon.is_noun(word) and low(words, 1) in _BE | _HAVE | BASE_FORM_AFTER - {"to"}
+        fits = bare[:1].isupper() and bare[1:].islower() and (is_mass or is_alone or _is_plural(word, lexicon))
         return ["The", " " + word] if fits and len(words) > 3 else None
     if not _plain(words, i) or before in DETERMINERS:
         return None
+    if word in _BARE and (before in PREPOSITIONS or base_of(before, lexicon) is not None):
+        return [" the" if rng.random() < 0.8 else " a", words[i]]
+    if _is_described_mass(words, i, lexicon) and rng.random() < 0.7:
+        return [" a", words[i]]
     opens = before in PREPOSITIONS or before in BASE_FORM_AFTER or before in ("and", "or", "as", "than")
     if is_mass or _is_plural(word, lexicon):
         if not (opens or base_of(before, lexicon) is not None) or not _ends_phrase(words, i + 1):
             return None
         return [" a" if is_mass and rng.random() < 0.4 else " the", words[i]]
-    if not opens or lexicon.is_verb(word):
+    if not opens or lexicon.is_verb(word) or not lexicon.is_noun(word):
         return None
     return [" the" if rng.random() < 0.6 else " a", words[i]]
+
+
+def _is_described_mass(words: Words, i: int, lexicon: Lexicon) -> bool:
+    """Whether an adjective stands there, without an article, and a noun behind it that has no plural."""
+    word, before, noun = low(words, i), low(words, i - 1), low(words, i + 1)
+    is_adjective = lexicon.words[word + "ly"] >= 3 and not lexicon.is_verb(word)
+    opens = before in PREPOSITIONS or base_of(before, lexicon) is not None
+    return is_adjective and opens and _plain(words, i + 1) and lexicon.is_mass(noun) and _ends_phrase(words, i + 2)
+
+
+def add_bare_article(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
+    """``go to the bed``, ``a good advice``, ``The nature is``: where an idiom or a mass noun has none."""
+    fits = low(words, i) in _BARE or i == 0 or _is_described_mass(words, i, lexicon)
+    return add_article(words, i, lexicon, rng) if fits else None
+
+
+def swap_article_sound(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
+    """``an`` before a consonant as it sounds, ``a`` before a vowel."""
+    swap = {"a": "an", "an": "a"}.get(low(words, i))
+    return [like(swap, words[i])] if swap and low(words, i + 1).isalpha() and len(low(words, i + 1)) > 2 else None
 
 
 def _is_plural(word: str, lexicon: Lexicon) -> bool:
@@ -191,6 +226,70 @@ def change_form(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> W
     return [" " + rng.choice(others)] if others else None
 
 
+def lose_progressive(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
+    """``is work``, ``were not listen``."""
+    word = low(words, i)
+    before, first = low(words, i - 1), low(words, i - 2)
+    is_behind = before in _BE or (first in _BE and before in _SUBJECTS | _MIDDLE | {"not"})
+    base = base_of(word, lexicon) if word.endswith("ing") and len(word) > 4 else None
+    if not _plain(words, i) or base is None or not is_behind:
+        return None
+    others = [form for form in _forms(base, lexicon) if form != word]
+    return [" " + (base if rng.random() < 0.75 or not others else rng.choice(others))]
+
+
+def put_progressive(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
+    """``is wanting``: a verb of state, which has no progressive."""
+    word, before = low(words, i), low(words, i - 1)
+    base = base_of(word, lexicon) if _plain(words, i) else None
+    if base not in _STATIVE or before not in _SUBJECTS - {"that", "there"} or word.endswith("ing"):
+        return None
+    if low(words, i - 2) in _AUXILIARIES or low(words, i + 1) == "not":
+        return None
+    is_one = before in ("he", "she", "it") or word == base + "s"
+    now = "is" if is_one else "am" if before == "i" else "are"
+    then = "was" if is_one or before == "i" else "were"
+    return [" " + (now if word in (base, base + "s") else then), " " + _ing(base)]
+
+
+def drop_be(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
+    """``She very tired``, ``Where the bank``."""
+    before = low(words, i - 1)
+    fits = before in _SUBJECTS | _ASK | {"this", "these", "those", "everyone"} or lexicon.is_noun(before)
+    is_be = low(words, i) in ("is", "are", "was", "were", "am")
+    return [] if is_be and fits and _plain(words, i) and _plain(words, i + 1) else None
+
+
+def swap_demonstrative(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
+    """``this shoes``: before a noun, whose number tells."""
+    after = [low(words, k) for k in range(i + 1, i + (2 if low(words, i) in ("that", "those") else 3))]
+    if not any(lexicon.is_noun(word) or _is_plural(word, lexicon) for word in after):
+        return None
+    return put_demonstrative(words, i, lexicon, rng)
+
+
+def swap_good(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
+    """``speaks good``: at the end of a phrase, where it tells how."""
+    word, before = low(words, i), low(words, i - 1)
+    fits = _plain(words, i) and before not in _BE | DETERMINERS and _ends_phrase(words, i + 1)
+    return [" good"] if word == "well" and fits and before not in ("as", "and") else None
+
+
+def swap_case_of_pair(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
+    """``between you and I``, ``My father and me went``."""
+    swap = {"i": "me", "me": "I", "he": "him", "him": "he", "she": "her", "they": "them", "them": "they"}
+    new = swap.get(low(words, i)) if low(words, i - 1) == "and" and i > 1 else None
+    return [space(words[i]) + new] if new else None
+
+
+def put_me_first(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
+    """``Me and my wife``; four words replaced."""
+    if low(words, i) not in ("my", "the", "your") or low(words, i + 2) != "and" or low(words, i + 3) != "i":
+        return None
+    first = words[i].strip().lower()
+    return [like("me" if rng.random() < 0.8 else "I", words[i]), " and", " " + first, words[i + 1]]
+
+
 def change_tense(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
     """A past tense as the present, where other words say that it is past."""
     word, before = low(words, i), low(words, i - 1)
@@ -230,7 +329,7 @@ def regularize(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Wo
     row = FORMS_OF.get(word)
     if not _plain(words, i) or row is None or word == row[0] or row[0] in ("be", "have", "do", "get"):
         return None
-    return [" " + past(row[0])]
+    return [" " + past(row[0])] if lexicon.words[past(row[0])] < FREQUENT_COUNT else None
 
 
 def swap_number_of_noun(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
@@ -387,5 +486,7 @@ def put_one_of(rows: list[list[str]]) -> Put:
 
 put_quantity = put_one_of(QUANTITIES)
 put_pronoun = put_one_of(PRONOUNS)
+put_demonstrative = put_one_of(DEMONSTRATIVES)
+put_amount = put_one_of(AMOUNTS)
 put_homophone = put_one_of(HOMOPHONES)
 APOSTROPHE_TABLE = put_table({"doesn't": ["don't"], "isn't": ["aren't"], "wasn't": ["weren't"], "don't": ["doesn't"]})

@@ -42,6 +42,8 @@ def _rows(text: str) -> list[list[str]]:
 
 
 QUANTITIES = _rows("this these|that those|much many|few little|less fewer|very_much very|some any|each every|all every")
+DEMONSTRATIVES = _rows("this these|that those")
+AMOUNTS = _rows("much many|many very_much|few little|less fewer")
 PRONOUNS = _rows("he him his|she her hers|they them their|we us our|i me my|who whom|your yours|their theirs|my mine")
 HOMOPHONES = _rows(
     "their there they're|your you're|its it's|to too|then than|know no|whose who's|weather wether whether|hear here"

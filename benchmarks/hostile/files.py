@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +64,7 @@ class Run:
     report: FileReport
     seen: Seen
     seconds: float  # of CPU
-    written: int  # characters that the model wrote
+    written: int  # characters that the model wrote, at each place where they were used
     is_in_place: bool
 
 
@@ -113,11 +114,13 @@ def _run(name: str, path: Path, data: bytes, options: FormatOptions, rng: random
     path.write_bytes(data)
     in_place = rng.random() < 0.7
     guards = OPEN if rng.random() < 0.6 else GuardOptions()
-    correct, outputs = corrector(rng), [0]
+    correct, lengths = corrector(rng), Counter[str]()
+    outputs: list[int] = []
 
     def counted(text: str) -> str:
         output = correct(text)
-        outputs[0] += len(output)
+        lengths[text] = len(output)
+        outputs.append(len(output))
         return output
 
     model = FunctionCorrector(counted, name="hostile")
@@ -128,7 +131,8 @@ def _run(name: str, path: Path, data: bytes, options: FormatOptions, rng: random
     with _alarm():
         runner = GECPipeline(model, guards=guards).runner
         (report,) = correct_files(runner, [path], FileOptions(name, options, in_place=in_place), listeners=[seen])
-    return Run(report, seen, time.process_time() - started, outputs[0], in_place)
+    seconds = time.process_time() - started
+    return Run(report, seen, seconds, sum(outputs) + sum(lengths[text] for text in seen.again), in_place)
 
 
 def _compare(name: str, found: Found, label: str, data: bytes, after: bytes, run: Run) -> None:

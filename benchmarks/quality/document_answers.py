@@ -1,10 +1,12 @@
 """A hundred questions over the docs of three installed packages and this project's own: how many are answered right.
 
-    python -m benchmarks.quality.document_answers [--half tuned|held-out|both] [--model NAME] --json OUT
+    python -m benchmarks.quality.document_answers [--half tuned|held-out|new|both] [--model NAME] --json OUT
 
 The texts are the descriptions of orjson, regex and tqdm, as their packages carry them, and the handbook is README,
 CONTRIBUTING and two pages of docs. Questions and answers: `document_questions.tsv`, written before anything was tuned;
-every second one is held out. A question is answered right where a quote of at most MAX_CHARS characters holds one of
+every second one is held out. Thirty more, `document_questions_new.tsv` (`--half new`), are over two other packages and
+texts of other kinds: recipes, a lease, questions and answers, a changelog (`documents/`), searched beside one another
+and without the hundred's. A question is answered right where a quote of at most MAX_CHARS characters holds one of
 the answers, marks and line breaks aside; one that no text answers (the last ten) is right where no answer is given.
 Wrong answers count as doubted where the answer says that it is not sure. Answers whose texts have changed since are
 left out and named.
@@ -23,9 +25,11 @@ from pathlib import Path
 
 from benchmarks.transcripts import machine, write_json
 
-QUESTIONS = Path(__file__).with_name("document_questions.tsv")
+QUESTIONS = [Path(__file__).with_name(name) for name in ("document_questions.tsv", "document_questions_new.tsv")]
+DOCUMENTS = Path(__file__).with_name("documents")
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("orjson", "regex", "tqdm")
+NEW_PACKAGES = ("idna", "colorama")
 HANDBOOK = ("README.md", "CONTRIBUTING.md", "docs/concepts.md", "docs/retrieval.md")
 MAX_CHARS = 600  # of an answer: a long paragraph; whoever quotes the whole document answers everything
 
@@ -57,20 +61,24 @@ def plain(text: str) -> str:
 
 
 def read_questions(half: str) -> list[Question]:
-    """The questions of one half, or of both."""
-    rows = [line.split("\t") for line in QUESTIONS.read_text(encoding="utf-8").splitlines()[1:]]
+    """The questions of one part, or of both halves of the hundred."""
+    lines = [line for path in QUESTIONS for line in path.read_text(encoding="utf-8").splitlines()[1:]]
+    rows = [line.split("\t") for line in lines]
     made = [Question(row[0], row[1], row[2], tuple(filter(None, row[3].split("|")))) for row in rows]
-    return [question for question in made if half in ("both", question.half)]
+    return [question for question in made if question.half == half or (half == "both" and question.half != "new")]
 
 
-def write_texts(folder: Path) -> dict[str, str]:
+def write_texts(folder: Path, *, new: bool = False) -> dict[str, str]:
     """The documents as files in `folder`; gives their texts by the names that questions call them by."""
     texts = {}
-    for name in PACKAGES:
+    for name in NEW_PACKAGES if new else PACKAGES:
         about = metadata(name)
         texts[name] = str(about.get_payload() or about["Description"])  # type: ignore[attr-defined]
         (folder / f"{name}.md").write_text(texts[name], encoding="utf-8")
-    for file in HANDBOOK:
+    for path in sorted(DOCUMENTS.glob("*.md")) if new else ():
+        texts[path.stem] = path.read_text(encoding="utf-8")
+        (folder / path.name).write_text(texts[path.stem], encoding="utf-8")
+    for file in () if new else HANDBOOK:
         text = (ROOT / file).read_text(encoding="utf-8")
         texts["handbook"] = texts.get("handbook", "") + text
         (folder / Path(file).name).write_text(text, encoding="utf-8")
@@ -106,14 +114,14 @@ def answered(questions: list[Question], model: str | None, folder: Path) -> Iter
 def main() -> None:
     """Prints the counts and every answer that is not right, and writes all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--half", choices=("tuned", "held-out", "both"), default="both")
+    parser.add_argument("--half", choices=("tuned", "held-out", "new", "both"), default="both")
     parser.add_argument("--model", help="default: none, answers by words alone")
     parser.add_argument("--quiet", action="store_true", help="only the counts")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     report: dict[str, object] = {"machine": machine(), "model": given.model, "max_chars": MAX_CHARS}
     with tempfile.TemporaryDirectory() as held:
-        texts = write_texts(Path(held))
+        texts = write_texts(Path(held), new=given.half == "new")
         for half in ("tuned", "held-out") if given.half == "both" else (given.half,):
             questions = []
             for question in read_questions(half):

@@ -6,7 +6,8 @@
 Three kinds of input: sentences of JFLEG, one a line; an essay; pages of the project's docs. Each goes through the whole
 path of the command at its default settings (reading, segments, correction, guards, writing): `copied`, and `plain` as
 `--plain` does. `hf` is `model.generate`, greedy, on the same texts in padded batches of the same size, in the order in
-which the pipeline gives them. Methods take turns; figures are medians of wall time and of the process's processor time,
+which the pipeline gives them; `single` and `lookup` are one text at a time, by `generate` and by its prompt lookup.
+Methods take turns; figures are medians of wall time and of the process's processor time,
 and outputs are compared token by token with those of `plain`.
 """
 
@@ -92,6 +93,19 @@ def batched(engine: copyspec.Engine, corrector: Heard, texts: Sequence[str], siz
     return run
 
 
+def one_by_one(engine: copyspec.Engine, corrector: Heard, texts: Sequence[str], *, lookup: bool) -> Method:
+    """The same texts by `generate`, each alone and with a limit of its own."""
+
+    def run() -> dict[str, list[int]]:
+        outputs = {}
+        for text in texts:
+            theirs = Baselines(corrector, corrector._max_new_tokens(text))
+            outputs[text] = (theirs.prompt_lookup if lookup else theirs.one_by_one)([text])[0]
+        return outputs
+
+    return run
+
+
 def measure(methods: dict[str, Method], repeats: int) -> dict[str, Any]:
     """Seconds, processor seconds and outputs that differ from `plain`, by method."""
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in methods}
@@ -116,7 +130,7 @@ def line(kind: str, found: dict[str, Any]) -> str:
     """Times of the others over those of copied: wall, and processor time in brackets."""
     own = found["copied"]
     cells = [f"{kind:<10}{found['texts']:>6} texts{found['tokens']:>7} tokens{own['seconds']:>8.1f} s"]
-    for name in ("plain", "hf"):
+    for name in ("plain", "hf", "single", "lookup"):
         if name in found:
             wall = ratio(found[name]["seconds"], own["seconds"])
             cpu = ratio(found[name]["cpu_seconds"], own["cpu_seconds"])
@@ -163,6 +177,8 @@ def main() -> int:
             methods: dict[str, Method] = {"copied": copied}
             _, methods["plain"] = pipeline(engine, paths, replace(asked, drafts=False))
             methods["hf"] = batched(engine, corrector, texts, given.batch_size)
+            for name in ("single", "lookup"):
+                methods[name] = one_by_one(engine, corrector, texts, lookup=name == "lookup")
             found = measure({name: methods[name] for name in given.methods}, given.repeats)
             report["inputs"][kind] = found
             print(line(kind, found), flush=True)

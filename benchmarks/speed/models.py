@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from copyspec.models.loading import named
 from copyspec.models.pretrained import Pretrained
 from copyspec.targets.base import Session, Target
+from copyspec.targets.hooks.states import RowStates
 from copyspec.tree import DraftTree
 
 if TYPE_CHECKING:
@@ -205,10 +206,10 @@ class _ReplaySession:
             return self._session.score(chains, trees)
 
     def score_with_states(
-        self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
+    ) -> tuple[torch.Tensor, Sequence[RowStates] | None]:
         with self._replay.showing(self._rows):
-            return self._session.score_with_states(chains, trees)
+            return self._session.score_with_states(chains, trees, layers)
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         self._session.keep(paths)

@@ -122,6 +122,8 @@ class _Pieces:
             self._waiting.append((self._detokenizer.push([token]), source))
         if chunk.result is not None:
             self._waiting.append((self._detokenizer.finish(), None))
+        if self._is_first and chunk.text:
+            self._skip_space(chunk.text)
         left, pieces = len(chunk.text), []
         while left and self._waiting:
             text, source = self._waiting.pop(0)
@@ -135,3 +137,9 @@ class _Pieces:
             cut = len(whole) - len(self._shown(whole))
             return [(text[cut:] if index == 0 else text, source) for index, (text, source) in enumerate(pieces)]
         return pieces
+
+    def _skip_space(self, text: str) -> None:
+        """Takes the space away that the result's text does not begin with."""
+        at = next((i for i, (piece, _) in enumerate(self._waiting) if piece), None)
+        if at is not None and self._waiting[at][0].startswith(" ") and not text.startswith(" "):
+            self._waiting[at] = self._waiting[at][0][1:], self._waiting[at][1]

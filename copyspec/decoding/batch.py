@@ -15,6 +15,7 @@ from copyspec.decoding.requests import StepOutput
 from copyspec.decoding.row import Row
 from copyspec.options import DraftOptions
 from copyspec.targets.base import Session, Target
+from copyspec.targets.hooks.states import RowStates
 from copyspec.tree import EMPTY, DraftTree
 from copyspec.verification.at_once import picks_at_once
 from copyspec.verification.classic.sampled import RulePicks
@@ -56,8 +57,9 @@ class Batch:
         proposed = clock()
         with torch.inference_mode():
             chains, states = [row.chain for row in rows], None
-            if any([row.wants_states for row in rows]):
-                logits, states = session.score_with_states(chains, trees)
+            if wanting := [row for row in rows if row.wants_states]:
+                layers = {layer for row in wanting for layer in row.wanted_layers}
+                logits, states = session.score_with_states(chains, trees, sorted(layers))
             else:
                 logits = session.score(chains, trees)
             if any([row.contrast is not None for row in rows]):
@@ -176,13 +178,13 @@ def contrasted(rows: Sequence[Row], trees: Sequence[DraftTree], logits: torch.Te
 
 
 def pick(
-    rows: Sequence[Row], trees: Sequence[DraftTree], logits: torch.Tensor, states: torch.Tensor | None = None
+    rows: Sequence[Row], trees: Sequence[DraftTree], logits: torch.Tensor, states: Sequence[RowStates] | None = None
 ) -> Sequence[Picks]:
     """Each row's picks. What does not depend on the walk is read back as one small tensor."""
     for index, row in enumerate(rows):
         if row.observes:
             size = 1 + len(trees[index])
-            row.show(trees[index], logits[index, :size], None if states is None else states[index, :size])
+            row.show(trees[index], logits[index, :size], None if states is None else states[index])
     if all([row.takes_argmax for row in rows]):
         return [ScoredPicks(tokens, logits, index) for index, tokens in enumerate(best_tokens(logits))]
     pays = logits.device.type != "cpu" or (len(rows) > 1 and logits.numel() <= JOINT_NUMBERS)

@@ -12,10 +12,11 @@ from copyspec.budget import Budget, CostModel
 from copyspec.decoding.departures import Departures
 from copyspec.decoding.meter import Meter
 from copyspec.decoding.requests import CANCELLED, Finish, Request, StepOutput
-from copyspec.drafters.base import Drafter, ScoredDraft, observes, wants_states
+from copyspec.drafters.base import Drafter, ScoredDraft, observes, wanted_layers, wants_states
 from copyspec.sources import OUTPUT
 from copyspec.targets.base import Target
 from copyspec.targets.hooks.model_state import ModelState
+from copyspec.targets.hooks.states import RowStates
 from copyspec.tree import EMPTY, ROOT, DraftTree, Origin, check_tree
 from copyspec.verification.margins import Margin
 from copyspec.verification.picking import Picker, Picks, ScoredPicks
@@ -90,8 +91,13 @@ class Row:
         """Whether the drafter reads the target's hidden states."""
         return self.observes and wants_states(self._drafter)
 
-    def show(self, tree: DraftTree, logits: torch.Tensor, states: torch.Tensor | None = None) -> None:
-        """Shows the pass's logits, [1 + m, V], and hidden states, [1 + m, D], to a drafter that observes."""
+    @property
+    def wanted_layers(self) -> Sequence[int]:
+        """Layers whose inputs the drafter reads, too."""
+        return wanted_layers(self._drafter)
+
+    def show(self, tree: DraftTree, logits: torch.Tensor, states: RowStates | None = None) -> None:
+        """Shows the pass's logits, [1 + m, V], and hidden states, [c + m, D], to a drafter that observes."""
         drafter = self._drafter
         if drafter is not None and observes(drafter):
             self._try(lambda: drafter.observe(ScoredDraft(tree, logits, states)))  # type: ignore[attr-defined]

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from copyspec.budget import Budget
+from copyspec.targets.hooks.states import LAST
 from copyspec.tree import DraftTree
 
 if TYPE_CHECKING:
     import torch
+
+    from copyspec.targets.hooks.states import RowStates
 
 
 class Drafter(Protocol):
@@ -20,7 +23,8 @@ class Drafter(Protocol):
 
     A drafter that has a method `observe(scored: ScoredDraft)` is shown the target's logits after every pass, before
     `accept`; where it also has an attribute `observes`, only while that is true. Where an attribute `wants_states` is
-    true, it is given the target's last hidden states too.
+    true, it is given the target's last hidden states too, and of the layers in `wanted_layers`, where it has that, what
+    they were given.
     """
 
     def propose(self, budget: Budget) -> DraftTree:
@@ -35,13 +39,29 @@ class Drafter(Protocol):
 class ScoredDraft:
     """What one pass of the target said of a row's draft."""
 
-    def __init__(self, tree: DraftTree, logits: torch.Tensor, states: torch.Tensor | None = None) -> None:
+    def __init__(self, tree: DraftTree, logits: torch.Tensor, states: RowStates | None = None) -> None:
         """`logits`: after the root and after each node of `tree`. [1 + m, V]
-        `states`: what the target's output head made them of, [1 + m, D]; None where nobody wanted them, or where the
-        pass keeps none. Valid until the next pass."""
+        `states`: of the tokens that the pass read, the last of them root and nodes; None where nobody wanted them, or
+        where the pass keeps none. Valid until the next pass."""
         self.tree = tree
         self.logits = logits
-        self.states = states
+        self._states = states
+
+    @property
+    def states(self) -> torch.Tensor | None:
+        """What the target's output head made the logits of, [1 + m, D]; None where they were not kept."""
+        if self._states is None:
+            return None
+        return self._states[LAST][-1 - len(self.tree) :]
+
+    def read_states(self, layers: Sequence[int] = (LAST,)) -> torch.Tensor | None:
+        """States of all tokens that the pass read, as far as they were kept: of a prompt, then root and nodes. Those of
+        several layers stand side by side. [c + m, D * layers]"""
+        import torch
+
+        if self._states is None or any(layer not in self._states for layer in layers):
+            return None
+        return torch.cat([self._states[layer] for layer in layers], -1)
 
     def top(self, count: int) -> list[list[tuple[int, float]]]:
         """The likeliest tokens after the root and each node, with their probabilities, read in one copy. [1 + m]"""
@@ -61,3 +81,9 @@ def observes(drafter: object) -> bool:
 def wants_states(drafter: object) -> bool:
     """Whether it is to be given the target's hidden states."""
     return observes(drafter) and bool(getattr(drafter, "wants_states", False))
+
+
+def wanted_layers(drafter: object) -> Sequence[int]:
+    """Layers of the target whose inputs it is to be given beside the last states."""
+    found: Sequence[int] = getattr(drafter, "wanted_layers", ())
+    return found

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 from copyspec.budget import Budget
-from copyspec.drafters.base import ScoredDraft, observes, wants_states
+from copyspec.drafters.base import ScoredDraft, observes, wanted_layers, wants_states
 from copyspec.drafters.copying import growth
 from copyspec.drafters.copying.drafter import CopyDrafter
 from copyspec.drafters.copying.growth import Grown
@@ -31,6 +31,11 @@ class _Observing:
     def wants_states(self) -> bool:
         """As `Drafter.wants_states`."""
         return any(map(wants_states, self._predictors))
+
+    @property
+    def wanted_layers(self) -> Sequence[int]:
+        """As `Drafter.wanted_layers`."""
+        return sorted({layer for each in self._predictors for layer in wanted_layers(each)})
 
     def observe(self, scored: ScoredDraft) -> None:
         """Shows it to those that keep something of it."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from copyspec.budget import Budget
 from copyspec.checks import shown
-from copyspec.drafters.base import Drafter, ScoredDraft, observes, wants_states
+from copyspec.drafters.base import Drafter, ScoredDraft, observes, wanted_layers, wants_states
 from copyspec.sources import Source
 from copyspec.tree import EMPTY, ROOT, DraftTree, Origin, check_tree
 
@@ -62,6 +62,11 @@ class JoinedDrafter:
     def wants_states(self) -> bool:
         """As `Drafter.wants_states`."""
         return any(map(wants_states, self._drafters))
+
+    @property
+    def wanted_layers(self) -> Sequence[int]:
+        """As `Drafter.wanted_layers`."""
+        return sorted({layer for each in self._drafters for layer in wanted_layers(each)})
 
     def propose(self, budget: Budget) -> DraftTree:
         """The likeliest nodes of all drafts, at most `budget.max_nodes`."""

@@ -98,11 +98,13 @@ def _timed(name: str, engine: Engine, job: Job, options: CallOptions) -> TimedRu
 
 def _landings(engine: Engine, result: Result, landed: Sequence[tuple[float, int]]) -> Iterator[Landing]:
     """What each pass brought, as text: together the result's, from which a stop string is cut."""
-    detokenizer, before, room = Detokenizer(engine.codec.decode), 0, len(result.text)
+    detokenizer, before, room, shown = Detokenizer(engine.codec.decode), 0, len(result.text), False
     for seconds, count in landed:
         text = detokenizer.push(result.token_ids[before:count])
         if count == len(result.token_ids):
             text += detokenizer.finish()
+        if not shown and text:
+            shown, text = True, text.removeprefix(" ") if result.text[:1] != " " else text
         yield Landing(seconds, count, text[:room])
         before, room = count, max(0, room - len(text))
 

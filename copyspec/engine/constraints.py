@@ -56,17 +56,31 @@ def json_schema_of(value: object) -> object:
         except ValueError as error:
             raise ValueError(f"json_schema is no JSON: {error}") from error
     make = getattr(value, "model_json_schema", None)
-    return _closed(make()) if callable(make) else value
+    return closed(make()) if callable(make) else value
 
 
-def _closed(schema: object) -> object:
+def closed(schema: object) -> object:
     """A class has the fields that it names and no others, where its schema does not say otherwise."""
     if isinstance(schema, list):
-        return [_closed(each) for each in schema]
+        return [closed(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    closed = {name: _closed(each) for name, each in schema.items()}
-    return {"additionalProperties": False, **closed} if isinstance(schema.get("properties"), dict) else closed
+    inside = {name: closed(each) for name, each in schema.items()}
+    return {"additionalProperties": False, **inside} if isinstance(schema.get("properties"), dict) else inside
+
+
+def why_no_schema(schema: object) -> str | None:
+    """Why a JSON schema cannot constrain an output; None where it can."""
+    try:
+        matcher = _library().LLMatcher
+    except ImportError as error:
+        return str(error)
+    try:
+        grammar = matcher.grammar_from_json_schema(json.dumps(schema), defaults=_JSON_STYLE)
+    except ValueError as error:
+        return _first_line(str(error))
+    found = str(matcher.validate_grammar(grammar) or "")
+    return _first_line(found) if found else None
 
 
 class Constraint:

@@ -117,7 +117,7 @@ class InputEncoder:
         if prompt.ids is not None:
             if options.system is not None:
                 raise ChatError(f"system={options.system!r} needs a str or a chat; prompt {index} is token ids")
-            return Encoded(prompt.ids)
+            return Encoded(prompt.ids, leaves_space=prompt.leaves_space)
         if prompt.chat is not None and options.rendered:
             raise ChatError(f"prompt {index} is a chat, but rendered=True is for a str that a chat template made")
         if prompt.chat is None and options.system is None and options.chat is not True:

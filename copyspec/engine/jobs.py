@@ -62,6 +62,8 @@ class Job:
     tokens: list[int] = field(default_factory=list)
     result: Result | None = None
     recorder: LogprobRecorder | None = None
+    leaves_space: bool = False
+    """A space before the first word is no part of the text: where a chat template leaves it to the answer."""
     logprobs: list[TokenLogprob] = field(default_factory=list)
     _origins: list[object] = field(default_factory=list)
     _margins: list[Margin] = field(default_factory=list)
@@ -85,11 +87,17 @@ class Job:
         place = self.blocks[origin.source - len(self.sources)].place(origin.offset)
         return None if place is None else Origin(len(self.sources) - 1, place)
 
+    def shown(self, text: str) -> str:
+        """The beginning of the output as the result has it."""
+        return text.removeprefix(" ") if self.leaves_space else text
+
     def _finish(self, finish: Finish, stats: Stats, departures: Sequence[Departure]) -> Result:
-        text, detail = self._text(finish), finish.detail
+        whole, detail = self._text(finish), finish.detail
+        text = self.shown(whole)
         # The model's own end of sequence needs no reason.
         reason = None if isinstance(detail, int) and detail not in self.options.stop_ids else detail
-        copied = CopiedOutput(tuple(self.tokens), tuple(self._origins), self.sources, text)  # type: ignore[arg-type]
+        skipped = len(whole) - len(text)
+        copied = CopiedOutput(tuple(self.tokens), tuple(self._origins), self.sources, text, skipped)  # type: ignore[arg-type]
         return Result(
             text=text,
             token_ids=tuple(self.tokens),
@@ -213,9 +221,13 @@ class JobMaker:
         if self._target.max_length is not None:
             limit = min(limit, self._target.max_length - len(start) + 1)
         output = generation_config.Output(config, prompt, len(start), limit, self._target.device)
+        leaves_space = encoded.leaves_space and not self._target.is_encoder_decoder
         finds = options.drafts and options.copies and len(sources) == 1 and not self._target.is_encoder_decoder
         blocks = prompt_blocks(self._codec, prompt) if finds else []
-        return [self._job(index, sample, output, sources, blocks, options) for sample in range(options.n)]
+        jobs = [self._job(index, sample, output, sources, blocks, options) for sample in range(options.n)]
+        for job in jobs:
+            job.leaves_space = leaves_space
+        return jobs
 
     def _job(
         self,

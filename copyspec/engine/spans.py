@@ -59,6 +59,7 @@ class CopiedOutput:
     origins: Sequence[Origin | None]  # [n]; `Origin.source` indexes `sources`, or is `OUTPUT`
     sources: Sequence[NamedSource]
     text: str  # as the result has it: it may end before the last token does
+    skipped: int = 0  # characters of the tokens' text before it
 
     def find_spans(self, decode: Callable[[Sequence[int]], str]) -> tuple[Span, ...]:
         """Spans of the output, in its order."""
@@ -138,7 +139,7 @@ class _Places:
         self._sources = output.sources
         self._offsets: dict[int, Sequence[tuple[int, int]] | None] = {}
         _, characters = _decoded(output.tokens, decode)
-        self.characters = [min(character, len(output.text)) for character in characters]
+        self.characters = [min(max(each - output.skipped, 0), len(output.text)) for each in characters]
         """Characters of the text before each output token, and after the last. [n + 1]"""
 
     def place(self, origin: Origin, length: int) -> Place:

@@ -38,6 +38,7 @@ class _TextStream:
         self._detokenizer = Detokenizer(job.codec.decode)
         self._held = ""
         self._given = 0
+        self._is_first = True
 
     def push(self, tokens: Sequence[int]) -> str:
         result = self._job.result
@@ -48,6 +49,8 @@ class _TextStream:
         keep = held_back(text, strings.strings) if strings is not None else 0
         piece = text[: len(text) - keep]
         self._held = text[len(text) - keep :]
+        if piece and self._is_first:
+            self._is_first, piece = False, self._job.shown(piece)
         self._given += len(piece)
         return piece
 

@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -15,6 +15,7 @@ from copyspec.checks import shown
 from copyspec.models.aliases import ALIASES, CORRECTOR, PREFERRED
 from copyspec.models.errors import LoadError as LoadError
 from copyspec.models.errors import why_not
+from copyspec.models.model_kwargs import ModelKwargs
 from copyspec.models.pretrained import Pretrained
 from copyspec.models.resolve import is_ready
 from copyspec.static_options import StaticOptions
@@ -46,6 +47,8 @@ class ModelChoice:
     on_unsupported: Literal["error", "plain"] = "error"
     static: StaticOptions | None = None  # passes of static shapes: graphs, compiled programs, exact mode
     trust_remote_code: bool = False  # True: code of the model's folder runs, with the rights of this process
+    adapter: str | None = None  # a folder of a LoRA adapter, merged into the model
+    model_kwargs: ModelKwargs = field(default_factory=ModelKwargs)
 
     def key(self) -> tuple[object, ...]:
         return (
@@ -57,7 +60,15 @@ class ModelChoice:
             self.on_unsupported,
             self.static,
             self.trust_remote_code,
+            identity(self.adapter),
+            self.model_kwargs.key(),
         )
+
+    def pretrained(self, name: str) -> Pretrained:
+        """The files of the model, or of a tokenizer of another name."""
+        own = name == self.model
+        revision, adapter = (self.revision, self.adapter) if own else (None, None)
+        return Pretrained(name, revision, self.trust_remote_code, adapter, self.model_kwargs.hub)
 
 
 def unwrapped(model: object) -> object:
@@ -158,12 +169,14 @@ def _load_model(choice: ModelChoice, name: str) -> PreTrainedModel:
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     device = _device(choice.device)
-    found = Pretrained(name, choice.revision, choice.trust_remote_code)
+    found = choice.pretrained(name)
     config = found.config()
     kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     with _progress_for(name):
-        model = found.model(kind, config, dtype=choice.dtype, device_map="auto" if device == "auto" else None)
-    if device != "auto":
+        more = dict(choice.model_kwargs.model)
+        device_map = more.pop("device_map", "auto" if device == "auto" else None)
+        model = found.model(kind, config, dtype=choice.dtype, device_map=device_map, more=more)
+    if device_map is None:
         try:
             model.to(torch.device(device))  # type: ignore[arg-type]  # its decorator hides the signature
         except RuntimeError as error:  # too little memory, say
@@ -191,8 +204,7 @@ def _progress_for(name: str) -> Iterator[None]:
 def _load_tokenizer(choice: ModelChoice, source: str | PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
     if not isinstance(source, str):
         return source
-    revision = choice.revision if source == choice.model else None
-    return Pretrained(source, revision, choice.trust_remote_code).tokenizer()
+    return choice.pretrained(source).tokenizer()
 
 
 def _given_model(choice: ModelChoice, model: PreTrainedModel) -> PreTrainedModel:

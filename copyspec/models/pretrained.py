@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,11 +61,18 @@ class Pretrained:
     name: str
     revision: str | None = None
     trust_remote_code: bool = False
+    adapter: str | None = None
+    """A folder of a LoRA adapter that is merged into the model."""
+    hub: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """Of the hub's client: `token`, `cache_dir`, `local_files_only`."""
 
     @property
     def place(self) -> str:
         """The folder or repository of the hub that is loaded. What must be converted first is, by the first call."""
-        return resolve(self.name)
+        if self.adapter is None:
+            return resolve(self.name)
+        revised = {"revision": self.revision} if self.revision is not None else {}
+        return resolve(self.name, self.adapter, {**self.hub, **revised})
 
     def config(self) -> PreTrainedConfig:
         """Its configuration, which names no kernels."""
@@ -74,17 +81,23 @@ class Pretrained:
         with self._told():
             self._check_config()
             config: PreTrainedConfig = AutoConfig.from_pretrained(
-                self.place, revision=self.revision, trust_remote_code=self.trust_remote_code
+                self.place, revision=self.revision, trust_remote_code=self.trust_remote_code, **self.hub
             )
             if not self.trust_remote_code:
                 _forget_kernels(config)
         return config
 
     def model(
-        self, kind: Any, config: PreTrainedConfig, *, dtype: str | torch.dtype = "auto", device_map: str | None = None
+        self,
+        kind: Any,
+        config: PreTrainedConfig,
+        *,
+        dtype: str | torch.dtype = "auto",
+        device_map: object = None,
+        more: Mapping[str, Any] | None = None,
     ) -> PreTrainedModel:
         """The model; `kind` is one of transformers' `AutoModel...` classes. Weights are safetensors: a pickle is read
-        only from those who are trusted."""
+        only from those who are trusted. `more`: checked options of `from_pretrained`."""
         with self._told():
             size = self._check_weights()
             with _bounded(size):
@@ -96,6 +109,7 @@ class Pretrained:
                     use_safetensors=None if self.trust_remote_code else True,
                     dtype=dtype,
                     device_map=device_map,
+                    **{**self.hub, **(more or {})},
                 )
         return model
 
@@ -106,7 +120,11 @@ class Pretrained:
         with self._told(missing or f"no tokenizer for {self.name!r}; give tokenizer="):
             self._check_config()
             tokenizer = AutoTokenizer.from_pretrained(
-                self.place, revision=self.revision, trust_remote_code=self.trust_remote_code, **self._check_tokenizer()
+                self.place,
+                revision=self.revision,
+                trust_remote_code=self.trust_remote_code,
+                **self.hub,
+                **self._check_tokenizer(),
             )
             if not isinstance(tokenizer, PreTrainedTokenizerBase):
                 raise FileError(f"{TOKENIZER_CONFIG} makes a {type(tokenizer).__name__}, which is no tokenizer")
@@ -137,6 +155,7 @@ class Pretrained:
             revision=self.revision,
             _raise_exceptions_for_missing_entries=False,
             _raise_exceptions_for_connection_errors=name == CONFIG,
+            **self.hub,
         )
         return None if found is None else Path(found)
 

@@ -8,7 +8,9 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from copyspec.models.adapters import MAX_ADAPTER, merge
 from copyspec.models.aliases import ALIASES, Alias
@@ -18,15 +20,18 @@ from copyspec.models.files import ADAPTER, CONFIG, WEIGHTS, check_size, read_jso
 from copyspec.models.gguf import converted, folder_name, is_gguf, missing_packages
 
 
-def resolve(name: str) -> str:
+def resolve(name: str, adapter: str | None = None, hub: Mapping[str, Any] | None = None) -> str:
     """The folder or hub repository that is loaded for `name`; itself where it is one of them.
 
     An alias is what its package or `fetch` brought, else its hub repository. A folder of the same name is "./name".
-    A folder of a LoRA adapter is its base with the adapter merged into it. Raises FileError as `converted` and `merge`
-    do, and LoadError where the cache cannot be written.
+    A folder of a LoRA adapter is its base with the adapter merged into it; with `adapter`, another such folder, `name`
+    is the base, whatever the adapter says it is. `hub`: of the hub's client, for a base that it must bring. Raises
+    FileError as `converted` and `merge` do, and LoadError where the cache cannot be written.
     """
     alias = ALIASES.get(name)
     try:
+        if adapter is not None:
+            return os.fspath(_adapted(Path(adapter).expanduser(), name, hub))
         if alias is not None:
             return os.fspath(_folder(alias)) if is_here(alias) else alias.hub
         if is_adapter(Path(name).expanduser()):
@@ -83,16 +88,19 @@ def is_adapter(folder: Path) -> bool:
     return (folder / ADAPTER).is_file() and not (folder / CONFIG).exists()
 
 
-def _adapted(adapter: Path) -> Path:
-    """The base that an adapter's configuration names, with the adapter merged into it; kept in the cache."""
-    name = read_json(adapter / ADAPTER).get("base_model_name_or_path")
+def _adapted(adapter: Path, name: str | None = None, hub: Mapping[str, Any] | None = None) -> Path:
+    """A base with the adapter merged into it, kept in the cache. `name`: the base; None: as the adapter says."""
+    if not is_adapter(adapter):
+        raise FileError(f"adapter={str(adapter)!r} is no folder of an adapter: there is no {ADAPTER}, or a {CONFIG}")
+    by = "model=" if name is not None else ADAPTER
+    name = name or read_json(adapter / ADAPTER).get("base_model_name_or_path")  # type: ignore[assignment]
     if not isinstance(name, str) or not name:
-        raise FileError(f"{ADAPTER} names no base_model_name_or_path: {name!r}")
+        raise FileError(f"{ADAPTER} names no base_model_name_or_path: {name!r}; give model=base, adapter=folder")
     if is_adapter(Path(name).expanduser()):
-        raise FileError(f"{ADAPTER} names another adapter as its base: {name!r}; merge that one first")
+        raise FileError(f"{by} names another adapter as the base: {name!r}; merge that one first")
     base = Path(resolve(name)).expanduser()
     if not base.is_dir():
-        base = _of_hub(str(base))
+        base = _of_hub(str(base), hub or {})
     if not (base / WEIGHTS).is_file():
         raise FileError(f"the base of the adapter, {name!r}, has no single {WEIGHTS}; merge it with peft")
     digest, weights = _digest(adapter), (base / WEIGHTS).stat()
@@ -102,12 +110,12 @@ def _adapted(adapter: Path) -> Path:
     return made_once(f"{name}-{digest.hexdigest()[:16]}", lambda folder: merge(base, adapter, folder))
 
 
-def _of_hub(name: str) -> Path:
+def _of_hub(name: str, hub: Mapping[str, Any]) -> Path:
     """The folder in which the hub's client keeps a repository, which it downloads where it is not there."""
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(name, allow_patterns=["*.json", WEIGHTS, "*.jinja", "*.model"]))
+        return Path(snapshot_download(name, allow_patterns=["*.json", WEIGHTS, "*.jinja", "*.model"], **hub))
     except Exception as error:  # of its network, its names and its licences, which have no class of their own
         raise FileError(f"the base of the adapter, {name!r}, cannot be brought here: {first_line(error)}") from error
 

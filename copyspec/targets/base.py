@@ -10,6 +10,8 @@ from copyspec.tree import DraftTree
 if TYPE_CHECKING:
     import torch
 
+    from copyspec.targets.hooks.states import RowStates
+
 
 class UnsupportedModelError(ValueError):
     """The architecture cannot verify drafts, for example because recurrent layers cannot be rolled back."""
@@ -34,10 +36,10 @@ class Session(Protocol):
         ...
 
     def score_with_states(
-        self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """As `score`, and the last hidden states that the logits were made of, [B, 1 + M, D]; None where the passes of
-        this kind keep none."""
+        self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
+    ) -> tuple[torch.Tensor, Sequence[RowStates] | None]:
+        """As `score`, and the hidden states of each row: those that the logits were made of, under `states.LAST`, and
+        what each of `layers` was given. None where the passes of this kind keep none."""
         ...
 
     def score(self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:

@@ -17,6 +17,7 @@ from copyspec.targets.wrapped import WrappedModel
 
 if TYPE_CHECKING:
     from copyspec.targets.base import Session
+    from copyspec.targets.hooks.states import RowStates
     from copyspec.tree import DraftTree
 
 _INNER_STATE = ("conv1d_state", "recurrent_states")
@@ -60,8 +61,8 @@ class PlainSession:
         return [self._ids.shape[1]]
 
     def score_with_states(
-        self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
+    ) -> tuple[torch.Tensor, Sequence[RowStates] | None]:
         return self.score(chains, trees), None  # nothing is drafted
 
     @torch.inference_mode()

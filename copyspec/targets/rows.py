@@ -11,6 +11,7 @@ from copyspec.targets.session import check_rows
 
 if TYPE_CHECKING:
     from copyspec.targets.base import Session
+    from copyspec.targets.hooks.states import RowStates
     from copyspec.targets.prefixes import Layers, PrefixSession
     from copyspec.tree import DraftTree
 
@@ -47,16 +48,15 @@ class RowSessions:
         return _padded(logits)
 
     def score_with_states(
-        self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
+    ) -> tuple[torch.Tensor, Sequence[RowStates] | None]:
         check_rows(len(self._sessions), chains, trees)
         parts = zip(self._sessions, chains, trees, strict=True)
         logits, states = zip(
-            *[session.score_with_states([chain], [tree]) for session, chain, tree in parts], strict=True
+            *[session.score_with_states([chain], [tree], layers) for session, chain, tree in parts], strict=True
         )
         held = [each[0] for each in states if each is not None]
-        padded = _padded(held) if len(held) == len(logits) else None
-        return _padded([each[0] for each in logits]), padded
+        return _padded([each[0] for each in logits]), held if len(held) == len(logits) else None
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         for session, path in zip(self._sessions, paths, strict=True):

@@ -11,7 +11,7 @@ import torch
 
 from copyspec.targets.cache import Move, TreeCache, Write
 from copyspec.targets.columns import Columns, lay_out, lay_out_nodes
-from copyspec.targets.hooks.states import head_inputs
+from copyspec.targets.hooks.states import RowStates, hidden_states
 from copyspec.targets.static.settings import LOOK_AHEAD, node_bucket, slot_bucket
 from copyspec.tree import EMPTY
 
@@ -100,14 +100,20 @@ class TreeSession(ABC):
         return self._score(columns)[:, :width]
 
     def score_with_states(
-        self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        with head_inputs(self._model) as inputs:
+        self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
+    ) -> tuple[torch.Tensor, Sequence[RowStates] | None]:
+        with hidden_states(self._model, layers) as kept:
             logits = self.score(chains, trees)
-        if not inputs:
+        states = kept.of_pass()
+        if states is None:
             return logits, None
-        width = logits.shape[1]
-        return logits, inputs[-1][:, :width] if self._few_shapes else inputs[-1][:, -width:]
+        rows = list[dict[int, torch.Tensor]]()
+        for row, (chain, tree) in enumerate(zip(chains, trees, strict=True)):
+            rows.append({})
+            for layer, each in states.items():
+                root = 0 if self._few_shapes else each.shape[1] - logits.shape[1]
+                rows[row][layer] = each[row, max(0, root + 1 - len(chain)) : root + 1 + len(tree.tokens)]
+        return logits, rows
 
     @torch.inference_mode()
     def prefill(self, chains: Sequence[Sequence[int]]) -> None:

@@ -85,6 +85,12 @@ def render(
         raise ChatError(f"the chat template of {_name(tokenizer)} rejects roles {roles}: {why}") from error
 
 
+def continues(messages: Sequence[Message]) -> bool:
+    """Whether the last message is the assistant's, and goes on."""
+    last = messages[-1] if messages else {}
+    return last.get("role") == "assistant" and bool(last.get("content"))
+
+
 def map_texts(messages: Sequence[Message], change: Callable[[str, str], str]) -> list[Message]:
     """Every text inside the messages through `change(text, role)`; roles and types stay."""
 
@@ -123,8 +129,7 @@ def unused_mark(messages: Sequence[Message]) -> str:
 def _apply(
     tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], tools: Sequence[Mapping[str, object]]
 ) -> str:
-    last = messages[-1] if messages else {}
-    continues = last.get("role") == "assistant" and bool(last.get("content"))
+    goes_on = continues(messages)
     called: Any = [dict(tool) for tool in tools] or None
     source = tokenizer.get_chat_template(tools=called)
     with bounded(source, text_size([*messages, *tools])):
@@ -133,8 +138,8 @@ def _apply(
             tools=called,
             chat_template=source,
             tokenize=False,
-            add_generation_prompt=not continues,
-            continue_final_message=continues,
+            add_generation_prompt=not goes_on,
+            continue_final_message=goes_on,
         )
     if not isinstance(text, str) or not text:
         raise TemplateError("it makes no text of them")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from copyspec.checks import is_panic
 from copyspec.forks import at_rest
 from copyspec.text.block_tokens import break_tokens
-from copyspec.text.chat import ChatError, Message, map_texts, render, unused_mark
+from copyspec.text.chat import ChatError, Message, continues, map_texts, render, unused_mark
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -34,6 +34,8 @@ class Encoded:
     offsets: Callable[[], Sequence[tuple[int, int]]] | None = None
     """Start and end character of each token, [len(ids)]; None where nobody knows (token ids, chats, slow
     tokenizers). A function, because most encodings are never asked."""
+    leaves_space: bool = False
+    """Whether an answer begins with a space that is the template's: it ends right before the answer's first word."""
 
 
 class Codec:
@@ -98,7 +100,8 @@ class Codec:
             return mark.join(_cut(text, self._special if role == "assistant" else self._control))
 
         text = render(self.tokenizer, map_texts(messages, guard), tools)
-        return Encoded(self._encode_pieces(text.split(mark), wrap=False).ids)
+        ids = self._encode_pieces(text.split(mark), wrap=False).ids
+        return Encoded(ids, leaves_space=not continues(messages) and self.lead(ids, starts_text=False) == " ")
 
     def encode_rendered(self, text: str) -> Encoded:
         """`text` as the tokenizer reads it, control tokens and all, with nothing put around it."""

@@ -8,6 +8,7 @@ from typing import TypeAlias, TypeGuard
 
 from copyspec.checks import check_ids, encodable, is_ids, plain_list, shown
 from copyspec.text.chat import Message, check_chat, map_texts
+from copyspec.text.codec import Encoded
 from copyspec.text.references import Reference
 
 OnePrompt: TypeAlias = "str | Sequence[int] | Sequence[Message] | Mapping[str, object]"
@@ -24,6 +25,7 @@ class Prompt:
     text: str | None = None
     chat: list[Message] | None = None
     ids: list[int] | None = None
+    leaves_space: bool = False  # of ids: see `Encoded`
     edit: Reference | None = None
     references: Sequence[Reference] = ()
 
@@ -44,6 +46,8 @@ def parse_prompts(prompt: object) -> tuple[list[Prompt], bool]:
 
 
 def _parse_one(prompt: object, where: str) -> Prompt:
+    if isinstance(prompt, Encoded):
+        return Prompt(ids=prompt.ids, leaves_space=prompt.leaves_space)
     if _is_encoding(prompt):
         rows = _unpadded(prompt, where)
         prompt = rows[0] if isinstance(rows, list) and len(rows) == 1 and isinstance(rows[0], (list, tuple)) else rows

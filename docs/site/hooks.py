@@ -119,8 +119,26 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
 
 def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Long lines of code can be reached, and scrolled, with the keyboard."""
-    return html.replace("<pre><span></span><code>", '<pre><span></span><code tabindex="0">')
+    """Code and tables can be reached, and scrolled, with the keyboard; a table's corner is no heading."""
+    html = html.replace("<pre><span></span>", '<pre tabindex="0"><span></span>')
+    html = html.replace("<table>", '<div class="scrolls" tabindex="0" role="group" aria-label="Table"><table>')
+    html = html.replace("</table>", "</table></div>")
+    return re.sub(r"<th([^>]*)></th>", r"<td\1></td>", html)
+
+
+def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
+    """What the theme leaves without a name for screen readers."""
+    return _named(output)
+
+
+def on_post_template(output: str, *, template_name: str, config: MkDocsConfig) -> str:
+    """The page of wrong addresses has the theme's parts too."""
+    return _named(output)
+
+
+def _named(html: str) -> str:
+    html = html.replace('role="dialog"', 'role="dialog" aria-label="Search"')
+    return html.replace('data-md-toggle="search"', 'data-md-toggle="search" aria-label="Search"')
 
 
 def led(markdown: str) -> str:

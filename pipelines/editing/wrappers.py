@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
+from functools import lru_cache
 
 from ..edits.alignment import Shared
 from ..edits.words import Tolerance, words
@@ -18,8 +19,9 @@ _WHAT = (
     r"(?:the |your |my |a |an )?(?:fully |slightly |grammatically |lightly )?"
     r"(?:corrected|correct|revised|edited|improved|proofread|polished|rewritten|updated|fixed|final)"
 )
+# `(?=(x))\1` takes the longest x and tries no shorter one: else long runs are tried at each of their places.
 _OPENING = re.compile(
-    r"\W*(?:(?:sure|certainly|of course|absolutely|okay|ok|yes|alright|great|happy to help|no problem|"
+    r"(?=(\W*))\1(?:(?:sure|certainly|of course|absolutely|okay|ok|yes|alright|great|happy to help|no problem|"
     r"i(?:'ve| have|'d)?\b|here(?:'s| is| are| you go)|below|the (?:following|text|sentence)|this is|assistant|"
     rf"{_WHAT}|corrections?|output|answer|result|response|text|sentence|version|rewrite|after)\b)",
     re.IGNORECASE,
@@ -27,7 +29,6 @@ _OPENING = re.compile(
 """How a line of talk begins; whether it is one, the source decides."""
 _LABEL = re.compile(r"[^\n]{0,200}?(?:[:：]|\*\*)[ \t*_]*(?=\S|\n)")
 _LINE = re.compile(r"[^\n]{1,300}\n\s*")
-# `(?=(x))\1` takes the longest x and tries no shorter one: else every line of a list is tried 200 times.
 _CLOSING = re.compile(
     r"\n(?:\W{0,200}?---|(?=(\W{0,200}))\1(?:notes?|explanations?|changes?|corrections?|edits?|what (?:i )?changed|"
     r"i (?:have |'ve )?\w+ed|i hope|let me know|please|feel free|if you|would you|is there|original|"
@@ -40,7 +41,7 @@ _ECHO = re.compile(
 )
 _PAIRS = ('""', "''", "“”", "‘’", "«»", "„“", "``", "[]", "()", "**", "__")
 _NOTHING = re.compile(
-    r"\W*(?:no (?:corrections?|changes?|errors?|edits?|mistakes?)|(?:the|your|this) (?:\w+ )?(?:text|sentence|"
+    r"(?=(\W*))\1(?:no (?:corrections?|changes?|errors?|edits?|mistakes?)|(?:the|your|this) (?:\w+ )?(?:text|sentence|"
     r"paragraph|passage) (?:is|looks|appears|seems|does(?:n't| not))|(?:it|this|everything) (?:is|looks) "
     r"(?:already |all )?(?:correct|good|fine)|already correct|there are no|looks good|n/?a\b|none\b|"
     r"correct\W*\Z|unchanged)",
@@ -52,6 +53,7 @@ _MOST_CELLS = 2_000_000_000
 _EXACT = Tolerance(quotes=False)
 
 
+@lru_cache(maxsize=64)  # the same text may stand in a file a thousand times, and is guarded each time
 def unwrapped(output: str, source: str) -> str:
     """The text in a chat model's `output`, given the `source` that it was asked to correct.
 

@@ -9,6 +9,7 @@ import ast
 import re
 import time
 import warnings
+from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
 
@@ -24,8 +25,11 @@ SIZE_LIMIT = 1 << 20
 _SECONDS, _SECONDS_A_CHAR = 2.0, 5e-6
 """What finding the comments of a file may take: the patterns of a language may be slow on what is none of it."""
 
+_RUN = re.compile(r"\s+")
+_RUN_KEPT = 64
+"""Characters of white space at each end of a run that is cut."""
+
 _LEADER = re.compile(r"[ \t]*(?:/\*+!?|\*+(?!/)|//[/!]?|#+[:!]?|--|\"\"\"|\"|;+)?[ \t]?")
-_CLOSER = re.compile(r"[ \t]*\*+/[ \t]*$")
 _DIRECTIVE = re.compile(
     r"\s*(?:!|noqa|type:|mypy:|pylint:|ruff:|flake8|fmt:|isort:|pragma|pyright|nosec|cspell|codespell|eslint|jshint|"
     r"global\s|globals\s|prettier|tslint|@ts-|istanbul|c8\s|v8\s|NOLINT|clang-|IWYU|go:|\+build|nolint|region\b|endregion|"
@@ -36,7 +40,7 @@ _CODE = re.compile(
     r"[;{}]\s*$|^\s*[\w.\[\]]+\s*[-+*/|&]?=\s*\S|^\s*[\w.]+\([^()]*\)\s*;?$|==|!=|&&|\|\||=>|->|::\w|\w\(\)\.\w"
     r"|^\s*(?:@\w+\s*(?:\(|$)|\$\w)"
     r"|^\s*(?:import|from|def|class|return|elif|else|for|while|var|let|const|func|fn|using|#include)\b"
-    r"[^.?!]*[:;({=]?\s*$"
+    r"[^.?!]*$"
 )
 _TAG = re.compile(
     r"[@\\][a-zA-Z]+(?:[ \t]+\{[^{}\n]{0,200}\})?(?:[ \t]+\[?[\w.$]+\]?(?=[ \t]))?[ \t]*-?"
@@ -87,12 +91,40 @@ def _comments(text: str, language: str) -> Iterator[tuple[int, int]]:
     deadline = time.process_time() + _SECONDS + _SECONDS_A_CHAR * len(text)
     at = 0
     # A carriage return is a line end to a few languages alone; replaced, every character keeps its place.
-    for start, kind, value in get_lexer_by_name(language).get_tokens_unprocessed(text.replace("\r", "\n")):
+    # Some find a comment by the line end behind it.
+    short = _Shortened(text.replace("\r", "\n") + "\n")
+    for start, kind, value in get_lexer_by_name(language).get_tokens_unprocessed(short.text):
         if kind in Comment and kind not in left_out and start >= at and value.strip():
             at = start + len(value)
-            yield start, start + len(value.rstrip("\n"))
+            yield short.place(start), short.place(start + len(value.rstrip("\n")))
         if time.process_time() > deadline:
             raise FormatError(f"finding the comments takes too long: is it really {language}?")
+
+
+class _Shortened:
+    """A text whose long runs of white space are cut, and where its characters stood: pygments reads a run once for
+    each of its characters."""
+
+    def __init__(self, text: str) -> None:
+        pieces: list[str] = []
+        self._starts, self._moves = [0], [0]  # from where on in the short text characters stood how much later
+        at = size = 0
+        for run in _RUN.finditer(text):
+            cut_start, cut_end = run.start() + _RUN_KEPT, run.end() - _RUN_KEPT
+            if cut_end <= cut_start:
+                continue
+            # What was cut goes on meaning a line end where it held one.
+            line_end = "\n" if "\n" in text[cut_start:cut_end] else ""
+            pieces += text[at:cut_start], line_end
+            size += cut_start - at + len(line_end)
+            at = cut_end
+            self._starts.append(size)
+            self._moves.append(at - size)
+        self.text = "".join([*pieces, text[at:]])
+
+    def place(self, at: int) -> int:
+        """Where a character of the short text stood."""
+        return at + self._moves[bisect_right(self._starts, at) - 1]
 
 
 def _paragraphs(text: str, lines: list[tuple[int, int]]) -> Iterator[Prose]:
@@ -100,8 +132,8 @@ def _paragraphs(text: str, lines: list[tuple[int, int]]) -> Iterator[Prose]:
     kept: list[tuple[int, int]] = []
     for start, end in lines:
         body = text[start:end]
-        if closer := _CLOSER.search(body):
-            end = start + closer.start()
+        if (unclosed := body.rstrip(" \t")).endswith("*/"):
+            end = start + len(unclosed[:-1].rstrip("*").rstrip(" \t"))
         leader = _LEADER.match(text, start, end)
         first = leader.end() if leader else start
         said = text[first:end]

@@ -20,7 +20,7 @@ from .judging import BUNDLED, CALIBRATED, Judge
 from .languages import ANY, check_language, is_in
 from .sentencehood import END
 from .stretches import PATTERNS, Stretches
-from .wording import Kind
+from .wording import Kind, is_negation
 
 _EXACT = Tolerance(forms=False, quotes=False)
 _FREE_WORDS = 3
@@ -146,7 +146,7 @@ def _judged(text: str, segment: Segment, edits: Sequence[Edit], options: GuardOp
     judge = _judge(text, segment, options, context)
     kept: list[Edit] = []
     dropped: list[Refusal] = []
-    for change in _changes(edits):
+    for change in _changes(text, edits):
         refusals = [stretches.refusal(edit) for edit in change]
         refusal = next(filter(None, refusals), None) or judge.refusal(change)
         if refusal:
@@ -185,18 +185,19 @@ def measured_changes(
     context = Context(facts, facts.read(text), changes)
     judge = _judge(text, segment, replace(options, caution=1.0), context)
     edits = segment_edits(text, segment, output)
-    for change in _changes(edits) if edits else ():
+    for change in _changes(text, edits) if edits else ():
         kind, margin = judge.measured(change)
         refusals = check(text, segment, apply(text, change), options=options, context=context).dropped
         reason = next((each.reason for each in refusals), "")
         yield change, kind, math.inf if margin is None else margin, reason
 
 
-def _changes(edits: Sequence[Edit]) -> Iterator[list[Edit]]:
-    """Edits that touch inside a word are one change: of "cannto", "can" and "n't" are two."""
+def _changes(text: str, edits: Sequence[Edit]) -> Iterator[list[Edit]]:
+    """Edits that touch inside a word are one change: of "cannto", "can" and "n't" are two. So are the two of "dont"
+    that becomes "do not"."""
     together: list[Edit] = []
     for edit in edits:
-        if together and not _touch(together[-1], edit):
+        if together and not (_touch(together[-1], edit) or _is_written_out(text, together[-1], edit)):
             yield together
             together = []
         together.append(edit)
@@ -205,6 +206,11 @@ def _changes(edits: Sequence[Edit]) -> Iterator[list[Edit]]:
 
 def _touch(before: Edit, after: Edit) -> bool:
     return before.end == after.start and not before.replacement[-1:].isspace() and not after.replacement[:1].isspace()
+
+
+def _is_written_out(text: str, before: Edit, after: Edit) -> bool:
+    was, is_not = text[before.start : before.end], after.replacement.strip().casefold() == "not"
+    return before.end == after.start == after.end and is_not and is_negation(was)
 
 
 def _lost_its_way(text: str, source: str, edits: Sequence[Edit]) -> Refusal | None:

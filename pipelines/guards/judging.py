@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
+from typing import Literal
 
 from copyspec.engine.results import Change
 
@@ -17,7 +18,10 @@ from .stretches import around
 from .vocabulary import spelt
 from .wording import Kind, Wording, is_grammar
 
-CLEARLY: Mapping[Kind, float] = {
+Asked = Kind | Literal["unusual"]
+"""`unusual`, beside what changes do: a capital inside a sentence, a name in a new spelling, a word that is set off."""
+
+CLEARLY: Mapping[Asked, float] = {
     "spelling": 0.0,
     "capital": 1.0,
     "mark": 1.0,
@@ -26,12 +30,13 @@ CLEARLY: Mapping[Kind, float] = {
     "grammar": 5.0,
     "slip": 5.0,
     "swap": math.inf,
+    "unusual": 4.0,
 }
 """Nats by which a model must prefer a change to the source's own words, by what the change does: how often the same
 change is made in texts that are right decides. Chosen with the bundled model (docs/files.md)."""
 
 BUNDLED = "default"
-CALIBRATED: Mapping[str, Mapping[Kind, float]] = {
+CALIBRATED: Mapping[str, Mapping[Asked, float]] = {
     BUNDLED: CLEARLY,
     "smollm2-correct": {
         "spelling": 0.0,
@@ -42,13 +47,13 @@ CALIBRATED: Mapping[str, Mapping[Kind, float]] = {
         "grammar": 0.5,
         "slip": 2.0,
         "swap": math.inf,
+        "unusual": 4.0,
     },
 }
 """The same by model: one that knows more is right with less. Of each kind the least margin at which, of 500 held-out
 sentences without mistakes, at most 3 changed, and of 250 with mistakes put in by rules, twice as many changes were
 right as wrong (`python -m benchmarks.quality.margins`). No margin does that for other words; of slips there were 5."""
 
-UNUSUAL = 4.0  # nats: a capital inside a sentence, a name in a new spelling
 _SET_OFF = frozenset('<>*_"“”«»`')  # what sticks to words that are meant as they are: foreign ones, names of things
 MEANT = 2.0  # times the margin, for another form of a word that the writer uses often
 _MARKS = re.compile(r"[.!?…]+")
@@ -73,7 +78,7 @@ class Judge:
         changes: Sequence[Change] | None,
         caution: float,
         min_confidence: float = 0.0,
-        margins: Mapping[Kind, float] = CLEARLY,
+        margins: Mapping[Asked, float] = CLEARLY,
     ) -> None:
         """`is_word`: whether a word is none that is misspelt; `may_write`: whether a change may bring it, None: any."""
         self._text, self._segment, self._is_word, self._may_write = text, segment, is_word, may_write
@@ -176,12 +181,12 @@ class Judge:
             usual = opens or kind != "spelling" or not any(word[0].isupper() for word in wording.gone)
         least = self._margins[kind]
         if kind == "spelling" and not _SET_OFF.isdisjoint(wording.was):
-            least = UNUSUAL
+            least = self._margins["unusual"]
         if kind in ("form", "slip") and any(map(self._is_often, wording.gone)):
             least *= MEANT
         elif kind == "capital" and any(self._is_often(word) and not is_grammar(word) for word in spelt(wording.was)):
-            least = UNUSUAL  # the name of a program, say, in small letters everywhere
-        return least if usual else max(least, UNUSUAL)
+            least = self._margins["unusual"]  # the name of a program, say, in small letters everywhere
+        return least if usual else max(least, self._margins["unusual"])
 
 
 def _wrong_mark(wording: Wording) -> Refusal | None:

@@ -61,7 +61,7 @@ class Wording:
         """Whether a "not" comes or goes. A word for one that sounds alike is a slip ("I don't no")."""
         if len(self.gone) == len(self.new) == 1 and are_forms(self.gone[0].casefold(), self.new[0].casefold()):
             return False
-        was, becomes = (any(map(_is_negation, spelt(side))) for side in (self.was, self.becomes))
+        was, becomes = (any(map(is_negation, spelt(side))) for side in (self.was, self.becomes))
         return was != becomes
 
     def unknown(self, knows: Knows) -> Refusal | None:
@@ -141,10 +141,10 @@ def _may_become(gone: str, new: str, knows: Knows) -> bool:
 
 def is_grammar(word: str) -> bool:
     small = word.casefold().replace("’", "'")
-    return small in FUNCTION_WORDS or _is_negation(word) or not any(map(str.isalpha, word))
+    return small in FUNCTION_WORDS or is_negation(word) or not any(map(str.isalpha, word))
 
 
-def _is_negation(word: str) -> bool:
+def is_negation(word: str) -> bool:
     small = word.casefold().replace("’", "'")
     return small in NEGATIONS or small.endswith("n't") or small in _UNMARKED
 

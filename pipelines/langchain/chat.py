@@ -16,7 +16,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from .capture import call_begins, stream_begins, while_read
 from .chat_call import ChatCall
 from .fields import CONFIG, EngineFields, public
-from .messages import prompt_ids
+from .messages import encoded_prompt
 from .structured import constraint, structured
 
 if TYPE_CHECKING:
@@ -197,15 +197,18 @@ class ChatCopySpec(EngineFields, BaseChatModel):
         tools: Sequence[dict[str, object] | type | Callable[..., object] | BaseTool],
         *,
         tool_choice: str | bool | Mapping[str, object] | None = None,
+        strict: bool | None = None,
         **kwargs: object,
     ) -> Runnable[LanguageModelInput, AIMessage]:
         """Shows the model tools through its chat template; calls raise ValueError where the template has no place.
 
-        `tool_choice`: "any" (also "required" and True) or the name of a tool begins the answer with a call;
-        "none" hides the tools; None and "auto" leave it to the model.
+        `tool_choice`: "any" (also "required" and True) or the name of a tool makes the answer one call, whose
+        arguments the tool's schema constrains where `copyspec[structured]` is installed; "none" hides the tools; None
+        and "auto" leave it to the model, unconstrained. `strict`: True raises where a forced call cannot be
+        constrained, False begins it and constrains nothing.
         """
         schemas = [convert_to_openai_tool(tool) for tool in tools]
-        return self.bind(tools=schemas, tool_choice=tool_choice, **kwargs)
+        return self.bind(tools=schemas, tool_choice=tool_choice, strict=strict, **kwargs)
 
     def with_structured_output(
         self,
@@ -235,4 +238,4 @@ class ChatCopySpec(EngineFields, BaseChatModel):
         tools: Sequence[dict[str, object] | type | Callable[..., object] | BaseTool] | None = None,
     ) -> int:
         """Tokens of the whole prompt: the messages through the chat template."""
-        return len(prompt_ids(self.engine, messages, [convert_to_openai_tool(tool) for tool in tools or ()]))
+        return len(encoded_prompt(self.engine, messages, [convert_to_openai_tool(tool) for tool in tools or ()]).ids)

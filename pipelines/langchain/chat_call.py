@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from copyspec import Chunk, Result
+from copyspec.engine.constraints import why_no_schema
+from copyspec.text.codec import Encoded
 from copyspec.text.stops import held_back
 
 from . import tools as tool_calls
@@ -20,12 +23,15 @@ from .capture import captured, captured_around
 from .documents import artifacts, explicit, gather
 from .fields import EngineFields
 from .messages import Tool as ToolSchema
-from .messages import prompt_ids
+from .messages import encoded_prompt
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
     from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+
+
+logger = logging.getLogger(__name__)
 
 
 class ChatCall:
@@ -43,24 +49,26 @@ class ChatCall:
         engine, name = model.engine_for(kwargs.get("model"))
         self._tools = _tools(kwargs)
         template = str(engine.tokenizer.chat_template or "")
-        self._begun = tool_calls.forced_beginning(kwargs.get("tool_choice"), self._tools, template)
-        ids = prompt_ids(engine, messages, self._tools)
-        if self._begun:
-            ids = [*ids, *engine.codec.encode(self._begun).ids]
+        options = model.call_options(stop, kwargs)
+        self._forced = _forced(kwargs, self._tools, template, options)
+        if self._forced.schema is not None:
+            options["json_schema"] = self._forced.schema
+        prompt = encoded_prompt(engine, messages, self._tools)
+        if self._forced.beginning:
+            prompt = Encoded([*prompt.ids, *engine.codec.encode(self._forced.beginning).ids])
         found: list[object] = []
         if model.auto_references:
             around = captured() if run_manager is None else captured_around(run_manager.parent_run_id)
             found = [*artifacts(messages), *around]
         references = gather(explicit(kwargs.get("references")), found)
         timeout = kwargs.get("timeout", model.timeout)
-        options = model.call_options(stop, kwargs)
-        self.answers = Answers((engine, name), [ids], [references], options, timeout, loop)
+        self.answers = Answers((engine, name), [prompt], [references], options, timeout, loop)
         self._held = ""
 
     def chat_result(self, result: Result) -> ChatResult:
         generations = []
         for index, sample in enumerate(result.samples or (result,)):
-            parsed = tool_calls.parse(self._begun + sample.text, self._tools) if self._tools else None
+            parsed = tool_calls.parse(self._forced.beginning + sample.text, self._tools) if self._tools else None
             message = AIMessage(
                 content=parsed.text if parsed else sample.text,
                 tool_calls=list(parsed.calls) if parsed else [],
@@ -81,7 +89,9 @@ class ChatCall:
             if text:
                 yield ChatGenerationChunk(message=AIMessageChunk(content=text))
             return
-        parsed = tool_calls.parse(self._begun + text, self._tools) if self._tools else tool_calls.Parsed(text)
+        parsed = (
+            tool_calls.parse(self._forced.beginning + text, self._tools) if self._tools else tool_calls.Parsed(text)
+        )
         calls = [
             tool_call_chunk(name=call["name"], args=_json(call["args"]), id=call["id"], index=index)
             for index, call in enumerate(parsed.calls)
@@ -106,11 +116,29 @@ class ChatCall:
         self._held += chunk.text
         if chunk.result is not None:
             return self._held
-        if self._begun or tool_calls.may_begin_call(self._held):
+        if self._forced.is_call or tool_calls.may_begin_call(self._held):
             return ""
         keep = held_back(self._held, (tool_calls.OPEN,))
         text, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
         return text
+
+
+def _forced(
+    kwargs: Mapping[str, object], tools: Sequence[ToolSchema], template: str, options: Mapping[str, object]
+) -> tool_calls.Forced:
+    """What `tool_choice` makes of the answer, constrained where that is possible and not `strict=False`."""
+    choice, strict = kwargs.get("tool_choice"), kwargs.get("strict")
+    taken = [name for name in ("json_schema", "regex", "choices") if name in options]
+    found = tool_calls.forced(choice, tools, template, constrain=strict is not False and not taken)
+    if found.schema is None:
+        return found
+    why = why_no_schema(found.schema)
+    if why is None:
+        return found
+    if strict:
+        raise ValueError(f"strict=True, and the tools' schemas cannot constrain the call: {why}")
+    logger.info("the call of a tool is not constrained by its schema: %s", why)
+    return tool_calls.forced(choice, tools, template, constrain=False)
 
 
 def _tools(kwargs: Mapping[str, object]) -> list[ToolSchema]:

@@ -167,7 +167,7 @@ class EngineFields(BaseModel):
 
 _SAMPLING = ("temperature", "max_tokens", "top_p", "top_k", "min_p", "repetition_penalty", "seed", "n")
 _ONE_NAME = {"max_new_tokens": "max_tokens"}
-_NOT_OPTIONS = frozenset(("references", "model", "tools", "tool_choice", "timeout", "stream", "stop"))
+_NOT_OPTIONS = frozenset(("references", "model", "tools", "tool_choice", "timeout", "stream", "stop", "strict"))
 
 
 def name_of(engine: Engine) -> str:

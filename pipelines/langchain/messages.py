@@ -17,6 +17,7 @@ from langchain_core.messages import (
 )
 
 from copyspec.text.chat import ChatError, Message
+from copyspec.text.codec import Encoded
 
 from .fields import name_of
 
@@ -32,8 +33,8 @@ Tool = Mapping[str, object]
 """A tool in OpenAI's shape, as templates read it."""
 
 
-def prompt_ids(engine: Engine, messages: Sequence[BaseMessage], tools: Sequence[Tool] = ()) -> list[int]:
-    """The prompt's token ids, up to where the answer begins, or goes on if the last message is the assistant's.
+def encoded_prompt(engine: Engine, messages: Sequence[BaseMessage], tools: Sequence[Tool] = ()) -> Encoded:
+    """The prompt as token ids, up to where the answer begins, or goes on if the last message is the assistant's.
 
     A template that rejects the messages as they are is given them merged: neighbours of one role as one message, and
     then tool results as the user's. Raises ChatError where that does not help either, and for tools that the
@@ -58,7 +59,7 @@ def prompt_ids(engine: Engine, messages: Sequence[BaseMessage], tools: Sequence[
     ]
     for change in attempts:
         try:
-            return engine.codec.encode_chat(change(chat), tools=tools).ids
+            return engine.codec.encode_chat(change(chat), tools=tools)
         except ChatError as error:
             first = first or error
     assert first is not None

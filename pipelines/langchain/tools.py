@@ -11,6 +11,8 @@ from uuid import uuid4
 from langchain_core.messages import InvalidToolCall, ToolCall
 from langchain_core.messages.tool import invalid_tool_call, tool_call
 
+from copyspec.engine.constraints import closed
+
 from .messages import Tool
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -31,18 +33,64 @@ class Parsed:
 
 def names_of(tools: Sequence[Tool]) -> list[str]:
     """The names of the tools."""
-    functions = [tool.get("function") for tool in tools]
-    return [str(function["name"]) for function in functions if isinstance(function, Mapping)]
+    return [name for tool in tools if (name := name_of(tool)) is not None]
 
 
-def forced_beginning(choice: object, tools: Sequence[Tool], template: str) -> str:
-    """How an answer begins that must be a call, "" where the model decides.
+def name_of(tool: Tool) -> str | None:
+    """The name of a tool; None where it has none."""
+    function = tool.get("function")
+    return str(function["name"]) if isinstance(function, Mapping) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Forced:
+    """How an answer begins that must be a call, and the JSON schema of what follows; None: nothing constrains it."""
+
+    beginning: str = ""
+    schema: Mapping[str, object] | None = None
+    is_call: bool = False  # False: the model decides
+
+
+def forced(choice: object, tools: Sequence[Tool], template: str, *, constrain: bool) -> Forced:
+    """What `tool_choice` makes of the answer.
 
     `choice` is what `bind_tools` takes: None or "auto", "any", "required" or True, the name of a tool, or
-    OpenAI's `{"type": "function", "function": {"name": ...}}`. Raises ValueError for a tool that is not there.
+    OpenAI's `{"type": "function", "function": {"name": ...}}`. `constrain`: by the schemas of the tools. Raises
+    ValueError for a tool that is not there.
     """
     if choice in (None, "auto", "none", False):
-        return ""
+        return Forced()
+    wanted = _chosen(choice, tools)
+    opening = f"{OPEN}\n" if OPEN in template else ""
+    arguments = "arguments" if OPEN in template or '"parameters": dictionary' not in template else "parameters"
+    if constrain:
+        chosen = [tool for tool in tools if wanted in (None, name_of(tool))]
+        return Forced(opening, call_schema(chosen, arguments), True)
+    return Forced(opening + (f'{{"name": "{wanted}", "{arguments}": ' if wanted else '{"name": "'), None, True)
+
+
+def call_schema(tools: Sequence[Tool], arguments: str) -> dict[str, object]:
+    """The JSON schema of a call of one of the tools. They take the arguments that they name and no others."""
+    calls = [
+        {
+            "type": "object",
+            "properties": {"name": {"const": name_of(tool)}, arguments: closed(_parameters(tool))},
+            "required": ["name", arguments],
+            "additionalProperties": False,
+        }
+        for tool in tools
+    ]
+    return calls[0] if len(calls) == 1 else {"anyOf": calls}
+
+
+def _parameters(tool: Tool) -> object:
+    function = tool.get("function")
+    found = function.get("parameters") if isinstance(function, Mapping) else None
+    return found or {"type": "object", "properties": {}}
+
+
+def _chosen(choice: object, tools: Sequence[Tool]) -> str | None:
+    """The name of the tool that must be called; None: any of several."""
     names = names_of(tools)
     if isinstance(choice, Mapping):
         function = choice.get("function")
@@ -55,9 +103,7 @@ def forced_beginning(choice: object, tools: Sequence[Tool], template: str) -> st
         raise ValueError(f"tool_choice={choice!r} is none of the tools: {', '.join(names) or 'there are none'}")
     if not names:
         raise ValueError(f"tool_choice={choice!r} needs tools")
-    beginning = f"{OPEN}\n" if OPEN in template else ""
-    arguments = "arguments" if OPEN in template or '"parameters": dictionary' not in template else "parameters"
-    return beginning + (f'{{"name": "{wanted}", "{arguments}": ' if wanted else '{"name": "')
+    return wanted
 
 
 def may_begin_call(text: str) -> bool:

@@ -6,18 +6,21 @@ import json
 import logging
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 from transformers import PreTrainedModel
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
 
 from copyspec.decoding.requests import Request
 from copyspec.decoding.stats import Stats
 from copyspec.drafters.base import ScoredDraft
 from copyspec.drafters.blend import BlendDrafter, PredictorDrafter
 from copyspec.drafters.predictors import online
+from copyspec.drafters.predictors.feature_layer import FeatureLayer, FeatureReader, LayerSizes
 from copyspec.drafters.predictors.head_files import FORMAT, HeadFile, load_heads
 from copyspec.drafters.predictors.head_weights import ParallelHeads, RecurrentHead, probe
 from copyspec.drafters.predictors.heads import DraftHeads, HeadsPredictor, weights_of
@@ -30,7 +33,7 @@ from copyspec.sources import Source
 from copyspec.static_options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.base import Target
-from copyspec.targets.hooks.states import output_head
+from copyspec.targets.hooks.states import LAST, output_head
 from copyspec.tree import ROOT, DraftTree
 from tests.helpers.decoded import decoded
 from tests.helpers.models import VOCAB_SIZE, random_ids, tiny
@@ -61,15 +64,22 @@ def random_heads(kind: str, *, vocabulary: torch.Tensor | None = None) -> HeadFi
     if kind == "parallel":
         blocks = [[{"down": drawn(4, SIZE), "up": drawn(SIZE, 4)}] for _ in range(DEPTH)]
         return HeadFile(ParallelHeads(blocks), vocabulary, "random")
+    if kind in ("eagle", "eagle-3"):
+        sizes = LayerSizes(SIZE, 24, 4, 2, 8, is_fused=kind == "eagle-3", context=12)
+        tensors = {name: drawn(*shape) * 0.3 for name, shape in sizes.shapes().items()}
+        own = drawn(40, SIZE) if sizes.is_fused else None
+        chosen = torch.arange(3, 83, 2) if sizes.is_fused else vocabulary
+        return HeadFile(FeatureLayer(tensors, sizes, DEPTH, own), chosen, "random")
     blocks = [[{"weight": drawn(SIZE, SIZE), "bias": drawn(SIZE)}] for _ in range(DEPTH)]
     return HeadFile(ParallelHeads(blocks, [drawn(VOCAB_SIZE, SIZE) for _ in range(DEPTH)]), None, "random")
 
 
-def trained(model: PreTrainedModel) -> HeadFile:
-    """A recurrent head that has seen every token's successor."""
+def trained(model: PreTrainedModel, kind: str = "recurrent") -> HeadFile:
+    """A recurrent head or a feature layer that has seen every token's successor."""
     output, embeddings = weights_of(model)
-    plan = HeadPlan(depth=DEPTH, inner=64, vocabulary=0, batch=VOCAB_SIZE, rate=1e-2, steps=150)
-    trainer = Trainer(output, embeddings, None, plan)
+    plan = HeadPlan(kind=kind, depth=DEPTH, inner=64, vocabulary=0, batch=VOCAB_SIZE, rate=1e-2, steps=150, span=DEPTH)
+    plan = replace(plan, steps=70) if kind == "feature" else plan
+    trainer = Trainer(output, embeddings, None, plan, model)
     tokens, states = [torch.arange(VOCAB_SIZE)], list[torch.Tensor]()
     with torch.no_grad():
         for _ in range(DEPTH):
@@ -83,6 +93,8 @@ def trained(model: PreTrainedModel) -> HeadFile:
         loss.backward()  # type: ignore[no-untyped-call]
         trainer.optimizer.step()
     weights = {name: each.detach() for name, each in trainer.weights.items()}
+    if trainer.sizes is not None:
+        return HeadFile(FeatureLayer(weights, trainer.sizes, DEPTH), None, "trained")
     return HeadFile(RecurrentHead(weights, DEPTH), None, "trained")
 
 
@@ -116,10 +128,13 @@ def add_heads(request: Request, heads: DraftHeads, *, copies: bool) -> None:
         ("parallel", False, "llama"),
         ("medusa", True, "bloom"),
         ("recurrent", False, "mpt"),  # rows one by one
+        ("eagle", True, "llama"),
+        ("eagle", False, "mpt"),
+        ("eagle-3", False, "deep"),
     ],
 )
 def test_output_equals_plain_decoding(kind: str, copies: bool, name: str, temperature: float) -> None:
-    model = tiny(name)
+    model = tiny("llama", num_hidden_layers=6) if name == "deep" else tiny(name)
     target, requests = wrap(model), rows(temperature)
     expected = [tokens for tokens, _ in run(target, requests)]
     vocabulary = torch.arange(7, 77, 2) if kind == "recurrent" else None
@@ -133,12 +148,12 @@ def test_output_equals_plain_decoding(kind: str, copies: bool, name: str, temper
     assert head is not None and not head._forward_pre_hooks
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.9])
-def test_heads_that_know_the_target_are_accepted(temperature: float) -> None:
+@pytest.mark.parametrize(("kind", "temperature"), [("recurrent", 0.0), ("recurrent", 0.9), ("feature", 0.0)])
+def test_heads_that_know_the_target_are_accepted(kind: str, temperature: float) -> None:
     model = memoryless()
     target, requests = wrap(model), rows(temperature)
     expected = [tokens for tokens, _ in run(target, requests)]
-    heads = DraftHeads(trained(model), model)
+    heads = DraftHeads(trained(model, kind), model)
     for request in requests:
         add_heads(request, heads, copies=False)
     drafted = run(target, requests)
@@ -151,12 +166,16 @@ def test_states_are_those_of_the_verified_nodes() -> None:
     model, prompt = tiny("llama"), random_ids(6)
     tree = DraftTree([5, 6, 7], [ROOT, 0, ROOT], [0.5] * 3, [None] * 3)
     session = wrap(model).open([prompt, prompt[:4]])
-    logits, states = session.score_with_states([prompt, prompt[:4]], [tree, DraftTree()])
-    assert states is not None and states.shape == (2, 4, SIZE)
-    torch.testing.assert_close(torch.nn.functional.linear(states, weights_of(model)[0]), logits)
+    with torch.no_grad():
+        logits, states = session.score_with_states([prompt, prompt[:4]], [tree, DraftTree()], layers=[1])
+    assert states is not None
     with torch.inference_mode():
-        alone = model.base_model(torch.tensor([[*prompt, 5, 6]])).last_hidden_state[0, -3:]
-    torch.testing.assert_close(states[0, :3], alone, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(torch.nn.functional.linear(states[0][LAST][-4:], weights_of(model)[0]), logits[0])
+        alone = model.base_model(torch.tensor([[*prompt, 5, 6]]), output_hidden_states=True)
+        other = model.base_model(torch.tensor([prompt[:4]])).last_hidden_state[0]
+    torch.testing.assert_close(states[0][LAST][:8], alone.last_hidden_state[0], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(states[0][1][:8], alone.hidden_states[1][0], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(states[1][LAST], other, atol=1e-4, rtol=1e-4)
 
 
 def test_without_states_nothing_is_drafted(caplog: pytest.LogCaptureFixture) -> None:
@@ -175,11 +194,11 @@ def test_an_output_that_left_the_tree_has_no_state() -> None:
     voice = HeadsPredictor(DraftHeads(random_heads("recurrent"), model), RowContext([4], SamplingOptions(), 1, 96))
     assert voice.words(()) == () and not voice.read(DraftTree())
     tree = DraftTree([6], [ROOT], [0.5], [None])
-    voice.observe(ScoredDraft(tree, torch.zeros(2, 96), torch.randn(2, SIZE)))
+    voice.observe(ScoredDraft(tree, torch.zeros(2, 96), {LAST: torch.randn(2, SIZE)}))
     voice.follow([6, 9])
     assert voice.words(()) is None and voice.read(DraftTree()) and voice.words(())
     assert not voice.read(DraftTree())  # nothing more to be known
-    voice.observe(ScoredDraft(tree, torch.zeros(2, 96), torch.randn(2, SIZE)))
+    voice.observe(ScoredDraft(tree, torch.zeros(2, 96), {LAST: torch.randn(2, SIZE)}))
     voice.follow([8, 9])
     assert voice.words(()) == ()
 
@@ -282,6 +301,135 @@ def test_medusas_published_format(prefix: str, tmp_path: Path) -> None:
         block.weight.data, block.bias.data = (tensors[f"{prefix}{head}.0.linear.{name}"] for name in ("weight", "bias"))
         expected = (state + torch.nn.functional.silu(block(state))) @ tensors[f"{prefix}{head}.1.weight"].T
         torch.testing.assert_close(found[head], expected[0])
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_eagles_published_format(version: int, tmp_path: Path) -> None:
+    """Names, shapes and results of EAGLE's checkpoints, against a layer that is put together of transformers' parts: a
+    draft of two tokens behind five pairs of states and tokens."""
+    model = tiny("llama", num_hidden_layers=6)
+    config = model.config
+    layer, fused = LlamaDecoderLayer(config, 0), version == 3
+    prefix = "midlayer." if fused else "layers.0."
+    fc = torch.nn.Linear((3 if fused else 2) * SIZE, SIZE, bias=not fused)
+    norms = {each: LlamaRMSNorm(SIZE, config.rms_norm_eps) for each in ("input_layernorm", "hidden_norm", "norm")}
+    if fused:
+        for part in ("q_proj", "k_proj", "v_proj"):
+            linear = getattr(layer.self_attn, part)
+            setattr(layer.self_attn, part, torch.nn.Linear(2 * SIZE, linear.out_features, bias=False))
+    tensors = {f"{prefix}{key}": each for key, each in layer.state_dict().items() if "input_layernorm" not in key}
+    tensors |= {f"fc.{key}": each for key, each in fc.state_dict().items()}
+    if fused:
+        tensors |= {"norm.weight": norms["norm"].weight, "lm_head.weight": torch.randn(40, SIZE)}
+        tensors |= {f"{prefix}{key}.weight": norms[key].weight for key in ("input_layernorm", "hidden_norm")}
+        tensors["d2t"] = torch.arange(3, 83, 2) - torch.arange(40)
+    else:
+        tensors["embed_tokens.weight"] = weights_of(model)[1]
+    for key, each in tensors.items():
+        if "norm" in key:
+            each.detach().uniform_(0.5, 1.5)
+    save_file({key: each.detach().clone() for key, each in tensors.items()}, tmp_path / "model.safetensors")
+    held = {key: getattr(config, key) for key in EAGLE_CONFIG} | {"num_hidden_layers": 1, "draft_vocab_size": 40}
+    (tmp_path / "config.json").write_text(json.dumps(held))
+    file = load_heads(tmp_path, model)
+    assert isinstance(file.heads, FeatureLayer) and (file.heads.output is not None) is fused
+    assert file.vocabulary is None if not fused else file.vocabulary.tolist() == list(range(3, 83, 2))  # type: ignore[union-attr]
+
+    rotary, embeddings = LlamaRotaryEmbedding(config), torch.randn(7, SIZE)
+
+    def expected(features: torch.Tensor) -> torch.Tensor:
+        """What the layer says of pairs, all of which see those before. [n, D]"""
+        count = len(features)
+        turned = rotary(features, torch.arange(count)[None])
+        mask = torch.full((1, 1, count, count), float("-inf")).triu(1)
+        if not fused:
+            layer.input_layernorm = torch.nn.Identity()
+            given = fc(torch.cat([embeddings[:count], features], -1))[None]
+            return layer(given, attention_mask=mask, position_embeddings=turned)[0]
+        given = torch.cat([norms["input_layernorm"](embeddings[:count]), norms["hidden_norm"](features)], -1)
+        attended = layer.self_attn(given[None], position_embeddings=turned, attention_mask=mask)[0][0]
+        return features + attended + layer.mlp(layer.post_attention_layernorm(features + attended))
+
+    states = torch.randn(5, (3 if fused else 1) * SIZE)
+    reader, features = FeatureReader(), fc(states) if fused else states
+    with torch.no_grad():
+        reader.read(file.heads, states[:2], embeddings[:2])  # in two passes
+        nodes = [reader.read(file.heads, states[2:], embeddings[2:5])]
+        for token in (5, 6):
+            nodes += reader.step(file.heads, nodes[-1:], embeddings[token : token + 1])
+        for node in nodes:
+            said = expected(features)[-1]
+            torch.testing.assert_close(node.feature, said, atol=1e-5, rtol=1e-4)
+            features = torch.cat([features, said[None]])
+
+
+EAGLE_CONFIG = (
+    "hidden_size", "vocab_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "rms_norm_eps",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_hidden_layers": 2}, "has num_hidden_layers=2; EAGLE's layer is read with 1"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "has rope_scaling="),
+        ({"rms_norm_eps": -1}, "rms_norm_eps=-1; it is a number above 0"),
+        ({"num_key_value_heads": 3}, "has 4 heads of size 8 and 3 for keys"),
+        ({"hidden_size": 64}, "for a model of hidden_size=64"),
+        ({"vocab_size": 5}, "for a model of vocab_size=5"),
+        ({"fc.weight": torch.ones(3, 3)}, r"has 'fc.weight' of shape \[3, 3\]"),
+        ({"fc.bias": torch.full((32,), float("nan"))}, "values in 'fc.bias' that are no numbers"),
+        ({"embed_tokens.weight": -torch.ones(VOCAB_SIZE, SIZE)}, "trained on another model: the embeddings"),
+        ({"layers.0.mlp.down_proj.weight": None}, "has no tensor 'layers.0.mlp.down_proj.weight'"),
+        ({"layers.0.self_attn.q_proj.weight": None}, "has none of the layers"),
+        ({"midlayer.self_attn.q_proj.weight": torch.ones(1)}, "read three layers of the model, and 2 of this one"),
+    ],
+)
+def test_wrong_published_layers_are_told(changes: dict[str, object], message: str, tmp_path: Path) -> None:
+    model = tiny("llama")
+    sizes = {"hidden_size": SIZE, "intermediate_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2}
+    config: dict[str, object] = {**sizes, "vocab_size": VOCAB_SIZE, "num_hidden_layers": 1}
+    rows = {"q": (32, SIZE), "k": (16, SIZE), "v": (16, SIZE), "o": (SIZE, 32)}
+    tensors = {f"layers.0.self_attn.{name}_proj.weight": torch.ones(shape) for name, shape in rows.items()}
+    tensors |= {f"layers.0.mlp.{name}_proj.weight": torch.ones(16, SIZE) for name in ("gate", "up")}
+    tensors |= {"layers.0.mlp.down_proj.weight": torch.ones(SIZE, 16), "fc.weight": torch.ones(SIZE, 2 * SIZE)}
+    tensors["layers.0.post_attention_layernorm.weight"] = torch.ones(SIZE)
+    if "midlayer.self_attn.q_proj.weight" in changes:
+        tensors = {}
+    for name, change in changes.items():
+        if isinstance(change, torch.Tensor):
+            tensors[name] = change
+        elif change is None:
+            del tensors[name]
+        else:
+            config[name] = change
+    save_file(tensors, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(LoadError, match=message):
+        load_heads(tmp_path, model)
+
+
+def test_a_feature_layer_drafts_as_it_was_trained() -> None:
+    """Features of a draft behind each place of a window, by the trainer at once and by the reader token by token."""
+    model, count = tiny("llama"), 6
+    output, table = weights_of(model)
+    plan = HeadPlan(kind="feature", depth=DEPTH, inner=16, vocabulary=0, span=count, mixed=False)
+    trainer = Trainer(output, table, None, plan, model)
+    assert trainer.sizes is not None
+    weights = {name: torch.randn_like(each) * 0.3 for name, each in trainer.weights.items()}
+    trainer.weights = weights
+    layer = FeatureLayer(weights, trainer.sizes, DEPTH)
+    tokens, states = torch.randint(VOCAB_SIZE, (1, count + 1)), torch.randn(1, count + 1, SIZE)
+    found = [features for features, _, _ in trainer._predictions(tokens, states)]
+    embeddings = table.detach()[tokens[0]]
+    for place in range(count):
+        reader = FeatureReader()
+        nodes = [reader.read(layer, states[0, : place + 1], embeddings[: place + 1])]
+        for depth in range(min(DEPTH, count - place)):
+            if depth:
+                at = place + depth
+                nodes = reader.step(layer, nodes, embeddings[at : at + 1])
+            torch.testing.assert_close(nodes[0].feature, found[depth][place], atol=1e-5, rtol=1e-4)
 
 
 def test_heads_learn_while_they_draft(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -19,6 +19,7 @@ from copyspec import Engine
 from copyspec.pipelines.langchain import ChatCopySpec, CopySpecLLM
 from copyspec.pipelines.langchain.calls import Answers
 from copyspec.pipelines.langchain.documents import text_of
+from copyspec.text.codec import Encoded
 
 if TYPE_CHECKING:
     from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
@@ -56,7 +57,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Seen:
         *rest: object,
     ) -> None:
         for prompt, its in zip(prompts, references, strict=True):
-            text = prompt if isinstance(prompt, str) else named_engine[0].codec.decode(prompt)  # type: ignore[arg-type]
+            text = named_engine[0].codec.decode(prompt.ids) if isinstance(prompt, Encoded) else str(prompt)
             calls.append((text, [getattr(each, "id", None) or str(text_of(each)) for each in its]))
         begin(self, named_engine, prompts, references, *rest)  # type: ignore[arg-type]
 

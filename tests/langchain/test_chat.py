@@ -24,7 +24,7 @@ from transformers import LogitsProcessor
 import copyspec
 from copyspec import Engine
 from copyspec.pipelines.langchain import ChatCopySpec
-from copyspec.pipelines.langchain.messages import merged, prompt_ids, to_chat, without_tool_roles
+from copyspec.pipelines.langchain.messages import encoded_prompt, merged, to_chat, without_tool_roles
 from tests.helpers.texts import NO_SYSTEM_TEMPLATE, byte_level, llama
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
@@ -50,7 +50,7 @@ def llm() -> ChatCopySpec:
 
 def shown(engine: Engine, messages: list[object]) -> str:
     """The prompt as the model reads it, control tokens too."""
-    return str(engine.tokenizer.decode(prompt_ids(engine, messages)))  # type: ignore[arg-type]
+    return str(engine.tokenizer.decode(encoded_prompt(engine, messages).ids))  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -174,7 +174,7 @@ def test_content_blocks_are_read_as_text(llm: ChatCopySpec) -> None:
 
 
 def test_the_prompt_begins_once() -> None:
-    ids = prompt_ids(engine_with(), [HumanMessage("hi")])
+    ids = encoded_prompt(engine_with(), [HumanMessage("hi")]).ids
     assert ids.count(engine_with().tokenizer.bos_token_id) == 1
 
 
@@ -383,7 +383,7 @@ def test_tokens_are_the_models_own(llm: ChatCopySpec) -> None:
     assert llm.get_token_ids(text) == engine_with().codec.encode(text).ids
     assert llm.get_num_tokens(text) == len(llm.get_token_ids(text))
     assert llm.get_num_tokens_from_messages([HumanMessage(text)]) == len(
-        prompt_ids(engine_with(), [HumanMessage(text)])
+        encoded_prompt(engine_with(), [HumanMessage(text)]).ids
     )
 
 

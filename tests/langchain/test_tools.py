@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import cache
+from typing import Literal
 
 import pytest
 
@@ -18,7 +19,7 @@ from transformers import LogitsProcessor
 
 from copyspec import Engine
 from copyspec.pipelines.langchain import ChatCopySpec
-from copyspec.pipelines.langchain.tools import forced_beginning, may_begin_call, parse
+from copyspec.pipelines.langchain.tools import OPEN, Forced, forced, may_begin_call, parse
 from tests.helpers.tiny import tiny_model, tiny_tokenizer
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
@@ -115,11 +116,53 @@ def test_streams_hold_calls_back_and_show_text(llm: ChatCopySpec) -> None:
 
 @pytest.mark.parametrize("choice", ["any", "required", True, "multiply", {"function": {"name": "multiply"}}])
 def test_a_choice_forces_a_call(llm: ChatCopySpec, choice: object) -> None:
-    bound = llm.bind_tools([multiply], tool_choice=choice)  # type: ignore[arg-type]
+    bound = llm.bind_tools([multiply], tool_choice=choice, strict=False)  # type: ignore[arg-type]
     script = says('{"a": 2, "b": 3}}</tool_call>')
     assert bound.invoke("hi", logits_processor=script).tool_calls[0]["args"] == {"a": 2, "b": 3}
     streamed = list(bound.stream("hi", logits_processor=says('{"a": 2, "b": 3}}</tool_call>')))
     assert sum(streamed[1:], streamed[0]).tool_calls[0]["name"] == "multiply"  # type: ignore[attr-defined]
+
+
+@tool
+def paint(colour: Literal["red", "blue"], twice: bool) -> str:
+    """Paints."""
+    return colour
+
+
+@pytest.mark.parametrize(("choice", "names"), [("any", {"paint", "shelve"}), ("paint", {"paint"})])
+def test_forced_calls_hold_to_the_schemas_of_the_tools(llm: ChatCopySpec, choice: str, names: set[str]) -> None:
+    pytest.importorskip("llguidance")
+    shelve = {
+        "name": "shelve",
+        "description": "Shelves.",
+        "parameters": {"type": "object", "properties": {"at": {"enum": [1, 2]}}, "required": ["at"]},
+    }
+    bound = llm.bind_tools([paint, shelve], tool_choice=choice, strict=True)
+    plain = bound.bind(drafter="none")
+    for prompt in ("the wall", "a shelf, twice", "red red red"):
+        answer = bound.invoke(prompt)
+        (call,) = answer.tool_calls
+        assert call["name"] in names and not answer.content and not answer.invalid_tool_calls
+        fits = {"paint": lambda args: set(args) == {"colour", "twice"}, "shelve": lambda args: args["at"] in (1, 2)}
+        assert fits[call["name"]](call["args"])
+        streamed = sum(chunks[1:], chunks[0]) if (chunks := list(bound.stream(prompt))) else None
+        for other in (plain.invoke(prompt), streamed):
+            assert isinstance(other, AIMessage)
+            assert [(each["name"], each["args"]) for each in other.tool_calls] == [(call["name"], call["args"])]
+        stats = [each.response_metadata["copyspec"]["num_calls"] for each in (answer, plain.invoke(prompt))]
+        assert stats[0] < stats[1] / 2, "names and marks are drafted"
+
+
+def test_schemas_that_cannot_constrain(llm: ChatCopySpec, caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("llguidance")
+    odd = {"name": "odd", "description": "Odd.", "parameters": {"type": "object", "not": {"required": ["x"]}}}
+    with pytest.raises(ValueError, match=r"strict=True, and the tools' schemas cannot constrain the call: .*not"):
+        llm.bind_tools([odd], tool_choice="odd", strict=True).invoke("hi")
+    caplog.set_level("INFO", "copyspec.pipelines.langchain")
+    script = says('{"x": 1}}</tool_call>')
+    answer = llm.bind_tools([odd], tool_choice="odd").invoke("hi", logits_processor=script)
+    assert answer.tool_calls[0]["args"] == {"x": 1}
+    assert "is not constrained by its schema" in caplog.text
 
 
 def test_choices_that_cannot_be_meant_are_named(llm: ChatCopySpec) -> None:
@@ -135,9 +178,10 @@ def test_choices_that_cannot_be_meant_are_named(llm: ChatCopySpec) -> None:
 
 def test_structured_output(llm: ChatCopySpec) -> None:
     script = '{"setup": "Why?", "punchline": "Because."}}</tool_call>'
-    joke = llm.with_structured_output(Joke).invoke("a joke", logits_processor=says(script))
+    joke = llm.with_structured_output(Joke).invoke("a joke", logits_processor=says(script), strict=False)
     assert joke == Joke(setup="Why?", punchline="Because.")
-    raw = llm.with_structured_output(Joke, include_raw=True).invoke("a joke", logits_processor=says("nonsense"))
+    said = says("nonsense")
+    raw = llm.with_structured_output(Joke, include_raw=True).invoke("a joke", logits_processor=said, strict=False)
     assert isinstance(raw, dict) and raw["parsed"] is None and raw["raw"].invalid_tool_calls
 
 
@@ -174,10 +218,17 @@ def test_what_counts_as_a_call() -> None:
     broken = parse("<tool_call>{not json</tool_call>", tools)
     assert broken.calls == () and broken.invalid[0]["args"] == "{not json"
     assert may_begin_call("") and may_begin_call(" <tool") and may_begin_call('{"a"') and not may_begin_call("The")
-    assert forced_beginning("any", [*tools, {"function": {"name": "g"}}], "<tool_call>") == '<tool_call>\n{"name": "'
-    assert forced_beginning("f", tools, '"parameters": dictionary') == '{"name": "f", "parameters": '
+    two_tools = [*tools, {"function": {"name": "g"}}]
+    assert forced("any", two_tools, OPEN, constrain=False) == Forced(f'{OPEN}\n{{"name": "', None, True)
+    llama = '"parameters": dictionary'
+    assert forced("f", tools, llama, constrain=False) == Forced('{"name": "f", "parameters": ', None, True)
+    assert forced("auto", tools, OPEN, constrain=True) == Forced()
+    any_of = forced("any", two_tools, OPEN, constrain=True)
+    assert any_of.beginning == f"{OPEN}\n" and len(any_of.schema["anyOf"]) == 2  # type: ignore[index,arg-type]
+    one = forced("f", two_tools, llama, constrain=True)
+    assert one.beginning == "" and one.schema is not None and one.schema["required"] == ["name", "parameters"]
     with pytest.raises(ValueError, match="needs tools"):
-        forced_beginning("any", [], "")
+        forced("any", [], "", constrain=True)
 
 
 def test_the_type_of_an_answer_is_a_message(llm: ChatCopySpec) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 import copyspec
@@ -170,6 +170,11 @@ def test_a_folder_of_an_adapter_is_a_model(
     named = {**CONFIG, "base_model_name_or_path": str(base)}
     adapter = write(tmp_path / "my adapter", {name: 40 * tensor for name, tensor in tensors.items()}, named)
     engine = copyspec.load(adapter, device="cpu")
+    elsewhere = write(
+        tmp_path / "moved", load_file(adapter / ADAPTER_WEIGHTS), {**named, "base_model_name_or_path": "x/y"}
+    )
+    beside = copyspec.load(base, adapter=elsewhere, device="cpu")
+    plain = copyspec.load(base, device="cpu", dtype="float32")
     try:
         prompt = "The cat sat on the mat. The cat"
         ids = engine.tokenizer(prompt, return_tensors="pt")
@@ -182,8 +187,29 @@ def test_a_folder_of_an_adapter_is_a_model(
         written = engine.generate(prompt, max_new_tokens=12, ignore_eos=False).token_ids
         assert list(written) == after[0, ids["input_ids"].shape[1] :].tolist() != before[0, len(written) :].tolist()
         assert len(list((tmp_path / "cache" / "models").glob("my-adapter-*"))) == 1
+        for found in (beside, copyspec.load(base, adapter=str(elsewhere), device="cpu")):
+            assert found is beside and found.generate(prompt, max_new_tokens=12).token_ids == written
+        assert plain.generate(prompt, max_new_tokens=12).token_ids != written, "another model than without the adapter"
     finally:
-        copyspec.unload(engine)
+        for each in (engine, beside, plain):
+            copyspec.unload(each)
+
+
+def test_adapters_that_cannot_be_meant(base: Path, tensors: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    adapter = write(tmp_path / "adapter", tensors)
+    for name, beside, says in (
+        (base, tmp_path / "nowhere", "nowhere' is no folder of an adapter"),
+        (base, base, "is no folder of an adapter"),
+        (adapter, adapter, "model= names another adapter as the base"),
+    ):
+        with pytest.raises(copyspec.LoadError, match=says):
+            copyspec.load(name, adapter=beside, device="cpu")
+    for wrong in (7, "", [adapter]):
+        with pytest.raises(TypeError, match="adapter must be a folder"):
+            copyspec.load(base, adapter=wrong)  # type: ignore[arg-type]
+    model = AutoModelForCausalLM.from_pretrained(base)
+    with pytest.raises(ValueError, match="adapter cannot be changed any more"):
+        copyspec.load(model, adapter=adapter)
 
 
 @pytest.mark.parametrize(

@@ -269,6 +269,12 @@ def test_the_language_is_that_of_the_model() -> None:
         GuardOptions(language="klingon")
 
 
+def test_a_negation_written_out_is_one_change() -> None:
+    assert apply("I dont know.", checked("I dont know.", "I do not know.").edits) == "I do not know."
+    assert reasons(checked("I dont know.", "I do know.")) == {"swap"}
+    assert reasons(checked("I do know.", "I do not know.")) == {"swap"}
+
+
 def test_margins_are_those_of_the_model() -> None:
     source, output, changes = "She have two cats.", "She has two cats.", [Change(4, 8, 1.0)]
     assert reasons(checked(source, output, changes)) == {"margin"}

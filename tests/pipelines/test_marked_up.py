@@ -17,6 +17,7 @@ from benchmarks.hostile.files_cases import OPEN
 from benchmarks.hostile.files_marked_up import MARKED_UP
 from copyspec.pipelines import Edit, FunctionCorrector, Runner, RunOptions, Work, format_of
 from copyspec.pipelines.documents import FormatError, shown
+from copyspec.pipelines.formats.source import comments
 
 HTML = """<!doctype html><html><head><title>My cats</title><script>if (a<b) x("He go.")</script></head>
 <body class='a>b'>
@@ -309,6 +310,18 @@ def test_hostile_repetition_takes_linear_time(form: str, unit: str) -> None:
     with contextlib.suppress(FormatError):
         assert b"".join(told.write(part, ()) for part in told.read(io.BytesIO(data))) == data
     assert time.process_time() - started < 2.5
+
+
+@pytest.mark.parametrize("language", ["python", "c"])
+@pytest.mark.parametrize("run", [" \n", "\x0c\n", "\n\t", " \t"])
+def test_comments_are_found_behind_white_space_without_end(language: str, run: str) -> None:
+    mark = {"python": "#", "c": "//"}[language]
+    text = f"{mark} he go{run * 15_000}x\n\n{mark} We is late.\n" + "\n" * 200 + f"\t{mark} The boats is here."
+    started = time.process_time()
+    found = [text[prose.start : prose.end] for prose in comments(text, language)]
+    assert time.process_time() - started < 1
+    assert found[-2:] == ["We is late.", "The boats is here."]
+    assert found[0].startswith("he go")
 
 
 @pytest.mark.parametrize("form", MARKED_UP)

@@ -40,11 +40,11 @@ def lines(path: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("kind", ["recurrent", "parallel"])
+@pytest.mark.parametrize("kind", ["recurrent", "parallel", "feature"])
 def test_heads_are_trained_resumed_and_used(kind: str, model: Path, data: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     command = f"--model {model} --data {data} --out {out} --kind {kind} --depth 2 --inner 8 --vocabulary 64 --batch 16"
-    command += " --rows 3 --tokens 8 --shards 5 --dtype float32 --seed 1 --rate 0.02"
+    command += " --rows 3 --tokens 8 --shards 5 --dtype float32 --seed 1 --rate 0.02 --span 8"
     heads.main([*command.split(), "--steps", "30"])
     before = lines(out / "log.jsonl")
     states = {path.name for path in (out / "states").iterdir()}

@@ -6,8 +6,9 @@ import random
 
 import pytest
 
+from training.examples import CORRECT, ExampleMaker, Mixture
 from training.lexicon import Lexicon, edits
-from training.noise import ALL_NOISES, BY_NAME, NOISES, corrupt
+from training.noise import AIMED, ALL_NOISES, BY_NAME, NOISES, corrupt
 from training.text import join_words, spaced, split_sentences, split_words
 
 _PROSE = [
@@ -53,6 +54,39 @@ def test_a_mistake_that_cannot_be_undone_is_refused(lexicon) -> None:
     words = split_words("He knows that that is the end.")
     _, kinds = corrupt(words, lexicon, random.Random(0), 5)
     assert "doubled" not in kinds
+
+
+@pytest.mark.parametrize(
+    ("kind", "right", "wrong"),
+    [
+        ("article_sound", "It is an old house.", {"It is a old house."}),
+        ("be_missing", "She is very tired.", {"She very tired."}),
+        ("stative", "He knew it.", {"He was knowing it."}),
+        ("stative", "Do they know it?", set()),
+        ("progressive", "She is walking home.", {"She is walk home.", "She is walked home.", "She is walks home."}),
+        ("demonstrative", "It is in these houses.", {"It is in this houses."}),
+        ("amount", "How many people?", {"How much people?", "How very much people?"}),
+        ("good", "They speak well.", {"They speak good."}),
+        ("pair", "It is between you and me.", {"It is between you and I."}),
+        ("me_first", "My friend and I went.", {"Me and my friend went.", "I and my friend went."}),
+        ("article_bare", "They go to school.", {"They go to the school.", "They go to a school."}),
+    ],
+)
+def test_mistakes_that_only_the_sentence_tells(kind: str, right: str, wrong: set[str], lexicon) -> None:
+    found = (BY_NAME[kind].apply(split_words(right), lexicon, random.Random(seed)) for seed in range(12))
+    made = {join_words(words) for words in found if words is not None}
+    assert made <= wrong
+    assert bool(made) == bool(wrong)
+
+
+def test_a_sentence_is_looked_for_after_its_mistake(lexicon) -> None:
+    maker = ExampleMaker(_PROSE, lexicon, Mixture(sentence=1.0, aimed=1.0, clean=0.3, spaced=0.0, plain=0.5))
+    drawn = [maker._aimed(random.Random(seed)) for seed in range(60)]
+    found = [example for example in drawn if example is not None]
+    assert {kind for example in found for kind in example.kinds[:1]} <= set(AIMED) <= set(BY_NAME)
+    assert len({example.kinds[:1] for example in found}) > 8
+    for example in found:  # as it is, or with a mistake
+        assert (example.prompt == CORRECT + example.answer[1:]) == (not example.kinds)
 
 
 def test_mistakes_are_a_function_of_the_seed(lexicon) -> None:

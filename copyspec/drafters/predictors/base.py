@@ -142,6 +142,17 @@ def paths(tokens: Sequence[int], parents: Sequence[int]) -> list[Path]:
     return found
 
 
+def walked(tree: DraftTree, tokens: Sequence[int]) -> list[int]:
+    """The nodes of `tree` along `tokens`, as far as it holds them."""
+    found: list[int] = []
+    node = ROOT
+    for child, parent in enumerate(tree.parents):  # children come after their parents
+        if len(found) < len(tokens) and parent == node and tree.tokens[child] == tokens[len(found)]:
+            found.append(child)
+            node = child
+    return found
+
+
 def _bucket(left: float) -> int:
     return sum(left < border for border in LEFT)
 

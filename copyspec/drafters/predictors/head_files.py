@@ -1,4 +1,4 @@
-"""The folder of draft heads: this project's own format, and that of Medusa's published checkpoints."""
+"""The folder of draft heads: this project's own format, and those of Medusa's and EAGLE's published checkpoints."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from copyspec.drafters.predictors.feature_layer import CONTEXT, EPSILON, THETA, FeatureLayer, LayerSizes, Tensors
 from copyspec.drafters.predictors.head_weights import Heads, ParallelHeads, RecurrentHead, probe
 from copyspec.models.errors import FileError, LoadError, first_line
 from copyspec.models.files import CONFIG, check_folder, pickled, read_json
-from copyspec.targets.hooks.states import output_head
+from copyspec.targets.hooks.states import decoder_layers, output_head
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -21,12 +22,21 @@ FORMAT = "copyspec-heads-1"
 WEIGHTS = "heads.safetensors"
 MEDUSA_WEIGHTS = "medusa_lm_head.safetensors"
 MEDUSA_PREFIXES = ("medusa_head.", "medusa_heads.")  # of files that hold a whole model's names
+EAGLE_WEIGHTS = "model.safetensors"
+EAGLE_LAYERS = ("layers.0.", "midlayer.")  # what the one layer is called by EAGLE and EAGLE-2, and by EAGLE-3
+FEATURE_DEPTH = 6  # tokens ahead of a feature layer, which has no number of its own: as EAGLE's trees
 
 MOST_HEADS = 16
 """Tokens ahead that a file may have heads for: published ones have 3 to 5."""
 
+MOST_UNITS = 1 << 16
+"""Of a layer that a file may have: a bound for hostile ones."""
+
 SAME_MODEL = 0.98
 """Cosine of the probes of one model in two precisions at least; those of two models are about at right angles."""
+
+LEAST_LAYERS = 6
+"""Of a target whose states EAGLE-3 mixes: with fewer, its second, middle and last but three are not three layers."""
 
 Shape = tuple[int, ...]
 
@@ -62,7 +72,18 @@ def _load(folder: Path, model: PreTrainedModel) -> HeadFile:
     if not isinstance(weight, torch.Tensor) or weight.dim() != 2:
         raise FileError(f"{type(model).__name__} has no output head whose input they could read")
     reader = _Reader(folder, config, weight)
-    return reader.own() if "format" in config else reader.medusa()
+    if "format" in config:
+        return reader.own()
+    if "medusa_num_heads" in config:
+        return reader.medusa()
+    if "num_attention_heads" not in config:
+        raise FileError(
+            f"{CONFIG} has neither format={FORMAT!r} nor medusa_num_heads nor the sizes of EAGLE's layer: these are no "
+            "draft heads"
+        )
+    table = model.get_input_embeddings().weight
+    assert isinstance(table, torch.Tensor)
+    return reader.eagle(table, len(decoder_layers(model)))
 
 
 class _Reader:
@@ -76,20 +97,23 @@ class _Reader:
         config = self._config
         if config["format"] != FORMAT:
             raise FileError(f"{CONFIG} has format={config['format']!r}; this version reads {FORMAT!r}")
-        for name, ours in (("hidden_size", self._size), ("vocab_size", self._vocab)):
-            if config.get(name) != ours:
-                raise FileError(f"they are for a model of {name}={config.get(name)!r}, and this one has {ours}")
+        self._check_model()
         depth, kind = self._count("depth"), config.get("kind")
-        if kind not in ("recurrent", "parallel"):
-            raise FileError(f"{CONFIG} has kind={kind!r}; it is 'recurrent' or 'parallel'")
-        size, inner = self._size, self._count("inner_size", most=1 << 16)
+        if kind not in ("recurrent", "parallel", "feature"):
+            raise FileError(f"{CONFIG} has kind={kind!r}; it is 'recurrent', 'parallel' or 'feature'")
+        size, inner = self._size, self._count("inner_size", most=MOST_UNITS)
         shapes: dict[str, Shape] = {"probe": (64,)}
-        if kind == "recurrent":
+        optional: dict[str, Shape | None] = {"vocabulary": None}
+        sizes = self._layer_sizes("inner_size", is_fused=False) if kind == "feature" else None
+        if sizes is not None:
+            shapes |= sizes.shapes()
+            optional |= dict.fromkeys(("token_norm", "feature_norm"), (size,))
+        elif kind == "recurrent":
             shapes |= {"gate": (inner, 2 * size), "up": (inner, 2 * size), "down": (size, inner), "norms": (2, size)}
         else:
             for number in range(depth):
                 shapes |= {f"{number}.down": (inner, size), f"{number}.up": (size, inner)}
-        tensors = self._read(WEIGHTS, shapes, optional="vocabulary")
+        tensors = self._read(WEIGHTS, shapes, optional)
         held = tensors.pop("probe")
         same = torch.nn.functional.cosine_similarity(held.float(), probe(self._weight), dim=0)
         if not same >= SAME_MODEL:
@@ -100,7 +124,9 @@ class _Reader:
         if vocabulary is not None:
             vocabulary = self._checked_vocabulary(vocabulary)
         heads: Heads
-        if kind == "recurrent":
+        if sizes is not None:
+            heads = FeatureLayer(tensors, sizes, FEATURE_DEPTH)
+        elif kind == "recurrent":
             heads = RecurrentHead(tensors, depth)
         else:
             parts = [{name: tensors[f"{number}.{name}"] for name in ("down", "up")} for number in range(depth)]
@@ -109,8 +135,6 @@ class _Reader:
 
     def medusa(self) -> HeadFile:
         """Medusa's own: `{head}.{layer}.linear.weight`, `.bias`, and behind the layers the head's output weights."""
-        if "medusa_num_heads" not in self._config:
-            raise FileError(f"{CONFIG} has neither format={FORMAT!r} nor medusa_num_heads: these are no draft heads")
         depth, layers = self._count("medusa_num_heads"), self._count("medusa_num_layers")
         size, shapes = self._size, dict[str, Shape]()
         for head in range(depth):
@@ -125,6 +149,121 @@ class _Reader:
         outputs = [tensors[f"{head}.{layers}.weight"] for head in range(depth)]
         return HeadFile(ParallelHeads(blocks, outputs), None, self._folder.name)
 
+    def eagle(self, table: torch.Tensor, layers: int) -> HeadFile:
+        """EAGLE's own: `fc` and one decoder layer with the names of Llama; EAGLE-3 has `norm`, `lm_head` and `d2t` too.
+        `table`: the target's embeddings, [V, D], of which some files hold a copy; `layers`: how many the target has."""
+        self._check_model()
+        for name, wanted in (("num_hidden_layers", 1), ("hidden_act", "silu"), ("rope_scaling", None)):
+            if self._config.get(name, wanted) != wanted:
+                raise FileError(f"{CONFIG} has {name}={self._config[name]!r}; EAGLE's layer is read with {wanted!r}")
+        stored = self._stored(EAGLE_WEIGHTS)
+        found = [prefix for prefix in EAGLE_LAYERS if f"{prefix}self_attn.q_proj.weight" in stored]
+        if not found:
+            raise FileError(f"{EAGLE_WEIGHTS} has none of the layers {list(EAGLE_LAYERS)}: these are no draft heads")
+        prefix, is_fused = found[0], found[0] == EAGLE_LAYERS[1]
+        if is_fused and layers < LEAST_LAYERS:
+            raise FileError(f"they read three layers of the model, and {layers} of this one are known")
+        sizes = self._layer_sizes("intermediate_size", is_fused=is_fused)
+        whole, size, inner = sizes.shapes(), self._size, sizes.inner
+        own, shared = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
+        parts = {"q": own, "k": shared, "v": shared}
+        shapes: dict[str, Shape] = {"fc.weight": whole["fc"], f"{prefix}self_attn.o_proj.weight": whole["o"]}
+        shapes |= {f"{prefix}self_attn.{part}_proj.weight": (rows, whole["qkv"][1]) for part, rows in parts.items()}
+        shapes |= {f"{prefix}mlp.{part}_proj.weight": (inner, size) for part in ("gate", "up")}
+        shapes |= {f"{prefix}mlp.down_proj.weight": (size, inner), f"{prefix}post_attention_layernorm.weight": (size,)}
+        optional: dict[str, Shape | None] = {"fc.bias": (size,)}
+        if is_fused:
+            count = self._count("draft_vocab_size", most=self._vocab)
+            shapes |= {f"{prefix}{name}.weight": (size,) for name in ("hidden_norm", "input_layernorm")}
+            shapes |= {"norm.weight": (size,), "lm_head.weight": (count, size)}
+            optional = {"d2t": (count,)}
+            if count < self._vocab:
+                shapes["d2t"] = (count,)
+        held = self._read(EAGLE_WEIGHTS, shapes, optional)
+        self._check_embeddings(table)
+        tensors: Tensors = {
+            "fc": held["fc.weight"],
+            "qkv": torch.cat([held[f"{prefix}self_attn.{part}_proj.weight"] for part in parts]),
+            "o": held[f"{prefix}self_attn.o_proj.weight"],
+            "gate_up": torch.cat([held[f"{prefix}mlp.{part}_proj.weight"] for part in ("gate", "up")]),
+            "down": held[f"{prefix}mlp.down_proj.weight"],
+            "after_norm": held[f"{prefix}post_attention_layernorm.weight"],
+        }
+        if not is_fused:
+            tensors |= {"fc_bias": held["fc.bias"]} if "fc.bias" in held else {}
+            return HeadFile(FeatureLayer(tensors, sizes, FEATURE_DEPTH), None, self._folder.name)
+        tensors["token_norm"] = held[f"{prefix}input_layernorm.weight"]
+        tensors["feature_norm"] = held[f"{prefix}hidden_norm.weight"]
+        tensors["norm"] = held["norm.weight"]
+        vocabulary = None
+        if "d2t" in held:  # how far each token of the draft's is from the target's
+            vocabulary = self._checked_vocabulary(held["d2t"].long() + torch.arange(len(held["d2t"])))
+        return HeadFile(
+            FeatureLayer(tensors, sizes, FEATURE_DEPTH, held["lm_head.weight"]), vocabulary, self._folder.name
+        )
+
+    def _layer_sizes(self, inner: str, *, is_fused: bool) -> LayerSizes:
+        config = self._config
+        heads = self._count("num_attention_heads", most=MOST_UNITS)
+        kv_heads = self._count("num_key_value_heads", most=heads) if "num_key_value_heads" in config else heads
+        head_dim = self._count("head_dim", most=MOST_UNITS) if config.get("head_dim") else self._size // heads
+        if heads % kv_heads or head_dim % 2:
+            raise FileError(f"{CONFIG} has {heads} heads of size {head_dim} and {kv_heads} for keys, which do not fit")
+        context = "context" if "context" in config else "max_position_embeddings"
+        longest = self._count(context, most=1 << 24) if context in config else CONTEXT
+        return LayerSizes(
+            hidden=self._size,
+            inner=self._count(inner, most=MOST_UNITS),
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            epsilon=self._number("rms_norm_eps", EPSILON),
+            theta=self._number("rope_theta", THETA),
+            is_fused=is_fused,
+            context=min(longest, CONTEXT),
+        )
+
+    def _check_model(self) -> None:
+        for name, ours in (("hidden_size", self._size), ("vocab_size", self._vocab)):
+            if self._config.get(name) != ours:
+                raise FileError(f"they are for a model of {name}={self._config.get(name)!r}, and this one has {ours}")
+
+    def _check_embeddings(self, table: torch.Tensor) -> None:
+        """That the embeddings of a published file, where it holds them, are the target's."""
+        from safetensors import safe_open
+
+        if "embed_tokens.weight" not in self._stored(EAGLE_WEIGHTS) or table.is_meta:
+            return
+        with safe_open(self._folder / EAGLE_WEIGHTS, "pt") as held:
+            there = held.get_slice("embed_tokens.weight")
+            if tuple(there.get_shape()) != tuple(table.shape):
+                raise FileError(f"{EAGLE_WEIGHTS} has embeddings of shape {there.get_shape()}; the model's are another")
+            rows = torch.linspace(0, self._vocab - 1, 64).long().tolist()
+            theirs = torch.cat([there[row : row + 1] for row in rows]).float()
+        ours = table.detach()[rows].float().cpu()
+        if not torch.nn.functional.cosine_similarity(theirs.flatten(), ours.flatten(), dim=0) >= SAME_MODEL:
+            raise FileError("they were trained on another model: the embeddings in it are not this one's")
+
+    def _number(self, name: str, default: float) -> float:
+        found = self._config.get(name, default)
+        if not isinstance(found, (int, float)) or isinstance(found, bool) or not 0 < found < float("inf"):
+            raise FileError(f"{CONFIG} has {name}={found!r}; it is a number above 0")
+        return float(found)
+
+    def _stored(self, file: str) -> set[str]:
+        """The names of a file's tensors."""
+        from safetensors import safe_open
+
+        self._check_file(file)
+        with safe_open(self._folder / file, "pt") as held:
+            return set(held.keys())
+
+    def _check_file(self, file: str) -> None:
+        if not (self._folder / file).is_file():
+            held = pickled(self._folder)
+            hint = f"; {held[0]} may run code when it is read: python -m training.heads --convert" if held else ""
+            raise FileError(f"it has no {file}{hint}")
+
     def _count(self, name: str, most: int = MOST_HEADS) -> int:
         found = self._config.get(name)
         if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= most:
@@ -132,26 +271,31 @@ class _Reader:
         return found
 
     def _read(
-        self, file: str, shapes: Mapping[str, Shape], *, optional: str = "", strip: tuple[str, ...] = ()
-    ) -> dict[str, torch.Tensor]:
-        """The tensors of `shapes`, whose sizes are looked at before any is read."""
+        self,
+        file: str,
+        shapes: Mapping[str, Shape],
+        optional: Mapping[str, Shape | None] | None = None,
+        *,
+        strip: tuple[str, ...] = (),
+    ) -> Tensors:
+        """The tensors of `shapes`, and of `optional` those that are there. Their sizes, but for None, are looked at
+        before any is read."""
         from safetensors import safe_open
 
-        if not (self._folder / file).is_file():
-            held = pickled(self._folder)
-            hint = f"; {held[0]} may run code when it is read: python -m training.heads --convert" if held else ""
-            raise FileError(f"it has no {file}{hint}")
+        self._check_file(file)
         with safe_open(self._folder / file, "pt") as held_tensors:
             names: Callable[[], list[str]] = held_tensors.keys
             stored = {_stripped(name, strip): name for name in names()}
-            found: dict[str, torch.Tensor] = {}
-            for name, shape in shapes.items():
+            found: Tensors = {}
+            wanted: dict[str, Shape | None] = {**shapes}
+            wanted |= {name: shape for name, shape in (optional or {}).items() if name in stored}
+            for name, shape in wanted.items():
                 if name not in stored:
                     raise FileError(f"{file} has no tensor {name!r}")
                 there = tuple(held_tensors.get_slice(stored[name]).get_shape())
-                if there != shape:
+                if shape is not None and there != shape:
                     raise FileError(f"{file} has {name!r} of shape {list(there)}, and the model needs {list(shape)}")
-            for name in [*shapes, *([optional] if optional in stored else [])]:
+            for name in wanted:
                 found[name] = held_tensors.get_tensor(stored[name])
                 if not bool(torch.isfinite(found[name]).all()):
                     raise FileError(f"{file} has values in {name!r} that are no numbers (NaN or infinite)")

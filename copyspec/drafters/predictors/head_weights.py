@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 import torch
 from torch.nn.functional import linear, rms_norm, silu
 
+from copyspec.drafters.predictors.feature_layer import FeatureLayer, Tensors
 from copyspec.targets.linears import Forward, few_row_product
-
-Tensors = dict[str, torch.Tensor]
 
 EPSILON = 1e-6
 
@@ -75,11 +74,13 @@ class RecurrentHead:
         return linear(given, self.tensors[name]) if product is None else product(given)
 
 
-Heads = ParallelHeads | RecurrentHead
+Heads = ParallelHeads | RecurrentHead | FeatureLayer
 
 
 def moved(heads: Heads, like: torch.Tensor) -> Heads:
     """The heads on the device and in the dtype of `like`."""
+    if isinstance(heads, FeatureLayer):
+        return heads.moved(like)
     if isinstance(heads, RecurrentHead):
         tensors = {name: each.to(like).contiguous() for name, each in heads.tensors.items()}
         products = {name: few_row_product(tensors[name]) for name in ("gate", "up", "down")}

@@ -1,4 +1,4 @@
-"""Draft heads as a voice of the tree: they speak of the target's last hidden state, which `observe` brings."""
+"""Draft heads as a voice of the tree: they speak of the target's hidden states, which `observe` brings."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from copyspec.drafters.base import ScoredDraft
-from copyspec.drafters.predictors.base import Path, Reliability, Weights, Words, calibrated, paths
+from copyspec.drafters.predictors.base import Path, Reliability, Weights, Words, calibrated, paths, walked
+from copyspec.drafters.predictors.feature_layer import FeatureLayer, FeatureNode, FeatureReader
 from copyspec.drafters.predictors.head_files import HeadFile
-from copyspec.drafters.predictors.head_weights import Heads, RecurrentHead, moved
+from copyspec.drafters.predictors.head_weights import Heads, ParallelHeads, RecurrentHead, moved
 from copyspec.drafters.predictors.language_model import MEMORY, RowContext
-from copyspec.targets.hooks.states import output_head
-from copyspec.targets.linears import Forward, few_row_product
-from copyspec.tree import ROOT, DraftTree
+from copyspec.targets.hooks.states import LAST, decoder_layers, output_head
+from copyspec.targets.linears import Forward, few_row_product, is_compiled
+from copyspec.tree import DraftTree
 from copyspec.verification.noise import gumbel
 
 if TYPE_CHECKING:
@@ -49,12 +50,27 @@ class DraftHeads:
         if self._bound is None or self._bound.output is not output or self._bound.place != _place(output):
             vocabulary = self._file.vocabulary
             vocabulary = None if vocabulary is None else vocabulary.to(output.device)
+            own = self._file.heads.output if isinstance(self._file.heads, FeatureLayer) else None
             with torch.no_grad():
-                shared = output.detach() if vocabulary is None else output.detach()[vocabulary].contiguous()
+                if own is not None:
+                    shared = own.to(output)
+                else:
+                    shared = output.detach() if vocabulary is None else output.detach()[vocabulary].contiguous()
+            if vocabulary is not None and output.device.type == "cpu" and is_compiled(torch.bfloat16):
+                shared = shared.bfloat16()  # half the memory to read for each level of a draft
             heads = moved(self._file.heads, shared)
             product = few_row_product(shared)
             self._bound = _Bound(heads, output, _place(output), shared, product, table, vocabulary)
         return self._bound
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Of the target, what they were given is what the heads read; LAST: its last states."""
+        heads = self._file.heads
+        if isinstance(heads, FeatureLayer) and heads.sizes.is_fused:
+            count = len(decoder_layers(self._model))
+            return 2, count // 2, count - 3  # as EAGLE-3 is published
+        return (LAST,)
 
     def took(self, seconds: float) -> None:
         """One `read` took `seconds`."""
@@ -95,14 +111,23 @@ class HeadsPredictor:
 
     def __init__(self, heads: DraftHeads, context: RowContext) -> None:
         self._heads = heads
-        self._last = context.prompt[-1] if len(context.prompt) else 0
+        self._tokens = list(context.prompt)
         self._sampling = context.sampling
         self._position = context.position
         self._scored: ScoredDraft | None = None
-        self._state: torch.Tensor | None = None  # [1, D], what the target's last token was picked from
+        self._pairs: list[tuple[torch.Tensor, list[int]]] = []
+        """States, [n, F], and the tokens that came after them: what a feature layer has not read yet, of other heads
+        the newest alone."""
+        self._reader = FeatureReader()
         self._said: dict[Path, Words] = {}  # as the heads put it, since the output last grew
         self._states: dict[Path, torch.Tensor] = {}  # of a recurrent head, [D], after each path
+        self._nodes: dict[Path, FeatureNode] = {}  # of a feature layer
         self._levels: list[Words] = []  # of parallel heads, which say the same after all paths of a length
+
+    @property
+    def wanted_layers(self) -> Sequence[int]:
+        """As `Drafter.wanted_layers`."""
+        return [layer for layer in self._heads.layers if layer != LAST]
 
     def weight(self, left: float) -> float:
         return self._heads.weights(left)
@@ -116,7 +141,7 @@ class HeadsPredictor:
         return self._heads.seconds
 
     def words(self, path: Path) -> Words | None:
-        if self._state is None or len(path) >= self._depth:
+        if not self._is_ready or len(path) >= self._depth:
             return ()  # nothing, and no read would bring more
         said = self._saying(path)
         return None if said is None else calibrated(said, self._heads.reliability)
@@ -132,25 +157,24 @@ class HeadsPredictor:
         scored, self._scored = self._scored, None
         self._said.clear()
         self._states.clear()
+        self._nodes.clear()
         self._levels = []
         self._position += len(tokens)
-        self._last = tokens[-1]
-        self._state = None
-        if scored is not None and scored.states is not None:
-            node = _end(scored.tree, tokens[:-1])
-            self._state = None if node is None else scored.states[node + 1 : node + 2]
+        if not self._follow(scored, tokens):
+            self._pairs, self._reader = [], FeatureReader()  # the text has a gap
+        self._tokens += tokens
 
     def read(self, tree: DraftTree) -> bool:
         """Reads the root and the nodes of `tree` as deep as there are heads, and the likely paths of its own."""
-        if self._state is None:
+        if not self._is_ready:
             return False
         started = perf_counter()
         with torch.inference_mode():
             bound = self._heads.bound
-            if isinstance(bound.heads, RecurrentHead):
+            if not isinstance(bound.heads, ParallelHeads):
                 known = self._read_recurrent(bound, bound.heads, paths(tree.tokens, tree.parents))
             elif known := not self._levels:
-                logits = bound.heads.logits(self._state.to(bound.shared), bound.shared)
+                logits = bound.heads.logits(self._pairs[-1][0][-1:].to(bound.shared), bound.shared)
                 self._levels = self._likeliest(bound, logits, range(bound.heads.depth))
         if known:
             self._heads.took(perf_counter() - started)
@@ -166,32 +190,70 @@ class HeadsPredictor:
     def _depth(self) -> int:
         return self._heads.bound.heads.depth
 
+    @property
+    def _is_ready(self) -> bool:
+        """Whether the state is known that the target's last token was picked from."""
+        return bool(self._pairs) or () in self._said
+
+    def _follow(self, scored: ScoredDraft | None, tokens: Sequence[int]) -> bool:
+        """Keeps the states along `tokens`; False where not all of them are known."""
+        states = None if scored is None else scored.read_states(self._heads.layers)
+        if scored is None or states is None:
+            return False
+        root = len(states) - 1 - len(scored.tree)
+        path = walked(scored.tree, tokens[:-1])
+        if len(path) < len(tokens) - 1:
+            return False
+        places, following = [root, *[root + 1 + node for node in path]], list(tokens)
+        if not isinstance(self._heads.bound.heads, FeatureLayer):
+            self._pairs = [(states[places[-1:]], following[-1:])]
+            return True
+        before = min(root, len(self._tokens) - 1, self._heads.bound.heads.sizes.context)
+        if before > 0:  # a prompt, or what a cache of prefixes left of it
+            places, following = [*range(root - before, root), *places], [*self._tokens[-before:], *following]
+        self._pairs.append((states[places], following))
+        return True
+
     def _saying(self, path: Path) -> Words | None:
         if self._levels:
             return self._levels[len(path)] if len(path) < len(self._levels) else ()
         return self._said.get(path)
 
-    def _read_recurrent(self, bound: _Bound, head: RecurrentHead, drafted: Sequence[Path]) -> bool:
+    def _read_recurrent(self, bound: _Bound, head: RecurrentHead | FeatureLayer, drafted: Sequence[Path]) -> bool:
+        """A feature layer reads one level of the draft: it takes as long as several of a recurrent head."""
         known = len(self._said)
+        dear = isinstance(head, FeatureLayer)
         beam: list[tuple[Path, float]] = [((), 1.0)]
         for level in range(head.depth):
-            wanted = dict.fromkeys([*(path for path, _ in beam), *(path for path in drafted if len(path) == level)])
-            fresh = [path for path in wanted if path not in self._said and (not path or path[:-1] in self._states)]
+            here = [path for path in drafted if len(path) == level]
+            wanted = dict.fromkeys([*(() if dear and level else (path for path, _ in beam)), *here])
+            fresh = [path for path in wanted if path not in self._said and (not path or path[:-1] in self._said)]
             if fresh:
-                self._advance(bound, head, fresh)
+                self._advance(bound, head, fresh[:BEAM] if dear else fresh)
+                if dear:
+                    break
             beam = self._next_beam(beam)
         return len(self._said) > known
 
-    def _advance(self, bound: _Bound, head: RecurrentHead, fresh: Sequence[Path]) -> None:
+    def _advance(self, bound: _Bound, head: RecurrentHead | FeatureLayer, fresh: Sequence[Path]) -> None:
         """Reads paths of one length whose parents are known."""
-        assert self._state is not None
-        before = [self._states[path[:-1]] if path else self._state[0].to(bound.shared) for path in fresh]
-        tokens = torch.tensor([path[-1] if path else self._last for path in fresh], device=bound.shared.device)
-        states = head.step(torch.stack(before), bound.embeddings[tokens])
-        logits = bound.product(states)
-        words = self._likeliest(bound, logits, [len(path) for path in fresh])
-        for path, state, said in zip(fresh, states, words, strict=True):
-            self._states[path], self._said[path] = state, said
+        following = [path[-1] for path in fresh] if fresh[0] else [token for _, each in self._pairs for token in each]
+        embeddings = bound.embeddings[torch.tensor(following, device=bound.embeddings.device)].to(bound.shared)
+        before = [path[:-1] for path in fresh if path]
+        if isinstance(head, FeatureLayer):
+            if before:
+                nodes = self._reader.step(head, [self._nodes[path] for path in before], embeddings)
+            else:
+                read = torch.cat([each for each, _ in self._pairs]).to(bound.shared)
+                nodes, self._pairs = [self._reader.read(head, read, embeddings)], []
+            self._nodes |= zip(fresh, nodes, strict=True)
+            logits = bound.product(head.head_inputs(torch.stack([node.feature for node in nodes])))
+        else:
+            held = [self._states[path] for path in before]
+            states = head.step(torch.stack(held) if held else self._pairs[-1][0].to(bound.shared), embeddings)
+            self._states |= zip(fresh, states, strict=True)
+            logits = bound.product(states)
+        self._said |= zip(fresh, self._likeliest(bound, logits, [len(path) for path in fresh]), strict=True)
 
     def _next_beam(self, beam: Sequence[tuple[Path, float]]) -> list[tuple[Path, float]]:
         following = [
@@ -215,12 +277,3 @@ class HeadsPredictor:
         tokens = best.indices if bound.vocabulary is None else bound.vocabulary[best.indices]
         table = torch.stack([tokens.double(), best.values.double()], -1).tolist()
         return [[(int(token), probability) for token, probability in row if probability > 0] for row in table]
-
-
-def _end(tree: DraftTree, tokens: Sequence[int]) -> int | None:
-    """The node of `tree` that `tokens` lead to, ROOT for none of them; None where the tree does not hold them."""
-    node, index = ROOT, 0
-    for child, parent in enumerate(tree.parents):  # children come after their parents
-        if index < len(tokens) and parent == node and tree.tokens[child] == tokens[index]:
-            node, index = child, index + 1
-    return node if index == len(tokens) else None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from copyspec.drafters.predictors.base import Path, Reliability, Weights, Words, calibrated, paths
+from copyspec.drafters.predictors.base import Path, Reliability, Weights, Words, calibrated, paths, walked
 from copyspec.options import SamplingOptions
 from copyspec.tree import EMPTY, ROOT, DraftTree
 from copyspec.verification.noise import gumbel
@@ -130,9 +130,9 @@ class Reader:
             return self._session
         whole = [*self._tokens[self._agreed :], *path]  # behind what is known to be the same
         if self._held:
-            walked = _walk(self._scored, whole[len(self._held) - self._agreed :])
-            self._session.keep([walked])
-            self._held += [self._scored.tokens[node] for node in walked]
+            along = walked(self._scored, whole[len(self._held) - self._agreed :])
+            self._session.keep([along])
+            self._held += [self._scored.tokens[node] for node in along]
             self._scored = EMPTY
         pairs = zip(self._held[self._agreed :], whole, strict=False)
         same = self._agreed + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
@@ -266,14 +266,3 @@ class LanguageModelDrafter:
     def accept(self, tokens: Sequence[int]) -> None:
         """Follows the output."""
         self._predictor.follow(tokens)
-
-
-def _walk(tree: DraftTree, tokens: Sequence[int]) -> list[int]:
-    """The nodes of `tree` along `tokens`, as far as it holds them."""
-    walked: list[int] = []
-    node, index = ROOT, 0
-    for child, parent in enumerate(tree.parents):  # children come after their parents
-        if index < len(tokens) and parent == node and tree.tokens[child] == tokens[index]:
-            walked.append(child)
-            node, index = child, index + 1
-    return walked

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import linear, smooth_l1_loss
 
+from copyspec.drafters.predictors.base import walked
 from copyspec.drafters.predictors.head_files import HeadFile
 from copyspec.drafters.predictors.head_weights import RecurrentHead
 from copyspec.drafters.predictors.heads import DraftHeads, HeadsPredictor
@@ -177,15 +178,7 @@ class LearningPredictor(HeadsPredictor):
         if scored is None or scored.states is None:
             self._recent.clear()
         else:
-            node, places = -1, [0]
-            for child, parent in enumerate(scored.tree.parents):
-                if (
-                    len(places) < len(tokens)
-                    and parent == node
-                    and scored.tree.tokens[child] == tokens[len(places) - 1]
-                ):
-                    node = child
-                    places.append(child + 1)
+            places = [0, *[node + 1 for node in walked(scored.tree, tokens[:-1])]]
             wrong = bool(guesses) and guesses[0][0] != tokens[0]  # type: ignore[index]
             states = scored.states[places].detach().cpu().half()
             for token, state in zip(tokens, states, strict=False):

@@ -120,7 +120,9 @@ class StaticSession:
         firsts = [len(chain) - 1 for chain in unread]
         return torch.stack([logits[row, first : first + 1 + width] for row, first in enumerate(firsts)])
 
-    def score_with_states(self, chains: Chains, trees: Sequence[DraftTree]) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def score_with_states(
+        self, chains: Chains, trees: Sequence[DraftTree], layers: Sequence[int] = ()
+    ) -> tuple[torch.Tensor, None]:
         if not self._told_states:
             self._told_states = True
             logger.warning(

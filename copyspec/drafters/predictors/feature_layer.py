@@ -1,0 +1,198 @@
+"""One decoder layer over the target's features, which says the next feature: EAGLE's drafter.
+
+Feature i is the target's last hidden state at token i. The layer reads it beside the embedding of token i + 1, attends
+to the pairs before, and says feature i + 1, whose logits are the target head's (EAGLE, Li et al. 2024, arXiv
+2401.15077). EAGLE-3 (Li et al. 2025, arXiv 2503.01840) reads a mixture of three layers' states instead, and has output
+weights of its own. Draft trees are grown by the layer's own probabilities, as EAGLE-2 does (arXiv 2406.16858).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch.nn.functional import linear, rms_norm, silu
+
+from copyspec.targets.linears import Forward, few_row_product
+
+Tensors = dict[str, torch.Tensor]
+
+EPSILON, THETA, CONTEXT = 1e-6, 10_000.0, 2048  # of files that do not say
+PRODUCTS = ("fc", "qkv", "o", "gate_up", "down")
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSizes:
+    """What the shapes of a layer follow from."""
+
+    hidden: int
+    inner: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    epsilon: float = EPSILON
+    theta: float = THETA  # base of the rotary embedding
+    is_fused: bool = False  # EAGLE-3: three states are mixed, and token and feature stay apart up to the attention
+    context: int = CONTEXT  # pairs attended to, at most
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of all tensors, but for those that a layer may lack: "fc_bias", "token_norm", "feature_norm"."""
+        size, attended = self.hidden, self.heads * self.head_dim
+        entered = 2 * size if self.is_fused else size
+        found: dict[str, tuple[int, ...]] = {
+            "fc": (size, (3 if self.is_fused else 2) * size),
+            "qkv": (attended + 2 * self.kv_heads * self.head_dim, entered),
+            "o": (size, attended),
+            "gate_up": (2 * self.inner, size),
+            "down": (size, self.inner),
+            "after_norm": (size,),
+        }
+        return found | (dict.fromkeys(("token_norm", "feature_norm", "norm"), (size,)) if self.is_fused else {})
+
+
+@dataclass(frozen=True, slots=True)
+class Projected:
+    """What of n pairs the attention needs. B: batches, one while drafting."""
+
+    residual: torch.Tensor  # [B, n, D]
+    queries: torch.Tensor  # [B, n, KV, H / KV, d]
+    keys: torch.Tensor  # [B, n, KV, d]
+    values: torch.Tensor  # [B, n, KV, d]
+
+
+@dataclass(slots=True)
+class FeatureLayer:
+    """The layer. Only its tensors are float; it holds nothing of a row."""
+
+    tensors: Tensors
+    sizes: LayerSizes
+    depth: int
+    output: torch.Tensor | None = None  # [V', D], output weights of its own; None: the target's
+    products: Mapping[str, Forward] = field(default_factory=dict)  # faster ones with these tensors
+
+    def fused(self, states: torch.Tensor) -> torch.Tensor:
+        """Features of the target's states: [..., D] as they are, or [..., 3 D] mixed."""
+        return self._times("fc", states) if self.sizes.is_fused else states
+
+    def project(self, features: torch.Tensor, embeddings: torch.Tensor, places: torch.Tensor) -> Projected:
+        """Of pairs, [B, n, D] each, at places [n] of the text."""
+        held, sizes = self.tensors, self.sizes
+        if "token_norm" in held:
+            embeddings = self._norm("token_norm", embeddings)
+        if sizes.is_fused:
+            residual, entered = features, torch.cat([embeddings, self._norm("feature_norm", features)], -1)
+        else:
+            residual = self._times("fc", torch.cat([embeddings, features], -1))
+            if "fc_bias" in held:
+                residual = residual + held["fc_bias"]
+            entered = self._norm("feature_norm", residual) if "feature_norm" in held else residual
+        rows, count = entered.shape[:2]
+        heads = self._times("qkv", entered).view(rows, count, -1, sizes.head_dim)  # [B, n, H + 2 KV, d]
+        queries, keys, values = torch.split(heads, [sizes.heads, sizes.kv_heads, sizes.kv_heads], -2)
+        cos, sin = self._rotation(places, queries.dtype)
+        queries, keys = _rotated(queries, cos, sin), _rotated(keys, cos, sin)
+        return Projected(residual, queries.view(rows, count, sizes.kv_heads, -1, sizes.head_dim), keys, values)
+
+    def attend(
+        self,
+        pairs: Projected,
+        context: tuple[torch.Tensor, torch.Tensor],
+        visible: torch.Tensor | None,
+        own: tuple[torch.Tensor, torch.Tensor],
+    ) -> torch.Tensor:
+        """The next features of n pairs. [B, n, D]
+
+        `context`: keys and values that all may see, [B, S, KV, d] each, but for what `visible`, [n, S], hides.
+        `own`: those of the path that leads to each pair, itself included, [B, n, L, KV, d] each.
+        """
+        queries = pairs.queries * self.sizes.head_dim**-0.5
+        seen = torch.einsum("bnkgd,bskd->bnkgs", queries, context[0])
+        if visible is not None:
+            seen = seen.masked_fill(~visible[:, None, None], float("-inf"))
+        scores = torch.cat([seen, torch.einsum("bnkgd,bnlkd->bnkgl", queries, own[0])], -1)
+        weights = scores.float().softmax(-1).to(own[1].dtype)
+        count = context[0].shape[1]
+        found = torch.einsum("bnkgs,bskd->bnkgd", weights[..., :count], context[1])
+        found = found + torch.einsum("bnkgl,bnlkd->bnkgd", weights[..., count:], own[1])
+        features = pairs.residual + self._times("o", found.flatten(-3))
+        gate, up = self._times("gate_up", self._norm("after_norm", features)).chunk(2, -1)
+        return features + self._times("down", silu(gate) * up)
+
+    def head_inputs(self, features: torch.Tensor) -> torch.Tensor:
+        """What output weights make logits of. [..., D]"""
+        return self._norm("norm", features) if self.sizes.is_fused else features
+
+    def moved(self, like: torch.Tensor) -> FeatureLayer:
+        """On the device and in the dtype of `like`, with products for few rows."""
+        tensors = {name: each.to(like).contiguous() for name, each in self.tensors.items()}
+        products = {name: few_row_product(tensors[name]) for name in PRODUCTS}
+        output = None if self.output is None else self.output.to(like).contiguous()
+        return FeatureLayer(tensors, self.sizes, self.depth, output, products)
+
+    def _rotation(self, places: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        size = self.sizes.head_dim
+        speeds = self.sizes.theta ** -(torch.arange(0, size, 2, device=places.device).float() / size)
+        angles = (places.float()[:, None] * speeds).repeat(1, 2)[:, None]  # [n, 1, d]
+        return angles.cos().to(dtype), angles.sin().to(dtype)
+
+    def _norm(self, name: str, given: torch.Tensor) -> torch.Tensor:
+        return rms_norm(given, given.shape[-1:], self.tensors[name].to(given.dtype), self.sizes.epsilon)
+
+    def _times(self, name: str, given: torch.Tensor) -> torch.Tensor:
+        product = self.products.get(name)
+        return linear(given, self.tensors[name]) if product is None else product(given)
+
+
+def _rotated(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotary embedding as in Llama: the halves of a head belong together."""
+    first, second = heads.chunk(2, -1)
+    return heads * cos + torch.cat([-second, first], -1) * sin
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureNode:
+    """The feature at the end of a draft path, [D], and keys and values of its pairs, [L, KV, d]: none at the root."""
+
+    feature: torch.Tensor
+    keys: torch.Tensor
+    values: torch.Tensor
+
+
+class FeatureReader:
+    """One row inside a layer: keys and values of the pairs that it has read."""
+
+    def __init__(self) -> None:
+        self._held: tuple[torch.Tensor, torch.Tensor] | None = None  # [1, S, KV, d] each
+        self._places = 0  # pairs read so far
+
+    def read(self, layer: FeatureLayer, states: torch.Tensor, embeddings: torch.Tensor) -> FeatureNode:
+        """The text goes on by n pairs, states [n, F] and embeddings [n, D]; what comes after the last of them.
+
+        With one layer, keys and values depend on the pairs alone: the last pair is the only one that attends.
+        """
+        count = len(states)
+        places = torch.arange(self._places, self._places + count, device=embeddings.device)
+        pairs = layer.project(layer.fused(states)[None], embeddings[None], places)
+        keys, values = pairs.keys, pairs.values
+        if self._held is not None:
+            keys, values = torch.cat([self._held[0], keys], 1), torch.cat([self._held[1], values], 1)
+        last = Projected(pairs.residual[:, -1:], pairs.queries[:, -1:], pairs.keys[:, -1:], pairs.values[:, -1:])
+        before = -layer.sizes.context - 1
+        seen = keys[:, before:-1], values[:, before:-1]
+        feature = layer.attend(last, seen, None, (last.keys[:, :, None], last.values[:, :, None]))[0, 0]
+        self._held = keys[:, -layer.sizes.context :], values[:, -layer.sizes.context :]
+        self._places += count
+        none = last.keys[0, :0]
+        return FeatureNode(feature, none, none)
+
+    def step(self, layer: FeatureLayer, nodes: list[FeatureNode], embeddings: torch.Tensor) -> list[FeatureNode]:
+        """The nodes behind `nodes`, which are as deep as one another, by tokens of these embeddings. [n, D]"""
+        assert self._held is not None
+        depth = len(nodes[0].keys)
+        places = torch.full((len(nodes),), self._places + depth, device=embeddings.device)
+        pairs = layer.project(torch.stack([node.feature for node in nodes])[None], embeddings[None], places)
+        keys = torch.cat([torch.stack([node.keys for node in nodes]), pairs.keys[0, :, None]], 1)
+        values = torch.cat([torch.stack([node.values for node in nodes]), pairs.values[0, :, None]], 1)
+        features = layer.attend(pairs, self._held, None, (keys[None], values[None]))[0]
+        return [FeatureNode(*each) for each in zip(features, keys, values, strict=True)]

@@ -1,0 +1,73 @@
+"""A space that a chat template leaves to the answer is no part of its text; nothing else is taken away."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+from copyspec import Engine
+from tests.helpers.texts import byte_level, llama
+
+BARE = "{% for m in messages %}{{ m['content'] }}<|assistant|>{% endfor %}"
+LINE = BARE.replace("<|assistant|>", "<|assistant|>\n")
+TEXT = " The cat sat on the mat."
+
+
+@pytest.fixture(scope="module")
+def engine() -> Any:
+    tokenizer = copy.deepcopy(byte_level())
+    tokenizer.chat_template = BARE
+    return Engine(llama(len(tokenizer)), tokenizer, name="spaced")
+
+
+class Says:
+    """Makes the model write a text, token by token."""
+
+    def __init__(self, engine: Any, text: str) -> None:
+        self.tokens = [*engine.codec.encode(text).ids, engine.tokenizer.eos_token_id]
+        self.start: int | None = None
+
+    def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self.start = ids.shape[1] if self.start is None else self.start
+        forced = torch.full_like(scores, -1e9)
+        forced[:, self.tokens[min(ids.shape[1] - self.start, len(self.tokens) - 1)]] = 0
+        return forced
+
+
+def texts(engine: Any, prompt: object, text: str = TEXT, **options: Any) -> set[str]:
+    """The text of the answer, whole and streamed."""
+    whole = engine.generate(prompt, logits_processor=Says(engine, text), **options)
+    assert "stop" in options or whole.token_ids[:-1] == tuple(engine.codec.encode(text).ids)
+    streamed = list(engine.generate(prompt, stream=True, logits_processor=Says(engine, text), **options))
+    return {whole.text, "".join(chunk.text for chunk in streamed), streamed[-1].result.text}
+
+
+def test_the_space_before_an_answer(engine: Any) -> None:
+    chat = [{"role": "user", "content": "Where?"}]
+    plain = TEXT[1:]
+    assert texts(engine, chat) == texts(engine, "Where?", chat=True) == {plain}
+    assert texts(engine, chat, " " + TEXT) == {TEXT}, "one space"
+    assert texts(engine, chat, "\n" + TEXT) == {"\n" + TEXT}
+    assert texts(engine, chat, stop=" on") == {"The cat sat"}
+    assert texts(engine, chat, "Yes.") == {"Yes."} and texts(engine, chat, "") == {""}
+    went_on = [*chat, {"role": "assistant", "content": "There:"}]
+    for prompt, rendered in ((went_on, False), ("Where?", False), ("Where?<|assistant|>", True)):
+        assert texts(engine, prompt, rendered=rendered) == {TEXT}
+    tokenizer = copy.deepcopy(engine.tokenizer)
+    tokenizer.chat_template = LINE
+    assert texts(Engine(engine.model, tokenizer), chat) == {TEXT}, "the template has ended a line"
+
+
+def test_places_in_the_text_move_with_it(engine: Any) -> None:
+    chat = [{"role": "user", "content": "Where?"}]
+    source = "I know. The cat sat on the mat. Yes."
+    result = engine.generate(chat, [source], logits_processor=Says(engine, TEXT))
+    (span,) = [each for each in result.spans if each.place.kind == "reference"]
+    place = span.place
+    assert place.start_char is not None and place.end_char is not None
+    assert result.text[span.start_char : span.end_char] == source[place.start_char : place.end_char].strip()
+    (piece,) = (each for each in result.provenance().pieces if each.end - each.start > 8)
+    assert result.text[piece.start : piece.end] == result.text[span.start_char : span.end_char]
