@@ -184,9 +184,9 @@ class Soak:
 
     async def _act(self, kind: str, number: int) -> None:
         text = self._texts[number]
-        told = self._rng.choice(
-            [{}, {"edit_source": text}, {"references": [text]}, {"prediction": {"type": "content", "content": text}}]
-        )
+        expected = {"type": "content", "content": text}
+        ways: list[dict[str, Any]] = [{}, {"edit_source": text}, {"references": [text]}, {"prediction": expected}]
+        told = self._rng.choice(ways)
         fields = self._fields(text) | told
         if kind == "whole":
             status, body = await self._ask(json.dumps(fields).encode())
@@ -277,7 +277,7 @@ def _free_port() -> int:
 
 def _joined(body: bytes) -> bytes:
     """The body that came in chunks."""
-    found = []
+    found: list[bytes] = []
     while body:
         size, _, body = body.partition(b"\r\n")
         length = int(size, 16)

@@ -42,7 +42,7 @@ def correct_on_ray(
     removed when all files are done. Raises ValueError where an earlier run has left journals, unless `files.resume`,
     and where an actor gets no corrector.
     """
-    from copyspec.pipelines.editing.files import journal_path
+    from copyspec.pipelines import journal_path
 
     check_count("actors", actors)
     if not files.in_place:
@@ -119,6 +119,8 @@ def read_report(told: Mapping[str, Any]) -> FileReport:
     """What `tell_report` made ready; errors have their text alone."""
     from copyspec.pipelines import FileReport, Summary
 
-    counts = {name: Counter(value) if isinstance(value, dict) else value for name, value in told["summary"].items()}
+    counts: dict[str, Any] = {
+        name: Counter(value) if isinstance(value, dict) else value for name, value in told["summary"].items()
+    }
     error = None if told["error"] is None else ValueError(told["error"])
     return FileReport(told["path"], Summary(**counts), error, told["was_done"])
