@@ -34,7 +34,7 @@ OUTLIER = 2.0
 PREFILL_TOKENS = 32
 """Of a first call, at least, for its time per token to say what draft nodes add to such a call."""
 
-MEMORY = 0.8  # weight of earlier rows in what a row earns by drafting
+MEMORY = 0.8  # weight of earlier rows in what a row earns by drafting, and of earlier first calls
 LEAST_START, MOST_START = 0.75, 4.0
 """Calls' worth of time that a new row may lose: half of what earlier rows earned, between these."""
 
@@ -84,6 +84,7 @@ class CostModel:
         self.clock = clock
         self._curves = _Curves()
         self._per_token = 0.0  # seconds of one token of one row in a first call
+        self._first = [0.0] * 3  # of first calls, earlier ones at less: how many, their tokens, their seconds
         self._earned = 0.0  # calls' worth of time that a row saves by drafting
         self._ratio: float | None = None
 
@@ -98,6 +99,9 @@ class CostModel:
 
     def observe_first(self, rows: int, tokens: int, seconds: float) -> None:
         """A first call of `rows` rows read `tokens` tokens of each, draft nodes included."""
+        self._first = [
+            MEMORY * total + new for total, new in zip(self._first, (1, rows * tokens, seconds), strict=True)
+        ]
         if tokens >= PREFILL_TOKENS:
             measured = seconds / (rows * tokens)
             # The fastest such call counts most: longer prompts take more time per token, and nodes come last.
@@ -128,6 +132,30 @@ class CostModel:
             return costs
         slope = min(self._per_token * rows / seconds, (costs[-1] - 1.0) / max_nodes)
         return [1.0 + slope * n for n in range(max_nodes + 1)]
+
+    def split_first(self, lengths: Sequence[int]) -> list[int]:
+        """How many rows each first call should read, of prompts of `lengths` tokens in rising order.
+
+        All rows of a call are filled up to its longest, and each call has a cost of its own: that of one without nodes
+        for the most rows measured. One call, where nothing was measured.
+        """
+        count = len(lengths)
+        call = max((curve.empty for curve in self._curves.values()), default=0.0)
+        calls, tokens, time = self._first
+        per_token = (time - calls * call) / tokens if tokens else 0.0
+        if not call or per_token <= 0.0:
+            return [count]
+        seconds, sizes = [0.0], [0]  # of the first n rows at best, and how many of them the last call reads
+        for end, longest in enumerate(lengths, 1):
+            of_row = longest * per_token
+            best = min(range(end), key=lambda start: seconds[start] + (end - start) * of_row)
+            seconds.append(seconds[best] + (end - best) * of_row + call)
+            sizes.append(end - best)
+        found = []
+        while count:
+            found.append(sizes[count])
+            count -= sizes[count]
+        return found[::-1]
 
     def measured(self, rows: int) -> Mapping[int, float]:
         """Seconds of a call of `rows` rows by its number of nodes, of those numbers that were measured."""
