@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -213,6 +213,37 @@ def run_files(
     if total.files_failed:
         return FAILED
     return CHANGED if report_options.only_looks and total.files_changed else 0
+
+
+def run_on_ray(
+    inputs: Sequence[str],
+    files: FileOptions,
+    run: RunOptions,
+    report_options: ReportOptions,
+    correct: Callable[[Sequence[str], FileOptions, RunOptions], Iterator[FileReport]],
+) -> int:
+    """Corrects files in place, on a cluster, and returns the exit code."""
+    from copyspec.pipelines import Summary
+
+    if not files.in_place or report_options.reports:
+        raise UsageError("--ray writes the files themselves: give -i, and leave --edits, --html and --m2 out")
+    if files.resume is False:
+        raise UsageError("--ray with --no-resume: delete the *.copyspec-journal files of the run that was interrupted")
+    if not inputs:
+        _tell("copyspec: no files to correct", report_options)
+        return 0
+    total = Summary()
+    try:
+        for report in correct(inputs, files, run):
+            total.add(report.summary)
+            _tell_report(report, report_options)
+    except KeyboardInterrupt:
+        print("copyspec: files not yet done are untouched; the same command with --resume goes on", file=sys.stderr)
+        raise
+    except (ImportError, ConnectionError, ValueError) as error:
+        raise UsageError(in_options(str(error), _OPTIONS)) from error
+    _tell_summary(total.stop(), report_options)
+    return FAILED if total.files_failed else 0
 
 
 def _tell_report(report: FileReport, report_options: ReportOptions) -> None:

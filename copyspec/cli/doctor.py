@@ -73,8 +73,9 @@ def _both_faiss() -> bool:
 
 def _drafting() -> str:
     from copyspec.drafters.copying.compiled import IS_COMPILED
+    from copyspec.tree import COMPILED
 
-    if IS_COMPILED:
+    if IS_COMPILED and COMPILED is not None:
         return "compiled"
     return f"in Python, a third as fast: {NOT_COMPILED}"
 

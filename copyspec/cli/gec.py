@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,7 @@ from copyspec.cli.correcting import (
     corrector_of,
     inputs_of,
     run_files,
+    run_on_ray,
     words_of,
 )
 from copyspec.cli.correction_options import GUARDS, INPUT, MODEL, OUTPUT, RUN
@@ -218,6 +220,15 @@ def gec(
         bool | None,
         typer.Option("--resume/--no-resume", help="Continue an interrupted run, or start afresh.", rich_help_panel=RUN),
     ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            help="A Ray cluster corrects the files, with -i: auto, ray://HOST:10001, or local.", rich_help_panel=RUN
+        ),
+    ] = None,
+    actors: Annotated[
+        int, typer.Option(help="With --ray: so many, each with a model of its own.", rich_help_panel=RUN)
+    ] = 1,
     draft_model: options.DraftModel = None,
     plain: options.Plain = False,
     quiet: options.Quiet = False,
@@ -305,7 +316,12 @@ def gec(
     )
     inputs = inputs_of(paths, format, exclude or (), report)
     check_terminal(inputs, format, report)
+    make = partial(corrector_of, model, loading, asked, threads)
+    if ray is not None:
+        from copyspec.integrations.ray.files import correct_on_ray
+
+        if since or kinds or patch or apply:
+            raise UsageError("--ray corrects whole files: leave --since, --kinds, --patch and --apply out")
+        return run_on_ray(inputs, files, run, report, partial(correct_on_ray, make, address=ray, actors=actors))
     inputs, selections = narrowed(inputs, since, kinds, asks=patch)
-    return run_files(
-        inputs, files, run, report, lambda: corrector_of(model, loading, asked, threads), selections, apply
-    )
+    return run_files(inputs, files, run, report, make, selections, apply)

@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from copyspec.drafters.copying.substitutes import Substitutes
 from copyspec.sources import FORK, OUTPUT, Source
 from copyspec.text.blocks import EVEN
 from copyspec.tree import Origin
@@ -85,6 +86,7 @@ class CopyContext:
         self.array: NDArray[np.int64] = np.array(self.tokens, dtype=np.int64)
         self.places: dict[int, list[int]] = {}  # token -> the positions after it, before the output
         self.written: dict[int, list[int]] = {}  # token -> the positions after it, in the output
+        self.substitutes = Substitutes()
         self._arrays: dict[int, NDArray[np.int64]] = {}
         self._index()
         self._counts = {token: len(places) for token, places in self.places.items()}

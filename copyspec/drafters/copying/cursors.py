@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
-from copyspec.drafters.copying.context import EDIT, REFERENCE, WRITTEN, CopyContext
+from copyspec.drafters.copying.context import EDIT, PROMPT, REFERENCE, WRITTEN, CopyContext
 from copyspec.drafters.copying.followed import INSTRUCTION, WITHIN, Copied, EncoderInput, FoundText, followed_text
 from copyspec.drafters.copying.growth import Cursor, forked
 from copyspec.drafters.copying.situations import (
@@ -26,11 +26,14 @@ from copyspec.drafters.copying.situations import (
     resumed_shifts,
 )
 from copyspec.drafters.copying.suffix import LONGEST, matches
+from copyspec.text.blocks import EVEN
 
 NEAR = 32  # positions after the place copied from last that count as near it
 LONG_RUN = 4  # tokens copied in a row, outside followed text, after which a copy is expected to resume
 BEGUN = 2  # tokens of a draft from that text that were right, from which it has
 FIRST_DIFFER = 2  # tokens of an output that may stand in place of those that the edited text starts with
+REPEATED_INSTRUCTION = EVEN + 2
+"""Bucket of the odds that an output begins as its prompt does, although a text is edited."""
 RESUME_WITHIN = 6  # tokens after a copy broke off within which it may resume
 RESUME_FOLLOWED_WITHIN = 48  # the same in followed text, which is followed to its end
 
@@ -108,8 +111,13 @@ class Tracker:
             later = range(followed.start + 1, min(followed.start + INSTRUCTION + 1, followed.stop))
             starts = [(followed.start, INPUT_START), *((position, INPUT_LATER) for position in later)]
             cursors += [start for start in starts if start[0] not in seen]
-        elif followed.start > 0 and followed.start not in seen:
+        elif followed.start > 0:
+            # A prompt that ends with the text says nothing of the output's end, which stands behind it there.
+            cursors[:] = [cursor for cursor in cursors if cursor[0] not in (followed.start, followed.stop - 1)]
             cursors.append((followed.start, EDIT_START * STRIDE))
+            # An output that does not begin with the text repeats its instruction, or words of it.
+            repeated = PROMPT_START * STRIDE + REPEATED_INSTRUCTION
+            cursors += [(start, repeated) for start in corpus.starts(PROMPT)[-1:] if start not in seen]
         cursors += [(start, REFERENCE_START * STRIDE) for start in corpus.starts(REFERENCE) if start not in seen]
 
     def _add_later_starts(self, cursors: list[Cursor]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from copyspec.drafters.copying import priors, priors_found
 from copyspec.drafters.copying.context import COMMON_TOKENS
 from copyspec.drafters.copying.situations import COMMON, EDIT_START, NONE_AT_ROOT, NONE_DEEPER, STRIDE
+from copyspec.drafters.copying.substitutes import REPEATED
 
 TRUST = 6.0  # predictions that were right after which a record counts as much as its prior
 TRUST_WRONG = 3.0  # wrong ones, but of short matches at the root: they are few, and say how long copies hold here
@@ -77,6 +78,7 @@ class Estimates:
         self.at_root = list(self._priors)  # by situation, for the tree's root
         self.deeper = list(self._priors)  # the same for its other nodes
         self.crowds: Sequence[float] = fitted.CROWDS
+        self.repeated: Sequence[float] = REPEATED  # see `substitutes`
         self.none_at_root = self._priors[NONE_AT_ROOT]
         self.none_deeper = self._priors[NONE_DEEPER]
         self.common = [self._priors[COMMON * STRIDE + rank // 2] for rank in range(COMMON_TOKENS)]  # by rank

@@ -108,6 +108,21 @@ FOLLOWING = _following()
 """The situation of a cursor after the token it stood at was right."""
 
 
+def _after_substitute(state: int) -> int:
+    family = state // STRIDE
+    if family <= ALIGNED_3:
+        return situation(ALIGNED_3, 1)
+    if FOLLOWED <= family <= FOLLOWED_3:
+        return situation(FOLLOWED_3, 1)
+    far = {NEAR_BY_KIND[kind]: FAR_BY_KIND[kind] for kind in (REFERENCE, PROMPT)}
+    return situation(far.get(family, family), 2) if family < START else 0
+
+
+AFTER_SUBSTITUTE = [_after_substitute(state) for state in range(COUNT)]
+"""The situation of a cursor after a substitute of the token it stood at was right; 0: of those only that match
+something substitutes are thought of."""
+
+
 # A cursor counts for less among many of its kind, and beside longer matches.
 COMPANIES = 6  # buckets of how many cursors of a node have the same match length: 1, 2, 3-4, 5-8, 9-16, more
 GAPS = 4  # buckets of how much shorter a match is than the node's longest: 0, 1, 2, more
