@@ -21,7 +21,7 @@ VERSION = 4
 IS_COMPILED = _growth is not None and _growth.VERSION == VERSION
 
 CONSTANTS = (
-    situations.FOLLOWING,
+    situations.NEXT_SITUATION,
     situations.LENGTH,
     situations.CROWD_ROW,
     situations.COMPANY,

@@ -9,6 +9,7 @@ from copyspec.drafters.copying.followed import INSTRUCTION, WITHIN, Copied, Enco
 from copyspec.drafters.copying.growth import Cursor, forked
 from copyspec.drafters.copying.situations import (
     EDIT_LATER,
+    EDIT_LATER_DIFFERS,
     EDIT_START,
     FAR_BY_KIND,
     INPUT_LATER,
@@ -127,14 +128,14 @@ class Tracker:
         is_break, was_break = tokens[-1] in self._breaks, written > 1 and tokens[-2] in self._breaks
         starts: list[Cursor] = []
         if isinstance(followed, FoundText):
-            likely = [] if followed.holds else corpus.likely_starts
+            likely = [] if followed.is_active else corpus.likely_starts
             if is_break:
                 starts = [(start, later_start(corpus.text_starts[start])) for start in likely]
             elif was_break or (written <= FIRST_DIFFER and not self._copied.anchor):
                 past = 1 if was_break else written
                 starts = [(start + past, later_start(corpus.text_starts[start], differs=True)) for start in likely]
         elif followed.start > 0 and not self._is_begun and (is_break or was_break):
-            starts = [(followed.start, EDIT_LATER) if is_break else (followed.start + 1, EDIT_LATER + 1)]
+            starts = [(followed.start, EDIT_LATER) if is_break else (followed.start + 1, EDIT_LATER_DIFFERS)]
         if not starts:
             return
         seen = {position for position, _ in cursors}
@@ -145,7 +146,7 @@ class Tracker:
         corpus, followed, copied = self._corpus, self._followed, self._copied
         anchor, since = copied.anchor, copied.since
         kind = corpus.kinds[anchor] if anchor < corpus.output_start else WRITTEN
-        is_followed = followed.holds and followed.start <= anchor <= followed.stop
+        is_followed = followed.is_active and followed.start <= anchor <= followed.stop
         if is_followed or kind == EDIT:
             if since > RESUME_FOLLOWED_WITHIN:
                 return

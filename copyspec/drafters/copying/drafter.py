@@ -9,9 +9,9 @@ from copyspec.budget import Budget
 from copyspec.drafters.copying.compiled import grow
 from copyspec.drafters.copying.context import CopyContext
 from copyspec.drafters.copying.cursors import Tracker
-from copyspec.drafters.copying.estimates import AT_ROOT, DEEPER, LANGUAGE, Estimates
+from copyspec.drafters.copying.estimates import NGRAM_PRECISION, RECORD_AT_ROOT, RECORD_DEEPER, Estimates
 from copyspec.drafters.copying.growth import Cursor, Grown, forked
-from copyspec.drafters.copying.situations import FOLLOWING
+from copyspec.drafters.copying.situations import NEXT_SITUATION
 from copyspec.drafters.copying.substitutes import COLUMNS
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.sources import Source
@@ -105,7 +105,7 @@ class CopyDrafter:
         grown.parents.append(node)
         grown.scores.append(grown.scores[node] * share)
         grown.positions.append(position)
-        grown.cursors.append([(position + 1, FOLLOWING[state])])
+        grown.cursors.append([(position + 1, NEXT_SITUATION[state])])
         return True
 
     def _learn(self, tokens: Sequence[int]) -> tuple[list[Cursor], int]:
@@ -126,7 +126,7 @@ class CopyDrafter:
                 cursors = grown.cursors[child]
                 if cursors:
                     after = cursors[0][1]
-                    number = DEEPER[after] if node != ROOT else AT_ROOT[after]
+                    number = RECORD_DEEPER[after] if node != ROOT else RECORD_AT_ROOT[after]
                     records[number].add(scores[child] / (scores[node] if node != ROOT else 1.0), right)
                     touched.add(number)
             if right:
@@ -140,7 +140,7 @@ class CopyDrafter:
             estimates.record_any(grown.covered, offered)
             if grown.words and not offered:
                 told = [(token, share) for token, share in grown.words if token not in grown.offered]
-                expected = LANGUAGE * sum([share for _, share in told])
+                expected = NGRAM_PRECISION * sum([share for _, share in told])
                 estimates.record_words(expected, any([token == tokens[0] for token, _ in told]))
         return (self._cursors if node == ROOT else grown.cursors[node]), taken
 

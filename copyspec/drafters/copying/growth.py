@@ -16,8 +16,8 @@ from copyspec.drafters.copying.situations import (
     COUNT,
     CROWD_ROW,
     FAR_BY_KIND,
-    FOLLOWING,
     LENGTH,
+    NEXT_SITUATION,
     STRIDE,
     crowd_columns,
 )
@@ -108,7 +108,7 @@ def grow(
                 position, state = group[0]
                 token, weight = text[position], weights[state]
                 negative *= weight / (weight + none)
-                group = [(position + 1, FOLLOWING[state])]
+                group = [(position + 1, NEXT_SITUATION[state])]
             if not -negative > least:
                 break
             if costs:
@@ -292,7 +292,7 @@ def _vote(
     if len(cursors) == 1:
         ((at, state),) = cursors
         if at < end and not (at < corpus.output_start and text[at] in replaced):
-            return {text[at]: [weights[state], at, [(at + 1, FOLLOWING[state])]]} if text[at] >= 0 else {}
+            return {text[at]: [weights[state], at, [(at + 1, NEXT_SITUATION[state])]]} if text[at] >= 0 else {}
     columns = crowd_columns(cursors)
     votes: dict[int, _Vote] = {}
     for at, state in cursors:
@@ -304,7 +304,7 @@ def _vote(
         if token < 0:
             continue
         weight = weights[state] * crowds[CROWD_ROW[state] + columns[LENGTH[state]]]
-        _cast(votes, token, weight, position, (at + 1, FOLLOWING[state]))
+        _cast(votes, token, weight, position, (at + 1, NEXT_SITUATION[state]))
         if at < corpus.output_start and token in replaced and AFTER_SUBSTITUTE[state]:
             position, column = divmod(replaced[token], COLUMNS)
             substitute, before = text[position], text[-1] if node == ROOT else grown.tokens[node]
