@@ -275,6 +275,14 @@ def test_a_negation_written_out_is_one_change() -> None:
     assert reasons(checked("I do know.", "I do not know.")) == {"swap"}
 
 
+@pytest.mark.parametrize(("margin", "is_kept"), [(3.0, False), (5.0, True)])
+def test_a_sentence_keeps_the_article_it_begins_with(margin: float, is_kept: bool) -> None:
+    found = checked("The life is short.", "Life is short.", [Change(0, 8, margin)], calibration="smollm2-correct")
+    assert bool(found.edits) == is_kept
+    found = checked("Live the life.", "Live life.", [Change(5, 9, margin)], calibration="smollm2-correct")
+    assert found.edits
+
+
 def test_margins_are_those_of_the_model() -> None:
     source, output, changes = "She have two cats.", "She has two cats.", [Change(4, 8, 1.0)]
     assert reasons(checked(source, output, changes)) == {"margin"}
