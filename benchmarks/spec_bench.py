@@ -41,7 +41,7 @@ AGAIN = "plain again"  # how far two runs of the same thing are apart
 SAMPLED = {"temperature": 0.7, "seed": 0}
 
 
-def methods(heads: str | None, skips: str | None) -> dict[str, dict[str, Any]]:
+def methods(heads: str | None, skips: str | None, features: str | None = None) -> dict[str, dict[str, Any]]:
     """Options of a call by the method's name. Those with a temperature or a lossy rule are not compared."""
     early: dict[str, Any] = {"draft_model": "layers:10"}
     found: dict[str, dict[str, Any]] = {
@@ -60,6 +60,9 @@ def methods(heads: str | None, skips: str | None) -> dict[str, dict[str, Any]]:
         found["heads"] = {"drafter": "model", "draft_model": f"heads:{heads}"}
         found["copy + heads"] = {"draft_model": f"heads:{heads}"}
         found["copy + heads + pool"] = {"draft_model": [f"heads:{heads}", "pool"]}
+    if features:
+        found["eagle"] = {"drafter": "model", "draft_model": f"heads:{features}"}
+        found["copy + eagle"] = {"draft_model": f"heads:{features}"}
     if skips:
         found["skips"] = {"drafter": "model", "draft_model": f"skip:{skips}"}
         found["copy + skips"] = {"draft_model": f"skip:{skips}"}
@@ -176,6 +179,7 @@ def main() -> int:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--heads", help="a folder that training.heads has made")
+    parser.add_argument("--features", help="a folder of a feature layer: of training.heads --kind feature, or EAGLE's")
     parser.add_argument("--skips", help="a file that training.skips has made")
     parser.add_argument("--methods", nargs="+", help="these alone")
     parser.add_argument("--per-group", type=int, default=2)
@@ -191,7 +195,7 @@ def main() -> int:
     if given.transcripts is None:
         parser.error("give the folder of the transcripts, or --report")
     torch.set_num_threads(given.threads)
-    chosen = methods(given.heads, given.skips)
+    chosen = methods(given.heads, given.skips, given.features)
     chosen = {name: options for name, options in chosen.items() if not given.methods or name in given.methods}
     report: dict[str, Any] = {"methods": [], "prompts": []}
     if given.json is not None and given.json.exists():

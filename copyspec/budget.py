@@ -34,7 +34,7 @@ OUTLIER = 2.0
 PREFILL_TOKENS = 32
 """Of a first call, at least, for its time per token to say what draft nodes add to such a call."""
 
-MEMORY = 0.8  # weight of earlier rows in what a row earns by drafting
+MEMORY = 0.8  # weight of earlier rows in what a row earns by drafting, and of earlier first calls
 LEAST_START, MOST_START = 0.75, 4.0
 """Calls' worth of time that a new row may lose: half of what earlier rows earned, between these."""
 
@@ -82,14 +82,15 @@ class CostModel:
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         """`clock`: seconds, read around passes and drafts; tests and simulations bring their own."""
         self.clock = clock
-        self._curves: dict[int, _Curve] = {}
+        self._curves = _Curves()
         self._per_token = 0.0  # seconds of one token of one row in a first call
+        self._first = [0.0] * 3  # of first calls, earlier ones at less: how many, their tokens, their seconds
         self._earned = 0.0  # calls' worth of time that a row saves by drafting
         self._ratio: float | None = None
 
     def observe(self, rows: int, nodes: int, seconds: float) -> None:
         """A call of `rows` rows whose largest tree had `nodes` nodes took `seconds`."""
-        self._ratio = self._curve(rows).observe(nodes, seconds)
+        self._ratio = self._curves[rows].observe(nodes, seconds)
 
     def take_ratio(self) -> float | None:
         """What the last call took, in terms of what was expected of it; None where nothing was, and once it is told."""
@@ -98,6 +99,9 @@ class CostModel:
 
     def observe_first(self, rows: int, tokens: int, seconds: float) -> None:
         """A first call of `rows` rows read `tokens` tokens of each, draft nodes included."""
+        self._first = [
+            MEMORY * total + new for total, new in zip(self._first, (1, rows * tokens, seconds), strict=True)
+        ]
         if tokens >= PREFILL_TOKENS:
             measured = seconds / (rows * tokens)
             # The fastest such call counts most: longer prompts take more time per token, and nodes come last.
@@ -114,7 +118,7 @@ class CostModel:
 
     def seconds(self, rows: int) -> float:
         """Of a call without nodes; 0 before anything was measured."""
-        return self._curve(rows).empty
+        return self._curves[rows].empty
 
     def costs(self, rows: int, max_nodes: int, *, is_first: bool = False) -> list[float]:
         """Of calls with 0..max_nodes nodes, in units of a call without any.
@@ -122,15 +126,40 @@ class CostModel:
         In a first call a node is one token more of many. It costs no more than the tokens of such calls take on
         average, which includes what a call costs anyway, nor than a node of later calls.
         """
-        costs, seconds = self._curve(rows).costs(max_nodes), self.seconds(rows)
+        curve = self._curves[rows]
+        costs, seconds = curve.costs(max_nodes), curve.empty
         if not (is_first and self._per_token and seconds and max_nodes):
             return costs
         slope = min(self._per_token * rows / seconds, (costs[-1] - 1.0) / max_nodes)
         return [1.0 + slope * n for n in range(max_nodes + 1)]
 
+    def split_first(self, lengths: Sequence[int]) -> list[int]:
+        """How many rows each first call should read, of prompts of `lengths` tokens in rising order.
+
+        All rows of a call are filled up to its longest, and each call has a cost of its own: that of one without nodes
+        for the most rows measured. One call, where nothing was measured.
+        """
+        count = len(lengths)
+        call = max((curve.empty for curve in self._curves.values()), default=0.0)
+        calls, tokens, time = self._first
+        per_token = (time - calls * call) / tokens if tokens else 0.0
+        if not call or per_token <= 0.0:
+            return [count]
+        seconds, sizes = [0.0], [0]  # of the first n rows at best, and how many of them the last call reads
+        for end, longest in enumerate(lengths, 1):
+            of_row = longest * per_token
+            best = min(range(end), key=lambda start: seconds[start] + (end - start) * of_row)
+            seconds.append(seconds[best] + (end - best) * of_row + call)
+            sizes.append(end - best)
+        found = []
+        while count:
+            found.append(sizes[count])
+            count -= sizes[count]
+        return found[::-1]
+
     def measured(self, rows: int) -> Mapping[int, float]:
         """Seconds of a call of `rows` rows by its number of nodes, of those numbers that were measured."""
-        return self._curve(rows).measured()
+        return self._curves[rows].measured()
 
     def start(self) -> float:
         """Calls' worth of time that a new row may lose by drafting before it has gained any."""
@@ -140,16 +169,13 @@ class CostModel:
         """A row has ended, to which drafting brought `earned` calls' worth of time, or took them."""
         self._earned = MEMORY * self._earned + (1.0 - MEMORY) * earned
 
-    def _curve(self, rows: int) -> _Curve:
-        if rows not in self._curves:
-            self._curves[rows] = _Curve(PRIOR_SLOPE * rows)
-        return self._curves[rows]
-
 
 class _Curve:
     """Seconds of a call by its number of nodes."""
 
     def __init__(self, prior: float) -> None:
+        self.empty = 0.0
+        """Seconds of a call without nodes; 0 before anything was measured."""
         self._prior = prior  # cost of a node in units of an empty call, where nothing was measured
         self._seconds: dict[int, float] = {}  # by knot, in rising order
         self._costs: list[float] = []  # of 0, 1, ... nodes, as far as they were asked for since the last measurement
@@ -162,7 +188,8 @@ class _Curve:
         low = KNOTS[max(index - 1, 0)] if high > n else high
         share = (n - low) / (high - low) if high > low else 1.0
         if not self._seconds:
-            self._set({high: seconds * self._guess(high) / self._guess(n)}, {high: 1.0})
+            self._seconds = {high: seconds * (1.0 + self._prior * high) / (1.0 + self._prior * n)}
+            self._weights, self._costs, self.empty = {high: 1.0}, [], self._at(0)
             return None
         times = [self._at(knot) for knot in (low, high)]
         found = seconds / (times[0] + share * (times[1] - times[0]))
@@ -171,38 +198,30 @@ class _Curve:
             drift = ratio**DRIFT
             self._seconds = {knot: time * drift for knot, time in self._seconds.items()}
             ratio **= 1.0 - DRIFT
-        moved, weights = {}, {}
+        known = len(self._seconds)
         for knot, part, time in ((low, 1.0 - share, times[0]), (high, share, times[1])):
             if part > 0.0:
-                weights[knot] = self._weights.get(knot, 0.0) + part
-                rate = max(1.0 / (weights[knot] + NEIGHBOURS), LEAST_RATE)
-                moved[knot] = self._seconds.get(knot, time) * ratio ** (part * rate)
-        self._set(moved, weights)
+                self._weights[knot] = weight = self._weights.get(knot, 0.0) + part
+                rate = max(1.0 / (weight + NEIGHBOURS), LEAST_RATE)
+                self._seconds[knot] = self._seconds.get(knot, time) * ratio ** (part * rate)
+        if len(self._seconds) > known:
+            self._seconds = dict(sorted(self._seconds.items()))
+        self._costs, self.empty = [], self._at(0)
         return found
-
-    @property
-    def empty(self) -> float:
-        """Seconds of a call without nodes; 0 before anything was measured."""
-        return self._at(0) if self._seconds else 0.0
 
     def costs(self, max_nodes: int) -> list[float]:
         """Costs of 0..max_nodes nodes in units of an empty call, which is the cheapest."""
-        if len(self._costs) <= max_nodes:
-            self._costs = self._work_out(max_nodes)
-        return self._costs[: max_nodes + 1]
-
-    def _work_out(self, max_nodes: int) -> list[float]:
-        """At least those of 0..max_nodes nodes."""
-        if not self._seconds:
-            return [self._guess(n) for n in range(max_nodes + 1)]
-        unit = self._at(0)
+        if len(self._costs) > max_nodes:
+            return self._costs[: max_nodes + 1]
         costs: list[float] = [1.0]
+        unit = self.empty if self._seconds else 1.0
         known = [(0, unit), *((knot, time) for knot, time in self._seconds.items() if knot)]
         for (start, time), (end, following) in pairwise(known):
             slope = (following - time) / (end - start)
             costs += [max(1.0, (time + slope * n) / unit) for n in range(1, end - start + 1)]
         costs += [costs[-1] + self._prior * n for n in range(1, max_nodes + 2 - len(costs))]
-        return costs
+        self._costs = costs
+        return costs[: max_nodes + 1]
 
     def measured(self) -> Mapping[int, float]:
         """Seconds by number of nodes."""
@@ -214,17 +233,14 @@ class _Curve:
             return self._seconds[n]
         first = next(iter(self._seconds))
         if n < first:
-            empty = self._seconds[first] / self._guess(first)
+            empty = self._seconds[first] / (1.0 + self._prior * first)
             return empty + (self._seconds[first] - empty) * n / first
-        return self.costs(n)[n] * self._at(0)
+        return self.costs(n)[n] * self.empty
 
-    def _guess(self, n: int) -> float:
-        return 1.0 + self._prior * n
 
-    def _set(self, seconds: Mapping[int, float], weights: Mapping[int, float]) -> None:
-        is_new = not self._seconds.keys() >= seconds.keys()
-        self._seconds.update(seconds)
-        if is_new:
-            self._seconds = dict(sorted(self._seconds.items()))
-        self._costs = []
-        self._weights.update(weights)
+class _Curves(dict[int, _Curve]):
+    """By the number of rows of a call."""
+
+    def __missing__(self, rows: int) -> _Curve:
+        self[rows] = curve = _Curve(PRIOR_SLOPE * rows)
+        return curve

@@ -45,8 +45,8 @@ METHOD = "copyspec"
 SURVEY = "spec-bench.json"
 REAL = "real-smollm2-float32.json"
 REAL_NOTE = (
-    "smollm2: own outputs (`python -m benchmarks.real`); files: `gec` with 8 texts at once, `generate` too\n"
-    "(`python -m benchmarks.speed.gec_files`). Both: processor time of one thread, shared machines."
+    "smollm2: its own outputs (`python -m benchmarks.real`); files: `copyspec gec`, 8 texts at once\n"
+    "(`python -m benchmarks.speed.gec_files`); both as CPU time of one thread. Random tokens cannot be copied."
 )
 
 
@@ -88,10 +88,10 @@ def measured() -> str:
     for path in sorted(RESULTS.glob("gec-files*.json")):
         rows += _file_rows(json.loads(path.read_text(encoding="utf-8")))
     head = [
-        "| text | precision | tokens/s | tokens per call | over `generate` | over prompt lookup | over plain | equal |",
-        "|---|---|--:|--:|--:|--:|--:|---|",
+        "| model, text | precision | tokens per pass | over `generate` | over prompt lookup | over plain | equal |",
+        "|---|---|--:|--:|--:|--:|---|",
     ]
-    commands = sorted({f"`{report['command']}`" for report in reports})
+    commands = sorted({f"`{re.sub(r' --json .*', '', report['command'])}`" for report in reports})
     first = reports[0]
     machine, versions = first["machine"], first["versions"]
     where = first.get("gpu", {}).get("name") or f"{machine['processor']}, {machine['cpus']} cores"
@@ -123,7 +123,7 @@ def _real_rows(report: dict[str, Any]) -> list[str]:
         outputs = [each for run in runs for each in run["methods"][METHOD]["parted"]]
         name = f"{report['model']}, {task.replace('_', ' ')}"
         equal = f"{outputs.count(None)} of {len(outputs)}"
-        rows.append(f"| {name} | {report['dtype']} | | {found['tokens a pass']:.1f} | {' | '.join(over)} | {equal} |")
+        rows.append(f"| {name} | {report['dtype']} | {found['tokens a pass']:.1f} | {' | '.join(over)} | {equal} |")
     return rows
 
 
@@ -140,9 +140,9 @@ def _rows(report: dict[str, object]) -> list[str]:
             f"{own['speedup'][name]:.2f}x" if name in own["speedup"] else ""
             for name in ("hf", "hf-prompt-lookup", "plain")
         ]
-        name = f"{one['name']}{' (replay)' if one['replay'] else ''}"
+        name = f"bundled, {'random tokens' if one['name'] == 'uncopyable' else one['name']}"
         rows.append(
-            f"| {name} | {report['dtype']} | {own['tokens_per_second']:.0f} | {own['mean_acceptance_length']:.1f} "
+            f"| {name} | {report['dtype']} | {own['mean_acceptance_length']:.1f} "
             f"| {' | '.join(over)} | {'yes' if own['equal'] else 'no'} |"
         )
     return rows
@@ -151,7 +151,7 @@ def _rows(report: dict[str, object]) -> list[str]:
 def _file_rows(report: dict[str, Any]) -> list[str]:
     """A row per kind of file that `copyspec gec` corrected, by processor time, over batches as large as its own."""
     rows = []
-    model = "" if report["model"] == "default" else f"{report['model']}, "
+    model = "bundled" if report["model"] == "default" else report["model"]
     for kind, found in report["inputs"].items():
         own = found["copied"]
         over = {
@@ -159,7 +159,7 @@ def _file_rows(report: dict[str, Any]) -> list[str]:
         }
         equal = "yes" if not own["differing"] else f"{found['texts'] - own['differing']} of {found['texts']}"
         rows.append(
-            f"| {model}files: {kind} | {report['dtype']} | | | {over.get('hf', '')} | | {over['plain']} | {equal} |"
+            f"| {model}, file: {kind} | {report['dtype']} | | {over.get('hf', '')} | | {over['plain']} | {equal} |"
         )
     return rows
 

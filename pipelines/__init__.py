@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         Outcome,
     )
     from .editing.decisions import Decided, read_decisions
-    from .editing.files import FileJob, FileOptions, FileReport, Listener, correct_files
+    from .editing.files import FileJob, FileOptions, FileReport, Listener, correct_files, journal_path
     from .editing.gec import Correction, GECPipeline, correction_prompt
     from .editing.instructed import Edited, EditOptions, EditPipeline
     from .editing.instructed import decoded as decoded_text
@@ -119,6 +119,7 @@ __all__ = [
     "fingerprint",
     "format_of",
     "inline_diff",
+    "journal_path",
     "kind_of",
     "quote_prompt",
     "read_decisions",
@@ -140,7 +141,7 @@ _EXPORTS = {
     "edits.earlier": ("EarlierCorrections",),
     "editing.instructed": ("Edited", "EditOptions", "EditPipeline"),
     "edits.diff": ("apply", "shift"),
-    "editing.files": ("FileJob", "FileOptions", "FileReport", "Listener", "correct_files"),
+    "editing.files": ("FileJob", "FileOptions", "FileReport", "Listener", "correct_files", "journal_path"),
     "formats": ("DocxFormat", "FormatOptions", "format_of"),
     "formats.m2": ("annotated",),
     "editing.gec": ("Correction", "GECPipeline", "correction_prompt"),

@@ -28,8 +28,18 @@ KINDS: tuple[SourceKind, ...] = ("edit", "reference", "prompt")
 
 
 ARGUMENTS = (
-    *("tables", "text", "kinds", "places", "written", "cursors", "at_root", "deeper", "crowds", "none_at_root"),
-    *("none_deeper", "language", "common_weights", "common", "max_nodes", "costs", "ngrams"),
+    *("tables", "text", "kinds", "places", "written", "cursors", "at_root", "deeper", "crowds", "substitutes"),
+    *(
+        "repeated",
+        "none_at_root",
+        "none_deeper",
+        "language",
+        "common_weights",
+        "common",
+        "max_nodes",
+        "costs",
+        "ngrams",
+    ),
 )
 
 
@@ -55,7 +65,10 @@ def in_python(case: Case) -> tuple[object, ...]:
     """What growth.py makes of a call."""
     values = SimpleNamespace(**case)
     corpus = SimpleNamespace(
-        tokens=values.text, kinds=values.kinds, places=values.places, written=values.written, common=values.common
+        **{name: case[name] for name in ("kinds", "places", "written", "common")},
+        tokens=values.text,
+        output_start=len(values.kinds) - 1,
+        substitutes=SimpleNamespace(places=values.substitutes),
     )
     estimates = SimpleNamespace(**case | {"common": values.common_weights})
     ngrams = None
@@ -100,6 +113,7 @@ def copied(case: Case) -> Case:
     new = {name: list(value) if isinstance(value, list) else value for name, value in case.items()}
     for name in ("places", "written"):
         new[name] = {token: list(positions) for token, positions in case[name].items()}
+    new["substitutes"] = dict(case["substitutes"])
     if case["ngrams"] is not None:
         contexts, *arrays = case["ngrams"]
         new["ngrams"] = (dict(contexts), *(each[:] for each in arrays))

@@ -13,6 +13,7 @@ import numpy as np
 
 from benchmarks.hostile.native_cases import Case
 from benchmarks.hostile.native_traps import NUMBERS, Trap, make_trap
+from copyspec.drafters.copying.substitutes import COLUMNS
 
 MOST_NODES = 1000
 """Of a tree that wrong weights grow: some never let a score fall."""
@@ -201,19 +202,20 @@ def _watch_collections(rng: Random, trap: Trap) -> None:
 def make_tables(rng: Random, case: Case, module: Any) -> object:
     """Tables of another shape, and the weights of `case` to fit; or wrong ones, which raise."""
     states = rng.choice([1, 2, 9, 300])
-    below = [states, 64, rng.choice([1, 50, 2**24]), rng.choice([1, 50, 2**24]), states]
-    sizes = [states, states, states, rng.randint(1, 32), 4]
+    below = [states, 64, rng.choice([1, 50, 2**24]), rng.choice([1, 50, 2**24]), states, states]
+    sizes = [states, states, states, rng.randint(1, 32), states, 4]
     tables: list[Any] = [rng.choices(range(end), k=size) for end, size in zip(below, sizes, strict=True)]
     orders = rng.randint(1, 8)
     tables += [rng.randint(1, 4), rng.randint(0, 3), rng.randint(1, 5), rng.randint(1, 30)]  # gaps, written, join, keep
     tables += [63 // orders, orders, rng.choice([1, 8])]
     tables += [rng.choice([1e-9, 0.001, 0.25, 6.0]) for _ in range(8)]
+    tables.append(rng.choice([1, COLUMNS]))
     if rng.random() < 0.5:
         trap = make_trap(rng, dict(enumerate(tables)), module.grow)  # type: ignore[arg-type]
         for _ in range(rng.choice([1, 1, 3])):
             if rng.random() < 0.5:
                 with suppress(Exception):  # as in `spoil`
-                    _spoil_list(rng, tables[rng.randrange(5)], trap)
+                    _spoil_list(rng, tables[rng.randrange(6)], trap)
             else:
                 tables[rng.randrange(len(tables))] = rng.choice([trap, _anything(rng, trap), *NUMBERS])
     case["at_root"], case["deeper"] = (rng.choices([0.01, 0.5, 2.0, 9.0], k=states) for _ in range(2))

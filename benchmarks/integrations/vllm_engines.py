@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
+import sys
 import tempfile
+from array import array
+from collections import Counter as Counted
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from numpy import ndarray
 
 from copyspec.models.loading import BUNDLED
 
@@ -25,6 +32,8 @@ SETTINGS = {
 }
 
 TEMPLATE = "Correct the grammar: {text}"
+
+PLAIN_TYPES = (dict, list, tuple, set, frozenset, deque, Counted, defaultdict, bytes, str, int, float, array, ndarray)
 
 _ALIVE: list[Any] = []
 """The end of one engine takes the process group of the others with it."""
@@ -101,6 +110,21 @@ def drafter_of(llm: Any) -> Any:
     """The proposer of an engine that runs in this process."""
     worker = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
     return getattr(worker.model_runner, "drafter", None)
+
+
+def own_bytes(llm: Any) -> int:
+    """Bytes of what copyspec's proposer holds: its own objects and the plain containers that they refer to, without
+    the engine's requests and runner."""
+    found, seen, waiting = 0, set[int](), [drafter_of(llm)]
+    while waiting:
+        each = waiting.pop()
+        kind = type(each)
+        if id(each) in seen or not (kind.__module__.startswith("copyspec.") or kind in PLAIN_TYPES):
+            continue
+        seen.add(id(each))
+        found += sys.getsizeof(each)
+        waiting += gc.get_referents(each)
+    return found
 
 
 def read_texts(file: str | None, rows: int | None) -> list[str]:

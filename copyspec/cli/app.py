@@ -35,6 +35,7 @@ from copyspec.cli.trace import trace
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
 app = typer.Typer(
+    rich_markup_mode="markdown",  # lines of a paragraph flow, whatever the width
     help="The same output several times faster, where it repeats text that is already there.",
     add_completion=False,
     pretty_exceptions_enable=False,

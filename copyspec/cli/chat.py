@@ -41,21 +41,24 @@ def chat(
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, auto.", rich_help_panel=_MODEL)] = None,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.", rich_help_panel=_MODEL)] = "auto",
-    system: Annotated[str | None, typer.Option(help="What the conversation begins with.")] = None,
-    add: Annotated[list[Path] | None, typer.Option("--add", "-a", help="As /add FILE. Repeatable.")] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Of an answer.", rich_help_panel=_SAMPLING)] = 512,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.", rich_help_panel=_SAMPLING)] = 0.0,
-    top_p: Annotated[float, typer.Option(help="1 turns it off.", rich_help_panel=_SAMPLING)] = 1.0,
-    seed: Annotated[int | None, typer.Option(help="Of the sampling.", rich_help_panel=_SAMPLING)] = None,
+    system: Annotated[str | None, typer.Option(help="System message of the conversation.")] = None,
+    add: Annotated[
+        list[Path] | None, typer.Option("--add", "-a", help="Reference file, like /add FILE. Repeatable.")
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="Limit per answer.", rich_help_panel=_SAMPLING)] = 512,
+    temperature: Annotated[float, typer.Option(help="0: greedy decoding.", rich_help_panel=_SAMPLING)] = 0.0,
+    top_p: Annotated[float, typer.Option(help="1: off.", rich_help_panel=_SAMPLING)] = 1.0,
+    seed: Annotated[int | None, typer.Option(help="Random seed for sampling.", rich_help_panel=_SAMPLING)] = None,
     prefix_cache: Annotated[
         bool,
-        typer.Option(help="Keep what was read of the conversation, up to 1 GiB; or read all of it at each turn."),
+        typer.Option(help="Keep the keys and values of earlier turns, up to 1 GiB, instead of reading them again."),
     ] = True,
     spans: Annotated[
-        bool, typer.Option("--spans", help="After each answer what it copied, on stderr.", rich_help_panel=_OUTPUT)
+        bool,
+        typer.Option("--spans", help="After each answer, list what it copied, on stderr.", rich_help_panel=_OUTPUT),
     ] = False,
     stats: Annotated[
-        bool, typer.Option("--stats", help="After each answer its counters, on stderr.", rich_help_panel=_OUTPUT)
+        bool, typer.Option("--stats", help="After each answer, print its counters on stderr.", rich_help_panel=_OUTPUT)
     ] = False,
 ) -> int:
     """Talk with a model; every line of stdin is a message, answers go to stdout.

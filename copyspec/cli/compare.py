@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 def compare(
     prompt: Annotated[str | None, typer.Argument(help="The prompt; - reads it from stdin.", show_default=False)] = None,
     file: Annotated[Path | None, typer.Option("--file", "-f", help="Read the prompt from a file.")] = None,
-    system: Annotated[str | None, typer.Option(help="A system message; the prompt becomes a chat.")] = None,
+    system: Annotated[str | None, typer.Option(help="System message; the prompt becomes a chat.")] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Put the prompt through the chat template.")] = False,
-    reference: Annotated[list[str] | None, typer.Option("--reference", "-r", help="Text to copy from.")] = None,
+    reference: Annotated[
+        list[str] | None,
+        typer.Option("--reference", "-r", help="Text to copy from; not shown to the model. Repeatable."),
+    ] = None,
     reference_file: Annotated[
         list[Path] | None, typer.Option("--reference-file", "-R", help="The same, from a file.")
     ] = None,
@@ -29,19 +32,23 @@ def compare(
     edit_file: Annotated[Path | None, typer.Option(help="The same, from a file.")] = None,
     model: Annotated[str | None, typer.Option("--model", "-m", help="Hub id, folder, GGUF file or name.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, auto.")] = None,
-    dtype: Annotated[str, typer.Option(help="float32: outputs are equal. auto, bfloat16, float16.")] = "float32",
-    threads: Annotated[int | None, typer.Option(help="Of torch, on a CPU; the same for all runs.")] = None,
-    max_new_tokens: Annotated[int | None, typer.Option(help="Default 512; more where --edit needs it.")] = None,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    seed: Annotated[int | None, typer.Option(help="Of the sampling.")] = None,
-    html: Annotated[Path | None, typer.Option(help="A page with the runs side by side, to keep.")] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="All runs as JSON.")] = False,
-    race: Annotated[bool, typer.Option("--race/--no-race", help="On terminals: show the runs again.")] = True,
+    dtype: Annotated[str, typer.Option(help="float32 (exactly equal outputs), auto, bfloat16 or float16.")] = "float32",
+    threads: Annotated[int | None, typer.Option(help="Threads of torch on a CPU, the same for all runs.")] = None,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(help="Default: 512, or more if the edited text is longer.")
+    ] = None,
+    temperature: Annotated[float, typer.Option(help="0: greedy decoding.")] = 0.0,
+    seed: Annotated[int | None, typer.Option(help="Random seed for sampling.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write an HTML page with the runs side by side.")] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print all runs as JSON.")] = False,
+    race: Annotated[
+        bool, typer.Option("--race/--no-race", help="On a terminal, replay the runs as racing bars.")
+    ] = True,
 ) -> int:
     """Decode a prompt plainly, by prompt lookup and copied, in one run: times, passes, and whether outputs are equal.
 
-    The runs are made one after the other, so that none slows another, and shown beside each other. All three are
-    verified by the same loop. Exit code 1 if outputs differ.
+    The runs take place one after the other, so that none slows another. All three use the same verification loop.
+    Exit code 1 if the outputs differ.
     """
     text = read_prompt(prompt, file)
     check_page(html)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,8 +41,8 @@ _OPTIONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a run tells, and where."""
+class ReportOptions:
+    """What a run of `gec` reports, and to which stream or file."""
 
     quiet: bool = False
     check: bool = False  # changes are an exit code
@@ -104,7 +104,9 @@ class Told:
         return found
 
 
-def inputs_of(paths: Sequence[str], format: str | None, exclude: Sequence[str], told: Told) -> list[str]:
+def inputs_of(
+    paths: Sequence[str], format: str | None, exclude: Sequence[str], report_options: ReportOptions
+) -> list[str]:
     """The files that `paths` name; tells what folders hold beside. Raises UsageError where stdin is one of several."""
     from copyspec.pipelines import Skipped, expand, suffixes_of
 
@@ -112,7 +114,10 @@ def inputs_of(paths: Sequence[str], format: str | None, exclude: Sequence[str], 
     found = expand(paths, suffixes=suffixes_of(format), exclude=exclude, skipped=skipped)
     if line := skipped.line():
         is_listed = logger.isEnabledFor(logging.INFO)
-        _tell(f"copyspec: skipped in folders: {line}" + ("" if is_listed else "; copyspec -v gec ... names them"), told)
+        _tell(
+            f"copyspec: skipped in folders: {line}" + ("" if is_listed else "; copyspec -v gec ... names them"),
+            report_options,
+        )
     for path, reason in skipped.found:
         logger.info("skipped: %s (%s)", path, reason)
     if STDIN in found and len(found) > 1:
@@ -153,10 +158,10 @@ def corrector_of(model: str | None, loading: LoadOptions, asked: ModelOptions, t
         raise UsageError(str(error)) from error
 
 
-def check_terminal(inputs: Sequence[str], format: str | None, told: Told) -> None:
+def check_terminal(inputs: Sequence[str], format: str | None, report_options: ReportOptions) -> None:
     """Raises UsageError where a packed document would go to a terminal, which it would garble."""
     packed = next((path for path in inputs if (format or Path(path).suffix.lstrip(".").lower()) in PACKED), None)
-    if packed is not None and told.shows_text and sys.stdout.isatty():
+    if packed is not None and report_options.shows_text and sys.stdout.isatty():
         raise UsageError(f"{packed}: a packed document is nothing for a terminal; give -o FILE, -i or --diff")
 
 
@@ -164,7 +169,7 @@ def run_files(
     inputs: Sequence[str],
     files: FileOptions,
     run: RunOptions,
-    told: Told,
+    report_options: ReportOptions,
     make: Callable[[], Corrector],
     selections: Sequence[Selection] = (),
     decisions: Path | None = None,
@@ -179,47 +184,78 @@ def run_files(
         names = {each.name for each in decided}
         inputs = [path for path in inputs if os.path.basename(path) in names]
     if not inputs:
-        _tell("copyspec: no files to correct", told)
+        _tell("copyspec: no files to correct", report_options)
         return 0
 
     def load() -> Corrector:
-        with quieted(told.quiet):
+        with quieted(report_options.quiet):
             return make()
 
     runner = Runner(LateCorrector(load), run) if decided is None else Decided(decided, run)
     total = Summary()
     try:
         with ExitStack() as stack:
-            listeners = told.listeners(inputs, files.format_options.encoding, stack)
+            listeners = report_options.listeners(inputs, files.format_options.encoding, stack)
             reports = stack.enter_context(
                 closing(correct_files(runner, inputs, files, listeners=listeners, selections=selections))
             )
             for report in reports:
                 total.add(report.summary)
-                _tell_report(report, told)
+                _tell_report(report, report_options)
     except KeyboardInterrupt:
         if files.is_writing and STDIN not in inputs:
             print("copyspec: files not yet done are untouched; the same command with --resume goes on", file=sys.stderr)
         raise
-    for name, path in told.reports.items():
-        if str(path) != STDIN and told.stats != "json":
-            _tell(f"--{name}: {path}", told)
-    _tell_summary(total.stop(), told)
+    for name, path in report_options.reports.items():
+        if str(path) != STDIN and report_options.stats != "json":
+            _tell(f"--{name}: {path}", report_options)
+    _tell_summary(total.stop(), report_options)
     if total.files_failed:
         return FAILED
-    return CHANGED if told.only_looks and total.files_changed else 0
+    return CHANGED if report_options.only_looks and total.files_changed else 0
 
 
-def _tell_report(report: FileReport, told: Told) -> None:
+def run_on_ray(
+    inputs: Sequence[str],
+    files: FileOptions,
+    run: RunOptions,
+    report_options: ReportOptions,
+    correct: Callable[[Sequence[str], FileOptions, RunOptions], Iterator[FileReport]],
+) -> int:
+    """Corrects files in place, on a cluster, and returns the exit code."""
+    from copyspec.pipelines import Summary
+
+    if not files.in_place or report_options.reports:
+        raise UsageError("--ray writes the files themselves: give -i, and leave --edits, --html and --m2 out")
+    if files.resume is False:
+        raise UsageError("--ray with --no-resume: delete the *.copyspec-journal files of the run that was interrupted")
+    if not inputs:
+        _tell("copyspec: no files to correct", report_options)
+        return 0
+    total = Summary()
+    try:
+        for report in correct(inputs, files, run):
+            total.add(report.summary)
+            _tell_report(report, report_options)
+    except KeyboardInterrupt:
+        print("copyspec: files not yet done are untouched; the same command with --resume goes on", file=sys.stderr)
+        raise
+    except (ImportError, ConnectionError, ValueError) as error:
+        raise UsageError(in_options(str(error), _OPTIONS)) from error
+    _tell_summary(total.stop(), report_options)
+    return FAILED if total.files_failed else 0
+
+
+def _tell_report(report: FileReport, report_options: ReportOptions) -> None:
     if report.error is not None:
         print(f"copyspec: {reason(report.path, report.error)}", file=sys.stderr)
-    elif report.was_done and told.reports:
-        names = ", ".join(f"--{name}" for name in told.reports)
+    elif report.was_done and report_options.reports:
+        names = ", ".join(f"--{name}" for name in report_options.reports)
         print(f"copyspec: {report.path}: finished by the run before, and not in {names}", file=sys.stderr)
-    elif told.check and report.is_changed:
-        if told.quiet:
+    elif report_options.check and report.is_changed:
+        if report_options.quiet:
             print(report.path)  # as linters do: the names of files that do not pass, and nothing else
-        _tell(f"would change {report.path}: {report.summary.edits} edits", told)
+        _tell(f"would change {report.path}: {report.summary.edits} edits", report_options)
 
 
 def reason(path: str, error: Exception) -> str:
@@ -229,15 +265,15 @@ def reason(path: str, error: Exception) -> str:
     return said if path in said else f"{path}: {said}"
 
 
-def _tell_summary(total: Summary, told: Told) -> None:
-    if told.stats == "json":
+def _tell_summary(total: Summary, report_options: ReportOptions) -> None:
+    if report_options.stats == "json":
         print(as_json(total.to_dict()), file=sys.stderr)
-    elif told.stats == "text":
+    elif report_options.stats == "text":
         print("\n".join(total.lines()), file=sys.stderr)
     else:
-        _tell(total.line(), told)
+        _tell(total.line(), report_options)
 
 
-def _tell(line: str, told: Told) -> None:
-    if not told.quiet:
+def _tell(line: str, report_options: ReportOptions) -> None:
+    if not report_options.quiet:
         print(line, file=sys.stderr)

@@ -25,34 +25,33 @@ Model: TypeAlias = Annotated[
 Device: TypeAlias = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, auto.", rich_help_panel=MODEL)]
 Dtype: TypeAlias = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.", rich_help_panel=MODEL)]
 Threads: TypeAlias = Annotated[
-    int | None, typer.Option(help="Of torch, on a CPU. Default: what is measured to be best.", rich_help_panel=MODEL)
+    int | None,
+    typer.Option(help="Threads of torch on a CPU. Default: as many as measure fastest.", rich_help_panel=MODEL),
 ]
-System: TypeAlias = Annotated[
-    str | None, typer.Option(help="A system message, for chat models.", rich_help_panel=MODEL)
-]
+System: TypeAlias = Annotated[str | None, typer.Option(help="System message, for chat models.", rich_help_panel=MODEL)]
 MaxNewTokens: TypeAlias = Annotated[
     int | None, typer.Option(help="Default: by the length of the text.", rich_help_panel=MODEL)
 ]
 Plain: TypeAlias = Annotated[
-    bool, typer.Option("--plain", help="Decode without copying: the same, slower.", rich_help_panel=RUN)
+    bool, typer.Option("--plain", help="Decode without copying: same output, slower.", rich_help_panel=RUN)
 ]
 DraftModel: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
-        help="A smaller model that drafts too: hub id, folder, layers:N or pool. Repeatable.", rich_help_panel=MODEL
+        help="A smaller model that drafts as well: hub id, folder, layers:N or pool. Repeatable.", rich_help_panel=MODEL
     ),
 ]
 InPlace: TypeAlias = Annotated[
-    bool, typer.Option("--in-place", "-i", help="Write the files themselves.", rich_help_panel=OUTPUT)
+    bool, typer.Option("--in-place", "-i", help="Write corrections into the files themselves.", rich_help_panel=OUTPUT)
 ]
 Backup: TypeAlias = Annotated[
     bool, typer.Option("--backup", help="With -i: keep the old file as FILE.bak.", rich_help_panel=OUTPUT)
 ]
 BackupSuffix: TypeAlias = Annotated[
-    str | None, typer.Option(help="The same, under another suffix than .bak.", rich_help_panel=OUTPUT)
+    str | None, typer.Option(help="Like --backup, with another suffix than .bak.", rich_help_panel=OUTPUT)
 ]
 Quiet: TypeAlias = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.", rich_help_panel=RUN)
+    bool, typer.Option("--quiet", "-q", help="Print only errors on stderr.", rich_help_panel=RUN)
 ]
 
 

@@ -23,7 +23,7 @@ NOT_COMPILED = "not compiled; install a C compiler and Python's headers, then co
 
 def doctor(
     model: Annotated[str | None, typer.Option("--model", "-m", help="Test with this model.")] = None,
-    gpu: Annotated[bool, typer.Option("--gpu", help="Measure passes on the GPU, and compare their outputs.")] = False,
+    gpu: Annotated[bool, typer.Option("--gpu", help="Measure passes on the GPU and compare outputs.")] = False,
 ) -> int:
     """Show versions, devices and models, and check that copied output equals plain output."""
     if gpu:
@@ -73,8 +73,9 @@ def _both_faiss() -> bool:
 
 def _drafting() -> str:
     from copyspec.drafters.copying.compiled import IS_COMPILED
+    from copyspec.tree import COMPILED
 
-    if IS_COMPILED:
+    if IS_COMPILED and COMPILED is not None:
         return "compiled"
     return f"in Python, a third as fast: {NOT_COMPILED}"
 

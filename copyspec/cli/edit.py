@@ -22,27 +22,36 @@ if TYPE_CHECKING:
 def edit(
     paths: Annotated[list[str], typer.Argument(help="Text or code; - is stdin.", show_default=False)],
     instruction: Annotated[
-        str, typer.Option(help="What to do. {text} is where the file goes, else behind it.", rich_help_panel=MODEL)
+        str,
+        typer.Option(
+            help="What to do; {text} marks where the file goes, by default at the end.", rich_help_panel=MODEL
+        ),
     ],
     in_place: options.InPlace = False,
     backup: options.Backup = False,
     backup_suffix: options.BackupSuffix = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the new version here.", rich_help_panel=OUTPUT)
+        Path | None, typer.Option("--output", "-o", help="Write the new version to this file.", rich_help_panel=OUTPUT)
     ] = None,
     whole: Annotated[
-        bool, typer.Option("--whole", help="The new version on stdout, not a diff.", rich_help_panel=OUTPUT)
+        bool, typer.Option("--whole", help="Print the new version instead of a diff.", rich_help_panel=OUTPUT)
     ] = False,
     diff: Annotated[
         bool,
-        typer.Option("--diff", help="A unified diff (the default); exit code 1 if not empty.", rich_help_panel=OUTPUT),
+        typer.Option(
+            "--diff", help="Print a unified diff (the default); exit code 1 if it is not empty.", rich_help_panel=OUTPUT
+        ),
     ] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Write nothing; exit code 1 if something would.", rich_help_panel=OUTPUT)
+        bool,
+        typer.Option("--check", help="Write nothing; exit code 1 if something would change.", rich_help_panel=OUTPUT),
     ] = False,
     max_edit_ratio: Annotated[
         float | None,
-        typer.Option(help="Changed lines per line; above, a file stays. Default: no limit.", rich_help_panel=GUARDS),
+        typer.Option(
+            help="Leave a file alone if more than this share of its lines would change. Default: no limit.",
+            rich_help_panel=GUARDS,
+        ),
     ] = None,
     model: options.Model = None,
     system: options.System = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,12 +13,13 @@ from copyspec.cli import correction_options as options
 from copyspec.cli.common import UsageError
 from copyspec.cli.correcting import (
     LISTS,
-    Told,
+    ReportOptions,
     check_folders,
     check_terminal,
     corrector_of,
     inputs_of,
     run_files,
+    run_on_ray,
     words_of,
 )
 from copyspec.cli.correction_options import GUARDS, INPUT, MODEL, OUTPUT, RUN
@@ -36,176 +38,216 @@ def gec(
     force_format: Annotated[
         bool,
         typer.Option(
-            "--force-format", help="Even where --format puts time codes, tags or code at risk.", rich_help_panel=INPUT
+            "--force-format",
+            help="Use --format even if it puts time codes, tags or code at risk.",
+            rich_help_panel=INPUT,
         ),
     ] = False,
     line_mode: Annotated[
-        bool, typer.Option("--line-mode", help="txt: each line by itself; their number stays.", rich_help_panel=INPUT)
+        bool,
+        typer.Option("--line-mode", help="txt: correct each line by itself; line breaks stay.", rich_help_panel=INPUT),
     ] = False,
     field: Annotated[str, typer.Option(help="jsonl: the field with the text.", rich_help_panel=INPUT)] = "text",
     untracked: Annotated[
         bool,
         typer.Option(
-            "--untracked", help="jsonl: replace the field, add none; docx: no tracked changes.", rich_help_panel=OUTPUT
+            "--untracked",
+            help="jsonl: overwrite the field; docx: change the text without tracked changes.",
+            rich_help_panel=OUTPUT,
         ),
     ] = False,
     column: Annotated[
         str | None, typer.Option(help="csv, tsv: the column, by name or number from 1.", rich_help_panel=INPUT)
     ] = None,
-    encoding: Annotated[str, typer.Option(help="Of the files.", rich_help_panel=INPUT)] = "utf-8",
+    encoding: Annotated[str, typer.Option(help="Text encoding of the files.", rich_help_panel=INPUT)] = "utf-8",
     exclude: Annotated[
         list[str] | None, typer.Option(help="Names or patterns to leave out. Repeatable.", rich_help_panel=INPUT)
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option(help="A revision of git: correct only lines that changed since.", rich_help_panel=INPUT),
+        typer.Option(help="A git revision: correct only lines that changed since then.", rich_help_panel=INPUT),
     ] = None,
     kinds: Annotated[
         str | None,
         typer.Option(
-            help="Kinds of change that are made, with commas: spacing, case, punctuation, insert, delete, replace; "
-            "with - before each: all but these.",
+            help="Kinds of change to make, comma-separated: spacing, case, punctuation, insert, delete, replace; "
+            "prefix each with - for all but these.",
             rich_help_panel=GUARDS,
         ),
     ] = None,
     patch: Annotated[
         bool,
         typer.Option(
-            "--patch", "-p", help="Ask about every change; write those that are taken, as -i.", rich_help_panel=OUTPUT
+            "--patch", "-p", help="Ask about every change and write the accepted ones in place.", rich_help_panel=OUTPUT
         ),
     ] = False,
     apply: Annotated[
         Path | None,
-        typer.Option(help="Make the changes that a page of --html saved as decisions.", rich_help_panel=OUTPUT),
+        typer.Option(help="Make the changes in a decisions file saved from a --html page.", rich_help_panel=OUTPUT),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write one file here, not to stdout.", rich_help_panel=OUTPUT)
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Write the corrected file here instead of to stdout.", rich_help_panel=OUTPUT
+        ),
     ] = None,
     in_place: options.InPlace = False,
     backup: options.Backup = False,
     backup_suffix: options.BackupSuffix = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Write nothing; exit code 1 if something would.", rich_help_panel=OUTPUT)
+        bool,
+        typer.Option("--check", help="Write nothing; exit code 1 if something would change.", rich_help_panel=OUTPUT),
     ] = False,
     diff: Annotated[
-        bool, typer.Option("--diff", help="A unified diff instead; exit code 1 if not empty.", rich_help_panel=OUTPUT)
+        bool,
+        typer.Option("--diff", help="Print a unified diff; exit code 1 if it is not empty.", rich_help_panel=OUTPUT),
     ] = False,
     list: Annotated[
         str | None,
         typer.Option(
-            help="Every edit as a line instead: text (file:line:col) or github; exit code 1 if any.",
+            help="Print one line per edit: text (file:line:col) or github; exit code 1 if there are any.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
     edits: Annotated[
-        Path | None, typer.Option(help="Every edit as a line of JSON, into this file.", rich_help_panel=OUTPUT)
+        Path | None, typer.Option(help="Write every edit to this file, as JSON lines.", rich_help_panel=OUTPUT)
     ] = None,
     html: Annotated[
-        Path | None, typer.Option(help="A page with deletions and insertions.", rich_help_panel=OUTPUT)
+        Path | None,
+        typer.Option(help="Write an HTML page that shows deletions and insertions.", rich_help_panel=OUTPUT),
     ] = None,
-    m2: Annotated[Path | None, typer.Option(help="Every segment and its edits as M2.", rich_help_panel=OUTPUT)] = None,
+    m2: Annotated[
+        Path | None, typer.Option(help="Write every segment and its edits in M2 format.", rich_help_panel=OUTPUT)
+    ] = None,
     stats: Annotated[
-        str | None, typer.Option(help="Counters on stderr when done: text or json.", rich_help_panel=OUTPUT)
+        str | None, typer.Option(help="Print counters on stderr when done: text or json.", rich_help_panel=OUTPUT)
     ] = None,
     max_edit_ratio: Annotated[
-        float, typer.Option(help="Changed words per word; above, a segment stays.", rich_help_panel=GUARDS)
+        float,
+        typer.Option(
+            help="Leave a segment alone if more than this share of its words would change.", rich_help_panel=GUARDS
+        ),
     ] = 0.7,
     max_lost_ratio: Annotated[
-        float, typer.Option(help="Words fewer per word; above, a segment stays.", rich_help_panel=GUARDS)
+        float,
+        typer.Option(
+            help="Leave a segment alone if it would lose more than this share of its words.", rich_help_panel=GUARDS
+        ),
     ] = 0.25,
     allow_numbers: Annotated[
-        bool, typer.Option("--allow-numbers", help="Numbers may change.", rich_help_panel=GUARDS)
+        bool, typer.Option("--allow-numbers", help="Allow changes to numbers.", rich_help_panel=GUARDS)
     ] = False,
     allow_links: Annotated[
-        bool, typer.Option("--allow-links", help="URLs and addresses may.", rich_help_panel=GUARDS)
+        bool, typer.Option("--allow-links", help="Allow changes to URLs and addresses.", rich_help_panel=GUARDS)
     ] = False,
     allow_code: Annotated[
-        bool, typer.Option("--allow-code", help="Code, paths, placeholders may.", rich_help_panel=GUARDS)
+        bool,
+        typer.Option("--allow-code", help="Allow changes to code, paths and placeholders.", rich_help_panel=GUARDS),
     ] = False,
     allow_names: Annotated[
-        bool, typer.Option("--allow-names", help="Capitalised words may.", rich_help_panel=GUARDS)
+        bool, typer.Option("--allow-names", help="Allow changes to capitalised words.", rich_help_panel=GUARDS)
     ] = False,
     allow_new_words: Annotated[
         bool,
-        typer.Option("--allow-new-words", help="Words of no list may come in.", rich_help_panel=GUARDS),
+        typer.Option("--allow-new-words", help="Allow words that are in no word list.", rich_help_panel=GUARDS),
     ] = False,
     allow_swaps: Annotated[
         bool,
-        typer.Option("--allow-swaps", help="Words may become others, come and go.", rich_help_panel=GUARDS),
+        typer.Option("--allow-swaps", help="Allow replacing, adding and removing whole words.", rich_help_panel=GUARDS),
     ] = False,
     any_language: Annotated[
         bool,
-        typer.Option("--any-language", help="Correct what is not English, too.", rich_help_panel=GUARDS),
+        typer.Option("--any-language", help="Correct text in any language.", rich_help_panel=GUARDS),
     ] = False,
     language: Annotated[
         str,
         typer.Option(
-            help="What the model is for, as a code (en, de ...); other text is left alone.", rich_help_panel=GUARDS
+            help="The language of the model, as a code (en, de ...); other text is left alone.", rich_help_panel=GUARDS
         ),
     ] = "en",
     words: Annotated[
         list[Path] | None,
-        typer.Option(help="A file with more words that there are. Repeatable.", rich_help_panel=GUARDS),
+        typer.Option(help="A text file of further words to accept as correct. Repeatable.", rich_help_panel=GUARDS),
     ] = None,
     caution: Annotated[
         float,
-        typer.Option(help="How clearly a model must prefer an edit; 0: at all.", rich_help_panel=GUARDS),
+        typer.Option(
+            help="Factor on the margin by which the model must prefer an edit; 0: no margin.", rich_help_panel=GUARDS
+        ),
     ] = 1.0,
     min_confidence: Annotated[
         float,
-        typer.Option(help="Probability that an edit needs against the source's words.", rich_help_panel=GUARDS),
+        typer.Option(
+            help="Least probability of an edit, against keeping the source, for it to be made.", rich_help_panel=GUARDS
+        ),
     ] = 0.0,
     protect: Annotated[
-        list[str] | None, typer.Option(help="A regular expression of more that stays.", rich_help_panel=GUARDS)
+        list[str] | None,
+        typer.Option(help="Regular expression; matching text is not changed. Repeatable.", rich_help_panel=GUARDS),
     ] = None,
     model: options.Model = None,
     instruction: Annotated[
-        str | None, typer.Option(help="How to ask, with {text}: 'Fix: {text}'.", rich_help_panel=MODEL)
+        str | None, typer.Option(help="The prompt, with {text} for the text: 'Fix: {text}'.", rich_help_panel=MODEL)
     ] = None,
     preset: Annotated[
         str | None,
-        typer.Option(help="Ask as a kind of model wants it: coedit, t5-gec, chat.", rich_help_panel=MODEL),
+        typer.Option(help="Prompt and guards for a kind of model: coedit, t5-gec, chat.", rich_help_panel=MODEL),
     ] = None,
     system: options.System = None,
     device: options.Device = None,
     dtype: options.Dtype = "auto",
     threads: options.Threads = None,
     max_new_tokens: options.MaxNewTokens = None,
-    batch_size: Annotated[int, typer.Option(help="Texts in the model at once.", rich_help_panel=RUN)] = 8,
-    segmenter: Annotated[str, typer.Option(help="Sentences: builtin, pysbd or none.", rich_help_panel=RUN)] = "builtin",
+    batch_size: Annotated[int, typer.Option(help="Texts decoded together.", rich_help_panel=RUN)] = 8,
+    segmenter: Annotated[
+        str, typer.Option(help="How text is split into sentences: builtin, pysbd or none.", rich_help_panel=RUN)
+    ] = "builtin",
     by_sentence: Annotated[
         bool | None,
         typer.Option(
-            "--by-sentence/--by-paragraph", help="What the model is given. Default: by its kind.", rich_help_panel=RUN
+            "--by-sentence/--by-paragraph",
+            help="Give the model sentences or paragraphs. Default: what suits the model.",
+            rich_help_panel=RUN,
         ),
     ] = None,
     segment_tokens: Annotated[
-        int | None, typer.Option(help="Split what is longer. Default: by the context.", rich_help_panel=RUN)
+        int | None,
+        typer.Option(
+            help="Split texts longer than this many tokens. Default: by the model's context.", rich_help_panel=RUN
+        ),
     ] = None,
     resume: Annotated[
         bool | None,
+        typer.Option("--resume/--no-resume", help="Continue an interrupted run, or start afresh.", rich_help_panel=RUN),
+    ] = None,
+    ray: Annotated[
+        str | None,
         typer.Option(
-            "--resume/--no-resume", help="Go on where an interrupted run was, or begin anew.", rich_help_panel=RUN
+            help="A Ray cluster corrects the files, with -i: auto, ray://HOST:10001, or local.", rich_help_panel=RUN
         ),
     ] = None,
+    actors: Annotated[
+        int, typer.Option(help="With --ray: so many, each with a model of its own.", rich_help_panel=RUN)
+    ] = 1,
     draft_model: options.DraftModel = None,
     plain: options.Plain = False,
     quiet: options.Quiet = False,
 ) -> int:
     """Correct the grammar of files: only mistakes change, every other byte stays.
 
-    Corrected text goes to stdout, to -o FILE or, with -i, into the files themselves. Exit code 1: --check, --diff or
-    --list found something to correct; 2: wrong usage; 3: a file could not be read or written, or was saved by
-    somebody else meanwhile; the others are done.
+    Corrected text goes to stdout, to -o FILE or, with -i, into the files themselves. Exit codes: 1 if --check, --diff
+    or --list found something to correct; 2 for wrong usage; 3 if a file could not be read or written, or was changed
+    by another program meanwhile (the other files are done).
 
-    The summary counts what was left as it was, by reason. Edits that touch numbers, links, code, names or what
-    --protect names; markup: an edit would bring some, protected: it touches some; words: it would bring a word of no
-    list; swap: a word would become another one, come or go; marks: a sentence would end elsewhere; margin: the model
-    hardly preferred it; characters: it brings some that are no text; formula: a cell of a table would become one, or is
-    one. Whole segments: ratio (more words changed than --max-edit-ratio), lost (more would be gone than
-    --max-lost-ratio), fragment (what is no sentence would become one), language (not English), characters (the model
-    wrote some that no text has), empty (it wrote nothing), cut (its output had no end), length (longer than its
-    context), encoding and binary (no text), json and field (records without a text).
+    The summary counts, by reason, what was left uncorrected. Single edits: numbers, links, code, names and protected
+    (they would change one); markup (adds some); words (adds a word that is in no list); swap (replaces, adds or
+    removes a whole word); marks (ends a sentence elsewhere); margin (the model hardly preferred it); characters (adds
+    some that are not text); formula (a table cell is or would become one).
+
+    Whole segments: ratio (above --max-edit-ratio), lost (above --max-lost-ratio), fragment (not a sentence, would
+    become one), language (not --language), characters (the output holds some that are not text), empty (no output),
+    cut (the output did not end), length (longer than the context), encoding and binary (not text), json and field
+    (records without text).
     """
     from copyspec.pipelines import (
         FORMATS,
@@ -228,14 +270,16 @@ def gec(
     form = replace(form, force_format=force_format)
     in_place = in_place or (patch and output is None)
     suffix = options.backup_of(backup, backup_suffix, paths, in_place=in_place)
-    files = FileOptions(format, form, in_place, suffix, output, resume)
+    files = FileOptions(
+        format=format, format_options=form, in_place=in_place, backup=suffix, output=output, resume=resume
+    )
     guards = GuardOptions(
-        allow_numbers,
-        allow_links,
-        allow_code,
-        allow_names,
-        max_edit_ratio,
-        max_lost_ratio,
+        allow_numbers=allow_numbers,
+        allow_links=allow_links,
+        allow_code=allow_code,
+        allow_names=allow_names,
+        max_edit_ratio=max_edit_ratio,
+        max_lost_ratio=max_lost_ratio,
         protect=tuple(protect or ()),
         allow_new_words=allow_new_words,
         allow_swaps=allow_swaps,
@@ -246,20 +290,38 @@ def gec(
         min_confidence=min_confidence,
     )
     asked = ModelOptions(
-        instruction,
-        system,
-        max_new_tokens,
-        batch_size,
-        by_sentence,
-        segment_tokens,
+        instruction=instruction,
+        system=system,
+        max_new_tokens=max_new_tokens,
+        batch_size=batch_size,
+        by_sentence=by_sentence,
+        segment_tokens=segment_tokens,
         drafts=not plain,
         draft_models=tuple(draft_model or ()),
         preset=preset,
     )
     run = RunOptions(guards, splitter(segmenter))
     loading: LoadOptions = {"device": device, "dtype": dtype}
-    told = Told(quiet, check, stats, diff, edits, html, m2, files.is_writing, list, patch)
-    inputs = inputs_of(paths, format, exclude or (), told)
-    check_terminal(inputs, format, told)
+    report = ReportOptions(
+        quiet=quiet,
+        check=check,
+        stats=stats,
+        diff=diff,
+        edits=edits,
+        html=html,
+        m2=m2,
+        writes=files.is_writing,
+        listed=list,
+        asks=patch,
+    )
+    inputs = inputs_of(paths, format, exclude or (), report)
+    check_terminal(inputs, format, report)
+    make = partial(corrector_of, model, loading, asked, threads)
+    if ray is not None:
+        from copyspec.integrations.ray.files import correct_on_ray
+
+        if since or kinds or patch or apply:
+            raise UsageError("--ray corrects whole files: leave --since, --kinds, --patch and --apply out")
+        return run_on_ray(inputs, files, run, report, partial(correct_on_ray, make, address=ray, actors=actors))
     inputs, selections = narrowed(inputs, since, kinds, asks=patch)
-    return run_files(inputs, files, run, told, lambda: corrector_of(model, loading, asked, threads), selections, apply)
+    return run_files(inputs, files, run, report, make, selections, apply)

@@ -28,23 +28,30 @@ _DRAFTS = "How it is drafted"
 def generate(
     prompt: Annotated[str | None, typer.Argument(help="The prompt; - reads it from stdin.")] = None,
     file: Annotated[Path | None, typer.Option("--file", "-f", help="Read the prompt from a file.")] = None,
-    system: Annotated[str | None, typer.Option(help="A system message; the prompt becomes a chat.")] = None,
+    system: Annotated[str | None, typer.Option(help="System message; the prompt becomes a chat.")] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Put the prompt through the chat template.")] = False,
     rendered: Annotated[
-        bool, typer.Option("--rendered", help="A chat template made the prompt: control tokens count as such.")
+        bool,
+        typer.Option(
+            "--rendered", help="The prompt was rendered by a chat template: its control tokens count as such."
+        ),
     ] = False,
     reference: Annotated[
         list[str] | None,
-        typer.Option("--reference", "-r", help="Text to copy from; the model is not shown it.", rich_help_panel=_TEXTS),
+        typer.Option(
+            "--reference", "-r", help="Text to copy from; not shown to the model. Repeatable.", rich_help_panel=_TEXTS
+        ),
     ] = None,
     reference_file: Annotated[
         list[Path] | None,
-        typer.Option("--reference-file", "-R", help="The same, from a file.", rich_help_panel=_TEXTS),
+        typer.Option("--reference-file", "-R", help="Like the option before, from a file.", rich_help_panel=_TEXTS),
     ] = None,
     edit: Annotated[
         str | None, typer.Option(help="The text that the output is an edit of.", rich_help_panel=_TEXTS)
     ] = None,
-    edit_file: Annotated[Path | None, typer.Option(help="The same, from a file.", rich_help_panel=_TEXTS)] = None,
+    edit_file: Annotated[
+        Path | None, typer.Option(help="Like the option before, from a file.", rich_help_panel=_TEXTS)
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(
@@ -58,82 +65,88 @@ def generate(
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.", rich_help_panel=_MODEL)] = "auto",
     threads: Annotated[
         int | None,
-        typer.Option(help="Of torch, on a CPU. Default: what is measured to be best.", rich_help_panel=_MODEL),
+        typer.Option(help="Threads of torch on a CPU. Default: as many as measure fastest.", rich_help_panel=_MODEL),
     ] = None,
     max_new_tokens: Annotated[
-        int | None, typer.Option(help="Default 512; more where --edit needs it.", rich_help_panel=_SAMPLING)
+        int | None, typer.Option(help="Default: 512, or more if the edited text is longer.", rich_help_panel=_SAMPLING)
     ] = None,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.", rich_help_panel=_SAMPLING)] = 0.0,
-    top_k: Annotated[int, typer.Option(help="0 turns it off.", rich_help_panel=_SAMPLING)] = 0,
-    top_p: Annotated[float, typer.Option(help="1 turns it off.", rich_help_panel=_SAMPLING)] = 1.0,
-    min_p: Annotated[float, typer.Option(help="0 turns it off.", rich_help_panel=_SAMPLING)] = 0.0,
+    temperature: Annotated[float, typer.Option(help="0: greedy decoding.", rich_help_panel=_SAMPLING)] = 0.0,
+    top_k: Annotated[int, typer.Option(help="0: off.", rich_help_panel=_SAMPLING)] = 0,
+    top_p: Annotated[float, typer.Option(help="1: off.", rich_help_panel=_SAMPLING)] = 1.0,
+    min_p: Annotated[float, typer.Option(help="0: off.", rich_help_panel=_SAMPLING)] = 0.0,
     repetition_penalty: Annotated[
-        float | None, typer.Option(help="Default: as the model's configuration says.", rich_help_panel=_SAMPLING)
+        float | None, typer.Option(help="Default: from the model's configuration.", rich_help_panel=_SAMPLING)
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the sampling.", rich_help_panel=_SAMPLING)] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed for sampling.", rich_help_panel=_SAMPLING)] = None,
     stop: Annotated[
-        list[str] | None, typer.Option(help="End before this text. Repeatable.", rich_help_panel=_SAMPLING)
+        list[str] | None, typer.Option(help="Stop before this text. Repeatable.", rich_help_panel=_SAMPLING)
     ] = None,
     max_draft_nodes: Annotated[
-        int | None, typer.Option(help="Draft tokens per pass; 0 decodes plainly.", rich_help_panel=_DRAFTS)
+        int | None, typer.Option(help="Most draft tokens per pass; 0: decode plainly.", rich_help_panel=_DRAFTS)
     ] = None,
     draft_model: Annotated[
         list[str] | None,
         typer.Option(
-            help="A smaller model that drafts too: hub id, folder, layers:N or pool. Repeatable.",
+            help="A smaller model that drafts as well: hub id, folder, layers:N or pool. Repeatable.",
             rich_help_panel=_DRAFTS,
         ),
     ] = None,
     datastore: Annotated[
         list[str] | None,
         typer.Option(
-            help="A corpus of copyspec index --kind tokens to draft from, by name or as a folder. Repeatable.",
+            help="A token corpus (copyspec index --kind tokens) to draft from: name or folder. Repeatable.",
             rich_help_panel=_DRAFTS,
         ),
     ] = None,
     drafter: Annotated[str, typer.Option(help="auto, copy, model or none.", rich_help_panel=_DRAFTS)] = "auto",
     rule: Annotated[
-        str | None, typer.Option(help="How drafts are accepted. Default: coupled.", rich_help_panel=_DRAFTS)
+        str | None, typer.Option(help="Acceptance rule. Default: coupled.", rich_help_panel=_DRAFTS)
     ] = None,
     rule_setting: Annotated[
         list[str] | None,
-        typer.Option(help="Of the rule, NAME=NUMBER: lenience=0.5. Repeatable.", rich_help_panel=_DRAFTS),
+        typer.Option(help="Setting of the rule as NAME=NUMBER: lenience=0.5. Repeatable.", rich_help_panel=_DRAFTS),
     ] = None,
     lossy: Annotated[
         bool,
-        typer.Option("--lossy", help="The rule may change what the model would write.", rich_help_panel=_DRAFTS),
+        typer.Option("--lossy", help="Allow a rule that changes what the model would write.", rich_help_panel=_DRAFTS),
     ] = False,
     logprobs: Annotated[
         int | None,
-        typer.Option(help="With --json: log-probabilities, of so many likely tokens too.", rich_help_panel=_OUTPUT),
+        typer.Option(
+            help="With --json: log-probabilities of the output and of this many top tokens.", rich_help_panel=_OUTPUT
+        ),
     ] = None,
     json_output: Annotated[
-        bool, typer.Option("--json", help="Text, tokens, counters and spans as JSON.", rich_help_panel=_OUTPUT)
+        bool, typer.Option("--json", help="Print text, tokens, counters and spans as JSON.", rich_help_panel=_OUTPUT)
     ] = False,
     compare: Annotated[
         bool,
-        typer.Option("--compare", help="Decode plainly too; exit code 1 if outputs differ.", rich_help_panel=_OUTPUT),
+        typer.Option(
+            "--compare", help="Decode plainly as well; exit code 1 if the outputs differ.", rich_help_panel=_OUTPUT
+        ),
     ] = False,
     stats: Annotated[
-        bool, typer.Option("--stats", help="Counters on stderr when done.", rich_help_panel=_OUTPUT)
+        bool, typer.Option("--stats", help="Print counters on stderr when done.", rich_help_panel=_OUTPUT)
     ] = False,
     stream: Annotated[
         bool | None,
-        typer.Option("--stream/--no-stream", help="Text as it comes. Default: on terminals.", rich_help_panel=_OUTPUT),
+        typer.Option(
+            "--stream/--no-stream", help="Print text as it comes. Default: on a terminal.", rich_help_panel=_OUTPUT
+        ),
     ] = None,
     spans: Annotated[
-        bool, typer.Option("--spans", help="Colour what was copied, by its source.", rich_help_panel=_OUTPUT)
+        bool, typer.Option("--spans", help="Colour copied text by its source.", rich_help_panel=_OUTPUT)
     ] = False,
     watched: Annotated[
-        bool, typer.Option("--watch", help="The same while the text grows.", rich_help_panel=_OUTPUT)
+        bool, typer.Option("--watch", help="Colour copied text while the output grows.", rich_help_panel=_OUTPUT)
     ] = False,
     html: Annotated[
         Path | None,
-        typer.Option(help="A page that shows where each part was copied from.", rich_help_panel=_OUTPUT),
+        typer.Option(help="Write an HTML page that shows where each part was copied from.", rich_help_panel=_OUTPUT),
     ] = None,
     trace: Annotated[
         Path | None,
-        typer.Option(help="What each pass did, as JSON for copyspec trace.", rich_help_panel=_OUTPUT),
+        typer.Option(help="Write what each pass did, as JSON for copyspec trace.", rich_help_panel=_OUTPUT),
     ] = None,
 ) -> int:
     """Generate text, copying from the prompt and from references where the output repeats them.

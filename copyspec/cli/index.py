@@ -29,19 +29,17 @@ _BATCH = 256  # texts encoded between two steps of the progress bar
 _T = TypeVar("_T")
 
 index = typer.Typer(
-    help="Corpora by name, to search for passages or to draft from: add, list, remove.",
+    help="Build, list and remove named corpora, for retrieval or for drafting.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_Folder = Annotated[
-    Path, typer.Option("--dir", "-d", envvar=FOLDER_VARIABLE, help="The folder that holds the corpora.")
-]
-_Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
+_Folder = Annotated[Path, typer.Option("--dir", "-d", envvar=FOLDER_VARIABLE, help="Folder that holds the corpora.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @index.command()
 def add(
-    name: Annotated[str, typer.Argument(help="The corpus; one of this name that is there is added to.")],
+    name: Annotated[str, typer.Argument(help="Name of the corpus; an existing one is extended.")],
     paths: Annotated[
         list[Path],
         typer.Argument(help="Files and folders: text, Markdown, .rst, .jsonl, PDF, Word, PowerPoint, EPUB, HTML."),
@@ -49,8 +47,8 @@ def add(
     kind: Annotated[
         str, typer.Option("--kind", "-k", help="bm25, dense, hybrid (both, fused), or tokens (a datastore).")
     ] = "bm25",
-    field: Annotated[str, typer.Option(help="Where lines of .jsonl hold their text.")] = "text",
-    max_chars: Annotated[int, typer.Option(help="Of a passage (all but tokens).")] = 1000,
+    field: Annotated[str, typer.Option(help="Field of .jsonl lines that holds the text.")] = "text",
+    max_chars: Annotated[int, typer.Option(help="Longest passage, in characters (all kinds but tokens).")] = 1000,
     language: Annotated[
         str, typer.Option("--language", "-l", help='Whose stems match (bm25, hybrid); "words": as they stand.')
     ] = "english",
@@ -58,16 +56,19 @@ def add(
     prefix: Annotated[str, typer.Option(help='Before every text for the encoder, as "query: " (dense, hybrid).')] = "",
     search: Annotated[str, typer.Option(help="exact, or with FAISS: flat, hnsw, ivf (dense, hybrid).")] = "exact",
     model: Annotated[
-        str | None, typer.Option("--model", "-m", help="Whose tokenizer (tokens). Default as in generate.")
+        str | None,
+        typer.Option("--model", "-m", help="Model whose tokenizer is used (tokens). Default: as in generate."),
     ] = None,
-    duplicates: Annotated[bool, typer.Option("--duplicates", help="Add what is there already once more.")] = False,
+    duplicates: Annotated[
+        bool, typer.Option("--duplicates", help="Add passages again that are already there.")
+    ] = False,
     folder: _Folder = DEFAULT_FOLDER,
     json_output: _Json = False,
 ) -> None:
     """Build a corpus from files and folders, or add to it.
 
     Files that have not changed since they were added are not read again; of those that have, the new passages take the
-    place of the old ones. Passages that are there already are skipped. What cannot be read is left out and named.
+    place of the old ones. Passages that are there already are skipped. Files that cannot be read are skipped and named.
     """
     if kind not in KINDS:
         raise UsageError(f"--kind must be one of {', '.join(KINDS)}, got {kind!r}")

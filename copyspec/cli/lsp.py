@@ -19,11 +19,11 @@ def lsp(
     device: options.Device = None,
     dtype: options.Dtype = "auto",
     threads: options.Threads = None,
-    delay: Annotated[float, typer.Option(help="Seconds without a key before a text is looked at again.")] = 1.0,
+    delay: Annotated[float, typer.Option(help="Seconds without typing before a text is checked again.")] = 1.0,
 ) -> int:
     """Serve corrections to an editor, over stdin and stdout: diagnostics, and code actions that make them.
 
-    What is corrected and what stays is said by [tool.copyspec] in pyproject.toml, or .copyspec.toml. Needs
+    Settings are read from [tool.copyspec] in pyproject.toml, or from .copyspec.toml. Needs
     copyspec[lsp]; docs/editors.md shows how editors start it.
     """
     if importlib.util.find_spec("pygls") is None:

@@ -11,7 +11,7 @@ from copyspec.cli.common import UsageError
 
 _OTHERS = "Any folder, GGUF file or hub repository can be named too, by --model or COPYSPEC_MODEL."
 
-models = typer.Typer(help="List the models that have short names, or fetch one.", no_args_is_help=False)
+models = typer.Typer(help="List models that have short names, or fetch one.", no_args_is_help=False)
 
 
 @models.callback(invoke_without_command=True)
@@ -39,7 +39,7 @@ def list_models(context: typer.Context) -> None:
 
 
 @models.command()
-def fetch(name: Annotated[str, typer.Argument(help="Of the list that `copyspec models` prints.")]) -> None:
+def fetch(name: Annotated[str, typer.Argument(help="A name that `copyspec models` prints.")]) -> None:
     """Download a model into the cache folder, once."""
     from copyspec.models.aliases import ALIASES
     from copyspec.models.resolve import fetch

@@ -25,62 +25,66 @@ _MODEL, _SEARCH, _OUTPUT = "Model", "Search", "Output"
 
 
 def rag(
-    index: Annotated[str, typer.Option("--index", "-i", help="A corpus of copyspec index, by name or as a folder.")],
+    index: Annotated[str, typer.Option("--index", "-i", help="A corpus made by copyspec index: name or folder.")],
     question: Annotated[
-        str | None, typer.Argument(help="What is asked; without it every line of stdin is a question.")
+        str | None, typer.Argument(help="The question; without it, every line of stdin is one.")
     ] = None,
     folder: Annotated[
         Path,
         typer.Option(
-            "--dir", "-d", envvar=FOLDER_VARIABLE, help="The folder that holds the corpora.", rich_help_panel=_SEARCH
+            "--dir", "-d", envvar=FOLDER_VARIABLE, help="Folder that holds the corpora.", rich_help_panel=_SEARCH
         ),
     ] = DEFAULT_FOLDER,
     encoder: Annotated[
         str | None,
         typer.Option(
-            help="Of a dense or hybrid corpus: the hub id or folder that it was made with.", rich_help_panel=_SEARCH
+            help="Hub id or folder of the encoder that a dense or hybrid corpus was made with.", rich_help_panel=_SEARCH
         ),
     ] = None,
     passages: Annotated[
-        int, typer.Option("--passages", "-k", help="Passages that are looked through.", rich_help_panel=_SEARCH)
+        int,
+        typer.Option("--passages", "-k", help="Number of passages to search for the answer.", rich_help_panel=_SEARCH),
     ] = 8,
     reranker: Annotated[
         str | None,
-        typer.Option(help="A cross-encoder that orders what is found again.", rich_help_panel=_SEARCH),
+        typer.Option(help="A cross-encoder that reranks the passages.", rich_help_panel=_SEARCH),
     ] = None,
     stride: Annotated[
-        int, typer.Option(help="With a model: search again after so many tokens; 0: once.", rich_help_panel=_SEARCH)
+        int, typer.Option(help="With a model: retrieve again every this many tokens; 0: once.", rich_help_panel=_SEARCH)
     ] = 0,
     instruction: Annotated[
-        str | None, typer.Option(help="With {question} and {passage}.", rich_help_panel=_MODEL)
+        str | None, typer.Option(help="The prompt, with {question} and {passage}.", rich_help_panel=_MODEL)
     ] = None,
     model: Annotated[
         str | None,
         typer.Option(
-            "--model", "-m", help="Writes the answer; default: none, the sentence is shown.", rich_help_panel=_MODEL
+            "--model",
+            "-m",
+            help="Model that writes the answer. Default: none; the best sentence is quoted.",
+            rich_help_panel=_MODEL,
         ),
     ] = None,
     device: Annotated[str | None, typer.Option(help="As in generate.", rich_help_panel=_MODEL)] = None,
     dtype: Annotated[str, typer.Option(help="As in generate.", rich_help_panel=_MODEL)] = "auto",
     threads: Annotated[int | None, typer.Option(help="As in generate.", rich_help_panel=_MODEL)] = None,
-    max_new_tokens: Annotated[int | None, typer.Option(help="Default 512.", rich_help_panel=_MODEL)] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(help="Default: 512.", rich_help_panel=_MODEL)] = None,
     json_output: Annotated[
-        bool, typer.Option("--json", help="Answer and sources as JSON.", rich_help_panel=_OUTPUT)
+        bool, typer.Option("--json", help="Print answer and sources as JSON.", rich_help_panel=_OUTPUT)
     ] = False,
     stream: Annotated[
         bool, typer.Option("--stream", help="Show the answer while it is written.", rich_help_panel=_OUTPUT)
     ] = False,
     html: Annotated[
         Path | None,
-        typer.Option(help="A page that shows where each quoted part stands.", rich_help_panel=_OUTPUT),
+        typer.Option(help="Write an HTML page that shows where each quoted part stands.", rich_help_panel=_OUTPUT),
     ] = None,
 ) -> None:
     """Answer a question from an index, and show which document and characters each quoted part stands in.
 
-    Without --model the answer is the sentence of the documents that the question's words choose; a model writes one
-    from the passages that were found. What is shown as quoted stands there word for word: it is looked up. "Perhaps"
-    stands before an answer that another sentence fits nearly as well, or that quotes nothing. Where no sentence has
-    enough of the question in or near it there is no answer: the exit status is 1, and with --json the text is empty.
+    Without --model the answer is the sentence that best matches the words of the question; with it, a
+    model writes the answer from the passages found. Quotes are looked up in the documents: they are verbatim. "Perhaps"
+    marks an answer that another sentence matches nearly as well, or that quotes nothing. Where no sentence matches
+    enough of the question there is no answer: exit code 1, and an empty text with --json.
     """
     _check(question, stride, passages, html, json_output, stream)
     from copyspec.retrievers import CrossEncoderScorer, RerankingRetriever, load_corpus

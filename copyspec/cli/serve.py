@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from copyspec.server.settings import ServerSettings
 
 KEY_VARIABLE = "COPYSPEC_API_KEY"
-NEEDED = ("fastapi", "uvicorn", "prometheus_client")
+REQUIRED_PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
 
 _MODEL, _ADDRESS, _LIMITS = "Model", "Address", "Limits"
 
@@ -34,56 +34,58 @@ def serve(
     ] = None,
     name: Annotated[
         list[str] | None,
-        typer.Option(help="What requests call the model. Repeatable. Default: as --model.", rich_help_panel=_MODEL),
+        typer.Option(
+            help="Model name that requests use. Repeatable. Default: that of --model.", rich_help_panel=_MODEL
+        ),
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, auto.", rich_help_panel=_MODEL)] = None,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.", rich_help_panel=_MODEL)] = "auto",
     threads: Annotated[
         int | None,
-        typer.Option(help="Of torch, on a CPU. Default: what is measured to be best.", rich_help_panel=_MODEL),
+        typer.Option(help="Threads of torch on a CPU. Default: as many as measure fastest.", rich_help_panel=_MODEL),
     ] = None,
     host: Annotated[
-        str, typer.Option(help="0.0.0.0 is reached from other machines.", rich_help_panel=_ADDRESS)
+        str, typer.Option(help="0.0.0.0 accepts connections from other machines.", rich_help_panel=_ADDRESS)
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.", rich_help_panel=_ADDRESS)] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.", rich_help_panel=_ADDRESS)] = 8000,
     api_key: Annotated[
         str | None,
         typer.Option(
-            help=f"What clients must send. ${KEY_VARIABLE} says the same, and shows in no list of processes.",
+            help=f"Key that clients must send. ${KEY_VARIABLE} does the same and does not show in process lists.",
             rich_help_panel=_ADDRESS,
         ),
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Outputs that are decoded together.", rich_help_panel=_LIMITS)] = 8,
+    batch_size: Annotated[int, typer.Option(help="Outputs decoded together.", rich_help_panel=_LIMITS)] = 8,
     max_waiting: Annotated[
         int, typer.Option(help="Prompts that may wait; more get status 429.", rich_help_panel=_LIMITS)
     ] = 256,
     max_tokens: Annotated[
-        int | None, typer.Option(help="Of one output. Default: the model's context.", rich_help_panel=_LIMITS)
+        int | None, typer.Option(help="Limit per output. Default: the model's context.", rich_help_panel=_LIMITS)
     ] = None,
     prefix_cache: Annotated[
         float,
         typer.Option(
-            help="GiB of keys and values that are kept for prompts which begin as earlier ones; 0: none.",
+            help="GiB of keys and values kept for prompts that begin like earlier ones; 0: none.",
             rich_help_panel=_LIMITS,
         ),
     ] = 1.0,
-    max_body: Annotated[float, typer.Option(help="Of a request, in MiB.", rich_help_panel=_LIMITS)] = 4.0,
+    max_body: Annotated[float, typer.Option(help="Largest request body, in MiB.", rich_help_panel=_LIMITS)] = 4.0,
     timeout: Annotated[
-        float, typer.Option(help="Seconds for a request, waiting included.", rich_help_panel=_LIMITS)
+        float, typer.Option(help="Seconds allowed per request, including waiting.", rich_help_panel=_LIMITS)
     ] = 600.0,
     stop_seconds: Annotated[
-        float, typer.Option(help="For running requests, when it is to stop.", rich_help_panel=_LIMITS)
+        float, typer.Option(help="Seconds that running requests get to finish on shutdown.", rich_help_panel=_LIMITS)
     ] = 30.0,
 ) -> int:
-    """Serve one model with OpenAI's chat and completions, until Ctrl-C.
+    """Serve one model over OpenAI's chat and completions API, until Ctrl-C.
 
-    Beside OpenAI's fields, prediction among them, requests may bring references, edit_source and spans. For many users,
-    or a GPU, run vLLM with copyspec in it: docs/integrations/serve.md.
+    Besides OpenAI's fields, including prediction, requests may set references, edit_source and spans. For many users
+    or a GPU, run vLLM with the copyspec plug-in: docs/integrations/vllm.md.
     """
-    missing = [each for each in NEEDED if importlib.util.find_spec(each) is None]
+    missing = [each for each in REQUIRED_PACKAGES if importlib.util.find_spec(each) is None]
     if missing:
         raise UsageError(f'serve needs {", ".join(missing)}: pip install "copyspec[serve]"')
-    from copyspec.server.listening import address_of, is_local, listen, make
+    from copyspec.server.listening import address_of, is_local, listen, uvicorn_server
 
     settings = _settings(
         names=tuple(name or ()) or (_name(model),),
@@ -109,7 +111,7 @@ def serve(
         print(f"copyspec: {names} on {address_of(bound)}/v1 (Ctrl-C stops)", file=sys.stderr, flush=True)
         if settings.api_key is None and not is_local(bound):
             print(f"copyspec: anybody who reaches this address may ask: set {KEY_VARIABLE}", file=sys.stderr)
-        make(server, stop_seconds=stop_seconds).run(sockets=[bound])
+        uvicorn_server(server, stop_seconds=stop_seconds).run(sockets=[bound])
     return 0
 
 

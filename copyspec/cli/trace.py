@@ -12,9 +12,9 @@ from copyspec.cli.showing import check_page, write_page
 
 
 def trace(
-    file: Annotated[Path, typer.Argument(help="Written by generate --trace, or by Trace.save.", show_default=False)],
-    number: Annotated[int | None, typer.Option("--pass", help="The tree of this pass, counted from 1.")] = None,
-    html: Annotated[Path | None, typer.Option(help="All passes with their trees, as a page.")] = None,
+    file: Annotated[Path, typer.Argument(help="File written by generate --trace or Trace.save.", show_default=False)],
+    number: Annotated[int | None, typer.Option("--pass", help="Show the tree of this pass, counted from 1.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write an HTML page with all passes and their trees.")] = None,
 ) -> None:
     """Show what each pass of a run did: its time in the model and outside, what was drafted, accepted and gained.
 

@@ -57,7 +57,7 @@ class Batch:
         proposed = clock()
         with torch.inference_mode():
             chains, states = [row.chain for row in rows], None
-            if wanting := [row for row in rows if row.wants_states]:
+            if wanting := [row for row in rows if row.observes and row.wants_states]:
                 layers = {layer for row in wanting for layer in row.wanted_layers}
                 logits, states = session.score_with_states(chains, trees, sorted(layers))
             else:

@@ -98,7 +98,7 @@ class DraftController:
         saved = len(path) - cost - look
         self.earned += saved
         self._allowed = min(self._allowed + saved, STAKE)
-        if not len(drafted):
+        if not len(drafted.tokens):
             self._pass_over(proposed)
             return
         self.is_probe = False
@@ -110,7 +110,7 @@ class DraftController:
             self._wait()
 
     def _pass_over(self, proposed: DraftTree) -> None:
-        if len(proposed) and self.trust < 1.0:
+        if len(proposed.tokens) and self.trust < 1.0:
             self._wait()
         else:
             self._left = min(ceil(self._look / LOOKS) - 1, self.MAX_PAUSE) if self._look > LOOKS else 0

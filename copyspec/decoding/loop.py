@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate, chain, pairwise
 
 from copyspec.budget import CostModel
 from copyspec.decoding.batch import Batch
@@ -52,7 +54,10 @@ def decode(
                     for index, request in intake.take(room)
                 ]
                 if fresh:
-                    yield _admit(batch, fresh, Batch(target, draft, costs))
+                    # Under a rule the output depends on the drafts, and these must not depend on time.
+                    splits = draft.adaptive and not target.is_encoder_decoder
+                    groups = _alike(fresh, costs) if splits else [fresh]
+                    yield from _admit_all(batch, groups, partial(Batch, target, draft, costs))
                     continue
             if not batch.rows and intake.is_empty:
                 return
@@ -63,6 +68,17 @@ def decode(
             yield outputs
     finally:
         batch.close()
+
+
+def _admit_all(batch: Batch, groups: Sequence[list[Row]], new_batch: Callable[[], Batch]) -> Iterator[list[StepOutput]]:
+    """Each group of new rows in a pass of its own."""
+    waiting = [*groups]
+    try:
+        while waiting:
+            yield _admit(batch, waiting.pop(0), new_batch())
+    finally:
+        for row in chain.from_iterable(waiting):
+            row.close()
 
 
 def _admit(batch: Batch, rows: list[Row], newcomers: Batch) -> list[StepOutput]:
@@ -76,6 +92,16 @@ def _admit(batch: Batch, rows: list[Row], newcomers: Batch) -> list[StepOutput]:
         raise
     batch.join(newcomers)
     return outputs
+
+
+def _alike(rows: list[Row], costs: CostModel) -> list[list[Row]]:
+    """The rows whose prompts are read together: a pass computes as many tokens of each as the longest has."""
+    ordered = sorted(rows, key=lambda row: len(row.chain))
+    sizes = costs.split_first([len(row.chain) for row in ordered])
+    if len(sizes) == 1:
+        return [rows]
+    ends = [0, *accumulate(sizes)]
+    return [ordered[start:end] for start, end in pairwise(ends)]
 
 
 class _Intake:

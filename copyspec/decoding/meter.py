@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -72,7 +73,7 @@ class Meter:
         self._made: tuple[dict[str, int], dict[str, int]] = ({}, {})  # drafted, accepted; the last source is OUTPUT
         self._accepted: list[int] = []  # drafts by how many of their tokens were
         self._drafted = self._allowed = 0
-        self._decisions: dict[str, int] = {}
+        self._decisions: Counter[str] = Counter()
 
     @property
     def passes(self) -> int:
@@ -82,7 +83,7 @@ class Meter:
         """Asked once per pass that might carry a draft: False leaves it out."""
         if self.controller is None or self.controller.wants_draft():
             return True
-        self._decide("paused")
+        self._decisions["paused"] += 1
         return False
 
     def propose(self, tree: DraftTree, seconds: float) -> None:
@@ -99,16 +100,17 @@ class Meter:
             self._accepted[accepted] += 1
             self._drafted += size
             self._count_sources(0, tree, range(size), eos)
-            self._count_sources(1, tree, path, eos)
+            if path:
+                self._count_sources(1, tree, path, eos)
         if not self._is_asked:
             return
         self._is_asked = False
         self._allowed += cost.allowed_nodes
         controller = self.controller
         if size:
-            self._decide("probed" if controller is not None and controller.is_probe else "drafted")
+            self._decisions["probed" if controller is not None and controller.is_probe else "drafted"] += 1
         else:
-            self._decide("unprofitable" if len(self._proposed) else "nothing")
+            self._decisions["unprofitable" if len(self._proposed.tokens) else "nothing"] += 1
         if controller is not None:
             look = cost.rows * self._seconds / cost.seconds if cost.seconds else 0.0
             controller.observe(self._proposed, tree, path, cost.per_node * size, look)
@@ -147,9 +149,6 @@ class Meter:
             verify_seconds=times.verify,
             other_seconds=times.other,
         )
-
-    def _decide(self, decision: str) -> None:
-        self._decisions[decision] = self._decisions.get(decision, 0) + 1
 
     def _count_sources(self, which: int, tree: DraftTree, nodes: Sequence[int], eos: frozenset[int]) -> None:
         origins, counts = tree.origins, self._from[which]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TypeVar
+from collections.abc import Sequence
 
 import torch
 
@@ -21,8 +19,6 @@ from copyspec.tree import EMPTY, ROOT, DraftTree, Origin, check_tree
 from copyspec.verification.margins import Margin
 from copyspec.verification.picking import Picker, Picks, ScoredPicks
 from copyspec.verification.walk import accepted, walk
-
-T = TypeVar("T")
 
 
 class Row:
@@ -65,7 +61,11 @@ class Row:
         self._reported = 0
         self._vocab_size = target.vocab_size
         self._drafter: Drafter | None = None
-        self._drafter = self._try(request.drafter) if request.drafter is not None else None
+        if request.drafter is not None:
+            try:
+                self._drafter = request.drafter()
+            except Exception as error:
+                self._lose_drafter(error)
         self.observes = callable(getattr(self._drafter, "observe", None))
         self.drafts = self._drafter is not None
         """False: there is no drafter, or it is known to have nothing to say, and is not asked."""
@@ -80,8 +80,12 @@ class Row:
         if drafter is None or not self.drafts or budget.max_nodes == 0 or room <= 0 or not self.meter.wants_draft():
             return EMPTY
         started = self._clock()
-        tree = self._try(partial(self._draft, drafter, budget)) or EMPTY
-        if len(tree) > room:
+        try:
+            tree = self._checked(drafter.propose(budget))
+        except Exception as error:
+            self._lose_drafter(error)
+            tree = EMPTY
+        if len(tree.tokens) > room:
             tree = tree.up_to_depth(room)
         self.meter.propose(tree, self._clock() - started)
         return tree
@@ -100,7 +104,10 @@ class Row:
         """Shows the pass's logits, [1 + m, V], and hidden states, [c + m, D], to a drafter that observes."""
         drafter = self._drafter
         if drafter is not None and observes(drafter):
-            self._try(lambda: drafter.observe(ScoredDraft(tree, logits, states)))  # type: ignore[attr-defined]
+            try:
+                drafter.observe(ScoredDraft(tree, logits, states))  # type: ignore[attr-defined]
+            except Exception as error:
+                self._lose_drafter(error)
 
     def verify(self, tree: DraftTree, picks: Picks) -> Sequence[int]:
         """Extends the output along the accepted walk; returns the accepted nodes."""
@@ -118,7 +125,10 @@ class Row:
         if self.contrast is not None:
             self.contrast.keep(path)
         if self._drafter is not None and self.finish is None:
-            self._try(partial(self._drafter.accept, self.output[before:]))
+            try:
+                self._drafter.accept(self.output[before:])
+            except Exception as error:
+                self._lose_drafter(error)
         return path
 
     def close(self) -> None:
@@ -161,8 +171,16 @@ class Row:
         """`verify` where the token after every node is known."""
         known, path = picks.tokens, accepted(tree, picks.tokens)
         tokens = [known[0], *[known[node + 1] for node in path]] if path else known[:1]
-        count = self._extend(tokens)
-        if count < len(tokens):
+        output, request, before, count = self.output, self.request, len(self.output), len(tokens)
+        if not request.stops and before + count < self.limit and request.eos_token_ids.isdisjoint(tokens):
+            output += tokens  # most steps end nothing
+        else:
+            for token in tokens:
+                output.append(token)
+                self.finish = self._check(token)
+                if self.finish is not None:
+                    break
+            count = len(output) - before
             tokens = tokens[:count]
         self.picker.extend(tokens)
         if self._keep_margins:
@@ -193,45 +211,22 @@ class Row:
             self.finish = Finish("stop", CANCELLED)
             return []
 
-    def _extend(self, tokens: Sequence[int]) -> int:
-        """The output grows by `tokens`, up to the one that ends it; returns how many."""
-        output, request = self.output, self.request
-        if (
-            not request.stops
-            and len(output) + len(tokens) < self.limit
-            and request.eos_token_ids.isdisjoint(tokens)  # most steps end nothing
-        ):
-            output += tokens
-            return len(tokens)
-        for count, token in enumerate(tokens, start=1):
-            output.append(token)
-            self.finish = self._check(token)
-            if self.finish is not None:
-                return count
-        return len(tokens)
-
-    def _draft(self, drafter: Drafter, budget: Budget) -> DraftTree:
+    def _checked(self, tree: DraftTree) -> DraftTree:
         """Drafters may be anybody's: what is wrong with a tree is said before it is verified."""
-        tree = drafter.propose(budget)
+        if not len(tree.tokens):
+            return EMPTY
         try:
-            if len(tree):
-                check_tree(tree, self._vocab_size)
+            check_tree(tree, self._vocab_size)
         except ValueError as error:
-            raise ValueError(f"{type(drafter).__name__} proposed a wrong draft tree: {error}") from error
+            raise ValueError(f"{type(self._drafter).__name__} proposed a wrong draft tree: {error}") from error
         return tree
 
-    def _try(self, call: Callable[[], T]) -> T | None:
-        """What a call of the drafter returns. Where it raises, and somebody takes the error, the row has no drafter
-        from then on."""
-        owner = self.request.owner
-        if owner is None:
-            return call()
-        try:
-            return call()
-        except Exception as error:
-            owner.fail(error)
-            self._drafter, self.drafts = None, False
-            return None
+    def _lose_drafter(self, error: Exception) -> None:
+        """A call of the drafter raised: where somebody takes the error, the row has no drafter from then on."""
+        if self.request.owner is None:
+            raise error
+        self.request.owner.fail(error)
+        self._drafter, self.drafts = None, False
 
     def _check(self, token: int) -> Finish | None:
         """Whether the output ends with `token`. End of sequence goes before stops, stops before the length."""

@@ -76,7 +76,7 @@ class BlendDrafter(_Observing, CopyDrafter):
         self._cursors = self._tracker.cursors()
 
         def grow() -> Blended:
-            return blend(self._copies, self._predictors, budget)
+            return blend(self._copy_candidates, self._predictors, budget)
 
         self._blended = read_on(grow, self._predictors, budget)
         self._grown = self._blended.grown
@@ -90,13 +90,19 @@ class BlendDrafter(_Observing, CopyDrafter):
         super().accept(tokens)
         self._blended = Blended()
 
-    def _copies(self, grown: Grown, node: int) -> tuple[dict[int, Candidate], float]:
+    def _copy_candidates(self, grown: Grown, node: int) -> tuple[dict[int, Candidate], float]:
         if node == ROOT:
             heap, total = growth.roots(self._corpus, self._cursors, self._estimates, grown, self._ngrams)
-            return {token: (-negative, position, group) for negative, _, token, _, position, group in heap}, total
-        group, score = grown.cursors[node], grown.scores[node]
-        said, total = growth.children(self._corpus, group, self._estimates, grown, node, self._ngrams)
-        return {token: (-negative / score, position, moved) for negative, _, token, _, position, moved in said}, total
+            return {
+                token: (-negative_score, position, cursors) for negative_score, _, token, _, position, cursors in heap
+            }, total
+        # Scores below a node are probabilities of the path to it, too: divided by the node's, they are conditional.
+        parent_cursors, parent_score = grown.cursors[node], grown.scores[node]
+        heap, total = growth.children(self._corpus, parent_cursors, self._estimates, grown, node, self._ngrams)
+        return {
+            token: (-negative_score / parent_score, position, cursors)
+            for negative_score, _, token, _, position, cursors in heap
+        }, total
 
 
 class PredictorDrafter(_Observing):

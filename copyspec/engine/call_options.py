@@ -7,8 +7,9 @@ the table in docs/api.md are generated from this file by `python -m docs.update`
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from copyspec.checks import (
@@ -22,16 +23,16 @@ from copyspec.checks import (
 )
 from copyspec.engine.datastores import TokenStore, check_datastores
 from copyspec.engine.option_checks import (
+    check_cache,
+    check_config,
     check_constraint,
     check_contrast,
-    is_config,
     listed,
     parse_callables,
     parse_draft_models,
     parse_drafters,
     parse_token_ids,
 )
-from copyspec.engine.output_cache import OutputCache
 from copyspec.engine.unknown import reject_unknown
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.verification.contrast import DEFAULT_CUTOFF, DEFAULT_STRENGTH, ContrastOptions
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
     from copyspec.drafters.own import DrafterFactory
     from copyspec.engine.draft_models import DraftChoice
+    from copyspec.engine.output_cache import OutputCache
+    from copyspec.verification.classic.rules import Rule
 
     DrafterName = Literal["auto", "copy", "model", "none"]
 
@@ -168,6 +171,8 @@ class CallOptions:
     sampling: SamplingOptions = field(init=False)
     draft: DraftOptions = field(init=False)
     verification: VerificationOptions = field(init=False)
+    apart: Rule | None = field(init=False)
+    """The rule, where its tokens are not those of the default."""
     limit: int | None = field(init=False)
     """Of new tokens, by either of its names."""
     stop_strings: tuple[str, ...] = field(init=False)
@@ -183,31 +188,26 @@ class CallOptions:
     contrast_options: ContrastOptions = field(init=False)
 
     def __post_init__(self) -> None:
-        for name in ("include_stop", "ignore_eos", "rendered", "lossy", "prefix_cache"):
-            check_flag(name, getattr(self, name))
-        for name in ("n", "batch_size"):
-            check_count(name, getattr(self, name))
-        if self.threads is not None:
-            check_count("threads", self.threads)
-        for name in ("min_new_tokens", "logprobs"):
-            if getattr(self, name) is not None:
-                check_whole(name, getattr(self, name), low=0)
-        for name in ("timeout", "max_time"):
-            if getattr(self, name) is not None:
-                check_seconds(name, getattr(self, name))
-        config = self.generation_config
-        wanted = "a transformers GenerationConfig, or a dict of its settings"
-        check_type(config is None or is_config(config), "generation_config", config, wanted)
-        cache = self.output_cache
-        wanted = "an OutputCache: copyspec.OutputCache('a namespace')"
-        check_type(cache is None or isinstance(cache, OutputCache), "output_cache", cache, wanted)
-        self._check_chat()
-        check_constraint(self.json_schema, self.regex, self.choices)
-        self._set(self._stops())
-        self._set(self._sampling())
-        self._set(self._drafting())
+        given = {name for name, default in _DEFAULTS.items() if getattr(self, name) is not default}
+        given -= {name for name in _MAPPINGS if type(getattr(self, name)) is dict and not getattr(self, name)}
+        for name, check in _CHECKS.items():
+            if name in given:
+                check(name, getattr(self, name))
+        if given & {"chat", "system"}:
+            self._check_chat()
+        if given & _CONSTRAINTS:
+            check_constraint(self.json_schema, self.regex, self.choices)
+        self._derive(CallOptions._stops, given & _STOPPING)
+        self._derive(CallOptions._sampling, given & _SAMPLING)
+        self._derive(CallOptions._drafting, given & (_SAMPLING | _DRAFTING))
 
-    def _set(self, derived: Mapping[str, object]) -> None:
+    def _derive(self, work_out: Callable[[CallOptions], Mapping[str, object]], given: Collection[str]) -> None:
+        """Sets what options come to: where none of them is `given`, it is worked out once for all calls."""
+        derived = None if given else _UNGIVEN.get(work_out)
+        if derived is None:
+            derived = work_out(self)
+            if not given:
+                _UNGIVEN[work_out] = derived
         for name, value in derived.items():
             object.__setattr__(self, name, value)
 
@@ -303,13 +303,15 @@ class CallOptions:
                 "drafter='model' needs a model to draft with: give draft_model='a hub id or a folder', or datastore="
             )
         # Where the output depends on the drafts, they must not depend on measured times, or no run would repeat.
-        steady = decides_apart(self.verification.make(self.sampling), self.sampling)
+        rule = self.verification.make(self.sampling)
+        steady = decides_apart(rule, self.sampling)
         if steady and self.logprobs is not None:
             raise ValueError(
                 f"logprobs={self.logprobs} goes with the default rule only, and rule={self.rule!r} is given"
             )
         draft = DraftOptions(max_nodes=self.max_draft_nodes, adaptive=not steady)
         return {
+            "apart": rule if steady else None,
             "draft": replace(draft, max_nodes=0) if name == "none" else draft,
             "own_drafters": own,
             "copies": name in ("auto", "copy"),
@@ -319,7 +321,33 @@ class CallOptions:
         }
 
 
+_UNGIVEN: dict[Callable[[CallOptions], Mapping[str, object]], Mapping[str, object]] = {}
+
+_CHECKS: Mapping[str, Callable[[str, Any], object]] = {
+    **dict.fromkeys(("include_stop", "ignore_eos", "rendered", "lossy", "prefix_cache"), check_flag),
+    **dict.fromkeys(("n", "batch_size", "threads"), check_count),
+    **dict.fromkeys(("min_new_tokens", "logprobs"), partial(check_whole, low=0)),
+    **dict.fromkeys(("timeout", "max_time"), check_seconds),
+    "generation_config": check_config,
+    "output_cache": check_cache,
+}
+"""Of options that stand for themselves; others are checked with what they come to."""
+
+_MAPPINGS = ("logit_bias", "rule_settings")  # none by default
+_CONSTRAINTS = {"json_schema", "regex", "choices"}
+_STOPPING = {"stop", "max_new_tokens", "max_tokens", "stop_token_ids", "stopping_criteria", "logits_processor"}
 _NUMBERS = ("top_k", "top_p", "min_p", "repetition_penalty")
+_SAMPLING = {*_NUMBERS, "temperature", "seed", "logit_bias", "n", "rule", "rule_settings", "lossy"}
+_DRAFTING = {
+    "drafter",
+    "draft_model",
+    "datastore",
+    "max_draft_nodes",
+    "contrast",
+    "contrast_strength",
+    "contrast_cutoff",
+    "logprobs",
+}
 _PER_PROMPT = ("max_new_tokens", "max_tokens", "temperature", "seed")
 
 
@@ -333,3 +361,5 @@ def check_options(given: Mapping[str, object], others: Iterable[str] = ()) -> Ca
 
 OPTIONS = tuple(each.name for each in fields(CallOptions) if each.init)
 """The names of all options."""
+
+_DEFAULTS = {each.name: each.default for each in fields(CallOptions) if each.init}

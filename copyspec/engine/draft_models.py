@@ -22,6 +22,7 @@ from copyspec.engine.pass_lock import lock_of
 from copyspec.forks import at_rest, check_forked
 from copyspec.models.loading import ModelChoice, identity, load_model, named
 from copyspec.targets import wrap
+from copyspec.targets.facts import read_device
 from copyspec.text.codec import Codec
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ class DraftModels:
             path = Path(chosen[len(SKIP) :]).expanduser()
             return without_blocks(self._model, load_skips(path, self._model)), self._codec
         if isinstance(chosen, (str, os.PathLike)):
-            name, device = named(chosen), self._model.device
+            name, device = named(chosen), read_device(self._model)
             choice = ModelChoice(name, device=device, dtype=self._model.dtype)
             if self._load_named is not None:
                 named_model = self._load_named(choice)
@@ -182,10 +183,11 @@ class DraftModels:
                 "draft_model is the model itself, which would be read twice for each token; give a smaller one, or "
                 "'layers:2' for its first two layers"
             )
-        if model.device != self._model.device:
+        device = read_device(self._model)
+        if read_device(model) != device:
             raise ValueError(
-                f"draft_model is on {model.device}, the model on {self._model.device}; move it with "
-                f"draft_model.to({str(self._model.device)!r}), or give its name to have it loaded there"
+                f"draft_model is on {read_device(model)}, the model on {device}; move it with "
+                f"draft_model.to({str(device)!r}), or give its name to have it loaded there"
             )
 
     def _make(self, model: DraftModel, codec: Codec) -> MakePredictor:

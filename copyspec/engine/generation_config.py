@@ -202,13 +202,13 @@ def processors(output: Output, *, penalise: bool = True) -> list[LogitsProcessor
     config = output.config
     eos_token_ids(config)  # says itself what is wrong
     try:
-        return [*_penalties(config, output, penalise), *_bans(config, output), *_borders(config, output)]
+        return list(_processors(config, output, penalise))
     except Exception as error:  # of any kind: each processor has its own way to say that a setting cannot be meant
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ValueError(f"the model's generation_config asks for what there is not: {said}") from error
 
 
-def _penalties(config: GenerationConfig, output: Output, penalise: bool) -> Iterator[LogitsProcessor]:
+def _processors(config: GenerationConfig, output: Output, penalise: bool) -> Iterator[LogitsProcessor]:
     import torch
     import transformers as hf
 
@@ -225,11 +225,6 @@ def _penalties(config: GenerationConfig, output: Output, penalise: bool) -> Iter
         yield hf.NoRepeatNGramLogitsProcessor(config.no_repeat_ngram_size)
     if config.encoder_no_repeat_ngram_size:
         yield hf.EncoderNoRepeatNGramLogitsProcessor(config.encoder_no_repeat_ngram_size, prompt())
-
-
-def _bans(config: GenerationConfig, output: Output) -> Iterator[LogitsProcessor]:
-    import transformers as hf
-
     eos, device = sorted(eos_token_ids(config)), str(output.device)
     if config.bad_words_ids is not None:
         yield hf.NoBadWordsLogitsProcessor(config.bad_words_ids, eos or None)
@@ -237,12 +232,6 @@ def _bans(config: GenerationConfig, output: Output) -> Iterator[LogitsProcessor]
         yield hf.MinLengthLogitsProcessor(config.min_length, eos, device=device)
     if eos and config.min_new_tokens:
         yield hf.MinNewTokensLengthLogitsProcessor(output.start, config.min_new_tokens, eos, device=device)
-
-
-def _borders(config: GenerationConfig, output: Output) -> Iterator[LogitsProcessor]:
-    import transformers as hf
-
-    device = str(output.device)
     if config.forced_bos_token_id is not None:
         yield hf.ForcedBOSTokenLogitsProcessor(config.forced_bos_token_id)
     if config.forced_eos_token_id is not None:
@@ -251,7 +240,6 @@ def _borders(config: GenerationConfig, output: Output) -> Iterator[LogitsProcess
     if config.remove_invalid_values:
         yield hf.InfNanRemoveLogitsProcessor()
     if config.exponential_decay_length_penalty is not None:
-        eos = sorted(eos_token_ids(config))
         yield hf.ExponentialDecayLengthPenalty(config.exponential_decay_length_penalty, eos, output.start)
     if config.suppress_tokens is not None:
         yield hf.SuppressTokensLogitsProcessor(config.suppress_tokens, device=device)

@@ -40,9 +40,14 @@ def gather(
 ) -> tuple[list[Prompt], bool]:
     """The prompts of a call with what each may copy from, and whether there was one prompt alone."""
     prompts, single = parse_prompts(prompt)
-    own = parse_references(references, len(prompts))
-    edits = parse_edits(options.edit_source, len(prompts))
-    shared = [*parse_prediction(options.prediction), *ambient_references(), *parse_earlier(earlier)]
+    count = len(prompts)
+    own = parse_references(references, count) if references is not None else [[]] * count
+    edits = parse_edits(options.edit_source, count) if options.edit_source is not None else [None] * count
+    shared = list(ambient_references())
+    if options.prediction is not None:
+        shared = [*parse_prediction(options.prediction), *shared]
+    if len(earlier):
+        shared += parse_earlier(earlier)
     each = zip(prompts, edits, own, strict=True)
     return [replace(prompt, edit=edit, references=[*shared, *mine]) for prompt, edit, mine in each], single
 

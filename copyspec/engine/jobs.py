@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -31,7 +32,6 @@ from copyspec.text.stops import CriterionStop, StopStrings, text_of
 from copyspec.tree import Origin
 from copyspec.verification.margins import Margin
 from copyspec.verification.picking import warpers
-from copyspec.verification.registry import decides_apart
 from copyspec.views.pass_trace import Trace
 from copyspec.views.recording import TraceRecorder, voice
 
@@ -168,6 +168,7 @@ class JobMaker:
         self._read_config = config
         self._encoder_limit = encoder_limit
         self._noted: set[str] = set()
+        self._checked: Mapping[str, object] = {}  # the settings of the config that was found right last
 
     def make(self, prompts: Sequence[Prompt], options: CallOptions) -> list[Job]:
         """A job per prompt and sample. Raises ValueError where a prompt or an option does not fit the model."""
@@ -175,7 +176,8 @@ class JobMaker:
         encoder = InputEncoder(self._target, self._codec, self._copies, self._encoder_limit)
         encoder.check_tokens("logit_bias", options.sampling.logit_bias)
         encoder.check_tokens("stop_token_ids", options.stop_ids)
-        self._note_special(options.stop_strings)
+        if options.stop_strings:
+            self._note_special(options.stop_strings)
         count = len(prompts)
         return [
             job
@@ -187,21 +189,24 @@ class JobMaker:
         """The model's config as it is now, with what the call changes. What it asks for and is not done is logged
         once."""
         config = generation_config.merged(self._read_config(), options)
-        generation_config.check_vocabulary(config, self._target.vocab_size)
-        for level, text in generation_config.ignored(config):
-            if text not in self._noted:
-                self._noted.add(text)
-                logger.log(level, text)
+        if vars(config) != self._checked:  # its owner may change it at any time
+            generation_config.check_vocabulary(config, self._target.vocab_size)
+            for level, text in generation_config.ignored(config):
+                if text not in self._noted:
+                    self._noted.add(text)
+                    logger.log(level, text)
+            self._checked = deepcopy(vars(config))
         return config
 
     def followed(self, options: CallOptions) -> CallOptions:
         """The options with what the config samples with where the call does not say; told in the log once."""
         config = self.config(options)
         result = generation_config.followed(options, config)
-        text = generation_config.told(options, result, config)
-        if text and text not in self._noted:
-            self._noted.add(text)
-            logger.info("%s", text)
+        if result is not options or options.limit is None:
+            text = generation_config.told(options, result, config)
+            if text and text not in self._noted:
+                self._noted.add(text)
+                logger.info("%s", text)
         return result
 
     def _make(
@@ -251,8 +256,7 @@ class JobMaker:
         sources = [Source(source.tokens, _kind(source)) for source in named]
         sources += [block.source for block in blocks]
         penalise = options.repetition_penalty is None
-        sampling = replace(options.sampling, sample=sample)
-        rule = options.verification.make(sampling)
+        sampling = replace(options.sampling, sample=sample) if sample else options.sampling
         recorder = None
         if options.logprobs is not None:
             recorder = LogprobRecorder(len(start), options.logprobs, warpers(sampling), self._codec.decode)
@@ -275,9 +279,9 @@ class JobMaker:
                 *limits,
                 *([cast("LogitsProcessor", recorder)] if recorder is not None else []),
             ],
-            rule=rule if decides_apart(rule, sampling) else None,
+            rule=options.apart,
             prefixes=self._prefixes if options.prefix_cache else None,
-            contrast=self._contrast(options),
+            contrast=self._contrast(options) if options.contrast is not None else None,
             recorder=TraceRecorder(partial(voice, sources=sources, eos=eos)) if options.trace else None,
         )
         return Job(index, request, named, self._codec, options, strings, blocks, recorder=recorder)
@@ -320,25 +324,24 @@ class JobMaker:
     ) -> Callable[[], Drafter]:
         from copyspec import drafters
 
+        predictors: list[MakePredictor] = []
+        if options.draft_models and self._drafting is not None:
+            predictors += self._drafting.predictors(options.draft_models)
+        if options.datastores:
+            predictors += self._datastores.predictors(options.datastores)
         return partial(
             drafters.create,
             sources,
             known,
             continues_prompt=not self._target.is_encoder_decoder,
-            predictors=[
-                *(partial(make, row) for make in self._models(options.draft_models)),
-                *(partial(make, row) for make in self._datastores.predictors(options.datastores)),
-            ],
+            predictors=[partial(make, row) for make in predictors],
             copies=options.copies,
             ngrams=self._language.ngrams if options.copies else None,
             breaks=self._codec.breaks if options.copies else frozenset(),
         )
 
-    def _models(self, chosen: Sequence[object]) -> Sequence[MakePredictor]:
-        return self._drafting.predictors(chosen) if self._drafting is not None else ()
-
     def _contrast(self, options: CallOptions) -> Callable[[], Contrast] | None:
-        if options.contrast is None or self._drafting is None:
+        if self._drafting is None:
             return None
         return partial(Contrast, self._drafting.amateur(options.contrast), options.contrast_options)
 

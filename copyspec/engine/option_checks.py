@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from copyspec.checks import check_type, plain_list, plain_number
+from copyspec.engine.output_cache import OutputCache
 
 if TYPE_CHECKING:
     from copyspec.drafters.own import DrafterFactory
@@ -18,8 +19,13 @@ def listed(value: Any) -> Sequence[Any]:
     return [plain_number(each) for each in value] if isinstance(value, (list, tuple)) else (value,)
 
 
-def is_config(value: object) -> bool:
-    return isinstance(value, Mapping) or callable(getattr(value, "to_diff_dict", None))
+def check_config(name: str, value: object) -> None:
+    fits = isinstance(value, Mapping) or callable(getattr(value, "to_diff_dict", None))
+    check_type(fits, name, value, "a transformers GenerationConfig, or a dict of its settings")
+
+
+def check_cache(name: str, value: object) -> None:
+    check_type(isinstance(value, OutputCache), name, value, "an OutputCache: copyspec.OutputCache('a namespace')")
 
 
 def check_constraint(json_schema: object, regex: object, choices: object) -> None:

@@ -22,11 +22,8 @@ if TYPE_CHECKING:
 
     from copyspec.drafters.base import Drafter
 
-NODES_PER_TOKEN = 4
-"""Nodes that are grown for each token of the longest chain, as inside vLLM: the likeliest is known when they stand."""
-
-LEAST_SCORE = 0.05
-"""Probability below which a token is not drafted: in llama.cpp each draft token costs about a twentieth of a pass."""
+TOKEN_COST = 0.02
+"""Of a draft token, in parts of an evaluation without any: drafts are longer where this is low."""
 
 
 class DraftModel:
@@ -41,7 +38,8 @@ class DraftModel:
         """`num_pred_tokens`: the longest draft, under llama-cpp-python's name."""
         check_count("num_pred_tokens", num_pred_tokens)
         self._most = num_pred_tokens
-        self._budget = Budget(NODES_PER_TOKEN * num_pred_tokens)
+        costs = [1.0 + TOKEN_COST * tokens for tokens in range(num_pred_tokens + 1)]
+        self._budget = Budget(num_pred_tokens, costs, chain=True)  # llama.cpp verifies no trees
         self._given: list[Source] = []
         self._eos: list[int] = []
         self._drafter: Drafter | None = None
@@ -51,9 +49,7 @@ class DraftModel:
         """Tokens that may follow `input_ids`, which are prompt and output so far. [at most num_pred_tokens]"""
         self._follow(np.asarray(input_ids))
         assert self._drafter is not None
-        chain = self._drafter.propose(self._budget).first_chain()
-        scored = zip(chain.tokens[: self._most], chain.scores, strict=False)
-        return np.array([token for token, score in scored if score >= LEAST_SCORE], dtype=np.intc)
+        return np.array(self._drafter.propose(self._budget).tokens, dtype=np.intc)
 
     def give(self, sources: Sequence[Source], eos: Sequence[int] = ()) -> None:
         """Texts to copy from, from the next call on, in place of those that were given before."""

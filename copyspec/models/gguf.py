@@ -28,7 +28,7 @@ SUFFIX = ".gguf"
 _MAGIC = b"GGUF"
 _NEEDED = ("gguf", "accelerate")  # by transformers, to read such a file
 _FORMAT = 1  # of the converted folder; another one is converted again
-_ENDS = 1 << 20  # bytes at either end of a file that tell it from another one
+_SAMPLED_BYTES = 1 << 20  # at either end of a file, for its fingerprint
 _DTYPES = {0: "float32", 1: "float16"}  # by general.file_type; all others are quantised or bfloat16
 
 
@@ -47,12 +47,12 @@ def converted(file: Path, key: str | None = None) -> Path:
     _check(file)
     if key is None:
         stem = re.sub(r"[^A-Za-z0-9_.-]+", "-", file.stem)[:60]
-        key = f"{stem}-{_identity(file)[:16]}"
+        key = f"{stem}-{_fingerprint(file)[:16]}"
     return made_once(folder_name(key), lambda folder: _convert(file, folder))
 
 
 def folder_name(key: str) -> str:
-    """In the cache, of what was converted from the file with this key."""
+    """Name in the cache of the folder converted from the file with this key."""
     return f"{key}-{_FORMAT}"
 
 
@@ -74,8 +74,8 @@ def missing_packages() -> list[str]:
 def _convert(file: Path, folder: Path) -> None:
     logger.warning("%s is converted, once; that takes about half a minute", file.name)
     try:
-        with _alone(file) as beside_nothing:
-            model, tokenizer = _read(beside_nothing)
+        with _isolated(file) as isolated:
+            model, tokenizer = _read(isolated)
     except Exception as error:  # the readers of the file raise anything where it is damaged
         raise FileError(f"{os.fspath(file)!r} cannot be read: {first_line(error)}") from error
     try:
@@ -88,7 +88,7 @@ def _convert(file: Path, folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _alone(file: Path) -> Iterator[Path]:
+def _isolated(file: Path) -> Iterator[Path]:
     """The file in a folder of its own: what lies beside it, configurations that name code for example, is not read."""
     with tempfile.TemporaryDirectory(prefix="copyspec-gguf-") as folder:
         place = Path(folder) / "model.gguf"
@@ -107,7 +107,7 @@ def _read(file: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     where = {"gguf_file": file.name, "trust_remote_code": False, "local_files_only": True}
     tokenizer = AutoTokenizer.from_pretrained(file.parent, **where)
     read: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        file.parent, dtype=_dtype(file), **where, **_unpacked()
+        file.parent, dtype=_dtype(file), **where, **_dequantize_options()
     )
     # What was read from a GGUF file counts as quantised for good and cannot be saved; another with its weights can.
     config = read.config
@@ -120,30 +120,32 @@ def _read(file: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     return model, tokenizer
 
 
-def _unpacked() -> dict[str, object]:
-    """Asks for weights as numbers; older versions of transformers give no others."""
+def _dequantize_options() -> dict[str, object]:
+    """Asks transformers to dequantize; versions without GgufConfig always do."""
     import transformers
 
-    packing = getattr(transformers, "GgufConfig", None)
-    return {} if packing is None else {"quantization_config": packing(dequantize=True)}
+    config_class = getattr(transformers, "GgufConfig", None)
+    return {} if config_class is None else {"quantization_config": config_class(dequantize=True)}
 
 
 def _dtype(file: Path) -> torch.dtype:
     import torch
     from gguf import GGUFReader
 
-    found = GGUFReader(file).fields.get("general.file_type")
-    kind = int(found.parts[found.data[0]][0]) if found is not None else None
-    dtype: torch.dtype = getattr(torch, _DTYPES.get(kind, "bfloat16") if kind is not None else "bfloat16")
+    field = GGUFReader(file).fields.get("general.file_type")
+    if field is None:
+        return torch.bfloat16
+    file_type = int(field.parts[field.data[0]][0])
+    dtype: torch.dtype = getattr(torch, _DTYPES.get(file_type, "bfloat16"))
     return dtype
 
 
-def _identity(file: Path) -> str:
-    """Of the file as it stands, without reading gigabytes: its place, size and time, its first and last megabyte."""
+def _fingerprint(file: Path) -> str:
+    """Tells files apart without reading gigabytes: path, size, time of change, first and last mebibyte."""
     found = file.stat()
     digest = hashlib.blake2b(f"{file.resolve()}\0{found.st_size}\0{found.st_mtime_ns}".encode(), digest_size=16)
     with file.open("rb") as opened:
-        digest.update(opened.read(_ENDS))
-        opened.seek(max(0, found.st_size - _ENDS))
-        digest.update(opened.read(_ENDS))
+        digest.update(opened.read(_SAMPLED_BYTES))
+        opened.seek(max(0, found.st_size - _SAMPLED_BYTES))
+        digest.update(opened.read(_SAMPLED_BYTES))
     return digest.hexdigest()

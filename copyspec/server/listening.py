@@ -48,7 +48,7 @@ def is_local(bound: socket.socket) -> bool:
     return host.startswith("127.") or host == "::1"
 
 
-def make(server: Server, *, stop_seconds: float) -> uvicorn.Server:
+def uvicorn_server(server: Server, *, stop_seconds: float) -> uvicorn.Server:
     """What serves on a socket: `run(sockets=[...])` does until SIGINT or SIGTERM, or until `should_exit` is set.
 
     Then no more requests are taken, and those that run have `stop_seconds`.

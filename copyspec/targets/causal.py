@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
     from copyspec.targets.base import Session
+
+
+_UNCHANGED = nullcontext()
 
 
 class CausalTarget(WrappedModel):
@@ -80,28 +83,22 @@ class CausalSession(TreeSession):
 
     def _score(self, columns: Columns) -> torch.Tensor:
         facts = self._facts
-        packed = torch.from_numpy(columns.packed).to(facts.device, non_blocking=True)
+        tokens, positions = torch.from_numpy(columns.packed).to(facts.device, non_blocking=True)
         masks = tree_masks(columns, facts)
-        if facts.few_shapes:
-            with self._few_shapes_entered():
-                return self._with_masks(columns, packed, masks)
-        return self._with_masks(columns, packed, masks)
+        with self._few_shapes_entered() if facts.few_shapes else _UNCHANGED:
+            if facts.positions == "argument":
+                if facts.zero.dtype == torch.bfloat16 and len(tokens) == 1:
+                    masks = near_plain(facts, masks, columns)
+                return self._forward(tokens, positions, masks, columns.kept)
+            keys = torch.from_numpy(columns.key_positions()).to(facts.device, non_blocking=True)
+            with positions_from_outside(self._model, facts.positions, positions, keys):
+                return self._forward(tokens, positions, masks, columns.kept)
 
     @contextmanager
     def _few_shapes_entered(self) -> Iterator[None]:
         wanted = GROUPED if self._facts.group > 1 else None
         with masked_attention(self._model, self._facts.configs, wanted), without_cudnn_attention(self._facts.device):
             yield
-
-    def _with_masks(
-        self, columns: Columns, packed: torch.Tensor, masks: torch.Tensor | dict[str, torch.Tensor]
-    ) -> torch.Tensor:
-        facts, (tokens, positions) = self._facts, packed
-        if facts.positions == "argument":
-            return self._forward(tokens, positions, near_plain(facts, masks, columns), columns.kept)
-        keys = torch.from_numpy(columns.key_positions()).to(facts.device, non_blocking=True)
-        with positions_from_outside(self._model, facts.positions, positions, keys):
-            return self._forward(tokens, positions, masks, columns.kept)
 
     def _forward(
         self,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from copyspec.tree import ROOT, DraftTree
+from copyspec.tree import COMPILED, ROOT, DraftTree
 
 IndexArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -60,19 +60,37 @@ class Columns:
         return visible
 
 
-def lay_out(starts: Sequence[int], chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> Columns:
-    """Columns for rows whose first `starts[r]` slots are cached. Chains must not be empty. For those of one token
-    `lay_out_nodes` may have more columns and slots than are needed."""
-    if max(map(len, chains)) == 1:
-        return lay_out_nodes(starts, chains, trees)
-    rows = len(chains)
-    chain_width, tree_width = max(map(len, chains)), max(map(len, trees))
-    used = max(start + len(chain) + len(tree) for start, chain, tree in zip(starts, chains, trees, strict=True))
-    shape = (rows, chain_width + tree_width)
-    tokens, positions = packed = np.zeros((2, *shape), np.int64)
-    slots = np.full(shape, PAD_SLOT, np.int64)
-    visible = np.zeros((*shape, used), np.bool_)
+def lay_out(
+    starts: Sequence[int],
+    chains: Sequence[Sequence[int]],
+    trees: Sequence[DraftTree],
+    width: int = 0,
+    used: int = 0,
+) -> Columns:
+    """Columns for rows whose first `starts[r]` slots are cached. Chains must not be empty. `width` columns and `used`
+    slots at least."""
+    lengths, sizes = list(map(len, chains)), [len(tree.tokens) for tree in trees]
+    ends = list(map(int.__add__, starts, lengths))
+    chain_width = max(lengths)
+    shape = (len(starts), max(width, chain_width + max(sizes)))
+    used = max(used, max(map(int.__add__, ends, sizes)))
+    packed, slots = np.empty((2, *shape), np.int64), np.empty(shape, np.int64)
+    columns = Columns(packed, slots, np.empty((*shape, used), np.bool_), kept=shape[1] - chain_width + 1)
+    if COMPILED is None:
+        _fill(columns, starts, chains, trees)
+    else:
+        tokens, parents = [tree.tokens for tree in trees], [tree.parents for tree in trees]
+        COMPILED.lay_out(starts, chains, tokens, parents, chain_width, packed, slots, columns.visible)
+    return columns
+
+
+def _fill(columns: Columns, starts: Sequence[int], chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> None:
+    """What `native/trees.c` does."""
+    tokens, positions = columns.packed
+    slots, visible = columns.slots, columns.visible
+    columns.packed[:], slots[:], visible[:] = 0, PAD_SLOT, False
     visible[:, :, 0] = True
+    chain_width = tokens.shape[1] - columns.kept + 1
     for row, (start, chain, tree) in enumerate(zip(starts, chains, trees, strict=True)):
         first, end, behind = chain_width - len(chain), chain_width + len(tree), start + len(chain)
         tokens[row, first:chain_width] = chain
@@ -87,39 +105,6 @@ def lay_out(starts: Sequence[int], chains: Sequence[Sequence[int]], trees: Seque
             positions[row, chain_width:end] += behind - 1
             visible[row, chain_width:end, start:behind] = True
             visible[row, chain_width:end, behind : behind + len(tree)] = on_path
-    return Columns(packed, slots, visible, kept=1 + tree_width)
-
-
-def lay_out_nodes(
-    starts: Sequence[int],
-    chains: Sequence[Sequence[int]],
-    trees: Sequence[DraftTree],
-    width: int = 0,
-    used: int = 0,
-) -> Columns:
-    """`lay_out` for chains of one token, as in every pass but the first: by arrays over all rows. `width` columns and
-    `used` slots at least."""
-    sizes = [len(tree.tokens) for tree in trees]
-    width = max(width, 1 + max(sizes))
-    used = max(used, max(map(int.__add__, starts, sizes)) + 1)
-    first = np.array(starts)[:, None]
-    column = np.arange(width)
-    is_real = column <= np.array(sizes)[:, None]
-    slots = np.where(is_real, first + column, PAD_SLOT)
-    tokens, positions = packed = np.zeros((2, len(sizes), width), np.int64)
-    tokens[:, 0] = [chain[0] for chain in chains]
-    positions[:, 0] = starts
-    visible = np.arange(used) <= first[:, :, None]
-    visible = visible & is_real[:, :, None]
-    visible[:, :, 0] = True
-    for row, (start, size, tree) in enumerate(zip(starts, sizes, trees, strict=True)):
-        if size:
-            on_path, depths = ancestors(tree.parents)
-            tokens[row, 1 : 1 + size] = tree.tokens
-            positions[row, 1 : 1 + size] = depths
-            visible[row, 1 : 1 + size, start + 1 : start + 1 + size] = on_path
-    positions[:, 1:] += np.where(is_real[:, 1:], first, 0)
-    return Columns(packed, slots, visible, kept=width)
 
 
 def ancestors(parents: Sequence[int]) -> tuple[BoolArray, list[int]]:

@@ -35,17 +35,24 @@ def make_target(model: PreTrainedModel, on_unsupported: OnUnsupported, static: S
     if reason is not None:
         return _without_drafts(model, reason, on_unsupported)
     if selftest.is_known(model):
-        return StaticTarget(_trees(model), static)
+        return _shaped(_trees(model), static)
     with lock_of(model):
         failure = selftest.attempt(_trees, model, kind="trees")
         failure_of_chains = failure and selftest.attempt(_chains, model, kind="chains")
     if failure is None:
-        return StaticTarget(_trees(model), static)
+        return _shaped(_trees(model), static)
     if failure_of_chains is None:
         logger.warning("%s cannot verify trees (%s); drafts are verified as chains, row by row", name, failure)
         return _chains(model)
     reason = f"{name} does not score drafts like plain decoding ({failure_of_chains})"
     return _without_drafts(model, reason, on_unsupported)
+
+
+def _shaped(target: CausalTarget | Seq2SeqTarget, static: StaticOptions | None) -> Target:
+    """The target, behind one whose passes have static shapes where those are wanted."""
+    options = static or StaticOptions()
+    options.verify()
+    return target if options.use == "never" else StaticTarget(target, options)
 
 
 def _trees(model: PreTrainedModel) -> CausalTarget | Seq2SeqTarget:

@@ -72,7 +72,15 @@ def prefers_few_shapes(device: torch.device) -> bool:
 def read_device(model: PreTrainedModel) -> torch.device:
     """Where token ids go: the device of the input embeddings."""
     device = _embeddings(model).device
-    return model.device if device.type == "meta" else device  # meta: offloaded, moved by the model's own hooks
+    if device.type != "meta":
+        return device
+    if model.device.type != "meta":
+        return model.device
+    # All of it is offloaded, and moved by the hooks of accelerate.
+    hook = getattr(model.get_input_embeddings(), "_hf_hook", None)
+    hooks = (hook, *getattr(hook, "hooks", ()))
+    places = [each.execution_device for each in hooks if getattr(each, "execution_device", None) is not None]
+    return torch.device(places[0]) if places else device
 
 
 def read_dtype(model: PreTrainedModel) -> torch.dtype:

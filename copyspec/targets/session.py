@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from copyspec.targets.cache import Move, TreeCache, Write
-from copyspec.targets.columns import Columns, lay_out, lay_out_nodes
+from copyspec.targets.columns import Columns, lay_out
 from copyspec.targets.hooks.states import RowStates, hidden_states
 from copyspec.targets.static.settings import LOOK_AHEAD, node_bucket, slot_bucket
 from copyspec.tree import EMPTY
@@ -95,7 +95,7 @@ class TreeSession(ABC):
         if max(map(len, chains)) > 1:
             self._read([chain[:-1] for chain in chains], starts)
             starts, chains = [end - 1 for end in ends], [chain[-1:] for chain in chains]
-        columns = lay_out_nodes(starts, chains, trees, nodes, self._attended)
+        columns = lay_out(starts, chains, trees, nodes, self._attended)
         self._cache.begin(_write(columns))
         return self._score(columns)[:, :width]
 

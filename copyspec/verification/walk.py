@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from copyspec.tree import ROOT, DraftTree
+from copyspec.tree import COMPILED, ROOT, DraftTree
 from copyspec.verification.picking import Picks
 
 
@@ -13,7 +13,10 @@ def accepted(tree: DraftTree, tokens: Sequence[int]) -> list[int]:
 
     As `walk`, in one look at each node: children come after their parents.
     """
-    path: list[int] = []
+    if COMPILED is not None:
+        path: list[int] = COMPILED.accepted(tree.tokens, tree.parents, tokens)
+        return path
+    path = []
     at, wanted = ROOT, tokens[0]
     for node, (parent, token) in enumerate(zip(tree.parents, tree.tokens, strict=True)):
         if parent == at and token == wanted:

@@ -160,14 +160,14 @@ def _real(found: dict[str, Any], name: str) -> Chart:
             Bar(
                 f"over {NAMES.get(each, each)}",
                 told[f"over {each}, processor"],
-                f"{told[f'over {each}, processor']:.2f} times as fast, {told['tokens a pass']:.1f} tokens a pass",
+                f"{told[f'over {each}, processor']:.2f}x, {told['tokens a pass']:.1f} tokens a pass",
             )
             for each in others
         ]
         groups.append((task.replace("_", " "), bars))
     where = " (AVX2)" if "avx2" in name else ""
     title = f"A real model's own outputs: {found['model']}, {found['dtype']}{where}"
-    return Chart(title, "times as fast, by processor time", groups, name, about=_where(found))
+    return Chart(title, "speed-up, in CPU time", groups, name, about=_where(found))
 
 
 def _files(found: dict[str, Any], name: str) -> Chart:
@@ -185,7 +185,7 @@ def _files(found: dict[str, Any], name: str) -> Chart:
         ]
         groups.append((kind, bars))
     title = f"Files corrected by copyspec gec, {found['model']}, {found['dtype']}"
-    return Chart(title, "times as fast, by processor time", groups, name)
+    return Chart(title, "speed-up, in CPU time", groups, name)
 
 
 def _survey(found: dict[str, Any], name: str) -> Chart:
@@ -198,14 +198,14 @@ def _survey(found: dict[str, Any], name: str) -> Chart:
                 Bar(
                     "over its plain form",
                     line.faster["all"],
-                    f"{line.faster['all']:.2f} times as fast, {line.tokens_per_pass:.2f} tokens a pass",
+                    f"{line.faster['all']:.2f}x, {line.tokens_per_pass:.2f} tokens a pass",
                 )
             ],
         )
         for line in lines(found)
     ]
     title = f"Methods of the literature: {found['model']}, {found['dtype']}"
-    return Chart(title, "times as fast, by processor time", groups, name)
+    return Chart(title, "speed-up, in CPU time", groups, name)
 
 
 def _throughput(found: dict[str, Any], name: str) -> Chart:
@@ -226,13 +226,13 @@ def _vllm(found: dict[str, Any], name: str) -> Chart:
             Bar(
                 method,
                 told["speedup"],
-                f"{told['speedup']:.2f} times as fast, {told['equal']} of {each['texts']} equal",
+                f"{told['speedup']:.2f}x, {told['equal']} of {each['texts']} equal",
             )
             for method, told in each["methods"].items()
         ]
         groups.append((f"{each['task']}, {each['batch_size']} at once", bars))
     title = f"Inside vLLM{', little to copy' if 'little' in name else ''}"
-    return Chart(title, "times as fast as vLLM without drafts", groups, name, about=_where(found))
+    return Chart(title, "speed-up over vLLM without drafts", groups, name, about=_where(found))
 
 
 def _prices(found: dict[str, Any], name: str) -> Chart:
@@ -242,7 +242,7 @@ def _prices(found: dict[str, Any], name: str) -> Chart:
         for at, price in enumerate(each["prices"]["as it is run"]):
             bars = [
                 Bar(
-                    kind,
+                    kind.replace("as it is run", "copyspec"),
                     rows[at]["cpu_seconds"] / base,
                     f"{1000 * rows[at]['cpu_seconds']:.0f} ms, {rows[at]['cpu_seconds'] / base:.2f} of a pass of one",
                 )
@@ -251,7 +251,7 @@ def _prices(found: dict[str, Any], name: str) -> Chart:
             ]
             groups.append((f"{each['dtype']}, {price['tokens']} tokens", bars))
     title = f"What a pass costs on a CPU{' (AVX2)' if 'avx2' in name else ''}"
-    return Chart(title, "processor time, in PyTorch's pass of one token", groups, name)
+    return Chart(title, "CPU time, relative to PyTorch's pass of one token", groups, name)
 
 
 def _where(found: dict[str, Any]) -> str:

@@ -25,7 +25,7 @@ LOG = logging.getLogger("mkdocs.hooks.copyspec")
 
 NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
 MAX_SHOWN = 30  # lines of what a block printed
-NOT_RUN = "Not run when this page was built: it needs what that machine has not, a server, a GPU or another package."
+NOT_RUN = "Not executed when this page was built: it needs a server, a GPU or another package."
 
 # Files beside docs/ that become pages of the site; the README is its start page, in other words.
 BESIDE = {

@@ -122,6 +122,11 @@ def correct_files(
     return _FileRun(runner, listed, options, listeners, (Marks(), *selections)).run()
 
 
+def journal_path(path: str | os.PathLike[str]) -> Path:
+    """Where the journal of a file stands that is corrected in place."""
+    return beside(target_of(Path(path)), SUFFIX)
+
+
 class FileJob:
     """One file on its way. Its parts are read ahead of the others being written, in one thread."""
 

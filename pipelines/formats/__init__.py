@@ -37,7 +37,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class FormatOptions:
-    """What a format may be told; each reads what concerns it."""
+    """Options of formats; each format ignores those that do not apply to it."""
 
     encoding: str = "utf-8"
     by_line: bool = False  # txt: one segment a line

@@ -45,6 +45,7 @@ class _Piece:
     end: int
     text: str
     is_plain: bool  # characters stand in the XML as they are; else a reference, an element
+    in_cdata: bool = False
 
     def byte(self, at: int) -> int:
         """The byte before character `at`."""
@@ -139,7 +140,8 @@ def _splices(pieces: Sequence[_Piece], starts: Sequence[int], edit: Edit) -> Ite
         if pieces[number].text == "\n" and not pieces[number].end:
             number += 1
         place = pieces[number].byte(edit.start - starts[number])
-        yield place, place, new
+        # What is inserted is escaped: a CDATA section, in which references are text, ends there and goes on behind it.
+        yield place, place, b"]]>" + new + b"<![CDATA[" if pieces[number].in_cdata else new
         return
     for number in range(bisect_right(starts, edit.start) - 1, bisect_left(starts, edit.end)):
         piece, first = pieces[number], starts[number]
@@ -233,7 +235,8 @@ class _Parser:
         raw = text.encode()
         if self.in_cdata or self.xml[start : start + len(raw)] != raw or raw.startswith(b"&"):
             mark = self.xml.find(b";", start) + 1 if self.xml[start : start + 1] == b"&" else 0
-            end = mark if mark and not self.in_cdata else start + len(raw) + (raw == b"\n")
-            self.paragraphs[-1].pieces.append(_Piece(start, end, text, False))
+            is_crlf = raw == b"\n" and self.xml[start : start + 2] == b"\r\n"
+            end = mark if mark and not self.in_cdata else start + len(raw) + is_crlf
+            self.paragraphs[-1].pieces.append(_Piece(start, end, text, False, self.in_cdata))
         else:
             self.paragraphs[-1].pieces.append(_Piece(start, start + len(raw), text, True))

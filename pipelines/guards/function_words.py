@@ -85,6 +85,7 @@ def _groups(text: str) -> dict[str, frozenset[int]]:
 
 
 _FORMS = _groups(_GROUPS)
+_MEMBERS = [group.split() for group in _GROUPS.replace("\n", " ").split("|")]
 _KIND = _groups(_KINDS)
 
 
@@ -92,6 +93,13 @@ def are_forms(word: str, other: str) -> bool:
     """Whether two words, in small letters, are forms of one or often taken for each other, though they look
     different."""
     return not _FORMS.get(word, frozenset()).isdisjoint(_FORMS.get(other, frozenset()))
+
+
+def forms_of(word: str) -> frozenset[str]:
+    """The other forms of a word, in small letters, that do not look like it ("keep": "kept"); words of grammar are
+    none."""
+    numbers = frozenset() if word in FUNCTION_WORDS else _FORMS.get(word, frozenset())
+    return frozenset(each for number in numbers for each in _MEMBERS[number] if each not in FUNCTION_WORDS) - {word}
 
 
 def are_of_a_kind(word: str, other: str) -> bool:

@@ -51,7 +51,7 @@ class GuardOptions:
     allow_swaps: bool = False  # words for words that are no forms or spellings of them, words come and gone
     any_language: bool = False  # texts that are not English are corrected too, and without the two guards above
     language: str = "en"  # what the model is for (`languages.LANGUAGES`); other text is left alone. "any": none is
-    words: tuple[str, ...] = ()  # more words that there are
+    words: tuple[str, ...] = ()  # further words to accept as correct
     caution: float = 1.0  # times the margin that an edit needs over keeping the source (`judging`); 0: none
     calibration: str | None = None  # whose margins (`judging.CALIBRATED`); None: those of the model, where it has some
     min_confidence: float = 0.0  # probability that an edit needs, of the edit and keeping the source; 0: none

@@ -13,7 +13,7 @@ from copyspec.retrievers import BM25Retriever, Hit, Retriever, Stems
 from ..instructions import check_template, fill
 from ..models import corrector_of, corrects, fits, wants_chat
 from .citing import Citation, citations
-from .finding import Found, find, rarity_in, stems_of
+from .finding import Found, find, rarity_in, stems_of, widened
 from .quoting import INSTRUCTION, is_near
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ LEAST_COVERAGE = 0.34  # of the question's words, by weight, that must stand in 
 SURE_SCORE, SURE_MARGIN = 0.7, 0.1  # of the best sentence, and before the next one
 CERTAIN_SCORE, CERTAIN_MARGIN = 1.05, 0.02  # all words in it, and more that speaks for it: the next one must be less
 AGREE_MARGIN = 0.25  # a model's quote is believed where the words find it that much worse than their best, or less
+DOUBTED_CHARS = 550  # of the sentences around that are quoted, too, where the best one is not sure
 _CANDIDATES = 5
 
 
@@ -195,11 +196,12 @@ def is_sure(found: Sequence[Found]) -> bool:
 
 
 def _by_words(hits: Sequence[Hit], found: Sequence[Found]) -> DocumentAnswer:
-    best = found[0]
+    best, sure = found[0], is_sure(found)
     hit = hits[best.passage]
-    text = hit.text[best.start : best.end]
-    cited = Citation(0, len(text), hit.id, best.start, best.end)
-    return DocumentAnswer(text, True, is_sure(found), (cited,), tuple(hits))
+    start, end = (best.start, best.end) if sure else widened(hit.text, best.start, best.end, DOUBTED_CHARS)
+    text = hit.text[start:end]
+    cited = Citation(0, len(text), hit.id, start, end)
+    return DocumentAnswer(text, True, sure, (cited,), tuple(hits))
 
 
 def _nothing(hits: Sequence[Hit]) -> DocumentAnswer:

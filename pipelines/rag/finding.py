@@ -6,15 +6,21 @@ the sentences beside it, then those of the headings above and of the rest of its
 
 from __future__ import annotations
 
-import math
 import re
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from copyspec.retrievers import BM25Retriever, Hit, HybridRetriever, RerankingRetriever, Retriever, Stems
+from copyspec.retrievers import (
+    BM25Retriever,
+    Hit,
+    HybridRetriever,
+    RerankingRetriever,
+    Retriever,
+    Stems,
+)
 
 from ..editing.sentences import sentences
+from .question_terms import ASKS_NAME, TermRarity, answer_bonus, asked_terms, commonness
 
 MAX_UNIT = 400  # characters of a list item or a row that are quoted whole
 
@@ -22,14 +28,11 @@ INSIDE, HEAD, BESIDE, CONTEXT, PASSAGE = 1.0, 0.75, 0.5, 0.55, 0.3
 """What a word of the question is worth: in the sentence, in the first line of its list item or the heading right above
 it, in a sentence beside it, in the headings further up and the document's name, anywhere in the passage."""
 
-TYPE_BONUS = 0.12  # of all weight: a number for "how many", a name in code for "which option"
-FIRST_BONUS = 0.06  # the sentence begins with a word that is asked for: it is about it
-TOPIC_BONUS = 0.1  # all that is asked for stands in its first words
 LONG_COST, LONG_UNIT = 0.12, 400  # what a sentence of so many characters loses: it holds more words of anything
 CODE_COST = 0.15  # what a line of code loses where no command is asked for: it shows, it does not say
-FIRST_CHARS = 40
 NEIGHBOURS, JOIN_MARGIN, MAX_JOINED = 6, 0.25, 500  # two sentences are quoted where the second is nearly as good
 RANK_DISCOUNT = 0.012  # of all weight for each place of its passage in the search
+
 
 _BLANK = re.compile(r"\n[ \t]*\n")
 _ITEM = re.compile(r"[ \t]*(?:[-*+•]|\d{1,2}[.)])[ \t]+\S")
@@ -37,22 +40,7 @@ _TABLE = re.compile(r"[ \t]*\|.*\|[ \t]*$")
 _RULE = re.compile(r"[ \t]*[|:=\-~^+*\"'`.#\s]+$")
 _HEADING = re.compile(r"[ \t]{0,3}#{1,6}[ \t]")
 _FENCE = re.compile(r"[ \t]*(?:```|~~~)")
-_CODE = re.compile(r"`[^`]+`|\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b|\b\w+[._]\w+|\b[a-z]+[A-Z]\w*|--\w+|\w+=|\w+\(")
-_NUMBER = re.compile(r"\d")
 _WORD = re.compile(r"\w+")
-
-_ASKS_NUMBER = re.compile(
-    r"\b(how (?:many|much|deep|long|large|old|fast|far|high|often)|when|which (?:version|release|year)|"
-    r"what (?:year|version)|default|last release)\b",
-    re.IGNORECASE,
-)
-_ASKS_VERSION = re.compile(r"\b(?:version|release)s?\b", re.IGNORECASE)
-_VERSION = re.compile(r"\d+\.\d+")
-_ASKS_NAME = re.compile(
-    r"\b(?:which|what) (?:\w+ )?(?:option|flag|method|function|argument|parameter|exception|error|warning|variable|"
-    r"module|submodule|command|class|keyword|setting|file|operator)s?\b|\bhow (?:do|can|should) (?:i|you|one|we)\b",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +51,7 @@ class Unit:
     end: int
     head: int  # where the list item or block that it belongs to begins
     is_prose: bool = True
+    heading: str = ""  # the last one above it in the passage
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,31 +69,36 @@ class Found:
 def units(text: str) -> list[Unit]:
     """What can be quoted of a passage, in order. Headings, rules and fences are left out."""
     found: list[Unit] = []
+    headings = list(_headings(text))
     for begin, end, kind in _blocks(text):
+        heading = next((title for start, title in reversed(headings) if start < begin), "")
         if kind in ("row", "code"):
-            found.append(Unit(begin, end, begin, is_prose=kind == "row"))
-        elif kind == "item" and end - begin <= MAX_UNIT:
-            found.append(Unit(begin, end, begin))
+            found.append(Unit(begin, end, begin, kind == "row", heading))
+        elif end - begin <= MAX_UNIT and (kind == "item" or _asks_first(text[begin:end])):
+            found.append(Unit(begin, end, begin, heading=heading))
         else:
-            found += [Unit(begin + first, begin + last, begin) for first, last in sentences(text[begin:end])]
+            parts = sentences(text[begin:end])
+            found += [Unit(begin + first, begin + last, begin, heading=heading) for first, last in parts]
     return found
 
 
-class TermRarity:
-    """How rare terms are: ln(1 + (N - n + 0.5) / (n + 0.5)) of the N texts that n hold one, as in BM25."""
+def _headings(text: str) -> Iterator[tuple[int, str]]:
+    """Where headings begin, and what they say."""
+    at, before, fenced = 0, (0, ""), False
+    for line in text.splitlines(keepends=True):
+        said = line.strip()
+        fenced ^= _FENCE.match(line) is not None
+        if not fenced and _HEADING.match(line):
+            yield at, said.strip("# ")
+        elif not fenced and len(said) > 2 and before[1] and not said.strip(said[0]) and said[0] in "=-~^.":
+            yield before
+        before, at = (at, said), at + len(line)
 
-    def __init__(self, holders: Callable[[str], int], total: int) -> None:
-        self._holders, self._total = holders, total
 
-    @classmethod
-    def among(cls, texts: Sequence[str], split: Stems) -> TermRarity:
-        """Among these texts."""
-        counts = Counter(term for text in texts for term in set(split(text)))
-        return cls(lambda term: counts[term], len(texts))
-
-    def __getitem__(self, term: str) -> float:
-        count = self._holders(term)
-        return math.log1p((self._total - count + 0.5) / (count + 0.5))
+def _asks_first(block: str) -> bool:
+    """Whether a paragraph is a question and its answer, which are quoted together."""
+    parts = sentences(block)
+    return len(parts) > 1 and block[slice(*parts[0])].rstrip("*_\"'” ").endswith("?")
 
 
 def rarity_in(retriever: Retriever, hits: Sequence[Hit], split: Stems) -> TermRarity:
@@ -134,28 +128,55 @@ def find(
     question: str, passages: Sequence[tuple[str, str]], weights: TermRarity, split: Stems, *, most: int = 5
 ) -> list[Found]:
     """The `most` best units of passages, each given as its context (headings) and its text, best first."""
-    asked = {term: weights[term] for term in dict.fromkeys(split.query(question))}
+    forms = asked_terms(question, weights, split)
+    asked = {term: min(weights[each] for each in same) * commonness(split)[term] for term, same in forms.items()}
     total = sum(asked.values()) or 1.0
+
+    def terms(text: str) -> set[str]:
+        """The terms of a text as the question has them."""
+        held = set(split(text))
+        return held | {term for term, same in forms.items() if not same.isdisjoint(held)}
+
     found: list[Found] = []
     for rank, (context, text) in enumerate(passages):
         parts = units(text)
-        held = [set(split(text[part.start : part.end])) for part in parts]
-        everywhere, above = set(split(text)), set(split(context))
-        nearest = set(split(context.rpartition(" > ")[2]))
+        held = [terms(text[part.start : part.end]) for part in parts]
+        everywhere, above = terms(text), terms(context)
+        nearest = terms(context.rpartition(" > ")[2])
         for number, part in enumerate(parts):
-            head = set(split(text[part.head : part.start])) | nearest
+            head = terms(text[part.head : part.start]) | (terms(part.heading) if part.heading else nearest)
             beside = set().union(*held[max(0, number - 1) : number], *held[number + 1 : number + 2])
             places = ((held[number], INSIDE), (head, HEAD), (above, CONTEXT), (beside, BESIDE), (everywhere, PASSAGE))
             worth = sum(weight * _worth(term, places) for term, weight in asked.items())
             inside = sum(weight for term, weight in asked.items() if term in held[number])
             near = sum(weight for term, weight in asked.items() if any(term in place for place, _ in places[:4]))
             said = text[part.start : part.end]
-            bonus = _bonus(question, said, asked, split) if part.is_prose or _ASKS_NAME.search(question) else 0.0
+            bonus = answer_bonus(question, said, asked, split) if part.is_prose or ASKS_NAME.search(question) else 0.0
             score = worth / total + bonus - RANK_DISCOUNT * rank
             score -= LONG_COST * min(1.0, len(said) / LONG_UNIT) + (0.0 if part.is_prose else CODE_COST)
             if inside or near:
                 found.append(Found(rank, part.start, part.end, score, near / total, inside / total))
     return _joined(sorted(found, key=lambda each: -each.score), passages)[:most]
+
+
+def widened(text: str, start: int, end: int, most: int) -> tuple[int, int]:
+    """The stretch with the sentences behind and before it in its paragraph, in turn, up to `most` characters."""
+    parts = units(text)
+    inside = [number for number, part in enumerate(parts) if part.start < end and part.end > start]
+    if not inside:
+        return start, end
+    first, last = inside[0], inside[-1]
+    while True:
+        after, before = last + 1, first - 1
+        if after < len(parts) and parts[after].head == parts[last].head and parts[after].end - start <= most:
+            last, end = after, parts[after].end
+            grown = True
+        else:
+            grown = False
+        if before >= 0 and parts[before].head == parts[first].head and end - parts[before].start <= most:
+            first, start = before, parts[before].start
+        elif not grown:
+            return start, end
 
 
 def _joined(found: list[Found], passages: Sequence[tuple[str, str]]) -> list[Found]:
@@ -178,22 +199,6 @@ def _joined(found: list[Found], passages: Sequence[tuple[str, str]]) -> list[Fou
 
 def _worth(term: str, places: Sequence[tuple[set[str], float]]) -> float:
     return max((worth for held, worth in places if term in held), default=0.0)
-
-
-def _bonus(question: str, said: str, asked: dict[str, float], split: Stems) -> float:
-    bonus = 0.0
-    known = {term for term in split(question)}
-    if _ASKS_NUMBER.search(question) and _NUMBER.search(said):
-        bonus += TYPE_BONUS
-    if _ASKS_NAME.search(question) and any(not known.issuperset(split(name[0])) for name in _CODE.finditer(said)):
-        bonus += TYPE_BONUS
-    if _ASKS_VERSION.search(question) and _VERSION.search(said):
-        bonus += TYPE_BONUS
-    if first := _WORD.search(said):
-        bonus += FIRST_BONUS if any(term in asked for term in split(first[0])) else 0.0
-    if set(asked) <= set(split(said[:FIRST_CHARS])):
-        bonus += TOPIC_BONUS
-    return bonus
 
 
 def _blocks(text: str) -> list[tuple[int, int, str]]:

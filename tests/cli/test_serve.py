@@ -24,7 +24,7 @@ needs_server = pytest.mark.skipif(
 def test_without_the_extra_it_says_what_to_install(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["copyspec.cli.serve"], "NEEDED", ("no_such_module",))
+    monkeypatch.setattr(sys.modules["copyspec.cli.serve"], "REQUIRED_PACKAGES", ("no_such_module",))
     code, out, err = run(capsys, "serve")
     assert (code, out) == (2, "") and 'pip install "copyspec[serve]"' in err
     assert callable(serve.serve)

@@ -72,6 +72,21 @@ def test_nodes_of_a_first_call_cost_what_its_tokens_do_but_no_more_than_nodes_of
     assert model.budget(1, 32, is_first=True).costs[20] == pytest.approx(1.4)
 
 
+def test_prompts_are_read_in_as_many_calls_as_take_least_time() -> None:
+    model = CostModel()
+    assert model.split_first([1, 1000]) == [2], "nothing was measured"
+    model.observe_first(4, 250, 1.1)  # 1 ms a token, beside what a call takes
+    assert model.split_first([1, 1000]) == [2], "nor what a call costs"
+    model.observe(4, 0, 0.1)
+    assert model.split_first([10, 10, 10, 100, 100]) == [3, 2]
+    assert model.split_first([10, 20, 30, 40]) == [4], "60 ms of filling up are less than a call"
+    assert model.split_first([10] * 30 + [15] * 30) == [30, 30]
+    assert model.split_first([7]) == [1]
+    for _ in range(20):
+        model.observe_first(1, 40, 0.1)  # as long as a call without prompts
+    assert model.split_first([10, 10, 10, 100, 100]) == [5]
+
+
 def test_the_prior_holds_until_calls_differ() -> None:
     model = CostModel()
     prior = list(model.budget(1, 8).costs)

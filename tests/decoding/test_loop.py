@@ -13,7 +13,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from transformers import LogitsProcessor, NoRepeatNGramLogitsProcessor
 
-from copyspec.budget import Budget
+from copyspec.budget import Budget, CostModel
 from copyspec.decoding.batch import going
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Finish, Request
@@ -303,6 +303,28 @@ def test_rows_are_taken_as_others_finish() -> None:
         assert len(taken) <= finished + 2  # no request is taken before there is room for it
     # The long row runs beside all the others, which take their first step by themselves.
     assert steps <= sum(lengths) - 30 + len(lengths)
+
+
+@pytest.mark.parametrize("ends_early", [False, True])
+def test_prompts_of_like_length_are_read_together(ends_early: bool) -> None:
+    target, costs = FakeTarget(VOCAB), CostModel()
+    costs.observe_first(1, 1000, 1.0)
+    costs.observe(4, 0, 0.01)
+    prompts = [[1] * length for length in (50, 2, 40, 3, 48)]
+    expected = [greedy_reference(target, prompt, 12, frozenset()) for prompt in prompts]
+    requests = [Request(prompt, 12, SamplingOptions()) for prompt in prompts]
+    for request in requests:
+        with_script(request, [0] * 12)
+    steps = decode(target, requests, DecodeSettings(batch_size=8), costs)
+    first = next(steps)
+    assert [output.row for output in first] == [1, 3]
+    if ends_early:
+        steps.close()
+    found: list[list[int]] = [[] for _ in prompts]
+    for output in [*first, *(output for step in steps for output in step)]:
+        found[output.row] += output.tokens
+    assert ends_early or found == expected
+    assert len(target.sessions) == 2 - ends_early and all(session.closed for session in target.sessions)
 
 
 def test_a_failing_processor_frees_the_caches() -> None:

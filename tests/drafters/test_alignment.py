@@ -61,7 +61,9 @@ def test_a_band_starts_anew_where_the_output_stands() -> None:
     source = list(range(1000))
     alignment = Alignment(source, band=16)
     alignment.stand(600)
-    assert alignment.holds(600) and alignment.holds(584) and not alignment.holds(583) and not alignment.holds(617)
+    assert (
+        alignment.in_band(600) and alignment.in_band(584) and not alignment.in_band(583) and not alignment.in_band(617)
+    )
     alignment.extend(source[600:650])
     assert alignment.best() == 650
     alignment.stand(650)

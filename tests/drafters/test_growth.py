@@ -26,6 +26,7 @@ from copyspec.drafters.copying import drafter as copying
 from copyspec.drafters.copying.context import CopyContext
 from copyspec.drafters.copying.estimates import Estimates
 from copyspec.drafters.copying.growth import Cursor, Grown
+from copyspec.drafters.copying.substitutes import COLUMNS
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.sources import Source
 from copyspec.tree import ROOT
@@ -86,6 +87,7 @@ def _case() -> Case:
     corpus, estimates = CopyContext([Source([1, 2, 3, 1, 2, ord(" "), ord("a")], "prompt")], eos=7), Estimates()
     weights = [estimates.none_at_root, estimates.none_deeper, estimates.language, estimates.common]
     said = [[(3, 100)], estimates.at_root, estimates.deeper, list(estimates.crowds)]
+    said += [{3: 2 * COLUMNS}, estimates.repeated]
     text = [corpus.tokens, corpus.kinds, corpus.places, corpus.written]
     arguments = [compiled._TABLES, *text, *said, *weights, corpus.common, 64, (), ARRAYS]
     return dict(zip(ARGUMENTS, arguments, strict=True))
@@ -118,6 +120,11 @@ def _grow(case: Case) -> tuple[object, ...]:
         ("deeper", [1.0]),
         ("crowds", [1.0]),
         ("crowds", {}),
+        ("substitutes", {3: 99 * COLUMNS}),
+        ("substitutes", {3: "a"}),
+        ("substitutes", {3: 2**64}),
+        ("repeated", [1.0]),
+        ("repeated", {}),
         ("common", ["one"]),
         ("max_nodes", 2**63),
         ("costs", (1.0, 1.0)),
@@ -180,21 +187,23 @@ def test_numbers_that_are_none_raise_the_same_compiled_and_in_python(name: str, 
         (2, [2**24], "crowd_row holds 16777216"),
         (3, [], "0 companies"),
         (3, [0] * 33, "33 companies"),
-        (4, [0] * 3, "joined holds 3 numbers instead of 4"),
-        (5, 0, "gaps 0"),
-        (6, 4, "written 4"),
-        (7, 0, "join 0"),
-        (8, -1, "keep -1"),
-        (9, 2**31 - 1, "3 tokens of 2147483647 bits"),
-        (9, 22, "3 tokens of 22 bits"),
-        (10, 9, "9 tokens of 21 bits"),
-        (11, -(2**63), "most_words -9223372036854775808"),
-        (12, nan, "a constant is nan"),
-        (19, 0.0, "a constant is 0.0"),
+        (4, [1], "after_substitute holds 1"),
+        (5, [0] * 3, "joined holds 3 numbers instead of 4"),
+        (6, 0, "gaps 0"),
+        (7, 4, "written 4"),
+        (8, 0, "join 0"),
+        (9, -1, "keep -1"),
+        (10, 2**31 - 1, "3 tokens of 2147483647 bits"),
+        (10, 22, "3 tokens of 22 bits"),
+        (11, 9, "9 tokens of 21 bits"),
+        (12, -(2**63), "most_words -9223372036854775808"),
+        (13, nan, "a constant is nan"),
+        (20, 0.0, "a constant is 0.0"),
+        (21, 0, "columns 0"),
     ],
 )
 def test_tables_that_do_not_fit_raise(place: int, wrong: object, message: str) -> None:
-    tables: list[object] = [[0], [0], [0], [0], [0] * 4, 1, 0, 4, 4, 21, 3, 8, *[0.1] * 8]
+    tables: list[object] = [[0], [0], [0], [0], [0], [0] * 4, 1, 0, 4, 4, 21, 3, 8, *[0.1] * 8, 1]
     assert compiled._growth.make_tables(*tables)  # type: ignore[arg-type]
     tables[place] = wrong
     with pytest.raises(ValueError, match=message):

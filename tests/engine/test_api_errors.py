@@ -30,7 +30,7 @@ CHAT = [{"role": "user", "content": "a"}]
         ({"do_sample": True}, "unknown option 'do_sample'; here it is temperature (0, the default, is greedy)"),
         ({"max_length": 9}, "unknown option 'max_length'; here it is max_new_tokens"),
         ({"num_beams": 4}, "unknown option 'num_beams'; here it is nothing: outputs are greedy or sampled"),
-        ({"xyzzy": 1}, "unknown option 'xyzzy'; options are batch_size, chat"),
+        ({"xyzzy": 1}, "unknown option 'xyzzy'; options are adapter, batch_size, chat"),
         ({"stop": 5}, "stop must be a str or a list of them; got int: 5"),
         ({"stop_token_ids": "ab"}, "stop_token_ids must be a list of token ids; got str: 'ab'"),
         ({"stop_token_ids": ["a"]}, "stop_token_ids must be a list of token ids (for strings there is stop=)"),
@@ -220,7 +220,7 @@ def test_configure_and_load_check_their_arguments() -> None:
         copyspec.configure(dtype="float32")
     with pytest.raises(ValueError, match="max_loaded must be a whole number from 1, got 0"):
         copyspec.configure(max_loaded=0)
-    with pytest.raises(TypeError, match="unknown option 'temperature'; options are device, dtype"):
+    with pytest.raises(TypeError, match="unknown option 'temperature'; options are adapter, device, dtype"):
         copyspec.load("x", temperature=1)  # type: ignore[call-arg]
 
 

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from copyspec import Engine
-from copyspec.integrations.ray import AnswerColumn, CorrectColumn, run, runs
+from copyspec.cli.app import main
+from copyspec.integrations.ray import AnswerColumn, CorrectColumn, files, run, runs
 from copyspec.integrations.ray.columns import ERROR
 from copyspec.integrations.ray.parts import find_files, split
-from copyspec.pipelines import GECPipeline
+from copyspec.pipelines import FileReport, GECPipeline
 
 TEXTS = ["She go to school every day.", "The childrens is here.", "It rains."]
 
@@ -43,8 +44,9 @@ class Upper:
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts are done in this process."""
-    monkeypatch.setattr(runs, "_mapped", lambda writer, parts, *_: (writer(part.to_dict()) for part in parts))
+    """Work is done in this process."""
+    for module in (runs, files):
+        monkeypatch.setattr(module, "mapped", lambda work, items, *_: (work(item) for item in items))
 
 
 def lines(path: Path) -> list[Any]:
@@ -129,3 +131,34 @@ def test_folders_that_are_not_empty_are_left_alone(tmp_path: Path, here: None) -
         run(Upper(), tmp_path / "nothing", tmp_path / "out")
     with pytest.raises(ValueError, match="actors must be"):
         run(Upper(), tmp_path / "a.txt", tmp_path / "out", actors=0)
+
+
+def test_files_are_corrected_in_place_as_without_a_cluster(
+    tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = {"a.txt": "She go to school, he have 2.\n", "b/c.md": "# The childrens is here.\n", "d.txt": "It rains.\n"}
+    for folder in ("plain", "ray"):
+        for name, text in texts.items():
+            (tmp_path / folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / folder / name).write_text(text)
+    (tmp_path / "ray" / "bad.txt").write_bytes(b"\xff\xfe\x00no text")
+    monkeypatch.setattr(files, "FILES_PER_GROUP", 1)
+    on_ray = ["gec", str(tmp_path / "ray"), "-i", "--ray", "local"]
+    with monkeypatch.context() as patched:  # killed when one file is done: it is not corrected twice
+        done, tell = iter(range(9)), files.tell_report
+
+        def killed_at_the_second(report: FileReport) -> dict[str, object]:
+            if next(done):
+                raise KeyboardInterrupt
+            return tell(report)
+
+        patched.setattr(files, "tell_report", killed_at_the_second)
+        assert main(on_ray) == 130
+    assert main(on_ray) == 2 and "what an interrupted run left: --resume goes on" in capsys.readouterr().err
+    assert main([*on_ray, "--resume"]) == 3 and "bad.txt" in capsys.readouterr().err
+    assert main(["gec", str(tmp_path / "plain"), "-i"]) == 0
+    assert all((tmp_path / "ray" / name).read_text() == (tmp_path / "plain" / name).read_text() for name in texts)
+    assert not [each for each in tmp_path.rglob("*journal*") if "bad" not in each.name]
+    wrong_model = ["-i", "--ray", "local", "--model", str(tmp_path / "no model")]
+    for wrong in (wrong_model, ["--ray", "local"], ["-i", "--ray", "local", "--edits", str(tmp_path / "e")]):
+        assert main(["gec", str(tmp_path / "plain"), *wrong]) == 2

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import copyspec
+from tests.drafters.test_heads import write
 from tests.helpers.texts import byte_level, llama
 
 accelerate = pytest.importorskip("accelerate")
@@ -30,3 +31,15 @@ def test_layers_on_cpu_and_disk(tmp_path: Path) -> None:
         found = engine.generate(prompts, prompts, prefix_cache=prefix_cache, **options)
         assert [each.token_ids for each in found] == wanted
     assert found[0].stats.num_cached_tokens > 0
+
+
+def test_heads_draft_for_a_model_on_disk(tmp_path: Path) -> None:
+    """LLMCad: what drafts is in memory, the model's weights are read for each pass."""
+    tokenizer = byte_level()
+    plain = copyspec.Engine(llama(len(tokenizer)), tokenizer)
+    folder = write(tmp_path / "heads", plain.model)
+    engine = copyspec.Engine(accelerate.disk_offload(copy.deepcopy(plain.model), str(tmp_path / "disk")), tokenizer)
+    options: dict[str, Any] = {"max_new_tokens": 16, "ignore_eos": True, "draft_model": f"heads:{folder}"}
+    found, wanted = (each.generate("He goes to school", drafter="model", **options) for each in (engine, plain))
+    assert all(each.is_meta for each in engine.model.parameters())
+    assert found.token_ids == wanted.token_ids and found.stats.num_draft_tokens_per_source["heads"] > 0

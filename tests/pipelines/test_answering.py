@@ -152,3 +152,35 @@ def test_what_a_model_writes_is_looked_up(said: str, is_found: bool, is_sure: bo
     assert "".join(chunk.text for chunk in chunks).startswith(answer.text)
     prompt, references = engine.asked[0]
     assert all(text in str(prompt) for text in references), "what may be copied is what the model is shown"  # type: ignore[attr-defined]
+
+
+RECIPES = """# Kitchen
+
+## Rye bread
+
+Bake it at 240 degrees for ten minutes. It tastes best on the second day and keeps for a week.
+
+## Soup
+
+Four leeks and two potatoes, simmered for twenty minutes. It can be frozen.
+
+**Do you lend pots?** We lend them to members. **How long?** Three days.
+
+Most pots are red. Some are blue.
+"""
+
+
+@pytest.mark.parametrize(
+    ("question", "held", "sure"),
+    [
+        ("How long does the rye bread keep?", "keeps for a week", None),
+        ("How many potatoes are in the soup?", "two potatoes", None),
+        ("Can I freeze the soup?", "can be frozen", None),
+        ("Do you lend pots to members?", "We lend them to members.", None),
+        ("Which colour have blue pots?", "Most pots are red. Some are blue.", False),
+    ],
+)
+def test_what_questions_ask_for(question: str, held: str, sure: bool | None) -> None:
+    found = DocumentAnswers([RECIPES, "Walls need no mortar.", "Swifts sleep while they fly."])(question)
+    assert held in found.text and len(found.text) < 160
+    assert sure is None or found.is_sure == sure

@@ -258,6 +258,12 @@ def test_opendocument_texts_keep_their_elements() -> None:
     (part,) = form.read(io.BytesIO(odt('<text:h>A<text:s text:c="1>0"/>&amp; B</text:h>')))
     place = part.text.index("&")
     assert '"1>0"/>a &amp; B</text:h>' in content(form.write(part, [Edit(place, place, "a ")]))
+    # In a CDATA section references are text: what is inserted stands outside of it.
+    (part,) = form.read(io.BytesIO(odt("<text:p>A <![CDATA[b\n&c]]> d.</text:p>")))
+    for place in map(part.text.index, ("b", "&", " d")):
+        written = form.write(part, [Edit(place, place, "<x>")])
+        (again,) = form.read(io.BytesIO(written))
+        assert again.text == f"{part.text[:place]}<x>{part.text[place:]}", content(written)
     changes = {"She": ("have", "has"), "He ": ("go to", "goes <&> to")}
     out = corrected("odt", data, lambda told: told.replace(*changes.get(told[:3], "  ")))
     assert content(out) == content(data).replace("have", "has").replace("go to", "goes &lt;&amp;&gt; to")

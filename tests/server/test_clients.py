@@ -18,7 +18,7 @@ from langchain_core.prompts import ChatPromptTemplate
 
 from copyspec.pipelines.langchain import with_references
 from copyspec.server.endpoints import Server
-from copyspec.server.listening import address_of, is_local, listen, make
+from copyspec.server.listening import address_of, is_local, listen, uvicorn_server
 from copyspec.server.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def serving(engine: Engine, **settings: Any) -> Iterator[str]:
     assert is_local(bound)
     server = Server(engine, ServerSettings(names=("tiny",), api_key=KEY, **settings))
     server.warm_up()
-    running = make(server, stop_seconds=2)
+    running = uvicorn_server(server, stop_seconds=2)
     thread = threading.Thread(target=running.run, kwargs={"sockets": [bound]})
     thread.start()
     try:
@@ -102,6 +102,11 @@ def test_langchain_whole_and_in_pieces(engine: Engine, address: str) -> None:
     expected = engine.generate(MESSAGES, max_new_tokens=16).text
     assert llm.invoke("The cat sat on the mat.").content == expected
     assert "".join(each.content for each in llm.stream("The cat sat on the mat.")) == expected
+    start = pytest.importorskip("langchain.chat_models").init_chat_model  # as docs/langchain.md has it
+    with pytest.raises(ValueError, match="Unsupported provider='copyspec'"):
+        start("tiny", model_provider="copyspec")
+    made = start("tiny", model_provider="openai", base_url=f"{address}/v1", api_key=KEY, max_tokens=16, max_retries=0)
+    assert made.invoke("The cat sat on the mat.").content == expected
     told = llm.bind(extra_body={"references": ["a passage"]}).invoke("The cat sat on the mat.")
     assert told.content == expected and told.usage_metadata["input_tokens"] > 0
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from copyspec.targets.columns import PAD_SLOT, ancestors, lay_out
-from copyspec.tree import ROOT, DraftTree
+from copyspec.targets import columns as columns_module
+from copyspec.targets.columns import PAD_SLOT, Columns, ancestors, lay_out
+from copyspec.targets.static import packing
+from copyspec.targets.static.packing import FIELDS, words
+from copyspec.tree import COMPILED, ROOT, DraftTree
 
 
 @st.composite
@@ -79,3 +83,72 @@ def test_ancestors_include_the_node_itself(tree: DraftTree) -> None:
     assert on_path.shape == (len(tree), len(tree))
     assert [int(row.sum()) for row in on_path] == tree.depths()
     assert on_path.diagonal().all()
+
+
+@settings(deadline=None)
+@given(rows, st.integers(0, 4), st.integers(0, 70), st.data())
+@pytest.mark.skipif(COMPILED is None, reason="not compiled")
+def test_compiled_equals_python(batch: Rows, more_rows: int, more: int, data: st.DataObject) -> None:
+    starts, chains, trees = [row[0] for row in batch], [row[1] for row in batch], [row[2] for row in batch]
+    compiled = lay_out(starts, chains, trees, width=more, used=more)
+    filled = Columns(compiled.packed.copy(), compiled.slots.copy(), compiled.visible.copy(), compiled.kept)
+    columns_module._fill(filled, starts, chains, trees)
+    for name in ("packed", "slots", "visible"):
+        np.testing.assert_array_equal(getattr(compiled, name), getattr(filled, name))
+    width = max(len(chain) + len(tree) for chain, tree in zip(chains, trees, strict=True)) + more
+    move = st.tuples(st.integers(0, 99), st.integers(0, 99))
+    moves = [data.draw(st.lists(move, max_size=width)) for _ in batch]
+    found = np.full((2, FIELDS + words(width), len(batch) + more_rows, width), -7)
+    packing.pack(found[0], starts, chains, trees, moves, 500)
+    packing._pack(found[1], starts, chains, trees, moves, 500)
+    np.testing.assert_array_equal(found[0], found[1])
+
+
+@pytest.mark.skipif(COMPILED is None, reason="not compiled")
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"starts": [-1]},
+        {"starts": [2**63 - 1]},
+        {"starts": [2]},
+        {"starts": []},
+        {"chains": [[]]},
+        {"chains": [[1, 2]]},
+        {"chains": [["a"]]},
+        {"chains": [None]},
+        {"tokens": [[1]]},
+        {"tokens": [[1, 2, 3]], "parents": [[-1, 0, 0]]},
+        {"parents": [[-1, 1]]},
+        {"parents": [[-2, 0]]},
+        {"chain_width": 0},
+        {"chain_width": 9},
+        {"slots": np.zeros((1, 2), np.int64)},
+        {"visible": np.zeros((1, 3, 4), np.float32)},
+        {"packed": np.zeros((3, 1, 3), np.int64)},
+    ],
+    ids=str,
+)
+def test_compiled_refuses_what_does_not_fit(change: dict[str, object]) -> None:
+    given: dict[str, object] = {
+        "starts": [1],
+        "chains": [[7]],
+        "tokens": [[8, 9]],
+        "parents": [[-1, 0]],
+        "chain_width": 1,
+        "packed": np.zeros((2, 1, 3), np.int64),
+        "slots": np.zeros((1, 3), np.int64),
+        "visible": np.zeros((1, 3, 4), np.bool_),
+    }
+    assert COMPILED is not None
+    COMPILED.lay_out(*given.values())
+    with pytest.raises((ValueError, TypeError, OverflowError)):
+        COMPILED.lay_out(*{**given, **change}.values())
+    rows = {**given, **change}
+    if change.keys() & {"chains", "tokens", "parents"} and "chain_width" not in change:
+        width = 3 if change.get("chains") != [[1, 2]] else 2
+        with pytest.raises((ValueError, TypeError)):
+            host = np.zeros((FIELDS + 1, 1, width), np.int64)
+            COMPILED.pack(host, rows["starts"], rows["chains"], rows["tokens"], rows["parents"], [[]], 0)
+    for moves in ([[(1,)]], [[(1, 2)] * 4], [[(1, 2, 3)]], []):
+        with pytest.raises(ValueError):
+            COMPILED.pack(np.zeros((FIELDS + 1, 1, 3), np.int64), [1], [[7]], [[]], [[]], moves, 0)

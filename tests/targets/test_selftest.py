@@ -58,6 +58,7 @@ def windows_by_column(patch: pytest.MonkeyPatch) -> None:
 
 
 def all_nodes_seen(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(columns, "COMPILED", None)
     patch.setattr(columns, "ancestors", lambda parents: torch.ones(len(parents), len(parents)).tril().bool().numpy())
 
 
@@ -68,6 +69,7 @@ def late_positions(patch: pytest.MonkeyPatch) -> None:
         on_path, depths = right(parents)
         return on_path, [min(depth, 7) for depth in depths]
 
+    patch.setattr(columns, "COMPILED", None)
     patch.setattr(columns, "ancestors", late)
 
 

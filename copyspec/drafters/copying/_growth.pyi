@@ -8,6 +8,7 @@ def make_tables(
     length: list[int],
     crowd_row: list[int],
     company: list[int],
+    after_substitute: list[int],
     joined: list[int],
     gaps: int,
     written: int,
@@ -24,6 +25,7 @@ def make_tables(
     open_deeper: float,
     fewest: float,
     least_share: float,
+    columns: int,
     /,
 ) -> object: ...
 def grow(
@@ -36,6 +38,8 @@ def grow(
     at_root: list[float],
     deeper: list[float],
     crowds: Sequence[float],
+    substitutes: dict[int, int],
+    repeated: Sequence[float],
     none_at_root: float,
     none_deeper: float,
     language: float,

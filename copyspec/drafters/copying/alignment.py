@@ -113,7 +113,7 @@ class Alignment:
         self._rises = self._all & ~self._falls
         self._place, self._stood = position, self._output
 
-    def holds(self, position: int) -> bool:
+    def in_band(self, position: int) -> bool:
         """Whether `position` lies in the band."""
         return self.start <= position <= self.start + self._width
 

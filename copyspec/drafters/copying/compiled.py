@@ -7,6 +7,7 @@ from copyspec.drafters.copying import growth, situations
 from copyspec.drafters.copying.context import WRITTEN, CopyContext
 from copyspec.drafters.copying.estimates import Estimates
 from copyspec.drafters.copying.growth import Cursor, Grown
+from copyspec.drafters.copying.substitutes import COLUMNS
 from copyspec.drafters.predictors.ngrams import KEY_BITS, LEAST, MOST, ORDERS, NGrams
 
 try:
@@ -14,16 +15,17 @@ try:
 except ImportError:  # the sources are in native/
     _growth = None  # type: ignore[assignment]
 
-VERSION = 3
+VERSION = 4
 """Of the module that fits: one compiled from older sources is left alone."""
 
 IS_COMPILED = _growth is not None and _growth.VERSION == VERSION
 
 CONSTANTS = (
-    situations.FOLLOWING,
+    situations.NEXT_SITUATION,
     situations.LENGTH,
     situations.CROWD_ROW,
     situations.COMPANY,
+    situations.AFTER_SUBSTITUTE,
     growth.JOINED,
     situations.GAPS,
     WRITTEN,
@@ -40,6 +42,7 @@ CONSTANTS = (
     growth.STILL_OPEN,
     growth.FEWEST,
     LEAST,
+    COLUMNS,
 )
 """What the module is told once."""
 
@@ -62,6 +65,8 @@ def grow(
         estimates.at_root,
         estimates.deeper,
         estimates.crowds,
+        corpus.substitutes.places,
+        estimates.repeated,
         estimates.none_at_root,
         estimates.none_deeper,
         estimates.language,

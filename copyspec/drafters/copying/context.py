@@ -9,13 +9,15 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from copyspec.drafters.copying.substitutes import Substitutes
 from copyspec.sources import FORK, OUTPUT, Source
 from copyspec.text.blocks import EVEN
 from copyspec.tree import Origin
 
 BORDER = -1
-"""Stands between sources. It equals no token, nor does any other number below 0: no match and no copy crosses them, but
-for a number below FORK, at which a copy goes on behind it as well as at the position that it is less than 0 by."""
+"""Stands between sources: it equals no token, so that nothing matches or copies across it. Other negative numbers are
+forks: FORK one whose target is not known yet, and -p, below FORK, one at which the text goes on behind it or at
+position p."""
 
 EDIT, REFERENCE, PROMPT, WRITTEN = range(4)
 """Kinds of position, in the order of trust; WRITTEN: the row's own output."""
@@ -73,18 +75,19 @@ class CopyContext:
         self.output_start = len(self.tokens)
         self.text_starts: dict[int, int] = {}
         """Where in blocks an edited text may start, and the bucket of its odds."""
-        self._places: dict[int, tuple[int, int]] = {}
+        self._block_spans: dict[int, tuple[int, int]] = {}  # start of a block -> where it stands in the prompt
         for index, start in zip(self._sources, self._starts, strict=True):
             source = sources[index]
             for token, bucket in source.starts:
                 self.text_starts[start + token] = bucket
             if source.place is not None:
-                self._places[start] = source.place
+                self._block_spans[start] = source.place
         self.likely_starts = {start for start, bucket in self.text_starts.items() if bucket >= LIKELY}
         self.kinds.append(WRITTEN)  # of what comes after the last prompt
         self.array: NDArray[np.int64] = np.array(self.tokens, dtype=np.int64)
         self.places: dict[int, list[int]] = {}  # token -> the positions after it, before the output
         self.written: dict[int, list[int]] = {}  # token -> the positions after it, in the output
+        self.substitutes = Substitutes()
         self._arrays: dict[int, NDArray[np.int64]] = {}
         self._index()
         self._counts = {token: len(places) for token, places in self.places.items()}
@@ -167,12 +170,12 @@ class CopyContext:
 
     def doubles(self, start: int) -> list[tuple[int, int]]:
         """The stretches of the other blocks that hold some of the text of the block that starts at `start`."""
-        here = self._places.get(start)
+        here = self._block_spans.get(start)
         if here is None:
             return []
         return [
             self.around(other)
-            for other, place in self._places.items()
+            for other, place in self._block_spans.items()
             if other != start and place[0] < here[1] and here[0] < place[1]
         ]
 

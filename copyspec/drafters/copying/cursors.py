@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
-from copyspec.drafters.copying.context import EDIT, REFERENCE, WRITTEN, CopyContext
+from copyspec.drafters.copying.context import EDIT, PROMPT, REFERENCE, WRITTEN, CopyContext
 from copyspec.drafters.copying.followed import INSTRUCTION, WITHIN, Copied, EncoderInput, FoundText, followed_text
 from copyspec.drafters.copying.growth import Cursor, forked
 from copyspec.drafters.copying.situations import (
     EDIT_LATER,
+    EDIT_LATER_DIFFERS,
     EDIT_START,
     FAR_BY_KIND,
     INPUT_LATER,
@@ -26,11 +27,14 @@ from copyspec.drafters.copying.situations import (
     resumed_shifts,
 )
 from copyspec.drafters.copying.suffix import LONGEST, matches
+from copyspec.text.blocks import EVEN
 
 NEAR = 32  # positions after the place copied from last that count as near it
 LONG_RUN = 4  # tokens copied in a row, outside followed text, after which a copy is expected to resume
 BEGUN = 2  # tokens of a draft from that text that were right, from which it has
 FIRST_DIFFER = 2  # tokens of an output that may stand in place of those that the edited text starts with
+REPEATED_INSTRUCTION = EVEN + 2
+"""Bucket of the odds that an output begins as its prompt does, although a text is edited."""
 RESUME_WITHIN = 6  # tokens after a copy broke off within which it may resume
 RESUME_FOLLOWED_WITHIN = 48  # the same in followed text, which is followed to its end
 
@@ -108,8 +112,13 @@ class Tracker:
             later = range(followed.start + 1, min(followed.start + INSTRUCTION + 1, followed.stop))
             starts = [(followed.start, INPUT_START), *((position, INPUT_LATER) for position in later)]
             cursors += [start for start in starts if start[0] not in seen]
-        elif followed.start > 0 and followed.start not in seen:
+        elif followed.start > 0:
+            # A prompt that ends with the text says nothing of the output's end, which stands behind it there.
+            cursors[:] = [cursor for cursor in cursors if cursor[0] not in (followed.start, followed.stop - 1)]
             cursors.append((followed.start, EDIT_START * STRIDE))
+            # An output that does not begin with the text repeats its instruction, or words of it.
+            repeated = PROMPT_START * STRIDE + REPEATED_INSTRUCTION
+            cursors += [(start, repeated) for start in corpus.starts(PROMPT)[-1:] if start not in seen]
         cursors += [(start, REFERENCE_START * STRIDE) for start in corpus.starts(REFERENCE) if start not in seen]
 
     def _add_later_starts(self, cursors: list[Cursor]) -> None:
@@ -119,14 +128,14 @@ class Tracker:
         is_break, was_break = tokens[-1] in self._breaks, written > 1 and tokens[-2] in self._breaks
         starts: list[Cursor] = []
         if isinstance(followed, FoundText):
-            likely = [] if followed.holds else corpus.likely_starts
+            likely = [] if followed.is_active else corpus.likely_starts
             if is_break:
                 starts = [(start, later_start(corpus.text_starts[start])) for start in likely]
             elif was_break or (written <= FIRST_DIFFER and not self._copied.anchor):
                 past = 1 if was_break else written
                 starts = [(start + past, later_start(corpus.text_starts[start], differs=True)) for start in likely]
         elif followed.start > 0 and not self._is_begun and (is_break or was_break):
-            starts = [(followed.start, EDIT_LATER) if is_break else (followed.start + 1, EDIT_LATER + 1)]
+            starts = [(followed.start, EDIT_LATER) if is_break else (followed.start + 1, EDIT_LATER_DIFFERS)]
         if not starts:
             return
         seen = {position for position, _ in cursors}
@@ -137,7 +146,7 @@ class Tracker:
         corpus, followed, copied = self._corpus, self._followed, self._copied
         anchor, since = copied.anchor, copied.since
         kind = corpus.kinds[anchor] if anchor < corpus.output_start else WRITTEN
-        is_followed = followed.holds and followed.start <= anchor <= followed.stop
+        is_followed = followed.is_active and followed.start <= anchor <= followed.stop
         if is_followed or kind == EDIT:
             if since > RESUME_FOLLOWED_WITHIN:
                 return

@@ -9,9 +9,10 @@ from copyspec.budget import Budget
 from copyspec.drafters.copying.compiled import grow
 from copyspec.drafters.copying.context import CopyContext
 from copyspec.drafters.copying.cursors import Tracker
-from copyspec.drafters.copying.estimates import AT_ROOT, DEEPER, LANGUAGE, Estimates
+from copyspec.drafters.copying.estimates import NGRAM_PRECISION, RECORD_AT_ROOT, RECORD_DEEPER, Estimates
 from copyspec.drafters.copying.growth import Cursor, Grown, forked
-from copyspec.drafters.copying.situations import FOLLOWING
+from copyspec.drafters.copying.situations import NEXT_SITUATION
+from copyspec.drafters.copying.substitutes import COLUMNS
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.sources import Source
 from copyspec.tree import EMPTY, ROOT, DraftTree
@@ -104,25 +105,28 @@ class CopyDrafter:
         grown.parents.append(node)
         grown.scores.append(grown.scores[node] * share)
         grown.positions.append(position)
-        grown.cursors.append([(position + 1, FOLLOWING[state])])
+        grown.cursors.append([(position + 1, NEXT_SITUATION[state])])
         return True
 
     def _learn(self, tokens: Sequence[int]) -> tuple[list[Cursor], int]:
         """Walks the last tree along `tokens`: the cursors where the walk leaves it, and after how many tokens."""
         grown, estimates = self._grown, self._estimates
         parents, drafted, scores, records = grown.parents, grown.tokens, grown.scores, estimates.records
+        replaced = self._corpus.substitutes.places
         node, taken, likely = ROOT, 0, None  # `likely`: the first child of `node`
         touched = set()
         for child, parent in enumerate(parents):  # children come after their parents: one pass walks the path
             if parent != node:
                 continue
             right = drafted[child] == tokens[taken]
+            if drafted[child] in replaced or likely is None:
+                self._learn_substitute(child, right, likely is None, taken, tokens)
             if likely is None:
                 likely = child
                 cursors = grown.cursors[child]
                 if cursors:
                     after = cursors[0][1]
-                    number = DEEPER[after] if node != ROOT else AT_ROOT[after]
+                    number = RECORD_DEEPER[after] if node != ROOT else RECORD_AT_ROOT[after]
                     records[number].add(scores[child] / (scores[node] if node != ROOT else 1.0), right)
                     touched.add(number)
             if right:
@@ -136,9 +140,25 @@ class CopyDrafter:
             estimates.record_any(grown.covered, offered)
             if grown.words and not offered:
                 told = [(token, share) for token, share in grown.words if token not in grown.offered]
-                expected = LANGUAGE * sum([share for _, share in told])
+                expected = NGRAM_PRECISION * sum([share for _, share in told])
                 estimates.record_words(expected, any([token == tokens[0] for token, _ in told]))
         return (self._cursors if node == ROOT else grown.cursors[node]), taken
+
+    def _learn_substitute(self, child: int, right: bool, likely: bool, taken: int, tokens: Sequence[int]) -> None:
+        """What tokens[taken] says of a child that was drafted in its place."""
+        text, substitutes, token = self._corpus.tokens, self._corpus.substitutes, self._grown.tokens[child]
+        place = substitutes.places.get(token, -1)
+        if right:
+            if place >= 0:
+                substitutes.kept(token)
+            return
+        if place >= 0:
+            position = place // COLUMNS - len(text)
+            if (text[position] if position < 0 else tokens[position]) == tokens[taken]:
+                substitutes.repeated(token)
+                return
+        if likely and 0 <= self._grown.positions[child] < self._corpus.output_start:
+            substitutes.replaced(token, len(text) + taken)
 
     def _tree(self, grown: Grown, count: int) -> DraftTree:
         """The first `count` nodes, the most likely chain moved to the front."""

@@ -49,7 +49,7 @@ class Copied:
     anchor: int = 0  # where it stood when it broke off; 0: nothing was copied yet
     run: int = 0  # how many tokens it had copied, at most LONGEST
     since: int = 0  # output tokens since then
-    cursor: Cursor | None = None  # that it went on as, after the last call
+    cursor: Cursor | None = None  # the heaviest one behind the last accepted draft; None: there was none
 
 
 class Followed(ABC):
@@ -63,14 +63,14 @@ class Followed(ABC):
         self._corpus = corpus
         self.start, self.stop = corpus.followed
         self.alignment: Alignment | None = None
-        self.holds = False
-        """Whether the output does follow it."""
+        self.is_active = False
+        """Whether the output follows it at present."""
         self.doubles: Sequence[tuple[int, int]] = ()
-        """Stretches of the corpus with the same text, which say nothing that this one does not."""
+        """Stretches of the corpus with the same text; copies from them are no evidence of another place."""
 
     def near(self) -> Mapping[int, int]:
         """The positions where the output may stand, and how far their edit cost is above the least."""
-        if self.alignment is None or not self.holds:
+        if self.alignment is None or not self.is_active:
             return {}
         return {self.start + place: excess for place, excess in self.alignment.near().items()}
 
@@ -94,7 +94,7 @@ class EditedText(Followed):
     def __init__(self, corpus: CopyContext) -> None:
         super().__init__(corpus)
         self.alignment = Alignment(corpus.tokens[self.start : self.stop])
-        self.holds = True
+        self.is_active = True
 
     def follow(self, tokens: Sequence[int], copied: Copied) -> None:
         assert self.alignment is not None
@@ -112,7 +112,7 @@ class EncoderInput(Followed):
     def __init__(self, corpus: CopyContext) -> None:
         super().__init__(corpus)
         self.alignment = Alignment(corpus.tokens[self.start : self.stop], free=INSTRUCTION)
-        self.holds = True
+        self.is_active = True
 
     def follow(self, tokens: Sequence[int], copied: Copied) -> None:
         alignment, corpus = self.alignment, self._corpus
@@ -120,10 +120,10 @@ class EncoderInput(Followed):
         alignment.extend(tokens)
         place = copied.anchor - self.start
         is_sure = self._is_inside(tokens, copied) and copied.run >= LONGEST and not copied.since
-        if is_sure and not alignment.holds(place):
+        if is_sure and not alignment.in_band(place):
             alignment.stand(place)
         written = len(corpus.tokens) + len(tokens) - corpus.output_start
-        self.holds = alignment.least() <= FEW_EDITS + EDITED_SHARE * written
+        self.is_active = alignment.least() <= FEW_EDITS + EDITED_SHARE * written
 
 
 class FoundText(Followed):
@@ -161,7 +161,7 @@ class FoundText(Followed):
             least, share = (ESTABLISHED, ESTABLISHED_SHARE) if self._is_begun else (UNBEGUN, UNBEGUN_SHARE)
             is_established = self._in_order >= max(least, share * self._written)
             is_near = copied.since <= WITHIN and self.alignment.least() <= FOUND_EDITS + copied.since
-            self.holds = is_established and is_near
+            self.is_active = is_established and is_near
 
     def _where(self, tokens: Sequence[int], copied: Copied) -> tuple[bool, bool]:
         """Whether the output now stands where it was copied from, and whether that is where it was thought to."""
@@ -170,7 +170,7 @@ class FoundText(Followed):
         in_order = FOLLOWED <= copied.cursor[1] // STRIDE <= FOLLOWED_3
         if in_order:
             return copied.run >= (KNOWN if self.alignment is not None else 1), True
-        return copied.run >= (JUMP if self.holds else KNOWN), False
+        return copied.run >= (JUMP if self.is_active else KNOWN), False
 
     def _find(self, start: int, stop: int, copied: Copied) -> None:
         self.start, self.stop = start, stop

@@ -11,7 +11,17 @@ from typing import Any
 from copyspec.budget import Budget
 from copyspec.drafters.copying.context import WRITTEN, CopyContext
 from copyspec.drafters.copying.estimates import Estimates
-from copyspec.drafters.copying.situations import COUNT, CROWD_ROW, FAR_BY_KIND, FOLLOWING, LENGTH, STRIDE, crowd_columns
+from copyspec.drafters.copying.situations import (
+    AFTER_SUBSTITUTE,
+    COUNT,
+    CROWD_ROW,
+    FAR_BY_KIND,
+    LENGTH,
+    NEXT_SITUATION,
+    STRIDE,
+    crowd_columns,
+)
+from copyspec.drafters.copying.substitutes import COLUMNS
 from copyspec.drafters.predictors.base import Words
 from copyspec.drafters.predictors.ngrams import KEY_BITS, KEY_MASK, KEY_TOKENS, ORDERS, NGrams, context
 from copyspec.sources import FORK
@@ -78,7 +88,7 @@ def grow(
     add_token, add_parent, add_score = grown.tokens.append, grown.parents.append, grown.scores.append
     add_position, add_cursors = grown.positions.append, grown.cursors.append
     heap, _ = roots(corpus, cursors, estimates, grown, ngrams)
-    end, none, order, count = len(text), estimates.none_deeper, 1, 0
+    end, none, order, count, replaced = len(text), estimates.none_deeper, 1, 0, corpus.substitutes.places
     max_nodes, costs = budget.max_nodes, budget.costs
     cheapest = min([after - before for before, after in pairwise(costs)]) if len(costs) > 1 else 0.0
     expected, least = 1.0, max(LEAST_SCORE, cheapest)  # the latter of a node that may raise the tokens per time
@@ -98,7 +108,7 @@ def grow(
                 position, state = group[0]
                 token, weight = text[position], weights[state]
                 negative *= weight / (weight + none)
-                group = [(position + 1, FOLLOWING[state])]
+                group = [(position + 1, NEXT_SITUATION[state])]
             if not -negative > least:
                 break
             if costs:
@@ -116,7 +126,8 @@ def grow(
             if len(group) == 1:
                 rank = negative * LATER_COPY
                 position, state = group[0]
-                if position < end and weights[state] >= SURE and text[position] >= 0:
+                is_open = position < corpus.output_start and text[position] in replaced
+                if position < end and weights[state] >= SURE and text[position] >= 0 and not is_open:
                     token = COPY
                     if not heap or rank < heap[0][0]:
                         continue
@@ -138,6 +149,9 @@ def _check(corpus: CopyContext, cursors: list[Cursor], estimates: Estimates, bud
         if not 0.0 < cost < inf:
             raise ValueError(f"costs are numbers above 0, got {cost!r}")
     positions = len(corpus.tokens)
+    for place in corpus.substitutes.places.values():
+        if not 0 < place // COLUMNS < positions:
+            raise ValueError(f"no place of a substitute: {place!r}; there are {positions} positions")
     for at, state in cursors:
         if not (0 <= at < positions and 0 <= state < COUNT):
             raise ValueError(f"no cursor: {(at, state)!r}; there are {positions} positions and {COUNT} situations")
@@ -274,11 +288,11 @@ def _vote(
     if not cursors:
         return {}
     weights, crowds, text = estimates.at_root if node == ROOT else estimates.deeper, estimates.crowds, corpus.tokens
-    end = len(text)
+    end, replaced = len(text), corpus.substitutes.places
     if len(cursors) == 1:
         ((at, state),) = cursors
-        if at < end:
-            return {text[at]: [weights[state], at, [(at + 1, FOLLOWING[state])]]} if text[at] >= 0 else {}
+        if at < end and not (at < corpus.output_start and text[at] in replaced):
+            return {text[at]: [weights[state], at, [(at + 1, NEXT_SITUATION[state])]]} if text[at] >= 0 else {}
     columns = crowd_columns(cursors)
     votes: dict[int, _Vote] = {}
     for at, state in cursors:
@@ -290,16 +304,28 @@ def _vote(
         if token < 0:
             continue
         weight = weights[state] * crowds[CROWD_ROW[state] + columns[LENGTH[state]]]
-        vote = votes.get(token)
-        if vote is None:
-            votes[token] = [weight, position, [(at + 1, FOLLOWING[state])], weight]
-            continue
-        vote[0] += weight
-        if len(vote[2]) < KEEP:
-            vote[2].append((at + 1, FOLLOWING[state]))
-        if weight > vote[3]:
-            vote[3], vote[1] = weight, position
+        _cast(votes, token, weight, position, (at + 1, NEXT_SITUATION[state]))
+        if at < corpus.output_start and token in replaced and AFTER_SUBSTITUTE[state]:
+            position, column = divmod(replaced[token], COLUMNS)
+            substitute, before = text[position], text[-1] if node == ROOT else grown.tokens[node]
+            weight *= estimates.repeated[column + (text[position - 1] == before)]
+            if substitute >= 0:
+                # Beside a better reason for the same token, where the replaced one stood says nothing.
+                is_best = substitute not in votes or weight > votes[substitute][3]
+                _cast(votes, substitute, weight, position, (at + 1, AFTER_SUBSTITUTE[state]) if is_best else None)
     return votes
+
+
+def _cast(votes: dict[int, _Vote], token: int, weight: float, position: int, moved: Cursor | None) -> None:
+    vote = votes.get(token)
+    if vote is None:
+        votes[token] = [weight, position, [moved], weight]
+        return
+    vote[0] += weight
+    if moved is not None and len(vote[2]) < KEEP:
+        vote[2].append(moved)
+    if weight > vote[3]:
+        vote[3], vote[1] = weight, position
 
 
 def _ancestor(grown: Grown, node: int, index: int) -> int:

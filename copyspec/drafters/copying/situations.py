@@ -49,7 +49,8 @@ EDIT_START, REFERENCE_START, PROMPT_START, LATER_START = range(START + 1, START 
 INPUT_START, INPUT_LATER = EDIT_START * STRIDE + 1, EDIT_START * STRIDE + 2
 """Situations of an encoder's input: no fit sees them, for recorded outputs are of decoder-only models."""
 EDIT_LATER = EDIT_START * STRIDE + 3
-"""Behind a break that the output began with; the next one: a token later, where the text's first token differs."""
+"""The edited text may start here: behind a line or a label that the output began with."""
+EDIT_LATER_DIFFERS = EDIT_LATER + 1  # one token on: the output's first token differs from the text's
 RESUMED = 16  # columns of a resumed cursor, the first of them unused
 EDIT_RESUMED = LATER_START + 1
 RESUMED_BY_KIND = {kind: EDIT_RESUMED + number for number, kind in enumerate((EDIT, REFERENCE, PROMPT, WRITTEN))}
@@ -92,7 +93,7 @@ _AFTER_UNMATCHED = {
 }
 
 
-def _following() -> list[int]:
+def _next_situations() -> list[int]:
     following = []
     for state in range(COUNT):
         family, length = divmod(state, STRIDE)
@@ -104,8 +105,23 @@ def _following() -> list[int]:
     return following
 
 
-FOLLOWING = _following()
+NEXT_SITUATION = _next_situations()
 """The situation of a cursor after the token it stood at was right."""
+
+
+def _after_substitute(state: int) -> int:
+    family = state // STRIDE
+    if family <= ALIGNED_3:
+        return situation(ALIGNED_3, 1)
+    if FOLLOWED <= family <= FOLLOWED_3:
+        return situation(FOLLOWED_3, 1)
+    far = {NEAR_BY_KIND[kind]: FAR_BY_KIND[kind] for kind in (REFERENCE, PROMPT)}
+    return situation(far.get(family, family), 2) if family < START else 0
+
+
+AFTER_SUBSTITUTE = [_after_substitute(state) for state in range(COUNT)]
+"""The situation of a cursor after a substitute of the token it stood at was right; 0: of those only that match
+something substitutes are thought of."""
 
 
 # A cursor counts for less among many of its kind, and beside longer matches.

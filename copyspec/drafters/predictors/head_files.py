@@ -13,7 +13,7 @@ from copyspec.drafters.predictors.feature_layer import CONTEXT, EPSILON, THETA, 
 from copyspec.drafters.predictors.head_weights import Heads, ParallelHeads, RecurrentHead, probe
 from copyspec.models.errors import FileError, LoadError, first_line
 from copyspec.models.files import CONFIG, check_folder, pickled, read_json
-from copyspec.targets.hooks.states import decoder_layers, output_head
+from copyspec.targets.hooks.states import decoder_layers, output_head, real_weight
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -67,8 +67,7 @@ def _load(folder: Path, model: PreTrainedModel) -> HeadFile:
     if not (folder / CONFIG).is_file():
         raise FileError(f"it has no {CONFIG}")
     config = read_json(folder / CONFIG)
-    output = output_head(model)
-    weight = getattr(output, "weight", None)
+    weight = real_weight(output_head(model))
     if not isinstance(weight, torch.Tensor) or weight.dim() != 2:
         raise FileError(f"{type(model).__name__} has no output head whose input they could read")
     reader = _Reader(folder, config, weight)
@@ -81,8 +80,8 @@ def _load(folder: Path, model: PreTrainedModel) -> HeadFile:
             f"{CONFIG} has neither format={FORMAT!r} nor medusa_num_heads nor the sizes of EAGLE's layer: these are no "
             "draft heads"
         )
-    table = model.get_input_embeddings().weight
-    assert isinstance(table, torch.Tensor)
+    table = real_weight(model.get_input_embeddings())
+    assert table is not None
     return reader.eagle(table, len(decoder_layers(model)))
 
 
@@ -232,7 +231,7 @@ class _Reader:
         """That the embeddings of a published file, where it holds them, are the target's."""
         from safetensors import safe_open
 
-        if "embed_tokens.weight" not in self._stored(EAGLE_WEIGHTS) or table.is_meta:
+        if "embed_tokens.weight" not in self._stored(EAGLE_WEIGHTS):
             return
         with safe_open(self._folder / EAGLE_WEIGHTS, "pt") as held:
             there = held.get_slice("embed_tokens.weight")

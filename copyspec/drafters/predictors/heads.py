@@ -15,7 +15,7 @@ from copyspec.drafters.predictors.feature_layer import FeatureLayer, FeatureNode
 from copyspec.drafters.predictors.head_files import HeadFile
 from copyspec.drafters.predictors.head_weights import Heads, ParallelHeads, RecurrentHead, moved
 from copyspec.drafters.predictors.language_model import MEMORY, RowContext
-from copyspec.targets.hooks.states import LAST, decoder_layers, output_head
+from copyspec.targets.hooks.states import LAST, decoder_layers, output_head, real_weight
 from copyspec.targets.linears import Forward, few_row_product, is_compiled
 from copyspec.tree import DraftTree
 from copyspec.verification.noise import gumbel
@@ -46,8 +46,12 @@ class DraftHeads:
     @property
     def bound(self) -> _Bound:
         """The weights where the model is now: it may have been moved."""
-        output, table = weights_of(self._model)
+        module = output_head(self._model)
+        output = getattr(module, "weight", None)
+        assert module is not None and isinstance(output, torch.Tensor)
         if self._bound is None or self._bound.output is not output or self._bound.place != _place(output):
+            place, held = _place(output), output
+            output, table = weights_of(self._model)  # of an offloaded model they are elsewhere
             vocabulary = self._file.vocabulary
             vocabulary = None if vocabulary is None else vocabulary.to(output.device)
             own = self._file.heads.output if isinstance(self._file.heads, FeatureLayer) else None
@@ -60,7 +64,7 @@ class DraftHeads:
                 shared = shared.bfloat16()  # half the memory to read for each level of a draft
             heads = moved(self._file.heads, shared)
             product = few_row_product(shared)
-            self._bound = _Bound(heads, output, _place(output), shared, product, table, vocabulary)
+            self._bound = _Bound(heads, held, place, shared, product, table, vocabulary)
         return self._bound
 
     @property
@@ -92,8 +96,7 @@ class _Bound:
 
 def weights_of(model: PreTrainedModel) -> tuple[torch.Tensor, torch.Tensor]:
     """Its output weights and its embeddings. [V, D] each"""
-    output, table = output_head(model), model.get_input_embeddings()
-    found, embeddings = getattr(output, "weight", None), getattr(table, "weight", None)
+    found, embeddings = real_weight(output_head(model)), real_weight(model.get_input_embeddings())
     assert isinstance(found, torch.Tensor) and isinstance(embeddings, torch.Tensor)
     return found, embeddings
 

@@ -14,6 +14,7 @@ from typing import Any
 from copyspec.checks import check_count
 from copyspec.integrations.ray.columns import ERROR, ColumnTask
 from copyspec.integrations.ray.parts import Row, RowPart, find_files, split
+from copyspec.integrations.ray.pool import mapped
 
 RUN_FILE, REPORT_FILE = "run.json", "report.json"
 DONE, FAILED = "done", "failed"
@@ -61,7 +62,8 @@ def run(
     _begin(folder, {**task.identity, "rows_per_part": rows_per_part, "parts": [_sized(part) for part in parts]})
     todo = [part for part in parts if not (folder / DONE / f"{part.name}.json").exists()]
     if todo:
-        for _ in _mapped(PartWriter(task, folder), todo, address, actors, num_cpus, num_gpus):
+        items = [part.to_dict() for part in todo]
+        for _ in mapped(PartWriter(task, folder), items, address, actors, num_cpus, num_gpus):
             pass
     return _report(folder, parts, resumed=len(parts) - len(todo))
 
@@ -112,31 +114,6 @@ def write_lines(path: Path, rows: Iterable[Row]) -> None:
         file.flush()
         os.fsync(file.fileno())
     scratch.replace(path)
-
-
-def _mapped(
-    writer: PartWriter, parts: list[RowPart], address: str | None, actors: int, num_cpus: float, num_gpus: float
-) -> Iterator[object]:
-    """Each part through an actor. Ray starts a killed actor again, and gives it the part once more."""
-    try:
-        import ray
-        import ray.data
-    except ImportError as error:
-        raise ImportError('this needs Ray: pip install "copyspec[ray]"') from error
-    if not ray.is_initialized():
-        ray.init(address=address, log_to_driver=False)
-    ray.data.DataContext.get_current().enable_progress_bars = False
-
-    class Actor:
-        def __init__(self) -> None:
-            self._write = writer
-
-        def __call__(self, part: dict[str, Any]) -> dict[str, Any]:
-            return self._write(part)
-
-    found = ray.data.from_items([part.to_dict() for part in parts], override_num_blocks=len(parts))
-    pool = ray.data.ActorPoolStrategy(size=actors)
-    yield from found.map(Actor, compute=pool, num_cpus=num_cpus, num_gpus=num_gpus or None).iter_rows()
 
 
 def _begin(folder: Path, identity: Mapping[str, object]) -> None:

@@ -48,6 +48,20 @@ def output_head(model: PreTrainedModel) -> nn.Module | None:
     return head
 
 
+def real_weight(module: nn.Module | None) -> torch.Tensor | None:
+    """The weights of a layer [V, D], also where accelerate has put them on disk or into another memory: read from there
+    then, and not kept by the model. None where it has none."""
+    weight: torch.Tensor | None = getattr(module, "weight", None)
+    if weight is None or not weight.is_meta:
+        return weight
+    hook = getattr(module, "_hf_hook", None)
+    for each in (hook, *getattr(hook, "hooks", ())):
+        if getattr(each, "weights_map", None) is not None:
+            found: torch.Tensor = each.weights_map["weight"]
+            return found
+    return None
+
+
 def decoder_layers(model: PreTrainedModel) -> Sequence[nn.Module]:
     """The layers of a decoder as Llama has them; none where they are kept elsewhere."""
     from torch import nn

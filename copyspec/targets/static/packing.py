@@ -8,9 +8,9 @@ column i of this pass, itself included. Columns behind a row's own see the first
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from copyspec.tree import ROOT
+from copyspec.tree import COMPILED, ROOT
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,11 +24,8 @@ WORD = 63  # bits of an int64 without its sign
 _WORD_MASK = (1 << WORD) - 1
 
 
-class SlotMove(NamedTuple):
-    """A key and value of an accepted node that belongs elsewhere."""
-
-    source: int
-    target: int
+SlotMove = tuple[int, int]
+"""Source and target of a key and value of an accepted node that belongs elsewhere."""
 
 
 def words(columns: int) -> int:
@@ -45,6 +42,22 @@ def pack(
     scratch: int,
 ) -> None:
     """Fills `host` [F, B, Q] for rows of which `starts[r]` tokens are cached; `scratch`: a slot that nothing sees."""
+    if COMPILED is None:
+        _pack(host, starts, chains, trees, moves, scratch)
+    else:
+        tokens, parents = [tree.tokens for tree in trees], [tree.parents for tree in trees]
+        COMPILED.pack(host, starts, chains, tokens, parents, moves, scratch)
+
+
+def _pack(
+    host: npt.NDArray[np.int64],
+    starts: Sequence[int],
+    chains: Sequence[Sequence[int]],
+    trees: Sequence[DraftTree],
+    moves: Sequence[Sequence[SlotMove]],
+    scratch: int,
+) -> None:
+    """What `native/trees.c` does."""
     host[:3] = 0
     host[SCRATCH_FIELDS] = scratch
     host[FIELDS] = 1

@@ -136,9 +136,7 @@ class StaticSession:
             raise RuntimeError("keep() commits what the last score() computed; call score() first")
         for row, ((start, length), path) in enumerate(zip(self._scored, paths, strict=True)):
             behind = start + length
-            self._moves[row] = [
-                SlotMove(behind + node, behind + place) for place, node in enumerate(path) if node != place
-            ]
+            self._moves[row] = [(behind + node, behind + place) for place, node in enumerate(path) if node != place]
             self._lengths[row] = behind + len(path)
         self._scored = None
 

@@ -41,13 +41,13 @@
 /* What never changes: the tables of situations.py, and the constants of growth.py and ngrams.py. */
 typedef struct {
     Py_ssize_t states;
-    int *following, *length, *crowd_row; /* [states] */
+    int *following, *length, *crowd_row, *after_substitute; /* [states] */
     int company[COMPANIES], companies;
     int gaps, crowds; /* the latter: entries of the crowd table, at least */
     int joined[KINDS];
     int written; /* of those: the kind of a position in the output */
     Py_ssize_t join, keep, most_words;
-    int key_bits, orders;
+    int key_bits, orders, columns;
     double least_score, sure, later, later_copy, open_root, open_deeper, fewest, least_share;
 } Tables;
 
@@ -94,6 +94,7 @@ typedef struct {
 typedef struct {
     const Tables *tables;
     PyObject *text, *kinds, *places, *written, *at_root, *deeper, *crowds; /* the caller's */
+    PyObject *substitutes, *repeated; /* as well */
     Py_ssize_t end;
     double none_at_root, none_deeper, language;
     /* The n-grams; no contexts: there are none. */
@@ -222,6 +223,9 @@ PyObject *draft_make_tables(PyObject *module, PyObject *args);
 
 /* votes.c: what comes next, by the cursors. */
 
+/* Whether the output has had something else in place of `token`, which stands at position `at`: 1 and where, in
+ * columns, or 0; -1 with an exception. */
+int draft_find_substitute(const Draft *draft, Py_ssize_t at, int64_t token, int64_t *place);
 /* `growth._vote`: fills `votes` with what the cursors of `group` say comes after `node`. */
 int draft_vote(Draft *draft, Group group, Py_ssize_t node);
 /* `growth.forked`: `group` with its cursors that stand at a fork on both of its ways. */

@@ -2,7 +2,7 @@
 
 #include "draft.h"
 
-#define VERSION 3 /* of what the functions take and return: compiled.py knows the same */
+#define VERSION 4 /* of what the functions take and return: compiled.py knows the same */
 
 /* Takes one array of 64-bit numbers, of one of two formats. */
 static int
@@ -205,6 +205,12 @@ check_arguments(const Draft *draft, Py_ssize_t max_nodes)
         PyErr_Format(PyExc_TypeError, "crowds are a list or a tuple, got %.200s", Py_TYPE(draft->crowds)->tp_name);
         return -1;
     }
+    if ((!PyList_Check(draft->repeated) && !PyTuple_Check(draft->repeated)) ||
+        PySequence_Fast_GET_SIZE(draft->repeated) < draft->tables->columns) {
+        PyErr_Format(PyExc_TypeError, "the factors of substitutes are a list or a tuple of %d, got %R",
+                     draft->tables->columns, draft->repeated);
+        return -1;
+    }
     if (PySequence_Fast_GET_SIZE(draft->crowds) < draft->tables->crowds) {
         PyErr_Format(PyExc_ValueError, "%zd crowds; the tables need %d", PySequence_Fast_GET_SIZE(draft->crowds),
                      draft->tables->crowds);
@@ -222,9 +228,10 @@ grow(PyObject *Py_UNUSED(module), PyObject *args)
     Roots roots = {NULL, NULL, 0.0};
     Group group;
 
-    if (!PyArg_ParseTuple(args, "OO!O!O!O!O!O!O!OdddO!O!nOO", &capsule, &PyList_Type, &draft.text, &PyList_Type,
+    if (!PyArg_ParseTuple(args, "OO!O!O!O!O!O!O!OO!OdddO!O!nOO", &capsule, &PyList_Type, &draft.text, &PyList_Type,
                           &draft.kinds, &PyDict_Type, &draft.places, &PyDict_Type, &draft.written, &PyList_Type,
                           &cursors, &PyList_Type, &draft.at_root, &PyList_Type, &draft.deeper, &draft.crowds,
+                          &PyDict_Type, &draft.substitutes, &draft.repeated,
                           &draft.none_at_root, &draft.none_deeper, &draft.language, &PyList_Type, &common_weights,
                           &PyList_Type, &common, &max_nodes, &costs, &ngrams)) {
         return NULL;
@@ -263,8 +270,8 @@ done:
 }
 
 PyDoc_STRVAR(make_tables_doc,
-             "make_tables(following, length, crowd_row, company, joined, gaps, written, join, keep, key_bits, orders, "
-             "most_words, least_score, sure, later, later_copy, open_root, open_deeper, fewest, least_share)\n\n"
+             "make_tables(following, length, crowd_row, company, after_substitute, joined, gaps, written, join, keep, key_bits, orders, "
+             "most_words, least_score, sure, later, later_copy, open_root, open_deeper, fewest, least_share, columns)\n\n"
              "What never changes from call to call, for `grow`: the tables of situations.py, and constants.");
 
 static PyMethodDef methods[] = {

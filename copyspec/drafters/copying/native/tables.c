@@ -10,6 +10,7 @@ free_tables(PyObject *capsule)
         PyMem_Free(tables->following);
         PyMem_Free(tables->length);
         PyMem_Free(tables->crowd_row);
+        PyMem_Free(tables->after_substitute);
         PyMem_Free(tables);
     }
 }
@@ -88,10 +89,13 @@ check_constants(const Tables *tables)
         return -1;
     }
     if (tables->gaps < 1 || tables->gaps >= TABLE_END || tables->written < 0 || tables->written >= KINDS ||
-        tables->join < 1 || tables->keep < 1 || tables->most_words < 1) {
+        tables->join < 1 || tables->keep < 1 || tables->most_words < 1 || tables->columns < 1 ||
+        tables->columns >= TABLE_END) {
         PyErr_Format(PyExc_ValueError,
-                     "gaps %d, join %zd, keep %zd and most_words %zd are counts from 1, written %d is a kind below %d",
-                     tables->gaps, tables->join, tables->keep, tables->most_words, tables->written, KINDS);
+                     "gaps %d, join %zd, keep %zd, most_words %zd and columns %d are counts from 1, written %d is a kind "
+                     "below %d",
+                     tables->gaps, tables->join, tables->keep, tables->most_words, tables->columns, tables->written,
+                     KINDS);
         return -1;
     }
     return 0;
@@ -100,17 +104,18 @@ check_constants(const Tables *tables)
 PyObject *
 draft_make_tables(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *following, *length, *crowd_row, *company, *joined;
+    PyObject *following, *length, *crowd_row, *company, *after, *joined;
     Tables *tables = PyMem_Calloc(1, sizeof(Tables));
     if (tables == NULL) {
         return PyErr_NoMemory();
     }
-    if (!PyArg_ParseTuple(args, "O!O!O!O!O!iinniindddddddd", &PyList_Type, &following, &PyList_Type, &length,
-                          &PyList_Type, &crowd_row, &PyList_Type, &company, &PyList_Type, &joined, &tables->gaps,
+    if (!PyArg_ParseTuple(args, "O!O!O!O!O!O!iinniinddddddddi", &PyList_Type, &following, &PyList_Type, &length,
+                          &PyList_Type, &crowd_row, &PyList_Type, &company, &PyList_Type, &after, &PyList_Type,
+                          &joined, &tables->gaps,
                           &tables->written, &tables->join, &tables->keep, &tables->key_bits, &tables->orders,
                           &tables->most_words, &tables->least_score, &tables->sure, &tables->later,
                           &tables->later_copy, &tables->open_root, &tables->open_deeper, &tables->fewest,
-                          &tables->least_share)) {
+                          &tables->least_share, &tables->columns)) {
         PyMem_Free(tables);
         return NULL;
     }
@@ -132,6 +137,7 @@ draft_make_tables(PyObject *Py_UNUSED(module), PyObject *args)
     if ((tables->following = integers("following", following, states, states)) == NULL ||
         (tables->length = integers("length", length, states, MATCH_LENGTHS)) == NULL ||
         (tables->crowd_row = integers("crowd_row", crowd_row, states, TABLE_END)) == NULL ||
+        (tables->after_substitute = integers("after_substitute", after, states, states)) == NULL ||
         copy_integers("company", company, companies, TABLE_END, tables->company) < 0 ||
         copy_integers("joined", joined, KINDS, states, tables->joined) < 0) {
         goto failed;

@@ -283,7 +283,12 @@ is_sure_copy(const Draft *draft, Cursor cursor)
     if (get_number(draft->deeper, cursor.state, &weight) < 0 || get_integer(draft->text, cursor.at, &token) < 0) {
         return -1;
     }
-    return weight >= draft->tables->sure && token >= 0;
+    if (weight < draft->tables->sure || token < 0) {
+        return 0;
+    }
+    int64_t place;
+    int found = draft_find_substitute(draft, cursor.at, token, &place);
+    return found < 0 ? -1 : !found;
 }
 
 int

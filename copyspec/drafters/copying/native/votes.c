@@ -67,25 +67,104 @@ cast_vote(Draft *draft, int64_t token, double weight, Py_ssize_t position)
     return 0;
 }
 
-/* Gives each vote its cursors, moved on and next to each other, at most `keep` of them. `said` [group.count] holds what
- * each cursor of the group said, below 0 where it was nothing. */
-static int
-group_cursors(Draft *draft, Group group, const int64_t *said)
+int
+draft_find_substitute(const Draft *draft, Py_ssize_t at, int64_t token, int64_t *place)
 {
+    if (PyDict_GET_SIZE(draft->substitutes) == 0 || at + 1 >= PyList_GET_SIZE(draft->kinds)) {
+        return 0; /* nothing was replaced yet, or `at` is the output's */
+    }
+    PyObject *key = PyLong_FromLongLong(token);
+    if (key == NULL) {
+        return -1;
+    }
+    PyObject *found = Py_XNewRef(PyDict_GetItemWithError(draft->substitutes, key));
+    Py_DECREF(key);
+    if (found == NULL) {
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    int result = draft_integer(found, place);
+    Py_DECREF(found);
+    if (result < 0) {
+        return -1;
+    }
+    if (*place < draft->tables->columns || *place / draft->tables->columns >= draft->end) {
+        PyErr_Format(PyExc_ValueError, "no place of a substitute: %lld; there are %zd positions", (long long)*place,
+                     draft->end);
+        return -1;
+    }
+    return 1;
+}
+
+/* Casts the vote of a cursor that says `token`, which weighs `weight`, for what the output had in its place, if
+ * anything: `also`, or below 0. */
+static int
+vote_substitute(Draft *draft, Cursor cursor, int64_t token, double weight, Py_ssize_t node, int64_t *also)
+{
+    int64_t place, before;
+    double factor;
+    *also = -1;
+    if (!draft->tables->after_substitute[cursor.state]) {
+        return 0;
+    }
+    int found = draft_find_substitute(draft, cursor.at, token, &place);
+    if (found <= 0) {
+        return found;
+    }
+    Py_ssize_t position = (Py_ssize_t)(place / draft->tables->columns), column = place % draft->tables->columns;
+    int64_t last;
+    if (get_integer(draft->text, position, also) < 0 || get_integer(draft->text, position - 1, &before) < 0) {
+        return -1;
+    }
+    if (*also < 0) {
+        return 0;
+    }
+    if (node != ROOT) {
+        last = draft->nodes.items[node].token;
+    } else if (get_integer(draft->text, draft->end - 1, &last) < 0) {
+        return -1;
+    }
+    if (get_number(draft->repeated, column + (before == last), &factor) < 0) {
+        return -1;
+    }
+    int64_t substitute = *also;
+    const Vote *known = find_vote(draft, substitute);
+    if (known != NULL && !(weight * factor > known->heaviest)) {
+        *also = -1; /* beside a better reason for the same token, where the replaced one stood says nothing */
+    }
+    return cast_vote(draft, substitute, weight * factor, position);
+}
+
+/* Adds a cursor behind the last group, `moved`: 1 where that is full, -1 with an exception. */
+static int
+move_cursor(Draft *draft, Group *moved, Cursor cursor, int state)
+{
+    cursor.at++;
+    cursor.state = state;
+    if (ADD(draft->cursors, cursor) < 0) {
+        return -1;
+    }
+    return ++moved->count == draft->tables->keep;
+}
+
+/* Gives each vote its cursors, moved on and next to each other, at most `keep` of them. `said` [group.count] holds what
+ * each cursor of the group said, below 0 where it was nothing; `also` what it said may come instead. */
+static int
+group_cursors(Draft *draft, Group group, const int64_t *said, const int64_t *also)
+{
+    const Tables *tables = draft->tables;
     for (Py_ssize_t i = 0; i < draft->votes.count; i++) {
         const int64_t token = draft->votes.items[i].token;
         Group moved = {draft->cursors.count, 0};
         for (Py_ssize_t j = 0; j < group.count; j++) {
-            if (said[j] != token) {
-                continue;
+            const Cursor cursor = draft->cursors.items[group.first + j];
+            int full = said[j] == token ? move_cursor(draft, &moved, cursor, tables->following[cursor.state]) : 0;
+            if (full == 0 && also[j] == token) {
+                full = move_cursor(draft, &moved, cursor, tables->after_substitute[cursor.state]);
             }
-            Cursor cursor = draft->cursors.items[group.first + j];
-            cursor.at++;
-            cursor.state = draft->tables->following[cursor.state];
-            if (ADD(draft->cursors, cursor) < 0) {
+            if (full < 0) {
                 return -1;
             }
-            if (++moved.count == draft->tables->keep) {
+            if (full) {
                 break;
             }
         }
@@ -114,7 +193,7 @@ draft_vote(Draft *draft, Group group, Py_ssize_t node)
 {
     const Tables *tables = draft->tables;
     PyObject *weights = node == ROOT ? draft->at_root : draft->deeper;
-    int64_t few[64], *said = few;
+    int64_t few[2 * 64], *said = few;
     int result = -1;
 
     draft->votes.count = 0;
@@ -131,11 +210,18 @@ draft_vote(Draft *draft, Group group, Py_ssize_t node)
         if (token < 0) {
             return 0;
         }
-        if (get_number(weights, cursors->state, &weight) < 0 ||
-            draft_add_vote(draft, token, weight, cursors->at) < 0) {
+        int64_t place, none = -1;
+        int found = draft_find_substitute(draft, cursors->at, token, &place);
+        if (found < 0) {
             return -1;
         }
-        return group_cursors(draft, group, &token);
+        if (!found) {
+            if (get_number(weights, cursors->state, &weight) < 0 ||
+                draft_add_vote(draft, token, weight, cursors->at) < 0) {
+                return -1;
+            }
+            return group_cursors(draft, group, &token, &none);
+        }
     }
     /* How many have each length of match, and the column of the crowd table that this makes. */
     Py_ssize_t counts[MATCH_LENGTHS] = {0};
@@ -151,13 +237,15 @@ draft_vote(Draft *draft, Group group, Py_ssize_t node)
         columns[length] = tables->company[company] + (gap < tables->gaps ? gap : tables->gaps - 1);
     }
     if (group.count > 64) {
-        said = PyMem_New(int64_t, group.count);
+        said = PyMem_New(int64_t, 2 * group.count);
         if (said == NULL) {
             PyErr_NoMemory();
             return -1;
         }
     }
+    int64_t *also = said + group.count;
     for (Py_ssize_t i = 0; i < group.count; i++) {
+        also[i] = -1;
         Cursor cursor = cursors[i];
         Py_ssize_t position = cursor.at;
         if (cursor.at < draft->end) {
@@ -178,11 +266,12 @@ draft_vote(Draft *draft, Group group, Py_ssize_t node)
         double weight, crowd;
         int entry = tables->crowd_row[cursor.state] + columns[tables->length[cursor.state]];
         if (get_number(weights, cursor.state, &weight) < 0 || get_number(draft->crowds, entry, &crowd) < 0 ||
-            cast_vote(draft, said[i], weight * crowd, position) < 0) {
+            cast_vote(draft, said[i], weight * crowd, position) < 0 ||
+            vote_substitute(draft, cursor, said[i], weight * crowd, node, &also[i]) < 0) {
             goto done;
         }
     }
-    result = group_cursors(draft, group, said);
+    result = group_cursors(draft, group, said, also);
 done:
     if (said != few) {
         PyMem_Free(said);

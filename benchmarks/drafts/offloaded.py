@@ -1,0 +1,114 @@
+"""What drafts bring where weights are read from disk for every pass (LLMCad, Xu et al. 2023, arXiv 2309.04255).
+
+python -m benchmarks.drafts.offloaded shared/data/transcripts --heads FOLDER --json FILE
+
+The model is offloaded with accelerate, and before each pass its files are dropped from the system's cache, as if the
+memory were too small for them. Times are wall times; methods take turns on each prompt, and outputs are compared. What
+drafting takes is given apart: drafting while the weights are read could save no more than that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+
+import copyspec
+from benchmarks.spec_bench import PLAIN, methods, read_prompts
+from benchmarks.transcripts import machine, write_json
+
+
+def drop_from_cache(folder: Path) -> None:
+    """The next read of these files comes from the disk."""
+    for path in folder.glob("*.dat"):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+
+
+def table(report: dict[str, Any]) -> str:
+    """Markdown: a line for each method, over all prompts that all methods have run on."""
+    names = report["methods"]
+    prompts = [each["runs"] for each in report["prompts"] if all(name in each["runs"] for name in names)]
+
+    def total(name: str, what: str) -> float:
+        return float(sum(runs[name][what] for runs in prompts))
+
+    lines = [
+        "| method | tokens per pass | seconds per token | over plain | drafting | equal |",
+        "|---|--:|--:|--:|--:|---|",
+    ]
+    tokens = sum(len(runs[PLAIN]["tokens"]) for runs in prompts)
+    for name in names:
+        same = sum(runs[name]["tokens"] == runs[PLAIN]["tokens"] for runs in prompts)
+        seconds, drafting = total(name, "seconds"), total(name, "drafting")
+        lines.append(
+            f"| {name} | {tokens / total(name, 'passes'):.2f} | {seconds / tokens:.2f} | "
+            f"{total(PLAIN, 'seconds') / seconds:.2f}x | {drafting / seconds:.1%} | {same} of {len(prompts)} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("transcripts", type=Path, help="a folder of .jsonl.gz files")
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--heads", help="a folder that training.heads has made")
+    parser.add_argument("--per-group", type=int, default=1)
+    parser.add_argument("--max-new-tokens", type=int, default=20)
+    parser.add_argument("--json", type=Path, help="written after every run; goes on from what it holds")
+    given = parser.parse_args()
+    import accelerate  # type: ignore[import-untyped]
+
+    torch.set_num_threads(1)
+    names = [PLAIN, "copy", *(["copy + heads"] if given.heads else [])]
+    report: dict[str, Any] = {"prompts": []}
+    if given.json is not None and given.json.exists():
+        report = json.loads(given.json.read_text(encoding="utf-8"))
+    report |= {"methods": names, "machine": machine(), "model": given.model}
+    resident = copyspec.load(given.model, dtype="float32")
+    groups = read_prompts(given.transcripts, resident, given.per_group, 256)
+    held = {each["id"]: each for each in report["prompts"]}
+    with tempfile.TemporaryDirectory() as place:
+        disk = Path(place)
+        model = accelerate.disk_offload(resident.model, place)
+        model.register_forward_pre_hook(lambda *_: drop_from_cache(disk))
+        engine = copyspec.Engine(model, resident.tokenizer)
+        for group, cases in groups.items():
+            for case in cases:
+                if case.id not in held:
+                    held[case.id] = {"id": case.id, "group": group, "runs": {}}
+                    report["prompts"].append(held[case.id])
+                for name in names:
+                    if name in held[case.id]["runs"]:
+                        continue
+                    options = methods(given.heads, None)[name]
+                    references = case.references if name != PLAIN else None
+                    started = perf_counter()
+                    result = engine.generate(case.chat, references, max_new_tokens=given.max_new_tokens, **options)
+                    held[case.id]["runs"][name] = {
+                        "seconds": perf_counter() - started,
+                        "tokens": list(result.token_ids),
+                        "passes": result.stats.num_calls,
+                        "drafting": result.stats.draft_seconds,
+                        "nodes": result.stats.num_draft_tokens,
+                    }
+                    if given.json is not None:
+                        write_json(given.json, report)
+                print(
+                    case.id, {name: round(run["seconds"], 1) for name, run in held[case.id]["runs"].items()}, flush=True
+                )
+    print(table(report))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

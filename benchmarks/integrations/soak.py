@@ -1,0 +1,327 @@
+"""Clients that behave and clients that do not, all at once, against a server of this machine.
+
+python -m benchmarks.integrations.soak --server copyspec --clients 64 --seconds 600
+
+It starts `copyspec serve`, or vLLM with copyspec's proposer, on a free port. First every text is asked for once, by one
+client that names no source; afterwards clients ask for them at random: whole, in pieces, reading slowly, going away in
+the middle of an answer or of a request, with bodies that are too large, broken JSON, wrong values and wrong keys.
+Every complete answer must be the one of the beginning, every bad request get its status, and the server must be idle
+in the end, with the files open and about the memory that it had. Exit status 1 where that fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from benchmarks.integrations import vllm_engines as engines
+from benchmarks.transcripts import machine, write_json
+
+KEY = "a-key-of-the-soak"
+PATH = "/v1/completions"
+MAX_TOKENS = 96
+TOO_LARGE = 5 << 20  # bytes; copyspec serves up to 4 MiB
+START_SECONDS, ANSWER_SECONDS = 600, 300
+
+KINDS = {
+    "whole": 5,
+    "pieces": 4,
+    "slow reader": 2,
+    "goes during the answer": 3,
+    "goes during the request": 1,
+    "too large": 1,
+    "no JSON": 1,
+    "wrong value": 1,
+    "wrong key": 1,
+    "no HTTP": 1,
+}
+"""What a client may do next, and how often."""
+
+STATUS = {"too large": (413,), "no JSON": (400, 422), "wrong value": (400,), "wrong key": (401,)}
+SETTLE_SECONDS = 20
+MOST_GROWTH = 64  # MiB between the first third of the run and its end
+
+
+class Server:
+    """A server in a process of its own."""
+
+    def __init__(self, kind: str, model: str, scratch: Path) -> None:
+        self.kind, self.port = kind, _free_port()
+        self.log = scratch / "server.log"
+        environment = os.environ | {"COPYSPEC_API_KEY": KEY} | engines.SETTINGS
+        del environment["VLLM_ENABLE_V1_MULTIPROCESSING"]  # its server needs a process for the engine
+        if kind == "copyspec":
+            words = ["-m", "copyspec", "serve", "--model", model, "--dtype", "float32"]
+            words += ["--name", "soak", "--batch-size", "16"]
+        else:
+            speculative = {"model": "copyspec.integrations.vllm.Proposer", "num_speculative_tokens": 16}
+            words = ["-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", "soak"]
+            words += ["--dtype", "float32", "--enforce-eager", "--max-model-len", "512", "--max-num-seqs", "32"]
+            words += ["--api-key", KEY, "--speculative-config", json.dumps(speculative)]
+            words += ["--middleware", "copyspec.integrations.vllm.Prediction", "--host", "127.0.0.1"]
+        command = [sys.executable, *words, "--port", str(self.port)]
+        self.process = subprocess.Popen(
+            command, env=environment, stdout=self.log.open("wb"), stderr=subprocess.STDOUT, start_new_session=True
+        )
+
+    def stop(self) -> int:
+        """Its exit status, after SIGTERM."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            return self.process.wait()
+
+    def measure(self) -> dict[str, int]:
+        """Memory in MiB and open files of its processes."""
+        import psutil
+
+        family = [psutil.Process(self.process.pid)]
+        family += family[0].children(recursive=True)
+        return {
+            "MiB": sum(each.memory_info().rss for each in family) >> 20,
+            "files": sum(each.num_fds() for each in family),
+        }
+
+
+@asynccontextmanager
+async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+
+def request(body: bytes, *, key: str = KEY, length: int | None = None) -> bytes:
+    head = f"POST {PATH} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {key}\r\nconnection: close\r\n"
+    head += f"content-type: application/json\r\ncontent-length: {len(body) if length is None else length}\r\n\r\n"
+    return head.encode() + body
+
+
+async def answer(reader: asyncio.StreamReader, *, slow: bool = False) -> tuple[int, bytes]:
+    """Status and body. A slow client reads a few bytes at a time, and waits between."""
+    status = int((await reader.readline()).split()[1])
+    chunked = False
+    while (line := await reader.readline()).strip():
+        chunked |= line.lower().startswith(b"transfer-encoding: chunked")
+    pieces = []
+    while piece := await reader.read(200 if slow else 1 << 16):
+        pieces.append(piece)
+        if slow:
+            await asyncio.sleep(0.05)
+    body = b"".join(pieces)
+    return status, _joined(body) if chunked else body
+
+
+class Soak:
+    """All clients, and what they saw."""
+
+    def __init__(self, server: Server, texts: Sequence[str], seed: int) -> None:
+        self._server, self._texts, self._rng = server, texts, random.Random(seed)
+        self._expected: list[str] = []
+        self.seen: Counter[str] = Counter()
+        self.faults: list[str] = []
+
+    async def ready(self) -> None:
+        """Waits for the server."""
+        begun = time.monotonic()
+        while time.monotonic() - begun < START_SECONDS:
+            if self._server.process.poll() is not None:
+                raise SystemExit(f"the server has ended:\n{self._server.log.read_text()[-2000:]}")
+            with suppress(OSError):
+                async with connected(self._server.port):
+                    return
+            await asyncio.sleep(0.5)
+        raise SystemExit("the server did not start")
+
+    async def learn(self) -> None:
+        """What each text is answered with."""
+        for text in self._texts:
+            status, body = await self._ask(json.dumps(self._fields(text)).encode())
+            if status != 200:
+                raise SystemExit(f"status {status}: {body[:500]!r}")
+            self._expected.append(json.loads(body)["choices"][0]["text"])
+
+    async def client(self, until: float) -> None:
+        """One client after another."""
+        kinds, weights = list(KINDS), list(KINDS.values())
+        while time.monotonic() < until:
+            kind = self._rng.choices(kinds, weights)[0]
+            number = self._rng.randrange(len(self._texts))
+            try:
+                await asyncio.wait_for(self._act(kind, number), ANSWER_SECONDS)
+                self.seen[kind] += 1
+            except Exception as error:
+                self._fault(f"{kind}: {type(error).__name__}: {error}")
+                await asyncio.sleep(0.5)
+
+    async def idle(self) -> dict[str, float]:
+        """What the server says that it still does, when all have gone."""
+        async with connected(self._server.port) as (reader, writer):
+            writer.write(b"GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
+            _, body = await answer(reader)
+        names = ("copyspec_rows_running", "copyspec_prompts_waiting", "vllm:num_requests_running")
+        lines = [line.rsplit(" ", 1) for line in body.decode().splitlines() if line.startswith(names)]
+        return {name: float(value) for name, value in lines}
+
+    async def _act(self, kind: str, number: int) -> None:
+        text = self._texts[number]
+        expected = {"type": "content", "content": text}
+        ways: list[dict[str, Any]] = [{}, {"edit_source": text}, {"references": [text]}, {"prediction": expected}]
+        told = self._rng.choice(ways)
+        fields = self._fields(text) | told
+        if kind == "whole":
+            status, body = await self._ask(json.dumps(fields).encode())
+            self._check(kind, status, number, lambda: json.loads(body)["choices"][0]["text"])
+        elif kind in ("pieces", "slow reader"):
+            status, body = await self._ask(json.dumps(fields | {"stream": True}).encode(), slow=kind == "slow reader")
+            self._check(kind, status, number, lambda: _streamed(body))
+        elif kind.startswith("goes"):
+            whole = request(json.dumps(fields | {"stream": True}).encode())
+            async with connected(self._server.port) as (reader, writer):
+                writer.write(whole if kind.endswith("answer") else whole[: self._rng.randrange(len(whole))])
+                await writer.drain()
+                if kind.endswith("answer"):
+                    await reader.read(self._rng.choice([1, 300, 600]))
+        elif kind == "no HTTP":
+            async with connected(self._server.port) as (reader, writer):
+                writer.write(self._rng.randbytes(200) + b"\r\n\r\n")
+                with suppress(OSError):
+                    await reader.read(1000)
+        else:
+            bodies = {"no JSON": b'{"prompt": "x', "wrong value": json.dumps(fields | {"edit_source": 3}).encode()}
+            key = "wrong" if kind == "wrong key" else KEY
+            if kind == "too large":
+                if self._server.kind != "copyspec":  # vLLM has no limit of its own
+                    return
+                status, _ = await self._ask(b'{"prompt": "', length=TOO_LARGE)
+            else:
+                status, _ = await self._ask(bodies.get(kind, json.dumps(fields).encode()), key=key)
+            if status not in STATUS[kind]:
+                self._fault(f"{kind}: status {status}")
+
+    async def _ask(self, body: bytes, *, slow: bool = False, **sent: Any) -> tuple[int, bytes]:
+        async with connected(self._server.port) as (reader, writer):
+            writer.write(request(body, **sent))
+            await writer.drain()
+            return await answer(reader, slow=slow)
+
+    def _check(self, kind: str, status: int, number: int, read: Any) -> None:
+        if status == 429:
+            self.seen["told to come again"] += 1
+        elif status != 200:
+            self._fault(f"{kind}: status {status}")
+        elif (found := read()) != self._expected[number]:
+            self._fault(f"{kind}: text {number} is {found!r}, and not {self._expected[number]!r}")
+
+    def _fields(self, text: str) -> dict[str, Any]:
+        prompt = engines.TEMPLATE.format(text=text)
+        return {"model": "soak", "prompt": prompt, "max_tokens": MAX_TOKENS, "temperature": 0}
+
+    def _fault(self, text: str) -> None:
+        self.faults.append(text)
+        if len(self.faults) <= 5:
+            print(f"FAULT {text}", flush=True)
+
+
+async def soak(server: Server, texts: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
+    run = Soak(server, texts, options.seed)
+    await run.ready()
+    await run.learn()
+    before, begun, grown = server.measure(), time.monotonic(), []
+    until = begun + options.seconds
+    clients = [asyncio.create_task(run.client(until)) for _ in range(options.clients)]
+    while not all(client.done() for client in clients):
+        await asyncio.sleep(min(10.0, options.seconds / 10))
+        grown.append(server.measure()["MiB"])
+    await asyncio.gather(*clients)
+    end = time.monotonic() + SETTLE_SECONDS
+    while (left := await run.idle()) and any(left.values()) and time.monotonic() < end:
+        await asyncio.sleep(0.5)
+    await run.learn()  # it answers still; what it says now is compared below
+    half = len(run._expected) // 2
+    same = run._expected[:half] == run._expected[half:]
+    after = server.measure()
+    status = server.process.poll()
+    third = max(grown[: max(1, len(grown) // 3)])
+    found = {"seen": dict(run.seen), "faults": run.faults[:20], "before": before, "after": after, "MiB": grown}
+    holds = not run.faults and status is None and same and not any(left.values())
+    holds = holds and after["files"] <= before["files"] + 8 and after["MiB"] - third <= MOST_GROWTH
+    return found | {"left": left, "seconds": time.monotonic() - begun, "status": status, "holds": holds}
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def _joined(body: bytes) -> bytes:
+    """The body that came in chunks."""
+    found: list[bytes] = []
+    while body:
+        size, _, body = body.partition(b"\r\n")
+        length = int(size, 16)
+        if not length:
+            return b"".join(found)
+        found.append(body[:length])
+        body = body[length + 2 :]
+    raise ValueError("an answer in chunks has no end")
+
+
+def _streamed(body: bytes) -> str:
+    events = [line[6:] for line in body.decode().splitlines() if line.startswith("data: ")]
+    if not events or events[-1] != "[DONE]":
+        raise ValueError(f"a stream without its end: {body[-200:]!r}")
+    told = [json.loads(event) for event in events[:-1]]
+    return "".join(choice["text"] for each in told for choice in each["choices"])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--server", choices=["copyspec", "vllm"], default="copyspec")
+    parser.add_argument("--model", default="default", help="default, or a folder (default: %(default)s)")
+    parser.add_argument("--texts", help="a file with a text in each line (default: the built-in sentences)")
+    parser.add_argument("--rows", type=int, default=32)
+    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    texts = engines.read_texts(options.texts, options.rows)
+    with engines.model_folder(options.model) as folder, tempfile.TemporaryDirectory() as scratch:
+        model = "default" if options.server == "copyspec" and options.model == "default" else folder
+        server = Server(options.server, model, Path(scratch))
+        try:
+            found = asyncio.run(soak(server, texts, options))
+        finally:
+            ended = server.stop()
+        tracebacks = server.log.read_text(errors="replace").count("Traceback")
+    found |= {"exit status": ended, "tracebacks": tracebacks, "machine": machine()}
+    print(json.dumps(found, indent=1))
+    if options.json:
+        write_json(options.json, found)
+    return int(not found["holds"] or tracebacks > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,30 @@
+"""What `native/trees.c` gives to Python."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+VERSION: int
+
+def is_sound(tokens: Sequence[int], parents: Sequence[int], vocab_size: int) -> bool: ...
+def accepted(tokens: Sequence[int], parents: Sequence[int], picked: Sequence[int]) -> list[int]: ...
+def lay_out(
+    starts: Sequence[int],
+    chains: Sequence[Sequence[int]],
+    tokens: Sequence[Sequence[int]],
+    parents: Sequence[Sequence[int]],
+    chain_width: int,
+    packed: NDArray[Any],
+    slots: NDArray[Any],
+    visible: NDArray[Any],
+) -> None: ...
+def pack(
+    host: NDArray[Any],
+    starts: Sequence[int],
+    chains: Sequence[Sequence[int]],
+    tokens: Sequence[Sequence[int]],
+    parents: Sequence[Sequence[int]],
+    moves: Sequence[Sequence[tuple[int, int]]],
+    scratch: int,
+) -> None: ...

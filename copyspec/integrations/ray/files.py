@@ -1,0 +1,126 @@
+"""Files of folders that all machines reach, corrected in place by a pool of actors."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from copyspec.checks import check_count
+from copyspec.integrations.ray.pool import mapped
+
+if TYPE_CHECKING:
+    from copyspec.pipelines import Corrector, FileOptions, FileReport, RunOptions
+
+FILES_PER_GROUP, BYTES_PER_GROUP = 64, 1 << 18
+"""What an actor gets at once: small files share the model's passes, and every actor has something to do."""
+
+TOLD, ERROR = "told", "error"
+
+
+def correct_on_ray(
+    make: Callable[[], Corrector],
+    paths: Sequence[str],
+    files: FileOptions,
+    run: RunOptions,
+    *,
+    address: str | None = None,
+    actors: int = 1,
+) -> Iterator[FileReport]:
+    """Corrects files in place; a report for each when it is done, in any order.
+
+    make: gives an actor its corrector, once.
+    paths: of files that all machines reach under these names.
+    address: of the cluster: "auto", "ray://HOST:10001", or "local" for actors on this machine.
+
+    A killed actor is started again by Ray; what it had finished is known from the journals beside the files, which are
+    removed when all files are done. Raises ValueError where an earlier run has left journals, unless `files.resume`,
+    and where an actor gets no corrector.
+    """
+    from copyspec.pipelines import journal_path
+
+    check_count("actors", actors)
+    if not files.in_place:
+        raise ValueError("on Ray files are corrected in place: give in_place=True")
+    given = [os.path.abspath(path) for path in paths]
+    journals = [journal_path(path) for path in given]
+    left = next((journal for journal in journals if journal.exists()), None)
+    if left is not None and not files.resume:
+        raise ValueError(
+            f"{str(left)!r} is what an interrupted run left: resume=True goes on with it; to begin anew, delete it"
+        )
+    work = GroupCorrector(make, replace(files, resume=True), run)
+    kept: list[Path] = []
+    for row in mapped(work, [{"paths": group} for group in groups(given)], address, actors):
+        if row[ERROR]:
+            raise ValueError(f"an actor has no corrector: {row[ERROR]}")
+        for told in json.loads(row[TOLD]):
+            report = read_report(told)
+            if report.error is None:
+                kept.append(journal_path(report.path))
+            yield report
+    for journal in kept:
+        journal.unlink(missing_ok=True)
+
+
+class GroupCorrector:
+    """What an actor does: corrects some files, and tells what became of each. Doing it twice changes nothing more."""
+
+    def __init__(self, make: Callable[[], Corrector], files: FileOptions, run: RunOptions) -> None:
+        self._make, self._files, self._run = make, files, run
+        self._corrector: Corrector | None = None
+
+    def __call__(self, given: Mapping[str, Any]) -> dict[str, str]:
+        from copyspec.pipelines import Runner, correct_files
+
+        try:
+            self._corrector = self._corrector or self._make()
+        except Exception as error:  # Ray would show all of its own frames with it
+            return {TOLD: "[]", ERROR: str(error) or type(error).__name__}
+        paths = [str(path) for path in given["paths"]]
+        reports = correct_files(Runner(self._corrector, self._run), paths, self._files)
+        # Closed before its end it keeps the journals: were this group done again, they say that it is done.
+        told = [tell_report(report) for report in islice(reports, len(paths))]
+        reports.close()
+        return {TOLD: json.dumps(told), ERROR: ""}
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_corrector": None}
+
+
+def groups(paths: Sequence[str]) -> list[list[str]]:
+    """Files that one actor gets at once; a large file stands alone."""
+    found: list[list[str]] = []
+    size = BYTES_PER_GROUP
+    for path in paths:
+        of_file = os.path.getsize(path) if os.path.isfile(path) else 0
+        size += of_file
+        if not found or size > BYTES_PER_GROUP or len(found[-1]) == FILES_PER_GROUP:
+            found.append([])
+            size = of_file
+        found[-1].append(path)
+    return found
+
+
+def tell_report(report: FileReport) -> dict[str, object]:
+    """A report, ready for JSON."""
+    error = report.error
+    text = None if error is None else (getattr(error, "strerror", None) or str(error) or type(error).__name__)
+    counts = {each.name: getattr(report.summary, each.name) for each in fields(report.summary)}
+    return {"path": report.path, "summary": counts, "error": text, "was_done": report.was_done}
+
+
+def read_report(told: Mapping[str, Any]) -> FileReport:
+    """What `tell_report` made ready; errors have their text alone."""
+    from copyspec.pipelines import FileReport, Summary
+
+    counts: dict[str, Any] = {
+        name: Counter(value) if isinstance(value, dict) else value for name, value in told["summary"].items()
+    }
+    error = None if told["error"] is None else ValueError(told["error"])
+    return FileReport(told["path"], Summary(**counts), error, told["was_done"])

@@ -1,0 +1,506 @@
+/* The module `_trees`: what decoding does with chains and draft trees in every pass, without Python's time per node.
+
+   `is_sound` is the first look of tree.py's `check_tree`, `accepted` that of verification/walk.py, `lay_out` is
+   targets/columns.py's `_fill`, `pack` is targets/static/packing.py's `_pack`: what they give is described there, and
+   equal to the bit. Numbers are checked as they are read: nothing is read or written outside an array. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+#define VERSION 1 /* of what the functions take and write: tree.py knows the same */
+#define ROOT -1
+#define PAD_SLOT -1
+#define WORD 63  /* bits of an int64 without its sign */
+#define FIELDS 5 /* of a packed pass, before the words */
+
+typedef int64_t Number;
+
+/* Takes a C-contiguous array to write to, of so many dimensions, with items of `size` bytes. */
+static int
+take(Py_buffer *buffer, PyObject *array, int dimensions, Py_ssize_t size)
+{
+    if (PyObject_GetBuffer(array, buffer, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE) < 0) {
+        return -1;
+    }
+    if (buffer->ndim != dimensions || buffer->itemsize != size) {
+        PyErr_Format(PyExc_ValueError, "an array has %d dimensions and items of %zd bytes; %d and %zd are written",
+                     buffer->ndim, buffer->itemsize, dimensions, size);
+        PyBuffer_Release(buffer);
+        return -1;
+    }
+    return 0;
+}
+
+static int
+fail(const char *what)
+{
+    PyErr_Format(PyExc_ValueError, "%s do not fit the arrays", what);
+    return -1;
+}
+
+/* Item `index` of a sequence that PySequence_Fast made. */
+static int
+read_number(PyObject *items, Py_ssize_t index, Number *number)
+{
+    PyObject *item = Py_NewRef(PySequence_Fast_GET_ITEM(items, index));
+    *number = PyLong_AsLongLong(item);
+    Py_DECREF(item);
+    return *number == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
+/* The numbers of `sequence` into `numbers`, at most `most` of them; their count, or -1. */
+static Py_ssize_t
+read_numbers(PyObject *sequence, Number *numbers, Py_ssize_t most)
+{
+    PyObject *items = PySequence_Fast(sequence, "chains, tokens and parents are sequences");
+    if (items == NULL) {
+        return -1;
+    }
+    Py_ssize_t count = PySequence_Fast_GET_SIZE(items);
+    if (count > most) {
+        Py_DECREF(items);
+        return fail("chains and trees");
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        /* Converting may run anybody's code, which may make the list shorter. */
+        if (i >= PySequence_Fast_GET_SIZE(items) || read_number(items, i, numbers + i) < 0) {
+            Py_DECREF(items);
+            return PyErr_Occurred() ? -1 : fail("chains and trees");
+        }
+    }
+    Py_DECREF(items);
+    return count;
+}
+
+/* Tokens and parents of a tree; returns its size, or -1. */
+static Py_ssize_t
+read_tree(PyObject *tokens, PyObject *parents, Number *token, Number *parent, Py_ssize_t most)
+{
+    Py_ssize_t size = read_numbers(tokens, token, most);
+    if (size < 0) {
+        return -1;
+    }
+    Py_ssize_t edges = read_numbers(parents, parent, most);
+    if (edges < 0) {
+        return -1;
+    }
+    if (edges != size) {
+        return fail("tokens and parents");
+    }
+    for (Py_ssize_t node = 0; node < size; node++) {
+        if (parent[node] < ROOT || parent[node] >= node) {
+            return fail("parents");
+        }
+    }
+    return size;
+}
+
+typedef struct {
+    Py_ssize_t rows, width, used, chain_width;
+    Number *tokens, *positions, *slots; /* [rows, width] */
+    char *visible;                      /* [rows, width, used] */
+    Number *parents;                    /* [width], of the row at hand */
+} Layout;
+
+static int
+lay_out_row(const Layout *to, Py_ssize_t row, Number start, PyObject *chain, PyObject *tree_tokens,
+            PyObject *tree_parents)
+{
+    Number *tokens = to->tokens + row * to->width, *positions = to->positions + row * to->width;
+    Number *slots = to->slots + row * to->width;
+    char *visible = to->visible + row * to->width * to->used;
+    Py_ssize_t length = PySequence_Size(chain), first = to->chain_width - length, width = to->width - to->chain_width;
+    if (length < 1 || first < 0) {
+        return length < 0 ? -1 : fail("chains");
+    }
+    Py_ssize_t found = read_numbers(chain, tokens + first, length);
+    if (found != length) {
+        return found < 0 ? -1 : fail("chains");
+    }
+    Py_ssize_t size = read_tree(tree_tokens, tree_parents, tokens + to->chain_width, to->parents, width);
+    if (size < 0) {
+        return -1;
+    }
+    if (start < 0 || start >= to->used || length + size > to->used - start) {
+        return fail("starts");
+    }
+    memset(visible, 0, (size_t)(to->width * to->used));
+    for (Py_ssize_t column = 0; column < to->width; column++) {
+        char *seen = visible + column * to->used;
+        if (column < first || column >= to->chain_width + size) {
+            tokens[column] = positions[column] = 0;
+            slots[column] = PAD_SLOT;
+            seen[0] = 1;
+            continue;
+        }
+        Py_ssize_t slot = (Py_ssize_t)start + column - first, node = column - to->chain_width;
+        slots[column] = positions[column] = slot;
+        if (node < 0) {
+            memset(seen, 1, (size_t)slot);
+        }
+        else {
+            Py_ssize_t above = to->chain_width + (Py_ssize_t)to->parents[node];
+            positions[column] = positions[above] + 1;
+            memcpy(seen, visible + above * to->used, (size_t)slot); /* what its parent sees */
+        }
+        seen[slot] = 1;
+    }
+    return 0;
+}
+
+/* Whether all of the tuples have so many items. */
+static int
+have_rows(PyObject *const *tuples, int count, Py_ssize_t rows)
+{
+    for (int i = 0; i < count; i++) {
+        if (PyTuple_GET_SIZE(tuples[i]) < rows) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static void
+release(PyObject **tuples, int count)
+{
+    for (int i = 0; i < count; i++) {
+        Py_DECREF(tuples[i]);
+    }
+}
+
+/* Tuples of the arguments: no code that runs meanwhile changes them. */
+static int
+take_tuples(PyObject *const *given, PyObject **taken, int count)
+{
+    for (int i = 0; i < count; i++) {
+        taken[i] = PySequence_Tuple(given[i]);
+        if (taken[i] == NULL) {
+            release(taken, i);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int
+lay_out_rows(const Layout *to, PyObject *const *rows)
+{
+    for (Py_ssize_t row = 0; row < to->rows; row++) {
+        Number start;
+        if (read_number(rows[0], row, &start) < 0
+            || lay_out_row(to, row, start, PyTuple_GET_ITEM(rows[1], row), PyTuple_GET_ITEM(rows[2], row),
+                           PyTuple_GET_ITEM(rows[3], row)) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static PyObject *
+lay_out(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *given[4], *rows[4], *packed_array, *slots_array, *visible_array;
+    Py_buffer packed, slots, visible;
+    Layout to = {0};
+    int failed = -1;
+    if (!PyArg_ParseTuple(args, "OOOOnOOO", &given[0], &given[1], &given[2], &given[3], &to.chain_width, &packed_array,
+                          &slots_array, &visible_array)) {
+        return NULL;
+    }
+    if (take_tuples(given, rows, 4) < 0) {
+        return NULL;
+    }
+    if (take(&packed, packed_array, 3, sizeof(Number)) < 0) {
+        goto no_packed;
+    }
+    if (take(&slots, slots_array, 2, sizeof(Number)) < 0) {
+        goto no_slots;
+    }
+    if (take(&visible, visible_array, 3, 1) < 0) {
+        goto no_visible;
+    }
+    to.rows = packed.shape[1], to.width = packed.shape[2], to.used = visible.shape[2];
+    if (packed.shape[0] != 2 || slots.shape[0] != to.rows || slots.shape[1] != to.width || visible.shape[0] != to.rows
+        || visible.shape[1] != to.width || to.chain_width < 1 || to.chain_width > to.width
+        || !have_rows(rows, 4, to.rows)) {
+        fail("rows");
+    }
+    else if ((to.parents = PyMem_Malloc((size_t)to.width * sizeof(Number))) == NULL) {
+        PyErr_NoMemory();
+    }
+    else {
+        to.tokens = packed.buf, to.positions = to.tokens + to.rows * to.width;
+        to.slots = slots.buf, to.visible = visible.buf;
+        failed = lay_out_rows(&to, rows);
+        PyMem_Free(to.parents);
+    }
+    PyBuffer_Release(&visible);
+no_visible:
+    PyBuffer_Release(&slots);
+no_slots:
+    PyBuffer_Release(&packed);
+no_packed:
+    release(rows, 4);
+    return failed ? NULL : Py_NewRef(Py_None);
+}
+
+typedef struct {
+    Py_ssize_t rows, width, words;
+    Number *host;     /* [FIELDS + words, rows, width] */
+    Number *parents;  /* [width], of the row at hand */
+} Packing;
+
+/* Field `field` of a row, [width]. */
+static Number *
+field(const Packing *to, Py_ssize_t field, Py_ssize_t row)
+{
+    return to->host + (field * to->rows + row) * to->width;
+}
+
+/* Column `column` sees itself and what column `above` does; -1: nothing else. */
+static void
+set_bits(const Packing *to, Py_ssize_t row, Py_ssize_t column, Py_ssize_t above)
+{
+    for (Py_ssize_t word = 0; word < to->words; word++) {
+        Number *bits = field(to, FIELDS + word, row);
+        bits[column] = above < 0 ? 0 : bits[above];
+        if (column / WORD == word) {
+            bits[column] |= (Number)1 << column % WORD;
+        }
+    }
+}
+
+static int
+pack_row(const Packing *to, Py_ssize_t row, Number start, PyObject *chain, PyObject *tree_tokens,
+         PyObject *tree_parents)
+{
+    Number *tokens = field(to, 0, row), *depths = field(to, 1, row), *lengths = field(to, 2, row);
+    Py_ssize_t length = read_numbers(chain, tokens, to->width);
+    if (length < 1) {
+        return length < 0 ? -1 : fail("chains");
+    }
+    Py_ssize_t size = read_tree(tree_tokens, tree_parents, tokens + length, to->parents, to->width - length);
+    if (size < 0) {
+        return -1;
+    }
+    for (Py_ssize_t column = 0; column < length; column++) {
+        depths[column] = column;
+        set_bits(to, row, column, column - 1);
+    }
+    for (Py_ssize_t node = 0; node < size; node++) {
+        Py_ssize_t above = length + to->parents[node];
+        depths[length + node] = depths[above] + 1;
+        set_bits(to, row, length + node, above);
+    }
+    for (Py_ssize_t column = 0; column < to->width; column++) {
+        lengths[column] = start;
+    }
+    return 0;
+}
+
+/* The pairs of `moves` as sources and targets. */
+static int
+pack_moves(const Packing *to, Py_ssize_t row, PyObject *moves)
+{
+    PyObject *pairs = PySequence_Tuple(moves);
+    if (pairs == NULL) {
+        return -1;
+    }
+    int failed = PyTuple_GET_SIZE(pairs) > to->width ? fail("moves") : 0;
+    for (Py_ssize_t i = 0; !failed && i < PyTuple_GET_SIZE(pairs); i++) {
+        Number pair[2];
+        Py_ssize_t count = read_numbers(PyTuple_GET_ITEM(pairs, i), pair, 2);
+        if (count != 2) {
+            failed = count < 0 ? -1 : fail("moves");
+        }
+        else {
+            field(to, 3, row)[i] = pair[0];
+            field(to, 4, row)[i] = pair[1];
+        }
+    }
+    Py_DECREF(pairs);
+    return failed;
+}
+
+static void
+clear(const Packing *to, Number scratch)
+{
+    Py_ssize_t size = to->rows * to->width;
+    memset(to->host, 0, (size_t)(3 * size) * sizeof(Number));
+    for (Py_ssize_t i = 3 * size; i < FIELDS * size; i++) {
+        to->host[i] = scratch;
+    }
+    for (Py_ssize_t i = FIELDS * size; i < (FIELDS + 1) * size; i++) {
+        to->host[i] = 1;
+    }
+    memset(to->host + (FIELDS + 1) * size, 0, (size_t)((to->words - 1) * size) * sizeof(Number));
+}
+
+static int
+pack_rows(const Packing *to, PyObject *const *rows, Number scratch)
+{
+    clear(to, scratch);
+    for (Py_ssize_t row = 0; row < PyTuple_GET_SIZE(rows[0]); row++) {
+        Number start;
+        if (read_number(rows[0], row, &start) < 0
+            || pack_row(to, row, start, PyTuple_GET_ITEM(rows[1], row), PyTuple_GET_ITEM(rows[2], row),
+                        PyTuple_GET_ITEM(rows[3], row)) < 0
+            || pack_moves(to, row, PyTuple_GET_ITEM(rows[4], row)) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static PyObject *
+pack(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *given[5], *rows[5], *host_array;
+    Py_buffer host;
+    long long scratch;
+    int failed = -1;
+    if (!PyArg_ParseTuple(args, "OOOOOOL", &host_array, &given[0], &given[1], &given[2], &given[3], &given[4],
+                          &scratch)) {
+        return NULL;
+    }
+    if (take_tuples(given, rows, 5) < 0) {
+        return NULL;
+    }
+    if (take(&host, host_array, 3, sizeof(Number)) < 0) {
+        goto no_host;
+    }
+    Packing to = {.rows = host.shape[1], .width = host.shape[2], .words = host.shape[0] - FIELDS, .host = host.buf};
+    if (to.words < 1 || to.words * WORD < to.width || to.width < 1 || PyTuple_GET_SIZE(rows[0]) > to.rows
+        || !have_rows(rows, 5, PyTuple_GET_SIZE(rows[0]))) {
+        fail("rows");
+    }
+    else if ((to.parents = PyMem_Malloc((size_t)to.width * sizeof(Number))) == NULL) {
+        PyErr_NoMemory();
+    }
+    else {
+        failed = pack_rows(&to, rows, scratch);
+        PyMem_Free(to.parents);
+    }
+    PyBuffer_Release(&host);
+no_host:
+    release(rows, 5);
+    return failed ? NULL : Py_NewRef(Py_None);
+}
+
+/* Trees of more nodes than a pass is likely to carry are checked by Python, which takes no square of their size. */
+#define MOST_NODES 256
+
+static PyObject *
+is_sound(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *tree_tokens, *tree_parents;
+    Number tokens[MOST_NODES], parents[MOST_NODES];
+    long long vocab_size;
+    if (!PyArg_ParseTuple(args, "OOL", &tree_tokens, &tree_parents, &vocab_size)) {
+        return NULL;
+    }
+    Py_ssize_t size = read_tree(tree_tokens, tree_parents, tokens, parents, MOST_NODES);
+    if (size < 0) {
+        PyErr_Clear();
+        Py_RETURN_FALSE;
+    }
+    for (Py_ssize_t node = 0; node < size; node++) {
+        if (tokens[node] < 0 || tokens[node] >= vocab_size) {
+            Py_RETURN_FALSE;
+        }
+        for (Py_ssize_t other = 0; other < node; other++) {
+            if (tokens[other] == tokens[node] && parents[other] == parents[node]) {
+                Py_RETURN_FALSE;
+            }
+        }
+    }
+    Py_RETURN_TRUE;
+}
+
+static PyObject *
+accepted(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *given[3], *taken[3], *path = NULL;
+    if (!PyArg_ParseTuple(args, "OOO", &given[0], &given[1], &given[2]) || take_tuples(given, taken, 3) < 0) {
+        return NULL;
+    }
+    Py_ssize_t size = PyTuple_GET_SIZE(taken[0]);
+    Number wanted, at = ROOT;
+    if (PyTuple_GET_SIZE(taken[1]) != size || PyTuple_GET_SIZE(taken[2]) <= size) {
+        fail("tokens, parents and picks");
+        goto done;
+    }
+    if (read_number(taken[2], 0, &wanted) < 0 || (path = PyList_New(0)) == NULL) {
+        goto done;
+    }
+    for (Py_ssize_t node = 0; node < size; node++) {
+        Number parent, token;
+        if (read_number(taken[1], node, &parent) < 0) {
+            goto failed;
+        }
+        if (parent != at) {
+            continue;
+        }
+        if (read_number(taken[0], node, &token) < 0) {
+            goto failed;
+        }
+        if (token == wanted) {
+            PyObject *number = PyLong_FromSsize_t(node);
+            if (number == NULL || PyList_Append(path, number) < 0) {
+                Py_XDECREF(number);
+                goto failed;
+            }
+            Py_DECREF(number);
+            at = node;
+            if (read_number(taken[2], node + 1, &wanted) < 0) {
+                goto failed;
+            }
+        }
+    }
+    goto done;
+failed:
+    Py_CLEAR(path);
+done:
+    release(taken, 3);
+    return path;
+}
+
+PyDoc_STRVAR(is_sound_doc, "is_sound(tokens, parents, vocab_size)\n\n"
+                           "Whether parents come first, siblings differ and tokens are ids; False where it cannot tell.");
+PyDoc_STRVAR(accepted_doc, "accepted(tokens, parents, picked)\n\n"
+                           "The accepted nodes, where the target's token is known after the root and every node.");
+PyDoc_STRVAR(lay_out_doc, "lay_out(starts, chains, tokens, parents, chain_width, packed, slots, visible)\n\n"
+                          "Fills the arrays of columns.Columns.");
+PyDoc_STRVAR(pack_doc, "pack(host, starts, chains, tokens, parents, moves, scratch)\n\n"
+                       "The array of a static pass: packing.pack.");
+
+static PyMethodDef methods[] = {
+    {"is_sound", is_sound, METH_VARARGS, is_sound_doc},
+    {"accepted", accepted, METH_VARARGS, accepted_doc},
+    {"lay_out", lay_out, METH_VARARGS, lay_out_doc},
+    {"pack", pack, METH_VARARGS, pack_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static int
+fill_module(PyObject *module)
+{
+    return PyModule_AddIntMacro(module, VERSION);
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, fill_module},
+    {0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "_trees", "Draft trees, in every pass.", 0, methods, slots, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC
+PyInit__trees(void)
+{
+    return PyModuleDef_Init(&definition);
+}

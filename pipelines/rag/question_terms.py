@@ -1,0 +1,149 @@
+"""What a question asks for: its terms and their weights, and what kind of thing would answer it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+from copyspec.retrievers import STOP_WORDS, Stems
+
+from ..guards.function_words import forms_of
+
+_WORD = re.compile(r"\w+")
+TYPE_BONUS = 0.12  # of all weight: a number for "how many", a name in code for "which option"
+FIRST_BONUS = 0.06  # the sentence begins with a word that is asked for: it is about it
+TOPIC_BONUS = 0.1  # all that is asked for stands in its first words
+FIRST_CHARS = 40
+COMMONEST, LEAST_WEIGHT = 50, 0.7
+"""Of a word among the so many commonest of English, whatever a few documents say of its rarity; from there its weight
+rises with the logarithm of its place in `frequent_words.txt`."""
+_CODE = re.compile(r"`[^`]+`|\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b|\b\w+[._]\w+|\b[a-z]+[A-Z]\w*|--\w+|\w+=|\w+\(")
+_NUMBER = re.compile(
+    r"\d|\b(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|forty|fifty|hundred|thousand|"
+    r"dozen|once|twice|half)\b",
+    re.IGNORECASE,
+)
+_ASKED_BY = re.compile(
+    r"\b(?:how (?:many|much|deep|long|large|big|old|fast|far|high|often|soon|late)|is it (?:possible|allowed)|"
+    r"am i allowed|what happens|do (?:i|you|we) (?:have|need|get))\b",
+    re.IGNORECASE,
+)
+"""How questions ask. Texts that answer do not say it."""
+_ASKS_NUMBER = re.compile(
+    r"\b(how (?:many|much|deep|long|large|old|fast|far|high|often)|what times?|when|which (?:version|release|year)|"
+    r"what (?:year|version)|default|last release)\b",
+    re.IGNORECASE,
+)
+_ASKS_TIME = re.compile(r"\b(?:when|(?:at|by|until|from) what times?|what time)\b", re.IGNORECASE)
+_TIME = re.compile(
+    r"\b(?:\d{4}|\d{1,2}[:.]\d\d|(?:mon|tues|wednes|thurs|fri|satur|sun)day|january|february|march|april|june|july|"
+    r"august|september|october|november|december|when|once|after|before|until|o'clock|noon|midnight|daily|every)\b",
+    re.IGNORECASE,
+)
+_ASKS_SPAN = re.compile(r"\bhow long\b|\bhow many (?:seconds|minutes|hours|days|weeks|months|years)\b", re.IGNORECASE)
+_SPAN = re.compile(r"\b[\w.,]+[ -](?:second|minute|hour|day|week|month|year)s?\b", re.IGNORECASE)
+_ASKS_MONEY = re.compile(
+    r"\bhow much\b.*\b(?:cost|pay|price|fee|charge|rent|deposit|euros?|dollars?)\b|\bwhat do \w+ pay\b", re.I
+)
+_MONEY = re.compile(r"\d[\d.,]* ?(?:euros?|dollars?|pounds?|cents?|eur|usd|percent|[€$£%])|[€$£]\d", re.IGNORECASE)
+_HOW_MANY = re.compile(r"\bhow many ((?:\w+ )?\w+)", re.IGNORECASE)
+COUNTED_WORDS = 4  # between a number and what it counts, at most
+_ASKS_VERSION = re.compile(r"\b(?:version|release)s?\b", re.IGNORECASE)
+_VERSION = re.compile(r"\d+\.\d+")
+ASKS_NAME = re.compile(
+    r"\b(?:which|what) (?:\w+ )?(?:option|flag|method|function|argument|parameter|exception|error|warning|variable|"
+    r"module|submodule|command|class|keyword|setting|file|operator)s?\b|\bhow (?:do|can|should) (?:i|you|one|we)\b",
+    re.IGNORECASE,
+)
+
+
+class TermRarity:
+    """How rare terms are: ln(1 + (N - n + 0.5) / (n + 0.5)) of the N texts that n hold one, as in BM25."""
+
+    def __init__(self, holders: Callable[[str], int], total: int) -> None:
+        self._holders, self._total = holders, total
+
+    @classmethod
+    def among(cls, texts: Sequence[str], split: Stems) -> TermRarity:
+        """Among these texts."""
+        counts = Counter(term for text in texts for term in set(split(text)))
+        return cls(lambda term: counts[term], len(texts))
+
+    def __contains__(self, term: str) -> bool:
+        """Whether any text holds it."""
+        return self._holders(term) > 0
+
+    def __getitem__(self, term: str) -> float:
+        count = self._holders(term)
+        return math.log1p((self._total - count + 0.5) / (count + 0.5))
+
+
+def asked_terms(question: str, weights: TermRarity, split: Stems) -> dict[str, frozenset[str]]:
+    """What a question asks for: its terms, each with all of its forms as terms. Of a name in code that the texts hold
+    its parts are none."""
+    found: dict[str, frozenset[str]] = {}
+    for word in _WORD.findall(_ASKED_BY.sub(" ", question)) or _WORD.findall(question):
+        if word.lower() in STOP_WORDS:
+            continue
+        first, *parts = split(word)
+        others = {other for form in forms_of(word.lower()) for other in split(form)[:1]}
+        found[first] = frozenset({first, first.replace("our", "or"), *others})
+        if first not in weights:
+            found.update({part: frozenset((part,)) for part in parts})
+    return found or {term: frozenset((term,)) for term in split.query(question)}
+
+
+@cache
+def commonness(split: Stems) -> _Factors:
+    """By term, what its weight is multiplied with."""
+    return _Factors(split)
+
+
+class _Factors:
+    """What terms weigh for how common their words are in English, from LEAST_WEIGHT to 1."""
+
+    def __init__(self, split: Stems) -> None:
+        found: dict[str, float] = {}
+        if split.name == "english":
+            listed = Path(__file__).with_name("frequent_words.txt").read_text(encoding="utf-8").split()
+            for place, word in enumerate(listed, 1):
+                part = max(0.0, math.log(place / COMMONEST)) / math.log(len(listed) / COMMONEST)
+                found.setdefault(split(word)[0], LEAST_WEIGHT + (1 - LEAST_WEIGHT) * part)
+        self._found = found
+
+    def __getitem__(self, term: str) -> float:
+        return self._found.get(term, 1.0)
+
+
+def answer_bonus(question: str, said: str, asked: dict[str, float], split: Stems) -> float:
+    """What speaks for a text besides the words that it shares with the question: parts of all weight."""
+    bonus = 0.0
+    known = {term for term in split(question)}
+    bonus += TYPE_BONUS * _has_kind(question, said, split)
+    if ASKS_NAME.search(question) and any(not known.issuperset(split(name[0])) for name in _CODE.finditer(said)):
+        bonus += TYPE_BONUS
+    if _ASKS_VERSION.search(question) and _VERSION.search(said):
+        bonus += TYPE_BONUS
+    if first := _WORD.search(said):
+        bonus += FIRST_BONUS if any(term in asked for term in split(first[0])) else 0.0
+    if set(asked) <= set(split(said[:FIRST_CHARS])):
+        bonus += TOPIC_BONUS
+    return bonus
+
+
+def _has_kind(question: str, said: str, split: Stems) -> bool:
+    """Whether a text holds a time, a number or a sum where the question asks for one; the narrowest kind counts."""
+    for asks, holds in ((_ASKS_SPAN, _SPAN), (_ASKS_MONEY, _MONEY), (_ASKS_TIME, _TIME)):
+        if asks.search(question):
+            return holds.search(said) is not None
+    if counted := _HOW_MANY.search(question):
+        things = set(split(counted[1]))
+        for number in _NUMBER.finditer(said):
+            if not things.isdisjoint(split(" ".join(said[number.end() :].split()[: COUNTED_WORDS + 1]))):
+                return True
+        return False
+    return bool(_ASKS_NUMBER.search(question) and _NUMBER.search(said))

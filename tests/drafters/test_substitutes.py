@@ -1,0 +1,62 @@
+"""What an output replaced once is drafted replaced, and a prompt's own beginning before the text that is edited."""
+
+from __future__ import annotations
+
+from copyspec.budget import Budget
+from copyspec.drafters import CopyDrafter
+from copyspec.drafters.copying.substitutes import COLUMNS, KEPT, SEEN, Substitutes
+from copyspec.sources import Source
+
+OLD, NEW = 50, 90
+TEXT = [*range(1, 9), OLD, *range(11, 19), OLD, *range(21, 29), OLD, *range(31, 39)]
+
+
+def paths(drafter: CopyDrafter) -> set[tuple[int, ...]]:
+    """Every path of the next tree from its root."""
+    tree = drafter.propose(Budget(48))
+    found: list[tuple[int, ...]] = []
+    for token, parent in zip(tree.tokens, tree.parents, strict=True):
+        found.append((*(found[parent] if parent >= 0 else ()), token))
+    return set(found)
+
+
+def write(drafter: CopyDrafter, output: list[int]) -> None:
+    """The output grows as if the target had rejected all but what equals it."""
+    at = 0
+    while at < len(output):
+        known = paths(drafter)
+        length = max((n for n in range(len(output) - at) if tuple(output[at : at + n]) in known), default=0)
+        drafter.accept(output[at : at + length + 1])
+        at += length + 1
+
+
+def test_a_token_that_was_replaced_is_drafted_replaced_and_the_copy_goes_on() -> None:
+    drafter = CopyDrafter([Source(TEXT, "edit"), Source([70, 71], "prompt")], eos=7)
+    edited = [NEW if token == OLD else token for token in TEXT]
+    write(drafter, edited[:12])
+    assert tuple(edited[12:20]) in paths(drafter), "past the second place"
+    write(drafter, [*TEXT[12:18], *edited[18:20]])  # it was kept there
+    assert drafter._corpus.substitutes.places[OLD] % COLUMNS == 2
+
+
+def test_substitutes_are_counted_and_forgotten() -> None:
+    substitutes = Substitutes()
+    substitutes.replaced(OLD, 5)
+    for _ in range(SEEN + 1):
+        substitutes.repeated(OLD)
+    assert divmod(substitutes.places[OLD], COLUMNS) == (5, 2 * KEPT * (SEEN - 1))
+    for kept in range(1, KEPT):
+        substitutes.kept(OLD)
+        assert substitutes.places[OLD] % (2 * KEPT) == 2 * kept
+    substitutes.repeated(OLD)
+    assert substitutes.places[OLD] % (2 * KEPT) == 0
+    for _ in range(KEPT):
+        substitutes.kept(OLD)
+    assert not substitutes.places
+
+
+def test_an_output_may_begin_as_its_prompt_does_though_a_text_is_edited_and_does_not_end_before_it_has_begun() -> None:
+    drafter = CopyDrafter([Source(TEXT, "edit"), Source([70, 71, *TEXT], "prompt")], eos=7)
+    found = paths(drafter)
+    assert {(TEXT[0],), (70,)} <= found
+    assert (7,) not in found
