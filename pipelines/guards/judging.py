@@ -148,6 +148,8 @@ class Judge:
         if self._allow_swaps or was == becomes or was.casefold() != becomes.casefold():
             return None
         for word in spelt(was):
+            if word[0].islower() and not word.islower() and word not in becomes:  # "iPhone"
+                return Refusal("names", f"{word!r} has a capital inside, and would become {becomes!r}")
             if word not in becomes and not (self._is_word(word) or self._is_word(word.capitalize())):
                 return Refusal("names", f"{word!r} is in no list of words, and would become {becomes!r}")
         for word, new in zip(spelt(was), spelt(becomes), strict=False):

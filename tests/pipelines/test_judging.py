@@ -269,6 +269,12 @@ def test_the_language_is_that_of_the_model() -> None:
         GuardOptions(language="klingon")
 
 
+def test_a_name_with_a_capital_inside_stays() -> None:
+    changes = [Change(0, 6, 9.0)]
+    found = checked("iPhone\t7968", "Iphone\t7968", changes, calibration="smollm2-correct")
+    assert reasons(found) == {"names"}
+
+
 def test_a_negation_written_out_is_one_change() -> None:
     assert apply("I dont know.", checked("I dont know.", "I do not know.").edits) == "I do not know."
     assert reasons(checked("I dont know.", "I do know.")) == {"swap"}
