@@ -116,6 +116,14 @@ def measure_alone(engine: Engine, sets: Mapping[str, Sequence[str]], keep: Path 
     return table
 
 
+def measure_usual(engine: Engine, texts: Sequence[str], keep: Path | None = None) -> Table:
+    """Of texts that are right, how many come back from the pipeline as it is used: a sentence at a time."""
+    corrector = Remembering(ModelCorrector(engine, ModelOptions(by_sentence=True)), keep)
+    behind = [done.text for done in GECPipeline(corrector)(texts)]
+    exact = sum(a == b for a, b in zip(texts, behind, strict=True))
+    return {"n": len(texts), "exact": "", "exact, guarded": round(exact / len(texts), 4)}
+
+
 def measure(model: QualityModel, part: str, data: Path, count: int | None, keep: Path | None = None) -> Table:
     """One part of the result."""
     if part == "everyday":
@@ -126,7 +134,10 @@ def measure(model: QualityModel, part: str, data: Path, count: int | None, keep:
         return measure_quotes(model, data, count or 600, 0)
     references = [row["references"][0] for row in sample(read_rows(data / "gec" / "jfleg_dev.jsonl.gz"), count, 0)]
     texts = correct_texts(data, references, count or 600, 0)
-    return measure_alone(model.engine, texts, keep)
+    table = measure_alone(model.engine, texts, keep)
+    paragraphs = texts["held_out_paragraphs"]
+    table["held_out_paragraphs by sentence"] = measure_usual(model.engine, paragraphs, keep)
+    return table
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -19,7 +19,8 @@ from .vocabulary import spelt
 from .wording import Kind, Wording, is_grammar
 
 Asked = Kind | Literal["unusual"]
-"""`unusual`, beside what changes do: a capital inside a sentence, a name in a new spelling, a word that is set off."""
+"""`unusual`, beside what changes do: a capital inside a sentence, a name in a new spelling, a word that is set off, a
+sentence that begins without its "The"."""
 
 CLEARLY: Mapping[Asked, float] = {
     "spelling": 0.0,
@@ -41,18 +42,18 @@ CALIBRATED: Mapping[str, Mapping[Asked, float]] = {
     "smollm2-correct": {
         "spelling": 0.0,
         "capital": 0.0,
-        "mark": 0.0,
+        "mark": 1.0,
         "doubled": 0.0,
-        "form": 0.25,
-        "grammar": 0.5,
+        "form": 1.0,
+        "grammar": 1.0,
         "slip": 2.0,
         "swap": math.inf,
         "unusual": 4.0,
     },
 }
-"""The same by model: one that knows more is right with less. Of each kind the least margin at which, of 500 held-out
-sentences without mistakes, at most 3 changed, and of 250 with mistakes put in by rules, twice as many changes were
-right as wrong (`python -m benchmarks.quality.margins`). No margin does that for other words; of slips there were 5."""
+"""The same by model: one that knows more is right with less. Of each kind the least whole number at which, of 250
+held-out texts with mistakes put in by rules and 500 without, twice as many changes were right as wrong
+(`python -m benchmarks.quality.margins`). No margin does that for other words; of slips there were too few to tell."""
 
 _SET_OFF = frozenset('<>*_"“”«»`')  # what sticks to words that are meant as they are: foreign ones, names of things
 MEANT = 2.0  # times the margin, for another form of a word that the writer uses often
@@ -147,6 +148,8 @@ class Judge:
         if self._allow_swaps or was == becomes or was.casefold() != becomes.casefold():
             return None
         for word in spelt(was):
+            if word[0].islower() and not word.islower() and word not in becomes:  # "iPhone"
+                return Refusal("names", f"{word!r} has a capital inside, and would become {becomes!r}")
             if word not in becomes and not (self._is_word(word) or self._is_word(word.capitalize())):
                 return Refusal("names", f"{word!r} is in no list of words, and would become {becomes!r}")
         for word, new in zip(spelt(was), spelt(becomes), strict=False):
@@ -179,6 +182,8 @@ class Judge:
             usual = begins or any(word.startswith(("i'", "i’")) or word == "i" for word in words)
         else:
             usual = opens or kind != "spelling" or not any(word[0].isupper() for word in wording.gone)
+        if opens and spelt(wording.was)[:1] == ["The"] and "The" in wording.gone:
+            usual = False  # whether all of them are meant or certain ones, the texts before tell
         least = self._margins[kind]
         if kind == "spelling" and not _SET_OFF.isdisjoint(wording.was):
             least = self._margins["unusual"]

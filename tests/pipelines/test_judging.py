@@ -269,10 +269,24 @@ def test_the_language_is_that_of_the_model() -> None:
         GuardOptions(language="klingon")
 
 
+def test_a_name_with_a_capital_inside_stays() -> None:
+    changes = [Change(0, 6, 9.0)]
+    found = checked("iPhone\t7968", "Iphone\t7968", changes, calibration="smollm2-correct")
+    assert reasons(found) == {"names"}
+
+
 def test_a_negation_written_out_is_one_change() -> None:
     assert apply("I dont know.", checked("I dont know.", "I do not know.").edits) == "I do not know."
     assert reasons(checked("I dont know.", "I do know.")) == {"swap"}
     assert reasons(checked("I do know.", "I do not know.")) == {"swap"}
+
+
+@pytest.mark.parametrize(("margin", "is_kept"), [(3.0, False), (5.0, True)])
+def test_a_sentence_keeps_the_article_it_begins_with(margin: float, is_kept: bool) -> None:
+    found = checked("The life is short.", "Life is short.", [Change(0, 8, margin)], calibration="smollm2-correct")
+    assert bool(found.edits) == is_kept
+    found = checked("Live the life.", "Live life.", [Change(5, 9, margin)], calibration="smollm2-correct")
+    assert found.edits
 
 
 def test_margins_are_those_of_the_model() -> None:
