@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 IDLE_SECONDS = 1.0
 """How long a worker sleeps without work before it exits. Starting another costs a tenth of a millisecond."""
 
+RECHECK_SECONDS = 1.0
+"""How long a caller waits for a notice at most: an interrupt may have cut off the thread that was giving it."""
+
 ARRIVAL_SECONDS = 0.01
 """How long a batch that begins waits for callers that are preparing their requests, so that they share its passes."""
 
@@ -43,6 +46,35 @@ class QueueFullError(RuntimeError):
     """More requests wait than the engine's `max_waiting` allows."""
 
 
+class Wakeups:
+    """Wakes all threads that wait for a change. Who waits does so without the scheduler's lock.
+
+    A Condition takes the lock again inside its `wait`, and an interrupt there leaves it free under a `with` that
+    releases it. Here each waiter has a lock of its own, made while the scheduler's is held: no change is missed.
+    """
+
+    def __init__(self) -> None:
+        self._waiters: list[threading.Lock] = []
+
+    def waiter(self) -> threading.Lock:
+        """To be given to `wait`, without the scheduler's lock. The lock is held."""
+        waiter = threading.Lock()
+        waiter.acquire()
+        self._waiters.append(waiter)
+        return waiter
+
+    @staticmethod
+    def wait(waiter: threading.Lock, seconds: float | None) -> None:
+        """Until the next `notify_all`, `seconds` or RECHECK_SECONDS have passed: the caller looks again."""
+        waiter.acquire(timeout=RECHECK_SECONDS if seconds is None else min(seconds, RECHECK_SECONDS))
+
+    def notify_all(self) -> None:
+        """The lock is held."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            waiter.release()
+
+
 class CallScheduler:
     """Lets callers share the batches of one engine. They take turns for free rows, however many requests each has."""
 
@@ -53,7 +85,7 @@ class CallScheduler:
         self._lanes: dict[object, Lane] = {}
         # A plain lock, entered directly: an interrupt inside a Condition's own __enter__ would leave it held.
         self._lock = at_rest(threading.Lock())
-        self._changed = threading.Condition(self._lock)
+        self._changed = Wakeups()
         self._arriving = 0
         self._closing = False
         _ALL.add(self)
@@ -165,15 +197,13 @@ class CallScheduler:
         """
         if error is None:
             ticket.is_cancelled = True
-        if not self._lock.acquire(blocking=error is not None):
-            return
-        if error is not None:
-            ticket.fail(error)
-        try:
+            if self._lock.locked():  # not `acquire(blocking=False)`: an interrupt behind it would leave the lock held
+                return
+        with self._lock:
+            if error is not None:
+                ticket.fail(error)
             abandoned = self._abandoned(ticket.lane)
             self._changed.notify_all()
-        finally:
-            self._lock.release()
         if abandoned is not None:
             abandoned.close()
 
@@ -193,7 +223,7 @@ class CallScheduler:
             'or start processes with multiprocessing.get_context("spawn")'
         )
         lanes, self._lanes = self._lanes, {}
-        self._changed = threading.Condition(self._lock)
+        self._changed = Wakeups()
         self._arriving = 0
         for key, lane in lanes.items():
             if lane.worker is None and lane.driver is None and len(lane.tickets) <= 1:
@@ -207,28 +237,39 @@ class CallScheduler:
         lane = ticket.lane
         outputs: list[StepOutput] | None = None
         ticket.fill()
-        while outputs is None:
-            with self._lock:
-                while True:
+        begins: TimeLimit | None = None
+        claims = False
+        try:
+            while outputs is None:
+                waiter, seconds = None, limit.left()
+                with self._lock:
                     if (outputs := ticket.take()) is not None:
                         return outputs
                     if not ticket.expects:
                         return None
                     if self._closing:
                         raise RuntimeError("the call ends here: the program is ending")
-                    if limit.left() == 0.0:
+                    if seconds == 0.0:
                         raise limit.error()
-                    if lane.driver is None:
-                        if not lane.running:
-                            self._await_arrivals()
-                        if lane.driver is not None:
-                            continue
-                        if lane.belongs_to(ticket):
-                            lane.driver = get_ident()
-                            break
+                    if lane.driver is not None:
+                        waiter = self._changed.waiter()
+                    elif (begins := self._arrivals(lane, begins)) is not None and begins.left():
+                        waiter, seconds = self._changed.waiter(), begins.left()
+                    elif lane.belongs_to(ticket):
+                        claims, lane.driver = True, get_ident()
+                    else:
                         self._call_worker(lane)
-                    self._changed.wait(limit.left())
-            outputs = self._drive(lane, ticket)
+                        waiter = self._changed.waiter()
+                if waiter is None:
+                    outputs = self._drive(lane, ticket)
+                else:
+                    self._changed.wait(waiter, seconds)
+        except BaseException:
+            with self._lock:
+                if claims and lane.driver == get_ident():  # interrupted before the step, or behind it
+                    lane.driver = None
+                    self._changed.notify_all()
+            raise
         return outputs
 
     def _drive(self, lane: Lane, alone: Ticket | None) -> list[StepOutput] | None:
@@ -264,9 +305,12 @@ class CallScheduler:
             self._lanes = {key: each for key, each in self._lanes.items() if each is not lane}
         return steps
 
-    def _await_arrivals(self) -> None:
-        if self._arriving:
-            self._changed.wait_for(lambda: not self._arriving or self._closing, ARRIVAL_SECONDS)
+    def _arrivals(self, lane: Lane, begins: TimeLimit | None) -> TimeLimit | None:
+        """How long a batch that is to begin waits for callers that prepare their requests; None: there is no reason
+        to. `begins`: what this said before. The lock is held."""
+        if not self._arriving or lane.running or self._closing:
+            return None
+        return begins or TimeLimit(ARRIVAL_SECONDS)
 
     def _call_worker(self, lane: Lane) -> None:
         """A worker drives from now on. The lock is held."""
@@ -285,21 +329,26 @@ class CallScheduler:
 
     def _has_work(self, lane: Lane) -> bool:
         """Sleeps until the worker is to make a step; False where it is to exit."""
-        with self._lock:
-            while not self._closing:
-                if not self._changed.wait_for(lambda: self._closing or lane.needs_worker, IDLE_SECONDS):
-                    break
-                if not lane.running:
-                    self._await_arrivals()
-                if not self._closing and lane.needs_worker:
+        idle = TimeLimit(IDLE_SECONDS)
+        begins: TimeLimit | None = None
+        while True:
+            with self._lock:
+                if self._closing or (not lane.needs_worker and idle.left() == 0.0):
+                    lane.worker = None
+                    self._abandoned(lane)
+                    if self._closing:
+                        lane.fail_all(RuntimeError("the engine's queue was closed: the program is ending"))
+                        self._changed.notify_all()
+                    return False
+                if not lane.needs_worker:
+                    seconds = idle.left()
+                elif (begins := self._arrivals(lane, begins)) is not None and begins.left():
+                    seconds = begins.left()
+                else:
                     lane.driver = get_ident()
                     return True
-            lane.worker = None
-            self._abandoned(lane)
-            if self._closing:
-                lane.fail_all(RuntimeError("the engine's queue was closed: the program is ending"))
-                self._changed.notify_all()
-        return False
+                waiter = self._changed.waiter()
+            self._changed.wait(waiter, seconds)
 
 
 _ALL: WeakSet[CallScheduler] = WeakSet()

@@ -47,7 +47,7 @@ while time.process_time() < end:
     try:
         signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0005, 0.06))
         signal.signal(signal.SIGALRM, signal.default_int_handler)
-        while True:
+        while time.process_time() < end:  # an interrupt inside a __del__ is lost
             engine.generate("a b a b", **CALLS[interrupts % 3], **OPTIONS)
             for chunk in engine.stream("a b a b", **OPTIONS):
                 pass
