@@ -58,7 +58,7 @@ class Wakeups:
 
     def waiter(self) -> threading.Lock:
         """To be given to `wait`, without the scheduler's lock. The lock is held."""
-        waiter = threading.Lock()
+        waiter = threading.Lock()  # no fork waits for it: a child's callers are told, and make their own
         waiter.acquire()
         self._waiters.append(waiter)
         return waiter
@@ -287,7 +287,7 @@ class CallScheduler:
                 if failed is None:
                     lane.deliver(outputs)
                 else:
-                    lane.fail(failed)
+                    lane.fail(failed, alone)
                 abandoned, came = None, None
                 if len(lane.tickets) == 1 and lane.tickets[0] is alone and not alone.is_cancelled:
                     came = alone.take()  # nobody else waits for this lane

@@ -177,9 +177,12 @@ class Lane:
         if ended:
             self._prune()
 
-    def fail(self, error: BaseException) -> None:
-        """The batch is lost: its callers are told. Who waits goes on in another; where none ran, none can start."""
-        failed = {ticket for ticket, _ in self._rows.values()} or set(self.tickets)
+    def fail(self, error: BaseException, alone: Ticket | None = None) -> None:
+        """The batch is lost: its callers are told. Who waits goes on in another; where none ran, none can start, but
+        for an interrupt: that is the caller's who drove `alone`."""
+        failed = {ticket for ticket, _ in self._rows.values()} or (
+            {alone} if alone is not None and not isinstance(error, Exception) else set(self.tickets)
+        )
         self._rows.clear()
         self._steps = None
         for ticket in failed:

@@ -148,7 +148,8 @@ class Judge:
         if self._allow_swaps or was == becomes or was.casefold() != becomes.casefold():
             return None
         for word in spelt(was):
-            if word[0].islower() and not word.islower() and word not in becomes:  # "iPhone"
+            has_capital_inside = word[0].islower() and not word.islower()  # "iPhone", not "tHe"
+            if has_capital_inside and word not in becomes and not self._is_word(word.lower()):
                 return Refusal("names", f"{word!r} has a capital inside, and would become {becomes!r}")
             if word not in becomes and not (self._is_word(word) or self._is_word(word.capitalize())):
                 return Refusal("names", f"{word!r} is in no list of words, and would become {becomes!r}")
