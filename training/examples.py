@@ -187,7 +187,14 @@ class ExampleMaker:
             most = max(1, len(words) // 5)
             count = 0 if perfect or place not in spoilt else min(most, rng.choices(range(len(m.many)), m.many)[0])
             noisy, used = corrupt(words, self.lexicon, rng, count, ALL_NOISES if m.open else NOISES)
-            if m.run_on and right and not perfect and place in spoilt and rng.random() < m.run_on and wrong[-1].strip() == ".":
+            if (
+                m.run_on
+                and right
+                and not perfect
+                and place in spoilt
+                and rng.random() < m.run_on
+                and wrong[-1].strip() == "."
+            ):
                 wrong = [*wrong[:-1], *([","] if rng.random() < 0.5 else [])]
                 noisy = [_uncapital(noisy[0], self.lexicon), *noisy[1:]]
                 kinds.append("run_on")

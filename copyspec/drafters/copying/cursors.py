@@ -110,6 +110,7 @@ class Tracker:
 
     def _add_versions(self, cursors: list[Cursor]) -> None:
         """Beside each cursor in the edited text, where its versions then stand."""
+        starts = (EDIT_START * STRIDE, EDIT_LATER)
         for number, version in enumerate(self._corpus.versions):
             family, seen = VERSION + min(number, VERSIONS - 1), set()
             for position, state in cursors[:]:
@@ -118,7 +119,7 @@ class Tracker:
                 place, length = version.beside(position)
                 if place in version.version and place not in seen:
                     seen.add(place)
-                    cursors.append((place, family * STRIDE + max(1, length)))
+                    cursors.append((place, family * STRIDE + (LONGEST if state in starts else length)))
 
     def _add_starts(self, cursors: list[Cursor]) -> None:
         """Before the first token of output nothing need match."""

@@ -27,7 +27,8 @@ FAMILIES = (
     "followed+1",
     "followed+3",
     "start",  # where a text that is edited may start, before any was found to be followed
-    "version",  # in the first reference that is another version of the edited text, beside a cursor in that
+    "version",  # beside a cursor in the edited text, in the first reference that is another version of that; by
+    # match length: 0 too
     "second version",
     "third version",  # and all further ones
     "edit start",  # nothing matches: the start of the output; of an encoder's input: its start, and a little after;

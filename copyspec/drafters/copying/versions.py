@@ -17,18 +17,18 @@ class Version:
     def __init__(self, tokens: list[int], source: range, version: range) -> None:
         """`tokens`: of the corpus, which grows."""
         self._tokens, self.source, self.version = tokens, source, version
-        texts = [self._tokens[each.start : each.stop] for each in (source, version)]
-        matcher = SequenceMatcher(None, *texts, autojunk=False)
+        texts = [tokens[each.start : each.stop] for each in (source, version)]
+        matcher = SequenceMatcher(None, texts[0], texts[1], autojunk=False)
         self.alike = matcher.ratio()
-        self._beside: list[tuple[int, int]] = [(0, 0)] * (len(source) + 1)  # by source position, first and last
-        self._back: list[int] = [0] * (len(version) + 1)
-        for _, first, last, begin, end in matcher.get_opcodes():
+        self._beside: list[tuple[int, int]] = [(0, 0)] * (len(source) + 1)
+        """By place in the edited text: the first and the last place of the version that may be meant."""
+        self._back = [0] * (len(version) + 1)
+        for kind, first, last, begin, end in matcher.get_opcodes():
+            begun = self._beside[first][0] if first else 0  # an insertion stands before what comes next, too
             for place in range(first, last + 1):
-                known = self._beside[place] if place == first and place else (begin, begin)
-                is_equal = last - first == end - begin and texts[0][first:last] == texts[1][begin:end]
-                self._beside[place] = (begin + place - first,) * 2 if is_equal else (begin, end)
-                if place == first:
-                    self._beside[place] = (min(known[0], self._beside[place][0]), max(known[1], self._beside[place][1]))
+                at = begin + place - first
+                self._beside[place] = (at, at) if kind == "equal" else (begin, end)
+            self._beside[first] = (begun if first else begin, self._beside[first][1])
             for place in range(begin, end + 1):
                 self._back[place] = min(first + place - begin, last)
 
