@@ -37,6 +37,7 @@ class Corrects(Protocol):
     """What of a model that corrects is used here."""
 
     engine: Engine
+    is_encoder_decoder: bool
 
     def correct(self, texts: Iterable[str | None], logprobs: int | None = None) -> Iterator[tuple[int, Outcome]]: ...
     def begun(self, text: str, output: str) -> str | list[dict[str, str]]: ...
@@ -92,8 +93,8 @@ def _versions(corrector: Corrects, asked: Sequence[str]) -> Iterator[list[str]]:
 
 def _choices(corrector: Corrects, outcome: Outcome) -> list[Choice]:
     """The likeliest tokens that might have stood in the place of those that do."""
-    if outcome.result is None or outcome.text is None:
-        return []
+    if outcome.result is None or outcome.text is None or corrector.is_encoder_decoder:
+        return []  # nothing writes on behind the beginning of a decoder's output
     ids, decode = outcome.result.token_ids, corrector.engine.codec.decode
     found: list[Choice] = []
     for place, token in enumerate(outcome.result.logprobs):
