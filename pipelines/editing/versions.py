@@ -39,7 +39,7 @@ class Corrects(Protocol):
     engine: Engine
     is_encoder_decoder: bool
 
-    def correct(self, texts: Iterable[str | None], logprobs: int | None = None) -> Iterator[tuple[int, Outcome]]: ...
+    def scored(self, texts: Iterable[str | None], logprobs: int | None) -> Iterator[tuple[int, Outcome]]: ...
     def begun(self, text: str, output: str) -> str | list[dict[str, str]]: ...
     def continued(self, inputs: Iterable[Input]) -> Iterator[tuple[int, str]]: ...
 
@@ -70,7 +70,7 @@ def written_versions(corrector: Corrects, texts: Iterable[str]) -> list[tuple[st
 
 
 def _versions(corrector: Corrects, asked: Sequence[str]) -> Iterator[list[str]]:
-    outcomes = dict(corrector.correct(asked, logprobs=TOP))
+    outcomes = dict(corrector.scored(asked, TOP))
     corrections = [(outcomes[index].text or text) for index, text in enumerate(asked)]
     choices = [(index, choice) for index in range(len(asked)) for choice in _choices(corrector, outcomes[index])]
     inputs = [
