@@ -191,15 +191,16 @@ class _Curve:
             self._seconds = {high: seconds * (1.0 + self._prior * high) / (1.0 + self._prior * n)}
             self._weights, self._costs, self.empty = {high: 1.0}, [], self._at(0)
             return None
-        times = [self._at(knot) for knot in (low, high)]
-        found = seconds / (times[0] + share * (times[1] - times[0]))
+        at_high = self._at(high)
+        at_low = at_high if low == high else self._at(low)
+        found = seconds / (at_low + share * (at_high - at_low))
         ratio = min(max(found, 1.0 / OUTLIER), OUTLIER)
         if self._weights.get(high if share >= 0.5 else low, 0.0) >= ESTABLISHED:
             drift = ratio**DRIFT
             self._seconds = {knot: time * drift for knot, time in self._seconds.items()}
             ratio **= 1.0 - DRIFT
         known = len(self._seconds)
-        for knot, part, time in ((low, 1.0 - share, times[0]), (high, share, times[1])):
+        for knot, part, time in ((low, 1.0 - share, at_low), (high, share, at_high)):
             if part > 0.0:
                 self._weights[knot] = weight = self._weights.get(knot, 0.0) + part
                 rate = max(1.0 / (weight + NEIGHBOURS), LEAST_RATE)
