@@ -56,7 +56,7 @@ class TreeSession(ABC):
         return self._lengths
 
     def score(self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
-        if not torch.is_inference_mode_enabled():  # entering it again takes as long as all of the rest here
+        if not torch.is_inference_mode_enabled():  # entering it again takes longer than a look
             with torch.inference_mode():
                 return self.score(chains, trees)
         check_rows(len(self._lengths), chains, trees)
