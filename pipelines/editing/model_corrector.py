@@ -115,8 +115,11 @@ class ModelCorrector:
             options["system"] = self.options.system
         return options
 
-    def correct(self, texts: Iterable[str | None], logprobs: int | None = None) -> Iterator[tuple[int, Outcome]]:
-        """`logprobs`: likeliest tokens that the results are to tell, in each place."""
+    def correct(self, texts: Iterable[str | None]) -> Iterator[tuple[int, Outcome]]:
+        yield from self.scored(texts, None)
+
+    def scored(self, texts: Iterable[str | None], logprobs: int | None) -> Iterator[tuple[int, Outcome]]:
+        """As `correct`; the results tell the `logprobs` likeliest tokens in each place."""
         asked: dict[int, str] = {}
         options = self._options()
         if logprobs is not None:

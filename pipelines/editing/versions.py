@@ -37,8 +37,9 @@ class Corrects(Protocol):
     """What of a model that corrects is used here."""
 
     engine: Engine
+    is_encoder_decoder: bool
 
-    def correct(self, texts: Iterable[str | None], logprobs: int | None = None) -> Iterator[tuple[int, Outcome]]: ...
+    def scored(self, texts: Iterable[str | None], logprobs: int | None) -> Iterator[tuple[int, Outcome]]: ...
     def begun(self, text: str, output: str) -> str | list[dict[str, str]]: ...
     def continued(self, inputs: Iterable[Input]) -> Iterator[tuple[int, str]]: ...
 
@@ -69,7 +70,7 @@ def written_versions(corrector: Corrects, texts: Iterable[str]) -> list[tuple[st
 
 
 def _versions(corrector: Corrects, asked: Sequence[str]) -> Iterator[list[str]]:
-    outcomes = dict(corrector.correct(asked, logprobs=TOP))
+    outcomes = dict(corrector.scored(asked, TOP))
     corrections = [(outcomes[index].text or text) for index, text in enumerate(asked)]
     choices = [(index, choice) for index in range(len(asked)) for choice in _choices(corrector, outcomes[index])]
     inputs = [
@@ -92,8 +93,8 @@ def _versions(corrector: Corrects, asked: Sequence[str]) -> Iterator[list[str]]:
 
 def _choices(corrector: Corrects, outcome: Outcome) -> list[Choice]:
     """The likeliest tokens that might have stood in the place of those that do."""
-    if outcome.result is None or outcome.text is None:
-        return []
+    if outcome.result is None or outcome.text is None or corrector.is_encoder_decoder:
+        return []  # nothing writes on behind the beginning of a decoder's output
     ids, decode = outcome.result.token_ids, corrector.engine.codec.decode
     found: list[Choice] = []
     for place, token in enumerate(outcome.result.logprobs):
