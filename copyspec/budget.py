@@ -114,7 +114,8 @@ class CostModel:
         """
         if not adaptive:
             return Budget(max_nodes)
-        return Budget(max_nodes, self.costs(rows, max_nodes, is_first=is_first), self.seconds(rows) / rows)
+        costs = self.costs(rows, max_nodes, is_first=is_first)
+        return Budget(max_nodes, costs, self._curves[rows].empty / rows)
 
     def seconds(self, rows: int) -> float:
         """Of a call without nodes; 0 before anything was measured."""
