@@ -12,6 +12,7 @@ members and their tags.
 from __future__ import annotations
 
 import argparse
+import ast
 import io
 import json
 import re
@@ -44,11 +45,12 @@ _UNTOLD = re.compile(r"<w:t\b[^<>]*>|<w:lastRenderedPageBreak ?/>")
 """Tags that an edited run may have otherwise: whether its spaces count, and where a page happened to end, which Word
 writes anew."""
 _CODE = r"(?s)(?<!`)(`+)(?!`)(?:(?!\n\s*\n).)+?(?<!`)\1(?!`)"
+_LISTING = r"(?ms)(?:(?<=\n\n)|(?<=\n\+\n)|(?<=\]\n))^-{4,}$.*?^-{4,}$"  # and no title's underline
 PROTECTED: dict[str, tuple[str, ...]] = {
     "md": (_LINK, _CODE, r"(?ms)^```.*?^```", r"\]\([^)\s]*\)", r"<!--.*?-->", r"</?[a-z][^<>\n]*>"),
     "rst": (_LINK, r"(?s)``.+?``", r"(?m)^\s*\.\. [\w-]+::.*$", r":[\w:+-]+:`[^`]+`", r"(?m)^\s*:[\w -]+:",
             r"\|[\w-]+\|_?"),
-    "adoc": (_LINK, r"`[^`\n]+`", r"(?m)^:[\w!-]+:.*$", r"<<[^>\n]+>>", r"\{[\w-]+\}", r"(?ms)^-{4,}$.*?^-{4,}$",
+    "adoc": (_LINK, r"`[^`\n]+`", r"(?m)^:[\w!-]+:.*$", r"<<[^>\n]+>>", r"\{[\w-]+\}", _LISTING,
              r"\w+::?\S*\[[^\]\n]*\]"),
     "latex": (
         r"\\[A-Za-z@]+\*?",
@@ -84,6 +86,8 @@ def stretches(name: str, data: bytes, suffix: str) -> Counter[str]:
     text = data.decode("utf-8", "surrogateescape")
     if name == "ipynb":
         return _notebook(text)
+    if name == "python":
+        return _statements(text)
     if name in LANGUAGES:
         return _tokens(text, suffix)
     return _found(text, PROTECTED.get(name, ()))
@@ -106,6 +110,20 @@ def _tokens(text: str, suffix: str) -> Counter[str]:
     lexer = get_lexer_for_filename(f"file{suffix}", stripnl=False, ensurenl=False)
     code = [(str(kind), value) for kind, value in lexer.get_tokens(text) if is_code(kind) and kind not in Whitespace]
     return Counter({f"{number} {each}": 1 for number, each in enumerate(code)})
+
+
+def _statements(text: str) -> Counter[str]:
+    """A Python module without its comments, and without strings that are statements of their own: documentation."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        for name, body in ast.iter_fields(node):
+            if isinstance(body, list):
+                setattr(node, name, [each for each in body if not _is_documentation(each)])
+    return Counter([ast.dump(tree)])
+
+
+def _is_documentation(node: object) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def _notebook(text: str) -> Counter[str]:
@@ -147,7 +165,7 @@ def one(path: Path, found: Found) -> None:
             continue
         try:
             before = stretches(name, data, suffix)
-        except ValueError:
+        except (ValueError, SyntaxError):
             continue  # no JSON, say: it was refused, too
         lost = before - stretches(name, written, suffix)
         if lost:

@@ -10,7 +10,7 @@ import typer
 
 from copyspec.cli.common import STDIN, UsageError, as_json, quiet_libraries, read, read_edited, read_prompt
 from copyspec.cli.figures import comparison_dict
-from copyspec.cli.model_options import MODEL, Adapter, Device, Model, loading
+from copyspec.cli.model_options import MODEL, Adapter, Device, Model
 from copyspec.cli.showing import check_page, write_page
 
 if TYPE_CHECKING:
@@ -62,8 +62,9 @@ def compare(
     if json_output and str(html) == STDIN:
         raise UsageError("--json and --html - both write to stdout; give --html a file")
     options: CallKeywords = {
-        **loading(device, dtype, adapter),
         "model": model,
+        "device": device,
+        "dtype": dtype,
         "system": system,
         "chat": True if chat else "auto",
         "edit_source": read_edited(edit, edit_file),
@@ -72,6 +73,8 @@ def compare(
         "seed": seed,
         "threads": threads,
     }
+    if adapter is not None:
+        options["adapter"] = adapter
     references = [*(reference or ()), *(read(path, "--reference-file") for path in reference_file or ())]
     quiet_libraries()
     return _compared(text, references, options, html, wants_json=json_output, races=race)

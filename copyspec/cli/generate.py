@@ -151,8 +151,9 @@ def generate(
         raise UsageError("--trace needs a file of its own, and a run without --compare")
     references = [*(reference or ()), *(read(path, "--reference-file") for path in reference_file or ())]
     options: CallKeywords = {
-        **loading(device, dtype, adapter),
         "model": model,
+        "device": device,
+        "dtype": dtype,
         "system": system,
         "chat": True if chat else "auto",
         "rendered": rendered,
@@ -173,6 +174,8 @@ def generate(
         "lossy": lossy,
         "trace": trace is not None,
     }
+    if adapter is not None:
+        options["adapter"] = adapter
     if rule is not None:
         options["rule"] = rule
     if rule_setting:

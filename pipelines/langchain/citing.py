@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -13,6 +13,9 @@ from langchain_core.runnables.base import coerce_to_runnable
 
 from .calls import ANSWERED, Answered
 from .documents import copied_parts, text_of
+
+if TYPE_CHECKING:
+    from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun
 
 _Piece = TypeVar("_Piece")
 
@@ -107,24 +110,30 @@ class _Citing(Runnable[object, CitedAnswer]):
             async for piece in pieces:
                 yield piece
 
-    def _invoke(self, given: object, config: RunnableConfig) -> CitedAnswer:
+    def _invoke(self, given: object, run_manager: CallbackManagerForChainRun, config: RunnableConfig) -> CitedAnswer:
         with _collected() as answered:
             output = self._chain.invoke(given, config)
         return CitedAnswer(text := _shown(output), _cited(text, answered, self._min_characters))
 
-    async def _ainvoke(self, given: object, config: RunnableConfig) -> CitedAnswer:
+    async def _ainvoke(
+        self, given: object, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
+    ) -> CitedAnswer:
         with _collected() as answered:
             output = await self._chain.ainvoke(given, config)
         return CitedAnswer(text := _shown(output), _cited(text, answered, self._min_characters))
 
-    def _transform(self, given: Iterator[object], config: RunnableConfig) -> Iterator[CitedAnswer]:
+    def _transform(
+        self, given: Iterator[object], run_manager: CallbackManagerForChainRun, config: RunnableConfig
+    ) -> Iterator[CitedAnswer]:
         with _collected() as answered:
             pieces = _Pieces(answered, self._min_characters)
             for output in self._chain.transform(given, config):
                 yield from pieces.push(output)
             yield pieces.finish()
 
-    async def _atransform(self, given: AsyncIterator[object], config: RunnableConfig) -> AsyncIterator[CitedAnswer]:
+    async def _atransform(
+        self, given: AsyncIterator[object], run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
+    ) -> AsyncIterator[CitedAnswer]:
         with _collected() as answered:
             pieces = _Pieces(answered, self._min_characters)
             async with aclosing(_generator(self._chain.atransform(given, config))) as outputs:
