@@ -28,7 +28,7 @@ from pathlib import Path
 from benchmarks.hostile.files_checks import Found
 from benchmarks.transcripts import machine, write_json
 from copyspec.pipelines import FileOptions, FormatOptions, FunctionCorrector, GECPipeline, GuardOptions, correct_files
-from copyspec.pipelines.formats.suffixes import LANGUAGES, SUFFIXES
+from copyspec.pipelines.formats.suffixes import LANGUAGES, SUFFIXES  # type: ignore[import-not-found]
 
 EVERY = 3  # words, of which the last one is changed
 GUARDS = GuardOptions(
