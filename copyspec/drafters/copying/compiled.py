@@ -46,7 +46,12 @@ CONSTANTS = (
 )
 """What the module is told once."""
 
+_LATER_COPY = CONSTANTS.index(growth.LATER_COPY)
+BREAKING_CONSTANTS = (*CONSTANTS[:_LATER_COPY], growth.LATER_BREAKING, *CONSTANTS[_LATER_COPY + 1 :])
+"""The same for rows whose copies break off soon."""
+
 _TABLES: object = IS_COMPILED and _growth.make_tables(*CONSTANTS)
+_BREAKING_TABLES: object = IS_COMPILED and _growth.make_tables(*BREAKING_CONSTANTS)
 
 
 def grow(
@@ -56,7 +61,7 @@ def grow(
     if not _TABLES or (ngrams is not None and ngrams.arrays is None):
         return growth.grow(corpus, cursors, estimates, budget, ngrams)
     grown = _growth.grow(
-        _TABLES,
+        _BREAKING_TABLES if estimates.copies_break else _TABLES,
         corpus.tokens,
         corpus.kinds,
         corpus.places,
