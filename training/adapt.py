@@ -32,7 +32,7 @@ from training.train import Meter, Schedule, clock
 
 BASE = "HuggingFaceTB/SmolLM2-135M-Instruct"
 _TRIAL_EVERY = 150  # steps between looks at the held-out loss
-_TRIAL_BATCHES = 6
+_TRIAL_BATCHES = 12
 _CHOOSING = 4  # tokens of a quote that tell which sentence it is
 _POOL = 256  # examples sorted by length together
 
@@ -44,17 +44,18 @@ class AdaptPlan:
     shape: LoraShape = field(default_factory=LoraShape)
     mixture: Mixture = field(
         default_factory=lambda: Mixture(
-            sentence=0.63, paragraph=0.17, quote_one=0.06, quote_many=0.14, jumble=0.0, opening=0.0, rare=0.05,
-            rare_quotes=0.35, spaced=0.35, clean=0.34, open=True, many=(1, 32, 27, 19, 12, 6, 3), run_on=0.12,
-            lower=0.03, reworded=0.0, sentences=5, longest=160, dialect=False, plain=0.5, aimed=0.5,
+            sentence=0.51, paragraph=0.26, quote_one=0.08, quote_many=0.15, jumble=0.0, opening=0.0, rare=0.07,
+            rare_quotes=0.45, noisy_quotes=0.3, spaced=0.35, clean=0.36, clean_paragraphs=0.5, sparse=0.5,
+            tempting=0.08, open=True, many=(1, 32, 27, 19, 12, 6, 3), run_on=0.12, lower=0.03, reworded=0.0, fewest=3,
+            sentences=6, longest=260, dialect=False, plain=0.5, aimed=0.5,
         )
     )  # fmt: skip
     rate_a: float = 7e-4  # peak learning rates; the matrices that begin at zero learn faster (Hayou et al. 2024)
     rate_b: float = 2e-3
-    edited: float = 2.5  # weight of a token that differs from the source; others have 1
+    edited: float = 2.2  # weight of a token that differs from the source; others have 1
     chosen: float = 4.0  # weight of the first tokens of a quote: which sentence it is; the rest is copied
     batch: int = 1024  # padded positions of a step
-    limit: int = 320  # tokens of an example
+    limit: int = 720  # tokens of an example
     warmup: int = 15  # steps
     seed: int = 0
     steps: int = 0
@@ -67,7 +68,7 @@ class AdaptPlan:
 PRESETS = {
     "cpu": AdaptPlan(),
     "gpu": AdaptPlan(
-        shape=LoraShape(first_layer=0), batch=16384, limit=700, warmup=60, device="cuda", rate_a=1e-3, rate_b=3e-3
+        shape=LoraShape(first_layer=0), batch=16384, limit=1100, warmup=60, device="cuda", rate_a=1e-3, rate_b=3e-3
     ),
 }
 

@@ -34,6 +34,7 @@ _GLUE = ("is", "was", "did", "does", "do", "were", "are", "the", "has", "can", "
 _LOOKS = 1500  # sentences looked at for one kind of mistake
 _PLAIN_LENGTH = 90  # characters of a plain sentence
 _QUOTED = frozenset('"“”')
+_SELDOM = 4  # a word seen so often at most is one that a corrector takes for a misspelling
 _PLAIN_COUNT = 150  # a word seen so often is one that everybody uses
 
 DIALECT = re.compile(
@@ -57,11 +58,16 @@ class Mixture:
     rare: float = 0.25  # share of texts with made-up names, numbers and codes put in
     rare_quotes: float = 0.25  # the same of passages to be quoted from: names are what a quote gets wrong
     clean: float = 0.18  # share of sentences without any mistake
+    clean_paragraphs: float | None = None  # the same of paragraphs; None: as of sentences
+    sparse: float = 0.0  # share of the paragraphs with mistakes that have them in one or two sentences only
+    tempting: float = 0.0  # share of the single sentences that are right and look wrong: seldom words, bare nouns
+    noisy_quotes: float = 0.0  # share of the passages with mistakes in them, which a quote repeats
     open: bool = False  # mistakes that no rule undoes too
     many: tuple[float, ...] = (4, 28, 30, 20, 11, 7)  # weights of 0, 1, 2, ... mistakes in a sentence
     run_on: float = 0.0  # share of the ends between two sentences that are lost
     reworded: float = 0.25  # share of the corrections asked for in other words
-    sentences: int = 6  # of a paragraph to correct, at most
+    fewest: int = 2  # sentences of a paragraph to correct, at least
+    sentences: int = 6  # at most
     longest: int = 320  # characters of a sentence
     dialect: bool = True  # sentences in dialect or old English, of which no one knows what is wrong
     plain: float = 0.0  # share of the single sentences that are short and of frequent words, as learners write
@@ -90,6 +96,7 @@ class ExampleMaker:
         self.long = [p for p in self.paragraphs if len(p) >= 2 and len(" ".join(p)) < 3000]
         self.lexicon = lexicon
         self.plain = [s for s in self.sentences if len(s) <= _PLAIN_LENGTH and self._is_plain(s)] or self.sentences
+        self.tempting = [s for s in self.sentences if self._is_tempting(s)] if mixture.tempting else []
         self.vocabulary = [word for word, count in lexicon.words.most_common(30000) if word.isalpha()]
 
     def draw(self, rng: random.Random, *, opening: bool = False) -> Example:
@@ -104,6 +111,10 @@ class ExampleMaker:
     # ---- corrections ----
 
     def sentence(self, rng: random.Random) -> Example:
+        if self.tempting and rng.random() < self.mixture.tempting:
+            words = split_words(self._clean(rng.choice(self.tempting), rng))
+            text = (spaced if rng.random() < self.mixture.spaced else join_words)(words)
+            return Example(CORRECT + text, " " + text)
         if self.mixture.aimed > 0 and rng.random() < self.mixture.aimed:
             found = self._aimed(rng)
             if found is not None:
@@ -132,13 +143,19 @@ class ExampleMaker:
 
     def paragraph(self, rng: random.Random) -> Example:
         sentences = rng.choice(self.long)
-        count = min(len(sentences), rng.randrange(2, self.mixture.sentences + 1))
+        count = min(len(sentences), rng.randrange(self.mixture.fewest, self.mixture.sentences + 1))
         start = rng.randrange(len(sentences) - count + 1)
         chosen = [s for s in sentences[start : start + count] if len(s) <= self.mixture.longest and well_formed(s)]
         if not chosen:
             return self.sentence(rng)
         straight = rng.random() < 0.7
         return self._correction([straight_quotes(s) if straight else s for s in chosen], rng)
+
+    def _is_tempting(self, sentence: str) -> bool:
+        """Whether it begins with an article or has a word that the corpus knows a few times only."""
+        words = [word.strip() for word in split_words(sentence)]
+        seldom = any(w.isalpha() and w.islower() and self.lexicon.words[w] <= _SELDOM for w in words)
+        return seldom or words[0] in ("The", "A", "An")
 
     def _is_plain(self, sentence: str) -> bool:
         words = [word.strip().lower() for word in split_words(sentence)]
@@ -160,13 +177,24 @@ class ExampleMaker:
         right: Words = []
         wrong: Words = []
         kinds: list[str] = []
-        perfect = rng.random() < m.clean
-        for sentence in sentences:
+        is_paragraph = len(sentences) > 1
+        perfect = rng.random() < (m.clean if m.clean_paragraphs is None or not is_paragraph else m.clean_paragraphs)
+        spoilt = set(range(len(sentences)))
+        if m.sparse and is_paragraph and rng.random() < m.sparse:
+            spoilt = set(rng.sample(sorted(spoilt), rng.randrange(1, 3)))
+        for place, sentence in enumerate(sentences):
             words = split_words(sentence)
             most = max(1, len(words) // 5)
-            count = 0 if perfect else min(most, rng.choices(range(len(m.many)), m.many)[0])
+            count = 0 if perfect or place not in spoilt else min(most, rng.choices(range(len(m.many)), m.many)[0])
             noisy, used = corrupt(words, self.lexicon, rng, count, ALL_NOISES if m.open else NOISES)
-            if m.run_on and right and not perfect and rng.random() < m.run_on and wrong[-1].strip() == ".":
+            if (
+                m.run_on
+                and right
+                and not perfect
+                and place in spoilt
+                and rng.random() < m.run_on
+                and wrong[-1].strip() == "."
+            ):
                 wrong = [*wrong[:-1], *([","] if rng.random() < 0.5 else [])]
                 noisy = [_uncapital(noisy[0], self.lexicon), *noisy[1:]]
                 kinds.append("run_on")
@@ -225,6 +253,8 @@ class ExampleMaker:
             sentences = [straight_quotes(s) for s in sentences]
         if rng.random() < self.mixture.rare_quotes:
             sentences = [_swap_rare(s, rng) for s in sentences]
+        if self.mixture.noisy_quotes and rng.random() < self.mixture.noisy_quotes:
+            sentences = [self._spoilt(s, rng) for s in sentences]
         question = self._question(sentences[target], rng)
         scores = [self._overlap(question, s) for s in sentences]
         if scores[target] < 1.3 * max([0.0, *(x for i, x in enumerate(scores) if i != target)]):
@@ -233,6 +263,11 @@ class ExampleMaker:
         passage = "".join((gap if i in breaks else " ") + s if i else s for i, s in enumerate(sentences))
         instruction = QUOTE if rng.random() < 0.8 else rng.choice(_OTHER_QUOTE)
         return Example(f"{instruction}{question}{gap}{passage}", " " + sentences[target])
+
+    def _spoilt(self, sentence: str, rng: random.Random) -> str:
+        """With a mistake or three, or spaced as corpora are: a quote repeats what stands there, right or wrong."""
+        words, _ = corrupt(split_words(sentence), self.lexicon, rng, rng.randrange(0, 4), ALL_NOISES)
+        return (spaced if rng.random() < 0.3 else join_words)(words) if words else sentence
 
     def _question(self, sentence: str, rng: random.Random) -> str:
         """Asking words and some words of the sentence, in order or not, some inflected, some missing."""
@@ -276,7 +311,9 @@ def _uncapital(word: str, lexicon: Lexicon) -> str:
 def _put_rare(right: Words, wrong: Words, rng: random.Random) -> tuple[Words, Words]:
     """The same made-up strings put in the place of one to three words in both texts."""
     right, wrong = list(right), list(wrong)
-    once = [w for w in right[1:] if w[:1] == " " and w[1:].isalnum() and right.count(w) == 1 and wrong.count(w) == 1]
+    # the short words hold the sentence together: without them it would be one more mistake
+    once = [w for w in right[1:] if len(w) > 4 and w[0] == " " and w[1:].isalnum()]
+    once = [w for w in once if right.count(w) == 1 and wrong.count(w) == 1]
     for old in rng.sample(once, min(len(once), rng.randrange(1, 4))):
         new = " " + rare_string(rng)
         right[right.index(old)] = new

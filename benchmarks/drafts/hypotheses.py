@@ -1,9 +1,10 @@
-"""A corrector's correction as one more text to copy from, on recorded corrections of larger models.
+"""What a corrector would write as further texts to copy from, on recorded corrections of larger models.
 
 python -m benchmarks.drafts.hypotheses TRANSCRIPTS... --tokenizer FILE [--corrector smollm2-correct] [--rows 200]
 
-Each source is corrected once by the corrector, sentence by sentence; its text is a reference beside the edited text.
-Said are tokens a pass with copies alone and with the hypothesis, and what the corrector took: seconds, and passes.
+Each source is corrected once by the corrector, sentence by sentence; its text, and that with its second choices, are
+references beside the edited text. Said are tokens a pass with copies alone, with its first choices alone and with all,
+and the seconds that the corrector took.
 """
 
 from __future__ import annotations
@@ -31,27 +32,14 @@ from benchmarks.transcripts import (
 from copyspec.api import load_corrector
 from copyspec.budget import Budget
 from copyspec.pipelines import ModelCorrector, ModelOptions
-from copyspec.pipelines.editing.sentences import sentences
 
 
-def correct_sources(sources: Iterable[str], corrector: ModelCorrector) -> tuple[dict[str, str], float, int]:
-    """The correction of each source, the seconds of all, and the corrector's passes of one row."""
+def write_versions(sources: Iterable[str], corrector: ModelCorrector) -> tuple[dict[str, tuple[str, ...]], float]:
+    """The corrector's texts for each source, the likeliest first, and the processor seconds of all."""
     texts = list(dict.fromkeys(sources))
-    pieces = [[text[start:end] for start, end in sentences(text)] or [text] for text in texts]
-    asked = list(dict.fromkeys(piece.strip() for row in pieces for piece in row))
-    started, calls, known = time.process_time(), 0, dict[str, str]()
-    for index, outcome in corrector.correct(asked):
-        known[asked[index]] = outcome.text or asked[index]
-        calls += outcome.result.stats.num_calls if outcome.result is not None else 0
-    seconds = time.process_time() - started
-    return (
-        {
-            text: "".join(piece.replace(piece.strip(), known[piece.strip()]) for piece in row) if row else text
-            for text, row in zip(texts, pieces, strict=True)
-        },
-        seconds,
-        calls,
-    )
+    started = time.process_time()
+    found = corrector.versions(texts)
+    return dict(zip(texts, found, strict=True)), time.process_time() - started
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,21 +64,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for file in options.transcripts:
         kept = [row for row in read_transcripts([file]) if any(name in row.model for name in options.models.split(","))]
         rows = _cut(choose_rows(kept, options.rows, 0), options.rows)
-        known, seconds, calls = correct_sources((row.references[0] for row in rows), corrector)
-        tallies = {name: Tally() for name in ("copies", "with hypotheses")}
+        known, seconds = write_versions((row.references[0] for row in rows), corrector)
+        tallies = {name: Tally() for name in ("copies", "with its first choices", "with hypotheses")}
         for row in rows:
-            both = replace(row, references=(*row.references, known[row.references[0]]))
-            for name, each in (("copies", row), ("with hypotheses", both)):
-                tokens = tokenise(each, tokenizer, eos)
+            texts = known[row.references[0]]
+            for name, further in zip(tallies, ((), texts[:1], texts), strict=True):
+                tokens = tokenise(replace(row, references=(*row.references, *further)), tokenizer, eos)
                 replay(copyspec_drafter(row.task, tokens), tokens.output, Budget(options.nodes), tallies[name])
         speed = {name: ratio(tally.output_tokens, tally.calls) for name, tally in tallies.items()}
         result[Path(file).name] = {
             "rows": len(rows),
             "sources": len(known),
             **{f"tokens a pass, {name}": round(value, 3) for name, value in speed.items()},
+            "ratio, with its first choices": round(speed["with its first choices"] / speed["copies"], 3),
             "ratio": round(speed["with hypotheses"] / speed["copies"], 3),
             "corrector, CPU seconds a source": round(seconds / len(known), 3),
-            "corrector, passes a source": round(calls / len(known), 2),
             "larger model, passes a source saved": round(
                 (tallies["copies"].calls - tallies["with hypotheses"].calls) / len(rows), 2
             ),

@@ -17,6 +17,7 @@ from copyspec.drafters.copying.situations import (
     PROMPT_START,
     RESUMED,
     STRIDE,
+    VERSION,
 )
 from copyspec.text.blocks import BUCKETS
 
@@ -68,6 +69,8 @@ def priors_module(weights: Sequence[float], crowds: Sequence[float]) -> str:
 
 def _columns(family: int) -> Sequence[int]:
     """The columns of a family that occur."""
+    if VERSION <= family < EDIT_START:
+        return range(STRIDE)
     if family < EDIT_START:
         return range(1, STRIDE)
     if family == COMMON:

@@ -1,7 +1,7 @@
-"""Corrections by a smaller corrector, as one more text that drafts for a larger model are copied from.
+"""Corrections by a smaller corrector, as further texts that drafts for a larger model are copied from.
 
-The smaller one writes the whole correction of a text once, by itself, and hands it over as text: any tokenizer may be
-the larger model's. What the larger one writes is its own, to the last token.
+The smaller one writes the whole correction of a text once, by itself, and hands it over as text, with its second
+choices in further ones: any tokenizer may be the larger one's. What that writes is its own, to the last token.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Protocol
 
 from copyspec import Result
@@ -22,15 +23,10 @@ LOOK_AGAIN = 16
 MEMORY = 0.85  # weight of earlier texts in the time of one
 
 
-class _Corrected(Protocol):
-    @property
-    def text(self) -> str | None: ...
-
-
 class _Writes(Protocol):
     """What of a corrector is used here."""
 
-    def correct(self, texts: Iterable[str | None]) -> Iterator[tuple[int, _Corrected]]: ...
+    def versions(self, texts: Iterable[str]) -> list[tuple[str, ...]]: ...
 
 
 class Price:
@@ -108,14 +104,11 @@ class Hypotheses:
     def _written(self, texts: list[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
         chosen = [self.price.choose() for _ in texts]
         asked = [text for text, wanted in zip(texts, chosen, strict=True) if wanted]
-        found: list[list[str]] = [[] for _ in asked]
         started = time.perf_counter()
-        for corrector in self._correctors if asked else ():
-            for index, outcome in corrector.correct(asked):
-                if outcome.text is not None:
-                    found[index].append(outcome.text)
+        each = [corrector.versions(asked) for corrector in self._correctors if asked]
+        found = [tuple(chain(*row)) for row in zip(*each, strict=True)] if each else []
         if asked:
             self.price.made(time.perf_counter() - started, sum(map(len, asked)))
         written = iter(found)
         for text, wanted in zip(texts, chosen, strict=True):
-            yield text, tuple(next(written)) if wanted else ()
+            yield text, next(written) if wanted else ()

@@ -16,6 +16,7 @@ from ..models import corrects, corrects_by_itself, wants_chat
 from .correctors import ModelOptions, Outcome
 from .hypotheses import Hypotheses
 from .presets import check_fits, preset_of
+from .versions import written_versions
 
 if TYPE_CHECKING:
     from copyspec import Engine
@@ -87,8 +88,24 @@ class ModelCorrector:
         size = len(text.encode())
         return size if self.limit is not None and size <= self.limit else len(self.engine.codec.encode(text).ids)
 
-    def correct(self, texts: Iterable[str | None]) -> Iterator[tuple[int, Outcome]]:
-        asked: dict[int, str] = {}
+    def versions(self, texts: Iterable[str]) -> list[tuple[str, ...]]:
+        """What it would write for each text, and what else it might have written (`versions.written_versions`)."""
+        return written_versions(self, texts)
+
+    def begun(self, text: str, output: str) -> str | list[dict[str, str]]:
+        """The prompt for a text whose correction begins with `output`."""
+        instruction = fill(self.instruction, text=text)
+        if not self.engine.tokenizer.chat_template:
+            return instruction + output
+        return [{"role": "user", "content": instruction}, {"role": "assistant", "content": output}]
+
+    def continued(self, inputs: Iterable[Input]) -> Iterator[tuple[int, str]]:
+        """What follows prompts of `begun`."""
+        for index, result in self.engine.generate_each(inputs, ordered=False, skip_too_long=True, **self._options()):
+            if result is not None:
+                yield index, result.text
+
+    def _options(self) -> GenerateOptions:
         options: GenerateOptions = {
             "chat": True if self.chat else "auto",
             "batch_size": self.options.batch_size,
@@ -96,6 +113,17 @@ class ModelCorrector:
         }
         if self.options.system is not None:
             options["system"] = self.options.system
+        return options
+
+    def correct(self, texts: Iterable[str | None]) -> Iterator[tuple[int, Outcome]]:
+        yield from self.scored(texts, None)
+
+    def scored(self, texts: Iterable[str | None], logprobs: int | None) -> Iterator[tuple[int, Outcome]]:
+        """As `correct`; the results tell the `logprobs` likeliest tokens in each place."""
+        asked: dict[int, str] = {}
+        options = self._options()
+        if logprobs is not None:
+            options["logprobs"] = logprobs
         if self._draft_models:
             options["draft_model"] = self._draft_models
         if not self.options.drafts:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import copyspec
 from benchmarks.replay.run import Tally, accepted_path
 from copyspec.budget import Budget
 from copyspec.drafters import create
+from copyspec.drafters.copying.versions import Version
 from copyspec.models.loading import BUNDLED
 from copyspec.sources import FORK, Source
 from copyspec.tree import ROOT
@@ -91,3 +94,30 @@ def test_spans_lead_to_the_prompt() -> None:
         assert span.place.start_char is not None
         copied = prompt[span.place.start_char : span.place.end_char].strip()
         assert copied == found.text[span.start_char : span.end_char].strip()
+
+
+def test_the_edits_of_another_version_are_drafted_where_they_belong() -> None:
+    """Also behind an edit of the output's own, behind one that it did not take, and where an insertion is refused."""
+    prompt, source = Source(PROMPT, "prompt"), Source(TEXT, "edit")
+    tokens = [*TEXT[:10], 900, *TEXT[11:25], *TEXT[26:40], 901, 902, *TEXT[40:50], 903, *TEXT[51:]]
+    version = Source(tokens, "reference")
+    output = [*TEXT[:5], 700, *TEXT[6:10], 900, *TEXT[11:40], 901, 902, *TEXT[40:50], 903, *TEXT[51:], EOS]
+    alone, beside = _calls([source, prompt], output), _calls([source, version, prompt], output)
+    assert beside <= alone - 2
+    assert _calls([source, version, prompt], [*version.tokens, EOS]) <= 6
+    refused = [*version.tokens[:39], *TEXT[40:], EOS]
+    assert _calls([source, version, prompt], refused) <= 7
+
+
+@given(st.lists(st.integers(1, 4), max_size=12), st.lists(st.integers(1, 4), max_size=12), st.data())
+def test_a_version_stands_in_itself(source: list[int], version: list[int], data: st.DataObject) -> None:
+    tokens = [-1, *source, EOS, -1, *version, EOS, -1]
+    first, second = range(1, len(source) + 2), range(len(source) + 3, len(tokens) - 1)
+    made = Version(tokens, first, second)
+    tokens += data.draw(st.lists(st.integers(1, 4), max_size=4))
+    for position in first:
+        place, length = made.beside(position)
+        assert second.start <= place <= second.stop and 0 <= length <= place - second.start
+    for position in [*second, second.stop]:
+        assert first.start <= made.source_place(position) <= first.stop
+    assert version != source or all(made.beside(at)[0] - second.start == at - first.start for at in first)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 import pytest
 
 from copyspec import Engine
-from copyspec.pipelines import FunctionCorrector, ModelCorrector, ModelOptions, Outcome
+from copyspec.pipelines import ModelCorrector, ModelOptions
 from copyspec.pipelines.editing.hypotheses import LOOK_AGAIN, TRIALS, Hypotheses, Price
+from copyspec.pipelines.editing.versions import LEVELS, _swap, _with_swaps
 from tests.helpers.texts import byte_level, llama
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
@@ -23,20 +24,13 @@ def engine() -> Engine:
 class Knowing:
     """Answers what it was told to, and counts."""
 
-    by_sentence = False
-    limit: int | None = None
-    identity: Mapping[str, object] = {}
-
     def __init__(self, known: Mapping[str, str]) -> None:
         self.known, self.asked = known, 0
 
-    def length(self, text: str) -> int:
-        return len(text)
-
-    def correct(self, texts: Iterable[str | None]) -> Iterator[tuple[int, Outcome]]:
-        for index, text in enumerate(text for text in texts if text is not None):
-            self.asked += 1
-            yield index, Outcome(self.known[text])
+    def versions(self, texts: Iterable[str]) -> list[tuple[str, ...]]:
+        given = list(texts)
+        self.asked += len(given)
+        return [(self.known[text],) for text in given]
 
 
 def test_outputs_are_the_same_in_fewer_passes(engine: Engine) -> None:
@@ -80,11 +74,17 @@ def test_what_does_not_pay_is_given_up_and_looked_at_again(with_one: float, maki
     assert often == pytest.approx(1 - 1 / LOOK_AGAIN if pays else 1 / LOOK_AGAIN, abs=0.01)
 
 
-def test_what_the_small_one_cannot_correct_is_decoded_without() -> None:
-    class Silent(FunctionCorrector):
-        def correct(self, texts: Iterable[str | None]) -> Iterator[tuple[int, Outcome]]:
-            yield from ((index, Outcome(None)) for index, text in enumerate(texts) if text is not None)
+def test_second_choices_stand_in_further_texts() -> None:
+    swaps = [(0.3, 3, 8, " dogs"), (0.2, 3, 8, " cat"), (0.05, 3, 8, " hats"), (0.3, 12, 12, " down")]
+    assert _with_swaps("Two cats sat.", swaps) == ["Two cats sat.", "Two dogs sat down.", "Two cat sat."]
+    assert _swap("He goes to school by bus.", "He goes to the school") == (10, 10, " the")
+    assert _swap("He goes to school by bus.", "He goes to school by") is None
 
-    hypotheses = Hypotheses([Silent(str.upper)], batch_size=2)
-    hypotheses.price.choose = lambda: True  # type: ignore[method-assign]
-    assert [*hypotheses.ahead(["a", "b", "c"])] == [("a", ()), ("b", ()), ("c", ())]
+
+def test_a_model_writes_its_corrections_and_its_second_choices(engine: Engine) -> None:
+    corrector = ModelCorrector(engine, ModelOptions(max_new_tokens=12))
+    texts = ["The cat sat. It sleeps well.", "", "A mat"]
+    outputs = {index: outcome.text or texts[index] for index, outcome in corrector.correct(texts)}
+    found = corrector.versions(texts)
+    assert [len(row) for row in found] == [1 + len(LEVELS)] * 3 and found[1] == ("",) * 3
+    assert found[2][0] == outputs[2]

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from copyspec.drafters.copying.substitutes import Substitutes
+from copyspec.drafters.copying.versions import ALIKE, Version, may_be_version
 from copyspec.sources import FORK, OUTPUT, Source
 from copyspec.text.blocks import EVEN
 from copyspec.tree import Origin
@@ -89,6 +90,8 @@ class CopyContext:
         self.written: dict[int, list[int]] = {}  # token -> the positions after it, in the output
         self.substitutes = Substitutes()
         self._arrays: dict[int, NDArray[np.int64]] = {}
+        self.versions = self._find_versions()
+        """References that are other versions of the edited text: they are followed beside it, and not searched."""
         self._index()
         self._counts = {token: len(places) for token, places in self.places.items()}
         self.common = sorted(self._counts, key=self._counts.__getitem__, reverse=True)[:COMMON_TOKENS]
@@ -206,8 +209,23 @@ class CopyContext:
                 self.kinds += [self.kinds[position]] * (len(end) + 2)
         self._ends = range(ends_start, len(self.tokens))
 
+    def _find_versions(self) -> list[Version]:
+        start, stop = self.followed
+        if not start or self.kinds[start] != EDIT:
+            return []
+        found = []
+        for begin in self.starts(REFERENCE):
+            version = range(begin, self.around(begin)[1] + 1)
+            if may_be_version(stop - start, len(version)):
+                made = Version(self.tokens, range(start, stop), version)
+                if made.alike >= ALIKE:
+                    found.append(made)
+        return found
+
     def _index(self) -> None:
         quoted = self._quoted()
+        for each in self.versions:
+            quoted.update(range(each.version.start + 1, each.version.stop + 1))
         places = self.places
         for position, token in enumerate(self.tokens, start=1):
             if token >= 0 and position not in quoted and position - 1 not in self._ends:

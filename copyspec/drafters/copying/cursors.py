@@ -8,6 +8,9 @@ from copyspec.drafters.copying.context import EDIT, PROMPT, REFERENCE, WRITTEN, 
 from copyspec.drafters.copying.followed import INSTRUCTION, WITHIN, Copied, EncoderInput, FoundText, followed_text
 from copyspec.drafters.copying.growth import Cursor, forked
 from copyspec.drafters.copying.situations import (
+    ALIGNED,
+    ALIGNED_1,
+    ALIGNED_3,
     EDIT_LATER,
     EDIT_LATER_DIFFERS,
     EDIT_START,
@@ -22,11 +25,14 @@ from copyspec.drafters.copying.situations import (
     RESUMED_BY_KIND,
     START,
     STRIDE,
+    VERSION,
+    VERSIONS,
     later_start,
     resumed,
     resumed_shifts,
 )
 from copyspec.drafters.copying.suffix import LONGEST, matches
+from copyspec.drafters.copying.versions import version_of
 from copyspec.text.blocks import EVEN
 
 NEAR = 32  # positions after the place copied from last that count as near it
@@ -36,6 +42,8 @@ FIRST_DIFFER = 2  # tokens of an output that may stand in place of those that th
 REPEATED_INSTRUCTION = EVEN + 2
 """Bucket of the odds that an output begins as its prompt does, although a text is edited."""
 RESUME_WITHIN = 6  # tokens after a copy broke off within which it may resume
+BESIDE = frozenset({ALIGNED, ALIGNED_1, ALIGNED_3, EDIT_START, RESUMED_BY_KIND[EDIT]})
+"""Families of cursors in the edited text beside which its versions are looked at."""
 RESUME_FOLLOWED_WITHIN = 48  # the same in followed text, which is followed to its end
 
 
@@ -74,10 +82,12 @@ class Tracker:
             cursors.append((position, family * STRIDE + length))
         if len(corpus.tokens) == output_start:
             self._add_starts(cursors)
+            self._add_versions(cursors)
             return forked(corpus.tokens, cursors)
         self._add_later_starts(cursors)
         if copied.since and anchor > 0:
             self._add_resumed(cursors)
+        self._add_versions(cursors)
         return forked(corpus.tokens, cursors) if corpus.forks else cursors
 
     def follow(self, tokens: Sequence[int], taken: int, cursors: Sequence[Cursor], weights: Sequence[float]) -> None:
@@ -87,6 +97,8 @@ class Tracker:
         rest = len(tokens) - taken
         if best is not None and (taken or best[1] % STRIDE) and best[1] < EDIT_START * STRIDE:
             position, copied.run, copied.since = best[0], LENGTH[best[1]], 0
+            if (version := version_of(self._corpus.versions, position)) is not None:
+                position = version.source_place(position)
             ways = [way for way, _ in forked(text, [(position, 0)])]
             right = [way + 1 for way in ways if rest and way < len(text) and text[way] == tokens[taken]]
             self._is_begun |= taken >= BEGUN and self._followed.start < position <= self._followed.stop
@@ -95,6 +107,19 @@ class Tracker:
         copied.since += rest
         copied.cursor = best
         self._followed.follow(tokens, copied)
+
+    def _add_versions(self, cursors: list[Cursor]) -> None:
+        """Beside each cursor in the edited text, where its versions then stand."""
+        starts = (EDIT_START * STRIDE, EDIT_LATER)
+        for number, version in enumerate(self._corpus.versions):
+            family, seen = VERSION + min(number, VERSIONS - 1), set()
+            for position, state in cursors[:]:
+                if position not in version.source or state // STRIDE not in BESIDE:
+                    continue
+                place, length = version.beside(position)
+                if place in version.version and place not in seen:
+                    seen.add(place)
+                    cursors.append((place, family * STRIDE + (LONGEST if state in starts else length)))
 
     def _add_starts(self, cursors: list[Cursor]) -> None:
         """Before the first token of output nothing need match."""

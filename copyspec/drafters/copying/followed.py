@@ -19,6 +19,7 @@ from copyspec.drafters.copying.situations import (
     FOLLOWED_3,
     FOLLOWED_RESUMED,
     STRIDE,
+    VERSION,
 )
 from copyspec.drafters.copying.suffix import LONGEST
 from copyspec.text.blocks import EVEN
@@ -99,7 +100,7 @@ class EditedText(Followed):
     def follow(self, tokens: Sequence[int], copied: Copied) -> None:
         assert self.alignment is not None
         cursor = copied.cursor
-        certain = KNOWN if cursor is not None and cursor[1] // STRIDE == ALIGNED else LONGEST
+        certain = KNOWN if cursor is not None and cursor[1] // STRIDE in (ALIGNED, VERSION) else LONGEST
         if cursor is not None and self._is_inside(tokens, copied) and copied.run >= certain:
             self._stand(tokens, copied)
         else:

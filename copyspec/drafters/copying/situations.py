@@ -27,6 +27,10 @@ FAMILIES = (
     "followed+1",
     "followed+3",
     "start",  # where a text that is edited may start, before any was found to be followed
+    "version",  # beside a cursor in the edited text, in the first reference that is another version of that; by
+    # match length: 0 too
+    "second version",
+    "third version",  # and all further ones
     "edit start",  # nothing matches: the start of the output; of an encoder's input: its start, and a little after;
     # behind what the output says first
     "reference start",
@@ -44,8 +48,9 @@ ALIGNED, ALIGNED_1, ALIGNED_3 = range(3)
 FOLLOWED, FOLLOWED_1, FOLLOWED_3 = (FAMILIES.index(f"followed{excess}") for excess in ("", "+1", "+3"))
 FAR_BY_KIND = {EDIT: 3, REFERENCE: 4, PROMPT: 5, WRITTEN: 6}
 NEAR_BY_KIND = {EDIT: 3, REFERENCE: 7, PROMPT: 8, WRITTEN: 9}
-START = FAMILIES.index("start")
-EDIT_START, REFERENCE_START, PROMPT_START, LATER_START = range(START + 1, START + 5)
+START, VERSION = FAMILIES.index("start"), FAMILIES.index("version")
+VERSIONS = 3
+EDIT_START, REFERENCE_START, PROMPT_START, LATER_START = range(VERSION + VERSIONS, VERSION + VERSIONS + 4)
 INPUT_START, INPUT_LATER = EDIT_START * STRIDE + 1, EDIT_START * STRIDE + 2
 """Situations of an encoder's input: no fit sees them, for recorded outputs are of decoder-only models."""
 EDIT_LATER = EDIT_START * STRIDE + 3
@@ -142,7 +147,7 @@ def _crowd_row(state: int) -> int:
     if family >= EDIT_START:
         row = len(CROWD_ROWS) - 1
     else:
-        is_aligned = family <= ALIGNED_3 or FOLLOWED <= family <= FOLLOWED_3
+        is_aligned = family <= ALIGNED_3 or FOLLOWED <= family <= FOLLOWED_3 or START < family < EDIT_START
         row = (0 if is_aligned else 4) + min(max(LENGTH[state], 1), 4) - 1
     return row * COMPANIES * GAPS
 

@@ -1,0 +1,133 @@
+"""What a small corrector would write, and what else it might have written: texts that a larger model's drafts follow.
+
+A corrector finds a quarter of the edits that a large model makes with its first choice at each place, and half of them
+with its second choices too. It is about as often right as it says: of edits that it gave a probability of .1 to .3 one
+in five is made.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import SequenceMatcher
+from itertools import accumulate
+from typing import Protocol
+
+from copyspec import Engine, Input
+
+from .correctors import Outcome
+from .sentences import sentences
+
+LEVELS = (0.1, 0.03)
+"""Probability from which a second choice stands in the second text, and from which in the third."""
+TOP = 4  # likeliest tokens that are looked at in each place
+CONTINUED = 6  # tokens written behind a second choice: they tell which words of the first it stands for
+MOST = 12  # second choices of a sentence
+
+Choice = tuple[float, str]
+"""A second choice: its probability, and the sentence up to it."""
+Swap = tuple[float, int, int, str]
+"""(probability, characters of the correction, from and up to, what may stand there)."""
+
+_WORD = re.compile(r"\s*\w+|\s*[^\w\s]|\s+$")
+
+
+class Corrects(Protocol):
+    """What of a model that corrects is used here."""
+
+    engine: Engine
+    is_encoder_decoder: bool
+
+    def scored(self, texts: Iterable[str | None], logprobs: int | None) -> Iterator[tuple[int, Outcome]]: ...
+    def begun(self, text: str, output: str) -> str | list[dict[str, str]]: ...
+    def continued(self, inputs: Iterable[Input]) -> Iterator[tuple[int, str]]: ...
+
+
+def written_versions(corrector: Corrects, texts: Iterable[str]) -> list[tuple[str, ...]]:
+    """Of each text its correction, and that with second choices in it, the likelier ones first."""
+    given = list(texts)
+    places = [sentences(text) or [(0, len(text))] for text in given]
+    asked = list(
+        dict.fromkeys(
+            text[a:b].strip() for text, row in zip(given, places, strict=True) for a, b in row if text[a:b].strip()
+        )
+    )
+    known = dict(zip(asked, _versions(corrector, asked), strict=True))
+    found = []
+    for text, row in zip(given, places, strict=True):
+        written = []
+        for level in range(len(LEVELS) + 1):
+            parts, done = [], 0
+            for a, b in row:
+                piece = text[a:b].strip()
+                start = a + text[a:b].index(piece)
+                parts += [text[done:start], known[piece][level] if piece else ""]
+                done = start + len(piece)
+            written.append("".join([*parts, text[done:]]))
+        found.append(tuple(written))
+    return found
+
+
+def _versions(corrector: Corrects, asked: Sequence[str]) -> Iterator[list[str]]:
+    outcomes = dict(corrector.scored(asked, TOP))
+    corrections = [(outcomes[index].text or text) for index, text in enumerate(asked)]
+    choices = [(index, choice) for index in range(len(asked)) for choice in _choices(corrector, outcomes[index])]
+    inputs = [
+        Input(
+            corrector.begun(asked[index], partial),
+            references=[corrections[index]],
+            max_new_tokens=CONTINUED,
+        )
+        for index, (_, partial) in choices
+    ]
+    swaps: list[list[Swap]] = [[] for _ in asked]
+    for number, result in corrector.continued(inputs):
+        index, (probability, partial) = choices[number]
+        swap = _swap(corrections[index], partial + result)
+        if swap is not None:
+            swaps[index].append((probability, *swap))
+    for correction, found in zip(corrections, swaps, strict=True):
+        yield _with_swaps(correction, found)
+
+
+def _choices(corrector: Corrects, outcome: Outcome) -> list[Choice]:
+    """The likeliest tokens that might have stood in the place of those that do."""
+    if outcome.result is None or outcome.text is None or corrector.is_encoder_decoder:
+        return []  # nothing writes on behind the beginning of a decoder's output
+    ids, decode = outcome.result.token_ids, corrector.engine.codec.decode
+    found: list[Choice] = []
+    for place, token in enumerate(outcome.result.logprobs):
+        for other in token.top:
+            probability = math.exp(other.logprob)
+            if other.token_id != token.token_id and other.token and probability >= LEVELS[-1]:
+                found.append((probability, decode([*ids[:place], other.token_id])))
+    return sorted(found, reverse=True)[:MOST]
+
+
+def _swap(correction: str, text: str) -> tuple[int, int, str] | None:
+    """The first stretch of words in which `text`, which breaks off, differs from the correction."""
+    was, now = _WORD.findall(correction), _WORD.findall(text)
+    starts = [0, *accumulate(map(len, was))]
+    steps = SequenceMatcher(None, was, now, autojunk=False).get_opcodes()
+    for kind, first, last, begin, end in steps[:-1]:  # the last one is where it breaks off
+        if kind != "equal":
+            return starts[first], starts[last], "".join(now[begin:end])
+    return None
+
+
+def _with_swaps(correction: str, swaps: Iterable[Swap]) -> list[str]:
+    """The correction, and with the likely second choices, and with the others; in each place one."""
+    texts, left = [correction], sorted(set(swaps), reverse=True)
+    for least in LEVELS:
+        used: list[Swap] = []
+        rest: list[Swap] = []
+        for swap in left:
+            is_free = all(swap[2] < other[1] or other[2] < swap[1] for other in used)
+            (used if swap[0] >= least and is_free else rest).append(swap)
+        text = correction
+        for _, start, end, words in sorted(used, key=lambda swap: -swap[1]):
+            text = text[:start] + words + text[end:]
+        texts.append(text)
+        left = rest
+    return texts
