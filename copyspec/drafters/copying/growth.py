@@ -80,7 +80,8 @@ def grow(
     comes next. A node's score is the product along its path.
 
     What comes after a node waits until nothing is left that is likelier than LATER times the node: a call that ends
-    where a copy would have gone on loses little, for the next one goes on there.
+    where a copy would have gone on loses little, for the next one goes on there. Less still where copies break off
+    soon anyway (`Estimates.copies_break`).
 
     Raises ValueError for weights, costs, cursors and common tokens that are none.
     """
