@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .edits.render import EditRows, colored_diff, inline_diff, unified_diff
     from .extracting.readers import DOCUMENT_READERS
     from .formats import NAMES as FORMATS
-    from .formats import DocxFormat, FormatOptions, format_of
+    from .formats import DocxFormat, FormatOptions, OpenDocumentFormat, format_of
     from .formats.m2 import annotated
     from .guards.guards import GuardOptions
     from .models import answers_plain_text
@@ -88,6 +88,7 @@ __all__ = [
     "Marks",
     "ModelCorrector",
     "ModelOptions",
+    "OpenDocumentFormat",
     "Outcome",
     "Part",
     "Quote",
@@ -142,7 +143,7 @@ _EXPORTS = {
     "editing.instructed": ("Edited", "EditOptions", "EditPipeline"),
     "edits.diff": ("apply", "shift"),
     "editing.files": ("FileJob", "FileOptions", "FileReport", "Listener", "correct_files", "journal_path"),
-    "formats": ("DocxFormat", "FormatOptions", "format_of"),
+    "formats": ("DocxFormat", "FormatOptions", "OpenDocumentFormat", "format_of"),
     "formats.m2": ("annotated",),
     "editing.gec": ("Correction", "GECPipeline", "correction_prompt"),
     "guards.guards": ("GuardOptions",),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from copyspec.cli.common import UsageError, quiet_libraries, read, read_line
+from copyspec.cli.model_options import Adapter, Device, Dtype, Model, loading
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -25,22 +26,15 @@ COMMANDS = """/add FILE  put a text before the next message: the model reads it,
 /help      this list
 /quit      end, as Ctrl-D does; Ctrl-C stops an answer"""
 
-_MODEL, _SAMPLING, _OUTPUT = "Model", "How tokens are picked", "Output"
+_SAMPLING, _OUTPUT = "How tokens are picked", "Output"
 _SHOWN = 60  # characters of a copied piece
 
 
 def chat(
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            "-m",
-            help="Hub id, folder, GGUF file or name (copyspec models). Default: $COPYSPEC_MODEL, or as listed there.",
-            rich_help_panel=_MODEL,
-        ),
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, auto.", rich_help_panel=_MODEL)] = None,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.", rich_help_panel=_MODEL)] = "auto",
+    model: Model = None,
+    adapter: Adapter = None,
+    device: Device = None,
+    dtype: Dtype = "auto",
     system: Annotated[str | None, typer.Option(help="System message of the conversation.")] = None,
     add: Annotated[
         list[Path] | None, typer.Option("--add", "-a", help="Reference file, like /add FILE. Repeatable.")
@@ -69,7 +63,7 @@ def chat(
     import copyspec
 
     quiet_libraries()
-    engine = copyspec.load(model, device=device, dtype=dtype)
+    engine = copyspec.load(model, **loading(device, dtype, adapter))
     options: GenerateOptions = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p}
     options["prefix_cache"] = prefix_cache
     if seed is not None:

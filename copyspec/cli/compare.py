@@ -10,6 +10,7 @@ import typer
 
 from copyspec.cli.common import STDIN, UsageError, as_json, quiet_libraries, read, read_edited, read_prompt
 from copyspec.cli.figures import comparison_dict
+from copyspec.cli.model_options import MODEL, Adapter, Device, Model
 from copyspec.cli.showing import check_page, write_page
 
 if TYPE_CHECKING:
@@ -30,10 +31,16 @@ def compare(
     ] = None,
     edit: Annotated[str | None, typer.Option(help="The text that the output is an edit of.")] = None,
     edit_file: Annotated[Path | None, typer.Option(help="The same, from a file.")] = None,
-    model: Annotated[str | None, typer.Option("--model", "-m", help="Hub id, folder, GGUF file or name.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, auto.")] = None,
-    dtype: Annotated[str, typer.Option(help="float32 (exactly equal outputs), auto, bfloat16 or float16.")] = "float32",
-    threads: Annotated[int | None, typer.Option(help="Threads of torch on a CPU, the same for all runs.")] = None,
+    model: Model = None,
+    adapter: Adapter = None,
+    device: Device = None,
+    dtype: Annotated[
+        str,
+        typer.Option(help="float32 (exactly equal outputs), auto, bfloat16 or float16.", rich_help_panel=MODEL),
+    ] = "float32",
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of torch on a CPU, the same for all runs.", rich_help_panel=MODEL)
+    ] = None,
     max_new_tokens: Annotated[
         int | None, typer.Option(help="Default: 512, or more if the edited text is longer.")
     ] = None,
@@ -66,6 +73,8 @@ def compare(
         "seed": seed,
         "threads": threads,
     }
+    if adapter is not None:
+        options["adapter"] = adapter
     references = [*(reference or ()), *(read(path, "--reference-file") for path in reference_file or ())]
     quiet_libraries()
     return _compared(text, references, options, html, wants_json=json_output, races=race)

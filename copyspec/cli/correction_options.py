@@ -9,25 +9,11 @@ from typing import Annotated, TypeAlias
 import typer
 
 from copyspec.cli.common import UsageError
+from copyspec.cli.model_options import MODEL
 
 BACKUP_SUFFIX = ".bak"
-MODEL, INPUT, OUTPUT, GUARDS, RUN = "Model", "What is read", "What comes out", "What may not change", "How it runs"
+INPUT, OUTPUT, GUARDS, RUN = "What is read", "What comes out", "What may not change", "How it runs"
 
-Model: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--model",
-        "-m",
-        help="Hub id, folder, GGUF file or name (copyspec models). Default: $COPYSPEC_MODEL, or as listed there.",
-        rich_help_panel=MODEL,
-    ),
-]
-Device: TypeAlias = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, auto.", rich_help_panel=MODEL)]
-Dtype: TypeAlias = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.", rich_help_panel=MODEL)]
-Threads: TypeAlias = Annotated[
-    int | None,
-    typer.Option(help="Threads of torch on a CPU. Default: as many as measure fastest.", rich_help_panel=MODEL),
-]
 System: TypeAlias = Annotated[str | None, typer.Option(help="System message, for chat models.", rich_help_panel=MODEL)]
 MaxNewTokens: TypeAlias = Annotated[
     int | None, typer.Option(help="Default: by the length of the text.", rich_help_panel=MODEL)

@@ -12,7 +12,8 @@ import typer
 from copyspec.cli import correction_options as options
 from copyspec.cli.common import STDIN, UsageError, quiet_libraries, quieted
 from copyspec.cli.correcting import CHANGED, FAILED, check_folders, reason
-from copyspec.cli.correction_options import GUARDS, MODEL, OUTPUT
+from copyspec.cli.correction_options import GUARDS, OUTPUT
+from copyspec.cli.model_options import MODEL, Adapter, Device, Dtype, Model, Threads, loading
 
 if TYPE_CHECKING:
     from copyspec.api import LoadOptions
@@ -53,11 +54,12 @@ def edit(
             rich_help_panel=GUARDS,
         ),
     ] = None,
-    model: options.Model = None,
+    model: Model = None,
+    adapter: Adapter = None,
     system: options.System = None,
-    device: options.Device = None,
-    dtype: options.Dtype = "auto",
-    threads: options.Threads = None,
+    device: Device = None,
+    dtype: Dtype = "auto",
+    threads: Threads = None,
     max_new_tokens: options.MaxNewTokens = None,
     draft_model: options.DraftModel = None,
     plain: options.Plain = False,
@@ -85,7 +87,7 @@ def edit(
         raise UsageError("--instruction is empty: say what to change")
     asked = EditOptions(system, max_new_tokens, max_edit_ratio, drafts=not plain, draft_models=tuple(draft_model or ()))
     with quieted(quiet):
-        pipeline = pipeline_of(model, {"device": device, "dtype": dtype}, asked, threads)
+        pipeline = pipeline_of(model, loading(device, dtype, adapter), asked, threads)
     try:
         pipeline.check(instruction)
     except ValueError as error:
@@ -98,7 +100,7 @@ def edit(
 
 
 def pipeline_of(
-    model: str | None, loading: LoadOptions, asked: EditOptions, threads: int | None = None
+    model: str | None, options: LoadOptions, asked: EditOptions, threads: int | None = None
 ) -> EditPipeline:
     """Loads the model. Raises UsageError where it cannot be loaded or used."""
     import copyspec
@@ -106,7 +108,7 @@ def pipeline_of(
 
     quiet_libraries()
     try:
-        engine = copyspec.load(model, **loading)
+        engine = copyspec.load(model, **options)
         engine.threads = threads
         return EditPipeline(engine, asked)
     except (copyspec.LoadError, copyspec.UnsupportedModelError) as error:

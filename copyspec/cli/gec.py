@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -22,11 +22,9 @@ from copyspec.cli.correcting import (
     run_on_ray,
     words_of,
 )
-from copyspec.cli.correction_options import GUARDS, INPUT, MODEL, OUTPUT, RUN
+from copyspec.cli.correction_options import GUARDS, INPUT, OUTPUT, RUN
+from copyspec.cli.model_options import MODEL, Adapter, Device, Dtype, Model, Threads, loading
 from copyspec.cli.narrowing import narrowed
-
-if TYPE_CHECKING:
-    from copyspec.api import LoadOptions
 
 
 def gec(
@@ -185,7 +183,8 @@ def gec(
         list[str] | None,
         typer.Option(help="Regular expression; matching text is not changed. Repeatable.", rich_help_panel=GUARDS),
     ] = None,
-    model: options.Model = None,
+    model: Model = None,
+    adapter: Adapter = None,
     instruction: Annotated[
         str | None, typer.Option(help="The prompt, with {text} for the text: 'Fix: {text}'.", rich_help_panel=MODEL)
     ] = None,
@@ -194,9 +193,9 @@ def gec(
         typer.Option(help="Prompt and guards for a kind of model: coedit, t5-gec, chat.", rich_help_panel=MODEL),
     ] = None,
     system: options.System = None,
-    device: options.Device = None,
-    dtype: options.Dtype = "auto",
-    threads: options.Threads = None,
+    device: Device = None,
+    dtype: Dtype = "auto",
+    threads: Threads = None,
     max_new_tokens: options.MaxNewTokens = None,
     batch_size: Annotated[int, typer.Option(help="Texts decoded together.", rich_help_panel=RUN)] = 8,
     segmenter: Annotated[
@@ -301,7 +300,6 @@ def gec(
         preset=preset,
     )
     run = RunOptions(guards, splitter(segmenter))
-    loading: LoadOptions = {"device": device, "dtype": dtype}
     report = ReportOptions(
         quiet=quiet,
         check=check,
@@ -316,7 +314,7 @@ def gec(
     )
     inputs = inputs_of(paths, format, exclude or (), report)
     check_terminal(inputs, format, report)
-    make = partial(corrector_of, model, loading, asked, threads)
+    make = partial(corrector_of, model, loading(device, dtype, adapter), asked, threads)
     if ray is not None:
         from copyspec.integrations.ray.files import correct_on_ray
 

@@ -13,6 +13,7 @@ import typer
 from copyspec.cli.common import STDIN, UsageError, as_json, quiet_libraries, read, read_edited, read_prompt
 from copyspec.cli.figures import comparison_dict, comparison_text, print_notes
 from copyspec.cli.index import corpus_folder, default_folder
+from copyspec.cli.model_options import Adapter, Device, Dtype, Model, Threads, loading
 from copyspec.cli.showing import check_page, print_coloured, watch, write_page
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from copyspec.engine.results import Chunk, Comparison, Result
     from copyspec.retrievers import Datastore
 
-_MODEL, _TEXTS, _SAMPLING, _OUTPUT = "Model", "Texts to copy from", "How tokens are picked", "Output"
+_TEXTS, _SAMPLING, _OUTPUT = "Texts to copy from", "How tokens are picked", "Output"
 _DRAFTS = "How it is drafted"
 
 
@@ -52,21 +53,11 @@ def generate(
     edit_file: Annotated[
         Path | None, typer.Option(help="Like the option before, from a file.", rich_help_panel=_TEXTS)
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            "-m",
-            help="Hub id, folder, GGUF file or name (copyspec models). Default: $COPYSPEC_MODEL, or as listed there.",
-            rich_help_panel=_MODEL,
-        ),
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, auto.", rich_help_panel=_MODEL)] = None,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.", rich_help_panel=_MODEL)] = "auto",
-    threads: Annotated[
-        int | None,
-        typer.Option(help="Threads of torch on a CPU. Default: as many as measure fastest.", rich_help_panel=_MODEL),
-    ] = None,
+    model: Model = None,
+    adapter: Adapter = None,
+    device: Device = None,
+    dtype: Dtype = "auto",
+    threads: Threads = None,
     max_new_tokens: Annotated[
         int | None, typer.Option(help="Default: 512, or more if the edited text is longer.", rich_help_panel=_SAMPLING)
     ] = None,
@@ -183,6 +174,8 @@ def generate(
         "lossy": lossy,
         "trace": trace is not None,
     }
+    if adapter is not None:
+        options["adapter"] = adapter
     if rule is not None:
         options["rule"] = rule
     if rule_setting:
@@ -262,7 +255,10 @@ def _engine(options: CallKeywords) -> Engine:
     """Of a call that was made: its model is loaded already."""
     import copyspec
 
-    return copyspec.load(cast("str | None", options["model"]), device=options["device"], dtype=options["dtype"])
+    found = loading(
+        cast("str | None", options["device"]), str(options["dtype"]), cast("str | None", options.get("adapter"))
+    )
+    return copyspec.load(cast("str | None", options["model"]), **found)
 
 
 def _compare(text: str, references: list[str], options: CallKeywords, *, wants_json: bool) -> Comparison:

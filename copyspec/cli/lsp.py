@@ -8,17 +8,18 @@ from typing import Annotated
 
 import typer
 
-from copyspec.cli import correction_options as options
 from copyspec.cli.common import UsageError
 from copyspec.cli.config import defaults
 from copyspec.cli.correcting import corrector_of, words_of
+from copyspec.cli.model_options import Adapter, Device, Dtype, Model, Threads, loading
 
 
 def lsp(
-    model: options.Model = None,
-    device: options.Device = None,
-    dtype: options.Dtype = "auto",
-    threads: options.Threads = None,
+    model: Model = None,
+    adapter: Adapter = None,
+    device: Device = None,
+    dtype: Dtype = "auto",
+    threads: Threads = None,
     delay: Annotated[float, typer.Option(help="Seconds without typing before a text is checked again.")] = 1.0,
 ) -> int:
     """Serve corrections to an editor, over stdin and stdout: diagnostics, and code actions that make them.
@@ -39,6 +40,6 @@ def lsp(
     guards["protect"] = tuple(said.get("protect", ()))
     asked = ModelOptions(by_sentence=said.get("by_sentence"))
     run = RunOptions(GuardOptions(**guards), splitter(said.get("segmenter", "builtin")))
-    late = LateCorrector(lambda: corrector_of(model, {"device": device, "dtype": dtype}, asked, threads))
+    late = LateCorrector(lambda: corrector_of(model, loading(device, dtype, adapter), asked, threads))
     make_server(Checker(Runner(late, run)), delay).start_io()
     return 0

@@ -11,6 +11,7 @@ import typer
 
 from copyspec.cli.common import STDIN, UsageError, as_json, in_options, quiet_libraries, read_line
 from copyspec.cli.index import DEFAULT_FOLDER, FOLDER_VARIABLE, corpus_folder
+from copyspec.cli.model_options import MODEL, Adapter, Device, Dtype, Threads, loading
 from copyspec.cli.showing import check_page, write_page
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from copyspec.retrievers import Passage, Retriever
     from copyspec.views.provenance import Provenance
 
-_MODEL, _SEARCH, _OUTPUT = "Model", "Search", "Output"
+_SEARCH, _OUTPUT = "Search", "Output"
 
 
 def rag(
@@ -53,7 +54,7 @@ def rag(
         int, typer.Option(help="With a model: retrieve again every this many tokens; 0: once.", rich_help_panel=_SEARCH)
     ] = 0,
     instruction: Annotated[
-        str | None, typer.Option(help="The prompt, with {question} and {passage}.", rich_help_panel=_MODEL)
+        str | None, typer.Option(help="The prompt, with {question} and {passage}.", rich_help_panel=MODEL)
     ] = None,
     model: Annotated[
         str | None,
@@ -61,18 +62,24 @@ def rag(
             "--model",
             "-m",
             help="Model that writes the answer. Default: none; the best sentence is quoted.",
-            rich_help_panel=_MODEL,
+            rich_help_panel=MODEL,
         ),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="As in generate.", rich_help_panel=_MODEL)] = None,
-    dtype: Annotated[str, typer.Option(help="As in generate.", rich_help_panel=_MODEL)] = "auto",
-    threads: Annotated[int | None, typer.Option(help="As in generate.", rich_help_panel=_MODEL)] = None,
-    max_new_tokens: Annotated[int | None, typer.Option(help="Default: 512.", rich_help_panel=_MODEL)] = None,
+    adapter: Adapter = None,
+    device: Device = None,
+    dtype: Dtype = "auto",
+    threads: Threads = None,
+    max_new_tokens: Annotated[int | None, typer.Option(help="Default: 512.", rich_help_panel=MODEL)] = None,
     json_output: Annotated[
         bool, typer.Option("--json", help="Print answer and sources as JSON.", rich_help_panel=_OUTPUT)
     ] = False,
     stream: Annotated[
-        bool, typer.Option("--stream", help="Show the answer while it is written.", rich_help_panel=_OUTPUT)
+        bool,
+        typer.Option(
+            "--stream",
+            help="Show the answer while it is written, with a number behind each quoted part.",
+            rich_help_panel=_OUTPUT,
+        ),
     ] = False,
     html: Annotated[
         Path | None,
@@ -96,10 +103,10 @@ def rag(
     except ValueError as error:
         raise UsageError(in_options(str(error), {"encode": "--encoder"})) from error
     engine = None
-    if model is not None or stride:
+    if model is not None or adapter is not None or stride:
         from copyspec.api import load_corrector
 
-        engine = load_corrector(model, device=device, dtype=dtype)
+        engine = load_corrector(model, **loading(device, dtype, adapter))
         engine.threads = threads
     if reranker is not None:
         retriever = RerankingRetriever(retriever, CrossEncoderScorer(reranker, device=device))
@@ -165,7 +172,7 @@ class _Asking:
             )
             write_page(self.html, page)
         if str(self.html) != STDIN:
-            typer.echo(as_json(shown.to_dict()) if self.json_output else shown.lines(self.stream))
+            typer.echo(as_json(shown.to_dict()) if self.json_output else shown.lines(self.stream and not self.stride))
         if not sources and not self.json_output:
             print("nothing of this stands word for word in the passages", file=sys.stderr)
         return 0
@@ -183,9 +190,14 @@ class _Asking:
         )
         if not self.stream:
             return answers(question)
-        answer = None
+        answer, begins, given = None, 0, 0
         for chunk in answers.stream(question):
-            print(chunk.text, end="", flush=True)
+            at = 0
+            for number, cited in enumerate(chunk.citations, given + 1):
+                print(f"{chunk.text[at : cited.end - begins]} [{number}]", end="")
+                at = cited.end - begins
+            print(chunk.text[at:], end="", flush=True)
+            begins, given = begins + len(chunk.text), given + len(chunk.citations)
             answer = chunk.answer
         assert answer is not None
         if answer.text:
@@ -272,10 +284,11 @@ class _Shown:
         """The answer, unless it is shown already, and a line for each quoted part."""
         doubt = [] if self.is_sure else ["(perhaps: this is not sure)"]
         lines = doubt if is_shown else ["".join(("" if self.is_sure else "Perhaps: ", self.answer))]
-        for each in self.sources:
+        for number, each in enumerate(self.sources, 1):
+            mark = f"[{number}] " if is_shown else ""
             page = f", page {each.page}" if each.page else ""
             place = f"{each.document}{page}, characters {each.document_start} to {each.document_end}"
-            lines.append(f"{place}: {' '.join(each.quote.split())}")
+            lines.append(f"{mark}{place}: {' '.join(each.quote.split())}")
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, object]:

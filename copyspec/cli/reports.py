@@ -41,11 +41,11 @@ class DiffPrinted:
         self._spool: _Spool | None = None
 
     def part(self, path: str, form: Format, done: Done[FileJob]) -> None:
-        from copyspec.pipelines import DocxFormat, apply
+        from copyspec.pipelines import DocxFormat, OpenDocumentFormat, apply
 
         assert done.part is not None
         self._spool = self._spool or _Spool(self._files)
-        if isinstance(form, DocxFormat):
+        if isinstance(form, (DocxFormat, OpenDocumentFormat)):  # packed: their bytes show nothing
             self._spool.add([done.part.text, apply(done.part.text, done.edits)])
         else:
             self._spool.add([_text(form.write(done.part, edits)) for edits in ((), done.edits)])

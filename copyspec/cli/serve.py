@@ -11,39 +11,29 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from copyspec.cli.common import UsageError, quiet_libraries
+from copyspec.cli.model_options import MODEL, Adapter, Device, Dtype, Model, Threads, loading
 
 if TYPE_CHECKING:
+    from copyspec.api import LoadOptions
     from copyspec.engine.engine import Engine
     from copyspec.server.settings import ServerSettings
 
 KEY_VARIABLE = "COPYSPEC_API_KEY"
 REQUIRED_PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
 
-_MODEL, _ADDRESS, _LIMITS = "Model", "Address", "Limits"
+_ADDRESS, _LIMITS = "Address", "Limits"
 
 
 def serve(
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            "-m",
-            help="Hub id, folder, GGUF file or name (copyspec models). Default: $COPYSPEC_MODEL, or as listed there.",
-            rich_help_panel=_MODEL,
-        ),
-    ] = None,
+    model: Model = None,
+    adapter: Adapter = None,
     name: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Model name that requests use. Repeatable. Default: that of --model.", rich_help_panel=_MODEL
-        ),
+        typer.Option(help="Model name that requests use. Repeatable. Default: that of --model.", rich_help_panel=MODEL),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, auto.", rich_help_panel=_MODEL)] = None,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.", rich_help_panel=_MODEL)] = "auto",
-    threads: Annotated[
-        int | None,
-        typer.Option(help="Threads of torch on a CPU. Default: as many as measure fastest.", rich_help_panel=_MODEL),
-    ] = None,
+    device: Device = None,
+    dtype: Dtype = "auto",
+    threads: Threads = None,
     host: Annotated[
         str, typer.Option(help="0.0.0.0 accepts connections from other machines.", rich_help_panel=_ADDRESS)
     ] = "127.0.0.1",
@@ -98,16 +88,16 @@ def serve(
         timeout=timeout,
     )
     bound = listen(host, port, settings.read_timeout)
-    engine = _engine(model, device, dtype)
-    if threads is not None:
-        engine.threads = threads
+    with contextlib.closing(bound):  # it listens already: who comes while the model is loaded waits
+        engine = _engine(model, loading(device, dtype, adapter))
+        if threads is not None:
+            engine.threads = threads
 
-    from copyspec.server.endpoints import Server
+        from copyspec.server.endpoints import Server
 
-    server = Server(engine, settings)
-    server.warm_up()
-    names = ", ".join(settings.names)
-    with contextlib.closing(bound):  # it listens already: who comes now waits
+        server = Server(engine, settings)
+        server.warm_up()
+        names = ", ".join(settings.names)
         print(f"copyspec: {names} on {address_of(bound)}/v1 (Ctrl-C stops)", file=sys.stderr, flush=True)
         if settings.api_key is None and not is_local(bound):
             print(f"copyspec: anybody who reaches this address may ask: set {KEY_VARIABLE}", file=sys.stderr)
@@ -133,8 +123,8 @@ def _settings(**given: object) -> ServerSettings:
     return settings
 
 
-def _engine(model: str | None, device: str | None, dtype: str) -> Engine:
+def _engine(model: str | None, options: LoadOptions) -> Engine:
     import copyspec
 
     quiet_libraries()
-    return copyspec.load(model, device=device, dtype=dtype)
+    return copyspec.load(model, **options)

@@ -21,7 +21,7 @@ from copyspec.engine.datastores import Datastores
 from copyspec.engine.inputs import InputEncoder
 from copyspec.engine.language import Language
 from copyspec.engine.logprobs import LogprobRecorder, TokenLogprob
-from copyspec.engine.results import Change, Result
+from copyspec.engine.results import Change, Result, Span
 from copyspec.engine.spans import CopiedOutput, NamedSource
 from copyspec.sources import Source, SourceKind
 from copyspec.text.codec import Codec
@@ -86,6 +86,15 @@ class Job:
             return origin
         place = self.blocks[origin.source - len(self.sources)].place(origin.offset)
         return None if place is None else Origin(len(self.sources) - 1, place)
+
+    def settled_spans(self, count: int) -> tuple[Span, ...]:
+        """The spans of the first `count` tokens that no later one can change."""
+        tokens = tuple(self.tokens[:count])
+        whole = text_of(tokens, self.codec.decode)
+        text = self.shown(whole)
+        skipped = len(whole) - len(text)
+        copied = CopiedOutput(tokens, tuple(self._origins[:count]), self.sources, text, skipped)  # type: ignore[arg-type]
+        return copied.find_spans(self.codec.decode, only_settled=True)
 
     def shown(self, text: str) -> str:
         """The beginning of the output as the result has it."""

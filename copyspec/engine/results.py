@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from copyspec.decoding.requests import FinishReason
 from copyspec.decoding.stats import Stats as Stats
@@ -172,6 +173,24 @@ class Chunk:
     result: Result | None = None  # with the last chunk of a prompt
     logprobs: tuple[TokenLogprob, ...] = ()
     """Of each token of `token_ids`, where `logprobs=` was given."""
+    _spans: Callable[[], tuple[Span, ...]] = field(default=tuple, repr=False, compare=False)
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """The spans of the output so far that no later token can change; with the last chunk those of the result.
+
+        Worked out anew whenever it is asked for, in time that grows with the output and the references.
+        """
+        return self._spans() if self.result is None else self.result.spans
+
+    def __reduce__(self) -> tuple[object, ...]:
+        spans = self.spans  # what they are worked out from is not pickled
+        return _unpickled, ({**{name: getattr(self, name) for name in Chunk.__slots__}, "_spans": spans},)
+
+
+def _unpickled(values: Mapping[str, Any]) -> Chunk:
+    spans = values["_spans"]
+    return Chunk(**{**values, "_spans": lambda: spans})
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,9 +61,11 @@ class CopiedOutput:
     text: str  # as the result has it: it may end before the last token does
     skipped: int = 0  # characters of the tokens' text before it
 
-    def find_spans(self, decode: Callable[[Sequence[int]], str]) -> tuple[Span, ...]:
-        """Spans of the output, in its order."""
+    def find_spans(self, decode: Callable[[Sequence[int]], str], *, only_settled: bool = False) -> tuple[Span, ...]:
+        """Spans of the output, in its order. `only_settled`: those that no further token can change."""
         runs = _join(self.tokens, self.origins, self.sources)
+        if only_settled and runs and not _is_settled(runs[-1], len(self.tokens)):
+            runs.pop()
         if not runs:
             return ()
         places = _Places(self, decode)
@@ -115,6 +117,11 @@ def _join(tokens: Sequence[int], origins: Sequence[Origin | None], sources: Sequ
                     back = i - last.end
             runs.append(_Run(origin.source, origin.offset - back, i - back, i + 1))
     return runs
+
+
+def _is_settled(last: _Run, count: int) -> bool:
+    """Whether the last run of `count` tokens stays as it is: it has ended, and is too long to join another one."""
+    return last.end < count and last.end - last.start > SHORT
 
 
 def _decoded(tokens: Sequence[int], decode: Callable[[Sequence[int]], str]) -> tuple[str, list[int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from copyspec.decoding.requests import StepOutput
 from copyspec.engine.jobs import Job
@@ -27,7 +28,17 @@ class ChunkMaker:
             sources = _sources(job, output)
             first = next((source for source in sources if source is not None), None)
             logprobs = tuple(job.logprobs[-len(output.tokens) :]) if output.tokens else ()
-            yield Chunk(text, tuple(output.tokens), first, job.index, job.result, sources=sources, logprobs=logprobs)
+            spans = partial(job.settled_spans, len(job.tokens))
+            yield Chunk(
+                text,
+                tuple(output.tokens),
+                first,
+                job.index,
+                job.result,
+                sources=sources,
+                logprobs=logprobs,
+                _spans=spans,
+            )
 
 
 class _TextStream:

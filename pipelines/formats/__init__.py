@@ -30,6 +30,7 @@ __all__ = [
     "JSONLinesFormat",
     "M2Format",
     "MarkdownFormat",
+    "OpenDocumentFormat",
     "TextFormat",
     "format_of",
 ]

@@ -15,6 +15,8 @@ FORBIDDEN = "*_`#^~+[]{}<>|\\"
 _VERBATIM = re.compile(r"(-{4,}|\.{4,}|\+{4,}|/{4,}|`{3,}|[|,:!]={3,})[^`]*$")
 _CONTAINER = re.compile(r"(?:={4,}|\*{4,}|_{4,}|--|'{3,}|<{3,}|\+|~{4,})[ \t]*$")
 _TITLE = re.compile(r"(?:={1,6}|#{1,6})[ \t]+(?=\S)")
+_UNDERLINE = re.compile(r"(=+|-+|~+|\^+|\++)[ \t]*$")
+"""Below the title of a section, as old AsciiDoc writes it: as long as the title, or one character off."""
 _CAPTION = re.compile(r"\.(?=[^\s.])")
 _ATTRIBUTES = re.compile(r"\[.*\][ \t]*$")
 _LISTING = re.compile(r"\[(?:source|listing|literal|stem|latexmath|asciimath|verse|pass|mermaid|plantuml)\b", re.I)
@@ -42,6 +44,7 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self.text = text
         self.lines: list[tuple[int, int]] = []  # of the open paragraph: where its prose begins and ends
+        self.heading: tuple[int, int] | None = None  # a line that is a title where the next one underlines it
         self.closes: str | None = None  # the last line of an open block without prose
         self.until_blank = False  # a listing without a border, the lines below the title of the document
         self.number = 0
@@ -60,6 +63,11 @@ class _Reader:
             return
         self.until_blank = False
         end = start + len(stripped)
+        if self._is_underline(stripped):
+            self.until_blank = not self.text[: self.lines[0][0]].strip()
+            self.lines = []  # without prose: a title that grows is none any more
+            return
+        self.heading = None
         if (found := _VERBATIM.match(stripped)) is not None:
             yield from self.flush()
             self.closes = found[1]
@@ -78,6 +86,12 @@ class _Reader:
             yield self._prose(start + caption.end(), end, is_label=True)
         else:
             yield from self._leaf(start, end, stripped)
+
+    def _is_underline(self, body: str) -> bool:
+        """Whether the line makes the one above a title."""
+        if self.heading is None or self.lines != [self.heading] or not _UNDERLINE.match(body):
+            return False
+        return abs(len(body) - (self.heading[1] - self.heading[0])) < 2
 
     def flush(self) -> Iterator[Prose]:
         """The open paragraph."""
@@ -99,6 +113,8 @@ class _Reader:
             start += term.end()
         elif not self.lines and (note := _NOTE.match(body)) is not None:
             start += note.end()
+        elif not self.lines:
+            self.heading = (start, end)
         if start < end:
             self.lines.append((start, end))
 

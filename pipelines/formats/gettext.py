@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -61,11 +62,23 @@ def _paragraphs(text: str, strings: list[tuple[int, int]]) -> Iterator[Prose]:
     between = [(first[1], second[0]) for first, second in pairwise(strings)]
     cuts = [found for start, end in strings for found in _breaks(text, start, end)]
     edges = [strings[0][0], *(edge for cut in cuts for edge in cut), strings[-1][1]]
-    fixed = [found.span() for start, end in strings for found in _FIXED.finditer(text, start, end)]
+    fixed = list(_fixed(text, strings))
     for start, end in zip(edges[::2], edges[1::2], strict=True):
         if start < end:
             quotes = within(between, start, end)
             yield Prose(start, end, fixed=within(fixed, start, end), left_out=quotes, is_label=True)
+
+
+def _fixed(text: str, strings: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Placeholders, tags and their like; of one that goes on in the next line its part in each."""
+    begins, joined = [], ""
+    for start, end in strings:
+        begins.append(len(joined))
+        joined += text[start:end]
+    for found in _FIXED.finditer(joined):
+        first, last = bisect_right(begins, found.start()) - 1, bisect_left(begins, found.end())
+        for (start, end), begin in zip(strings[first:last], begins[first:last], strict=True):
+            yield start + max(found.start() - begin, 0), min(start + found.end() - begin, end)
 
 
 def _breaks(text: str, start: int, end: int) -> list[tuple[int, int]]:

@@ -18,19 +18,25 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
     from collections.abc import Mapping
 
-    from copyspec import Engine, Stats
+    from copyspec import Engine, Span, Stats
     from copyspec.engine.call import Call
     from copyspec.engine.logprobs import TokenLogprob
 
 _COUNTERS = ("num_calls", "num_drafts", "num_draft_tokens", "num_accepted_tokens", "num_output_tokens")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Answered:
-    """One answer, and all that it might have been copied from."""
+    """One answer, whole or as far as it was streamed, and all that it might have been copied from."""
 
-    result: Result
     references: Sequence[object]
+    text: str = ""
+    latest: Result | Chunk | None = None
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """Of an answer that is being streamed those that can change no more."""
+        return self.latest.spans if self.latest is not None else ()
 
 
 # Where the answers of a context are collected, for who wants more of them than a message holds.
@@ -53,6 +59,7 @@ class Answers:
         before anything runs."""
         self.engine, self.model_name = named_engine
         self.references = references
+        self._streamed: dict[int, Answered] = {}  # by prompt
         given = {**options, "timeout": timeout}
         own = [list(each) for each in references]
         self._call: Call = self.engine.submit(list(prompts), own, loop=loop, **given)  # type: ignore[arg-type]
@@ -82,7 +89,7 @@ class Answers:
 
     def metadata(self, result: Result, index: int = 0) -> dict[str, object]:
         """`response_metadata` of one answer: no text of any reference is in it."""
-        parts = [part.to_dict() for part in copied_parts(result, self.references[index])]
+        parts = [part.to_dict() for part in copied_parts(result.spans, self.references[index])]
         return {
             "model_name": self.model_name,
             "model_provider": "copyspec",
@@ -97,14 +104,20 @@ class Answers:
         return results
 
     def _seen(self, chunk: Chunk) -> Chunk:
-        if chunk.result is not None:
-            self._note(chunk.index, chunk.result)
+        collected = ANSWERED.get()
+        if collected is not None:
+            answered = self._streamed.get(chunk.index)
+            if answered is None:
+                answered = self._streamed[chunk.index] = Answered(self.references[chunk.index])
+                collected.append(answered)
+            answered.text += chunk.text
+            answered.latest = chunk.result or chunk
         return chunk
 
     def _note(self, index: int, result: Result) -> None:
         collected = ANSWERED.get()
         if collected is not None:
-            collected.append(Answered(result, self.references[index]))
+            collected.append(Answered(self.references[index], result.text, result))
 
 
 def usage(result: Result) -> UsageMetadata:

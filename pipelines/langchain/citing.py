@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from langchain_core.messages import BaseMessage
-from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
+from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.base import coerce_to_runnable
 
 from .calls import ANSWERED, Answered
 from .documents import copied_parts, text_of
+
+if TYPE_CHECKING:
+    from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun
+
+_Piece = TypeVar("_Piece")
 
 MIN_CHARACTERS = 12
 """Shorter copies are words that any text holds, not quotes."""
@@ -48,6 +54,10 @@ class CitedAnswer:
     def __str__(self) -> str:
         return self.text
 
+    def __add__(self, later: CitedAnswer) -> CitedAnswer:
+        """The pieces of a stream joined; the characters of citations are counted from the answer's beginning."""
+        return CitedAnswer(self.text + later.text, self.citations + later.citations)
+
 
 def with_citations(
     chain: Runnable[object, object] | Callable[[object], object], *, min_characters: int = MIN_CHARACTERS
@@ -55,21 +65,116 @@ def with_citations(
     """`chain`, whose answer comes as a `CitedAnswer`; the last copyspec model that it asks is the one cited.
 
     A citation is a fact about the texts, not a claim of the model: the words stand in the document at that place.
-    Copies of fewer than `min_characters` characters are left out. Raises TypeError for what is no chain.
+    Copies of fewer than `min_characters` characters are left out. A stream gives pieces, each with the citations that
+    are settled with it: they end in the text so far, and no later word makes them longer. Joined by `+` the pieces are
+    what `invoke` gives. Raises TypeError for what is no chain.
     """
-    asked = coerce_to_runnable(chain)
+    return _Citing(coerce_to_runnable(chain), min_characters)
 
-    def invoke(given: object, config: RunnableConfig) -> CitedAnswer:
+
+class _Citing(Runnable[object, CitedAnswer]):
+    """A chain and the citations of its answers."""
+
+    def __init__(self, chain: Runnable[object, object], min_characters: int) -> None:
+        self.name = "with_citations"
+        self._chain, self._min_characters = chain, min_characters
+
+    def invoke(self, input: object, config: RunnableConfig | None = None, **kwargs: object) -> CitedAnswer:
+        return self._call_with_config(self._invoke, input, config)
+
+    async def ainvoke(self, input: object, config: RunnableConfig | None = None, **kwargs: object) -> CitedAnswer:
+        return await self._acall_with_config(self._ainvoke, input, config)
+
+    def stream(self, input: object, config: RunnableConfig | None = None, **kwargs: object) -> Iterator[CitedAnswer]:
+        yield from self.transform(iter([input]), config)
+
+    async def astream(
+        self, input: object, config: RunnableConfig | None = None, **kwargs: object
+    ) -> AsyncIterator[CitedAnswer]:
+        async def alone() -> AsyncIterator[object]:
+            yield input
+
+        async with aclosing(_generator(self.atransform(alone(), config))) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    def transform(
+        self, input: Iterator[object], config: RunnableConfig | None = None, **kwargs: object
+    ) -> Iterator[CitedAnswer]:
+        yield from self._transform_stream_with_config(input, self._transform, config)
+
+    async def atransform(
+        self, input: AsyncIterator[object], config: RunnableConfig | None = None, **kwargs: object
+    ) -> AsyncIterator[CitedAnswer]:
+        async with aclosing(_generator(self._atransform_stream_with_config(input, self._atransform, config))) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    def _invoke(self, given: object, run_manager: CallbackManagerForChainRun, config: RunnableConfig) -> CitedAnswer:
         with _collected() as answered:
-            output = asked.invoke(given, config)
-        return _cited(output, answered, min_characters)
+            output = self._chain.invoke(given, config)
+        return CitedAnswer(text := _shown(output), _cited(text, answered, self._min_characters))
 
-    async def ainvoke(given: object, config: RunnableConfig) -> CitedAnswer:
+    async def _ainvoke(
+        self, given: object, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
+    ) -> CitedAnswer:
         with _collected() as answered:
-            output = await asked.ainvoke(given, config)
-        return _cited(output, answered, min_characters)
+            output = await self._chain.ainvoke(given, config)
+        return CitedAnswer(text := _shown(output), _cited(text, answered, self._min_characters))
 
-    return RunnableLambda(invoke, ainvoke, name="with_citations")
+    def _transform(
+        self, given: Iterator[object], run_manager: CallbackManagerForChainRun, config: RunnableConfig
+    ) -> Iterator[CitedAnswer]:
+        with _collected() as answered:
+            pieces = _Pieces(answered, self._min_characters)
+            for output in self._chain.transform(given, config):
+                yield from pieces.push(output)
+            yield pieces.finish()
+
+    async def _atransform(
+        self, given: AsyncIterator[object], run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
+    ) -> AsyncIterator[CitedAnswer]:
+        with _collected() as answered:
+            pieces = _Pieces(answered, self._min_characters)
+            async with aclosing(_generator(self._chain.atransform(given, config))) as outputs:
+                async for output in outputs:
+                    for piece in pieces.push(output):
+                        yield piece
+            yield pieces.finish()
+
+
+class _Pieces:
+    """What a chain streams as cited pieces."""
+
+    def __init__(self, answered: Sequence[Answered], min_characters: int) -> None:
+        self._answered, self._min_characters = answered, min_characters
+        self._text = ""
+        self._given: list[Citation] = []
+        self._other: object = None  # what comes in pieces that are no text
+
+    def push(self, output: object) -> Iterator[CitedAnswer]:
+        if not isinstance(output, (str, BaseMessage)):
+            try:
+                self._other = output if self._other is None else self._other + output  # type: ignore[operator]
+            except TypeError:
+                self._other = output
+            return
+        piece = _shown(output)
+        self._text += piece
+        if piece:
+            yield CitedAnswer(piece, self._new(is_whole=False))
+
+    def finish(self) -> CitedAnswer:
+        """What is left: the citations that the answer's end settles, and an answer that is no text."""
+        piece = "" if self._other is None else _shown(self._other)
+        self._text += piece
+        return CitedAnswer(piece, self._new(is_whole=True))
+
+    def _new(self, *, is_whole: bool) -> tuple[Citation, ...]:
+        found = _cited(self._text, self._answered, self._min_characters, is_whole=is_whole)
+        new = tuple(each for each in found if each not in self._given)
+        self._given += new
+        return new
 
 
 @contextmanager
@@ -79,21 +184,32 @@ def _collected() -> Iterator[list[Answered]]:
     try:
         yield answered
     finally:
-        ANSWERED.reset(token)
+        with suppress(ValueError):  # a stream that is dropped may end in another context
+            ANSWERED.reset(token)
 
 
-def _cited(output: object, answered: Sequence[Answered], min_characters: int) -> CitedAnswer:
-    text = output.text if isinstance(output, BaseMessage) else str(output)
+def _generator(pieces: AsyncIterator[_Piece]) -> AsyncGenerator[_Piece, None]:
+    return cast("AsyncGenerator[_Piece, None]", pieces)
+
+
+def _shown(output: object) -> str:
+    return output.text if isinstance(output, BaseMessage) else str(output)
+
+
+def _cited(
+    text: str, answered: Sequence[Answered], min_characters: int, *, is_whole: bool = True
+) -> tuple[Citation, ...]:
+    """The citations of a text, in its order; unless it `is_whole` those that end in it."""
     if not answered:
-        return CitedAnswer(text, ())
+        return ()
     last = answered[-1]
     # A parser may have stripped the answer: its offsets are moved along.
-    before = last.result.text.find(text)
+    before = last.text.find(text)
     if before < 0:
-        return CitedAnswer(text, ())
+        return ()
     citations: list[Citation] = []
-    for part in copied_parts(last.result, last.references):
-        if part.reference is None:
+    for part in copied_parts(last.spans, last.references):
+        if part.reference is None or (not is_whole and part.end - before > len(text)):
             continue
         copied = text[max(part.start - before, 0) : max(part.end - before, 0)]
         quote = copied.strip()  # the first token may hold the space before its word
@@ -102,7 +218,7 @@ def _cited(output: object, answered: Sequence[Answered], min_characters: int) ->
         start = text.index(quote, max(part.start - before, 0))
         place = _exact(quote, part.reference, part.place.start_char)
         citations.append(Citation(quote, start, start + len(quote), part.reference, *place))
-    return CitedAnswer(text, tuple(citations))
+    return tuple(citations)
 
 
 def _exact(quote: str, reference: object, near: int | None) -> tuple[int | None, int | None]:

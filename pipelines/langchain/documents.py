@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from langchain_core.messages import BaseMessage, ToolMessage
 
-from copyspec import Place, Result, Span
+from copyspec import Place, Span
 from copyspec.checks import is_ids, plain_list
 from copyspec.text.references import parse_references
 
@@ -108,9 +108,9 @@ class CopiedPart:
         }
 
 
-def copied_parts(result: Result, references: Sequence[object]) -> list[CopiedPart]:
-    """The spans of a result, in its order. A document that also stands in the prompt is named as the document."""
-    return [_part(span, references) for span in result.spans if span.end_char > span.start_char]
+def copied_parts(spans: Iterable[Span], references: Sequence[object]) -> list[CopiedPart]:
+    """The spans of an answer, in its order. A document that also stands in the prompt is named as the document."""
+    return [_part(span, references) for span in spans if span.end_char > span.start_char]
 
 
 def _part(span: Span, references: Sequence[object]) -> CopiedPart:

@@ -12,7 +12,7 @@ from copyspec.retrievers import BM25Retriever, Hit, Retriever, Stems
 
 from ..instructions import check_template, fill
 from ..models import corrector_of, corrects, fits, wants_chat
-from .citing import Citation, citations
+from .citing import Citation, citations, settled
 from .finding import Found, find, rarity_in, stems_of, widened
 from .quoting import INSTRUCTION, is_near
 
@@ -57,7 +57,7 @@ class AnswerChunk:
     """A piece of a streamed answer; the last one has no text and the whole answer."""
 
     text: str
-    citations: tuple[Citation, ...] = ()  # that ended in the text so far, and were not given before
+    citations: tuple[Citation, ...] = ()  # that end in it
     answer: DocumentAnswer | None = None
 
 
@@ -157,14 +157,15 @@ class DocumentAnswers:
             chat=chat,
             max_new_tokens=self._max_new_tokens,
         )
-        written, given, result = "", 0, None
+        written, shown_to, given, result = "", 0, 0, None
         with closing(chunks):  # type: ignore[type-var]
             for chunk in chunks:
                 written += chunk.text
                 result = chunk.result or result
-                done = [each for each in citations(written, texts) if each.end < len(written.rstrip())]
-                yield AnswerChunk(chunk.text, tuple(done[given:]))
-                given = max(given, len(done))
+                border, done = settled(written, texts)
+                if border > shown_to:
+                    yield AnswerChunk(written[shown_to:border], tuple(done[given:]))
+                    shown_to, given = border, len(done)
         cited = citations(written, texts)
         near = [
             each for each in cited if is_near(question, texts[each.document], each.document_start, each.document_end)
@@ -179,7 +180,8 @@ class DocumentAnswers:
         )
         text = written if is_said else ""
         answer = DocumentAnswer(text, is_said, is_said and agrees, cited if is_said else (), tuple(hits), result)
-        yield AnswerChunk("", tuple(cited[given:]) if is_said else (), answer)
+        yield AnswerChunk(written[shown_to:], tuple(cited[given:]) if is_said else ())
+        yield AnswerChunk("", (), answer)
 
     def _prompt(self, template: str, question: str, shown: Sequence[Hit]) -> str:
         contexts = self._contexts

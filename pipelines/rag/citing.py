@@ -10,6 +10,7 @@ MIN_WORDS = 3
 """A shorter run is as likely chance as quotation, unless it is the whole text."""
 
 _WORD = re.compile(r"\w+")
+_SPACE = re.compile(r"\s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,20 @@ def citations(text: str, documents: Mapping[int, str], *, min_words: int = MIN_W
         while at < len(words) and words[at].start() < run.end:
             at += 1
     return tuple(found)
+
+
+def settled(written: str, documents: Mapping[int, str]) -> tuple[int, list[Citation]]:
+    """How much of a text that is being written is settled, and the citations in it.
+
+    What comes later cannot change these, and no other citation will end there: the last word may go on, and a run
+    may go on behind the word before it.
+    """
+    end = max((found.start() for found in _SPACE.finditer(written)), default=0)
+    words = list(_WORD.finditer(written[:end]))
+    if len(words) <= MIN_WORDS:
+        return 0, []
+    border = words[-1].start()
+    return border, [each for each in citations(written[:end], documents) if each.end <= border]
 
 
 def _longest(

@@ -12,6 +12,7 @@ import pytest
 from copyspec.pipelines.formats.m2 import applied
 from tests.helpers.commands import run_binary
 from tests.pipelines.test_docx import docx, p, r, texts, xml_of
+from tests.pipelines.test_marked_up import odt
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "gec"
 
@@ -142,6 +143,13 @@ def test_word_documents_hold_both_texts(tmp_path: Path, capfdbinary: pytest.Capt
     assert code == 1 and b"\n-The childrens came to see the boat.\n" in out and b"\n+The children came" in out
     assert run_binary(capfdbinary, "gec", "-i", "--untracked", file)[0] == 0
     assert texts(file.read_bytes())[0] == ["The children came to see the boat."]
+
+
+def test_an_open_document_is_compared_by_its_text(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    file = tmp_path / "a.odt"
+    file.write_bytes(odt("<text:p>The childrens came to see the boat.</text:p>"))
+    code, out, _ = run_binary(capfdbinary, "gec", "--diff", file)
+    assert code == 1 and b"\n-The childrens came to see the boat.\n+The children came" in out and b"PK" not in out
 
 
 def test_a_corpus_keeps_its_lines(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:

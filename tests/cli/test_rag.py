@@ -13,6 +13,7 @@ from copyspec.cli import main
 from copyspec.models.loading import BUNDLED
 from copyspec.pipelines import answer
 from copyspec.retrievers import DenseRetriever
+from tests.pipelines.test_answering import Writing
 
 needs_default_model = pytest.mark.skipif(
     not (BUNDLED / "config.json").exists(), reason="the bundled model is not in this checkout"
@@ -152,5 +153,17 @@ def test_a_streamed_answer_is_followed_by_its_places(corpora: Path, capsys: pyte
     capsys.readouterr()
     assert main(["rag", QUESTION, "--index", "town", "--dir", str(corpora), "--stream"]) == 0
     first, *rest = capsys.readouterr().out.splitlines()
-    assert first == "The lighthouse on the pier was built in 1871 from grey granite."
-    assert "harbour.md, characters" in rest[-1]
+    assert first == "The lighthouse on the pier was built in 1871 from grey granite. [1]"
+    assert rest[-1].startswith("[1] ") and "harbour.md, characters" in rest[-1]
+
+
+def test_quoted_parts_are_numbered_while_a_model_writes(
+    corpora: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "It says that the lighthouse on the pier was built in 1871 and Its lamp can be seen from far away."
+    monkeypatch.setattr("copyspec.api.load_corrector", lambda *_, **__: Writing(said))
+    capsys.readouterr()
+    assert main(["rag", QUESTION, "--index", "town", "--dir", str(corpora), "--stream", "-m", "any"]) == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first == said.replace("1871", "1871 [1]").replace("away.", "away. [2]") + " "
+    assert [line[:4] for line in rest] == ["[1] ", "[2] "] and "from far away." in rest[1]

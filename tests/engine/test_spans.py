@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -26,10 +27,15 @@ def named(text: str, kind: str = "reference", index: int | None = 0) -> NamedSou
 
 
 def spans_of(
-    tokens: list[int], origins: list[Origin | None], sources: list[NamedSource], text: str | None = None
+    tokens: list[int],
+    origins: list[Origin | None],
+    sources: list[NamedSource],
+    text: str | None = None,
+    *,
+    only_settled: bool = False,
 ) -> tuple[Span, ...]:
     text = CODEC.decode(tokens) if text is None else text
-    return CopiedOutput(tokens, origins, sources, text).find_spans(CODEC.decode)
+    return CopiedOutput(tokens, origins, sources, text).find_spans(CODEC.decode, only_settled=only_settled)
 
 
 def test_tokens_of_one_origin_join_across_the_targets_own_token() -> None:
@@ -120,6 +126,12 @@ def test_spans_hold_the_tokens_they_name(sources: list[list[int]], tokens: list[
         for place in (span.place, *span.ties):
             stream = tokens if place.kind == "output" else sources[int(place.source)]
             assert stream[place.start : place.end] == tokens[span.start : span.end]
+    with mock.patch("copyspec.engine.spans.SHORT", data.draw(st.sampled_from([1, 3, 8]))):
+        spans, found = spans_of(tokens, origins, named_sources), 0
+        for count in range(len(tokens)):
+            settled = spans_of(tokens[:count], origins[:count], named_sources, only_settled=True)
+            assert len(settled) >= found and settled == spans[: len(settled)]
+            found = len(settled)
     covered = {i for span in spans for i in range(span.start, span.end)}
     assert {i for i, origin in enumerate(origins) if origin is not None} <= covered
 

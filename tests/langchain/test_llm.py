@@ -12,7 +12,7 @@ from langchain_core.documents import Document
 from langchain_core.messages import AIMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
-from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
 
 from copyspec import Engine
 from copyspec.pipelines.langchain import ChatCopySpec, CitedAnswer, CopySpecLLM, with_citations
@@ -117,6 +117,36 @@ def test_answers_name_the_documents_that_were_copied_from() -> None:
         assert citation.text == "On Sundays it is closed"
         assert citation.document is DOCUMENT and answer.documents == (DOCUMENT,)
         assert DOCUMENT.page_content[citation.document_start : citation.document_end] == citation.text
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_citations_come_while_the_answer_is_streamed(is_async: bool) -> None:
+    """Pieces join to what `invoke` gives, and a quote's citation does not wait for the end of a longer answer."""
+    quoting = Quoting("The library is open from nine to six. Ring the bell twice. On Sundays it is closed.", DOCUMENT)
+    for chain in (quoting.message, quoting.message | StrOutputParser(), quoting.text):
+        cited = with_citations(chain)
+        pieces = list(cited.stream("When?"))
+        if is_async:
+            pieces = asyncio.run(_pieces(cited))
+        joined = pieces[0]
+        for piece in pieces[1:]:
+            so_far = joined.text + piece.text
+            assert all(so_far[each.start : each.end] == each.text for each in piece.citations)
+            joined += piece
+        assert joined == cited.invoke("When?") and len(joined.citations) == 2
+        if chain is not quoting.text:  # its last step takes the answer whole
+            first = next(place for place, piece in enumerate(pieces) if piece.citations)
+            assert len("".join(piece.text for piece in pieces[: first + 1])) < joined.citations[1].start
+
+
+async def _pieces(chain: Runnable[object, CitedAnswer]) -> list[CitedAnswer]:
+    return [piece async for piece in chain.astream("When?")]
+
+
+def test_what_streams_no_text_is_cited_whole() -> None:
+    quoting = Quoting("On Sundays it is closed.", DOCUMENT)
+    parts = with_citations(quoting.message | (lambda message: [message.text]))
+    assert [piece.text for piece in parts.stream("When?")] == ["['On Sundays it is closed.']"]
 
 
 def test_spans_in_messages_name_documents_without_their_text() -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import copyspec
 from copyspec.pipelines import DocumentAnswers
+from copyspec.pipelines.rag.citing import citations, settled
 from copyspec.pipelines.rag.finding import units
 from copyspec.retrievers import BM25Retriever, DenseRetriever, Document, HybridRetriever, Stems, split_passages
 from tests.helpers.tiny import tiny_model, tiny_tokenizer
@@ -152,6 +155,18 @@ def test_what_a_model_writes_is_looked_up(said: str, is_found: bool, is_sure: bo
     assert "".join(chunk.text for chunk in chunks).startswith(answer.text)
     prompt, references = engine.asked[0]
     assert all(text in str(prompt) for text in references), "what may be copied is what the model is shown"  # type: ignore[attr-defined]
+
+
+@settings(max_examples=150)
+@given(*[st.lists(st.sampled_from(["a", "ab", "c", "-", " ", ".", "\n", " a b c ", " ab "]), max_size=20)] * 2)
+def test_what_is_settled_stays_as_it_is(text: list[str], document: list[str]) -> None:
+    written, texts = "".join(text), {0: "".join(document)}
+    final, ends = citations(written, texts), [0]
+    for count in range(len(written)):
+        border, found = settled(written[:count], texts)
+        assert found == list(final[: len(found)]) and border >= ends[-1]
+        assert all(each.end > border for each in final[len(found) :])
+        ends.append(border)
 
 
 RECIPES = """# Kitchen

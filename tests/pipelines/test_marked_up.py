@@ -76,6 +76,14 @@ Author Go <go@go.go>
 
 == Section one
 
+It go
+-----
+Here he go.
+
+----
+he go
+----
+
 A *bold* text and `he go` with link:go.html[he go].
 // he go
 It go.
@@ -110,6 +118,10 @@ msgid "he go"
 msgstr ""
 "She have %d cat, "
 "and \"he\" go.\nHe go."
+
+msgid "x"
+msgstr "It are <b>good</"
+"b> here."
 """
 PYTHON = '''#!/usr/bin/env go
 """It have `code` and
@@ -152,9 +164,12 @@ FILES = {
             *("term", "It go."),
         ],
     ),
-    "adoc": (ADOC, ["He go", "Section one", None, "This are a note.", "item one comes on", "term", "It go."]),
+    "adoc": (
+        ADOC,
+        ["He go", "Section one", "Here he go.", None, "This are a note.", "item one comes on", "term", "It go."],
+    ),
     "srt": (SRT, ["She have two cat.", "- He go.", "I is here."]),
-    "po": (PO, ['She have %d cat, and \\"he\\" go.', "He go."]),
+    "po": (PO, ['She have %d cat, and \\"he\\" go.', "He go.", "It are <b>good</b> here."]),
     "python": (
         PYTHON,
         ["It have `code` and more lines.", "This is a comment that go on, see foo_bar().", "It go.", "It go here"],

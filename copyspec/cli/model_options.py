@@ -1,0 +1,40 @@
+"""Options that say which model a command loads, and how."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+if TYPE_CHECKING:
+    from copyspec.api import LoadOptions
+
+MODEL = "Model"
+
+Model: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        "-m",
+        help="Hub id, folder, GGUF file or name (copyspec models). Default: $COPYSPEC_MODEL, or as listed there.",
+        rich_help_panel=MODEL,
+    ),
+]
+Adapter: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="Folder of a LoRA adapter (peft) that is merged into the model.", rich_help_panel=MODEL),
+]
+Device: TypeAlias = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, auto.", rich_help_panel=MODEL)]
+Dtype: TypeAlias = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.", rich_help_panel=MODEL)]
+Threads: TypeAlias = Annotated[
+    int | None,
+    typer.Option(help="Threads of torch on a CPU. Default: as many as measure fastest.", rich_help_panel=MODEL),
+]
+
+
+def loading(device: str | None, dtype: str, adapter: str | None) -> LoadOptions:
+    """The options as `copyspec.load` takes them; an adapter only where one is given."""
+    options: LoadOptions = {"device": device, "dtype": dtype}
+    if adapter is not None:
+        options["adapter"] = adapter
+    return options
