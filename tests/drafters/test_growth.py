@@ -77,6 +77,11 @@ def test_compiled_and_in_python_the_same_trees_are_grown(data: st.DataObject, al
     assert grown
 
 
+def test_where_copies_break_off_soon_one_constant_is_another() -> None:
+    pairs = list(zip(compiled.CONSTANTS, compiled.BREAKING_CONSTANTS, strict=True))
+    assert [pair for pair in pairs if pair[0] != pair[1]] == [(growth.LATER_COPY, growth.LATER_BREAKING)]
+
+
 def test_copies_break_off_soon_where_the_last_passes_brought_few_tokens() -> None:
     estimates = Estimates()
     assert not estimates.copies_break

@@ -46,9 +46,8 @@ CONSTANTS = (
 )
 """What the module is told once."""
 
-_LATER_COPY = CONSTANTS.index(growth.LATER_COPY)
-BREAKING_CONSTANTS = (*CONSTANTS[:_LATER_COPY], growth.LATER_BREAKING, *CONSTANTS[_LATER_COPY + 1 :])
-"""The same for rows whose copies break off soon."""
+BREAKING_CONSTANTS = (*CONSTANTS[:16], growth.LATER_BREAKING, *CONSTANTS[17:])
+"""The same for rows whose copies break off soon: 16 is the place of LATER_COPY."""
 
 _TABLES: object = IS_COMPILED and _growth.make_tables(*CONSTANTS)
 _BREAKING_TABLES: object = IS_COMPILED and _growth.make_tables(*BREAKING_CONSTANTS)
