@@ -24,7 +24,7 @@ LEAST_RATE = 0.1
 """Of a new measurement in the time of a knot: the cost drifts with the length of the context."""
 
 DRIFT = 0.1
-"""Share of what one knot turns out to be slower or faster that all others follow: the machine is busy, or was."""
+"""Share of what one knot turns out to be slower or faster that all follow: the machine is busy, or was."""
 
 ESTABLISHED = 3  # measurements after which a knot says something of the others
 
@@ -114,7 +114,8 @@ class CostModel:
         """
         if not adaptive:
             return Budget(max_nodes)
-        return Budget(max_nodes, self.costs(rows, max_nodes, is_first=is_first), self.seconds(rows) / rows)
+        costs = self.costs(rows, max_nodes, is_first=is_first)
+        return Budget(max_nodes, costs, self._curves[rows].empty / rows)
 
     def seconds(self, rows: int) -> float:
         """Of a call without nodes; 0 before anything was measured."""
@@ -177,9 +178,10 @@ class _Curve:
         self.empty = 0.0
         """Seconds of a call without nodes; 0 before anything was measured."""
         self._prior = prior  # cost of a node in units of an empty call, where nothing was measured
-        self._seconds: dict[int, float] = {}  # by knot, in rising order
-        self._costs: list[float] = []  # of 0, 1, ... nodes, as far as they were asked for since the last measurement
+        self._pace = 1.0  # what all times have in common: the machine is busy, or is not
+        self._times: dict[int, float] = {}  # by knot, in rising order, in units of the pace
         self._weights: dict[int, float] = {}
+        self._costs: list[float] = []  # of 0, 1, ... nodes, as far as they were asked for since a time changed
 
     def observe(self, n: int, seconds: float) -> float | None:
         """Learns from a call; the ratio of its time to what was expected, None where nothing was."""
@@ -187,26 +189,27 @@ class _Curve:
         high = KNOTS[min(index, len(KNOTS) - 1)]
         low = KNOTS[max(index - 1, 0)] if high > n else high
         share = (n - low) / (high - low) if high > low else 1.0
-        if not self._seconds:
-            self._seconds = {high: seconds * (1.0 + self._prior * high) / (1.0 + self._prior * n)}
+        if not self._times:
+            self._times = {high: seconds * (1.0 + self._prior * high) / (1.0 + self._prior * n)}
             self._weights, self._costs, self.empty = {high: 1.0}, [], self._at(0)
             return None
-        times = [self._at(knot) for knot in (low, high)]
-        found = seconds / (times[0] + share * (times[1] - times[0]))
+        at_high = self._at(high)
+        at_low = at_high if low == high else self._at(low)
+        found = seconds / (self._pace * (at_low + share * (at_high - at_low)))
         ratio = min(max(found, 1.0 / OUTLIER), OUTLIER)
         if self._weights.get(high if share >= 0.5 else low, 0.0) >= ESTABLISHED:
             drift = ratio**DRIFT
-            self._seconds = {knot: time * drift for knot, time in self._seconds.items()}
-            ratio **= 1.0 - DRIFT
-        known = len(self._seconds)
-        for knot, part, time in ((low, 1.0 - share, times[0]), (high, share, times[1])):
+            self._pace *= drift
+            ratio /= drift
+        known = len(self._times)
+        for knot, part, time in ((low, 1.0 - share, at_low), (high, share, at_high)):
             if part > 0.0:
                 self._weights[knot] = weight = self._weights.get(knot, 0.0) + part
                 rate = max(1.0 / (weight + NEIGHBOURS), LEAST_RATE)
-                self._seconds[knot] = self._seconds.get(knot, time) * ratio ** (part * rate)
-        if len(self._seconds) > known:
-            self._seconds = dict(sorted(self._seconds.items()))
-        self._costs, self.empty = [], self._at(0)
+                self._times[knot] = self._times.get(knot, time) * ratio ** (part * rate)
+        if len(self._times) > known:
+            self._times = dict(sorted(self._times.items()))
+        self._costs, self.empty = [], self._pace * self._at(0)
         return found
 
     def costs(self, max_nodes: int) -> list[float]:
@@ -214,8 +217,8 @@ class _Curve:
         if len(self._costs) > max_nodes:
             return self._costs[: max_nodes + 1]
         costs: list[float] = [1.0]
-        unit = self.empty if self._seconds else 1.0
-        known = [(0, unit), *((knot, time) for knot, time in self._seconds.items() if knot)]
+        unit = self._at(0) if self._times else 1.0
+        known = [(0, unit), *((knot, time) for knot, time in self._times.items() if knot)]
         for (start, time), (end, following) in pairwise(known):
             slope = (following - time) / (end - start)
             costs += [max(1.0, (time + slope * n) / unit) for n in range(1, end - start + 1)]
@@ -225,17 +228,17 @@ class _Curve:
 
     def measured(self) -> Mapping[int, float]:
         """Seconds by number of nodes."""
-        return dict(self._seconds)
+        return {knot: self._pace * time for knot, time in self._times.items()}
 
     def _at(self, n: int) -> float:
-        """Seconds, once anything was measured."""
-        if n in self._seconds:
-            return self._seconds[n]
-        first = next(iter(self._seconds))
+        """In units of the pace, once anything was measured."""
+        if n in self._times:
+            return self._times[n]
+        first = next(iter(self._times))
         if n < first:
-            empty = self._seconds[first] / (1.0 + self._prior * first)
-            return empty + (self._seconds[first] - empty) * n / first
-        return self.costs(n)[n] * self.empty
+            empty = self._times[first] / (1.0 + self._prior * first)
+            return empty + (self._times[first] - empty) * n / first
+        return self.costs(n)[n] * self._at(0)
 
 
 class _Curves(dict[int, _Curve]):

@@ -87,7 +87,7 @@ class DraftTree:
     def only(self, nodes: Iterable[int]) -> DraftTree:
         """These nodes, each with its parent among them; stored order is kept."""
         kept = sorted(nodes)
-        if len(kept) == len(self):
+        if len(kept) == len(self.tokens):
             return self
         place = {ROOT: ROOT, **{node: index for index, node in enumerate(kept)}}
         return DraftTree(

@@ -299,7 +299,7 @@ def _streamed(body: bytes) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--server", choices=["copyspec", "vllm"], default="copyspec")
-    parser.add_argument("--model", default="default", help="default, or a folder (default: %(default)s)")
+    parser.add_argument("--model", default="default", help="default, smollm2, or a folder (default: %(default)s)")
     parser.add_argument("--texts", help="a file with a text in each line (default: the built-in sentences)")
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--clients", type=int, default=64)

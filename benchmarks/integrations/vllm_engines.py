@@ -19,6 +19,7 @@ from typing import Any
 from numpy import ndarray
 
 from copyspec.models.loading import BUNDLED
+from copyspec.models.resolve import resolve
 
 SETTINGS = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -49,7 +50,7 @@ def set_up() -> None:
 def model_folder(model: str) -> Iterator[str]:
     """The folder of `model`; "default" is the bundled one, copied without the package's own files."""
     if model != "default":
-        yield model
+        yield resolve(model)
         return
     with tempfile.TemporaryDirectory() as folder:
         for path in BUNDLED.iterdir():

@@ -234,7 +234,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--model", default="default", help="default, or a folder (default: %(default)s)")
+    add("--model", default="default", help="default, smollm2, or a folder (default: %(default)s)")
     add("--texts", help="a file with one text per line, or JSON lines (default: the built-in sentences)")
     add("--rows", type=int, help="texts at most (default: all)")
     add("--tokens", type=int, default=16, help="num_speculative_tokens (default: %(default)s)")

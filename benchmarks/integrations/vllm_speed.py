@@ -151,7 +151,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     default = [name for name in METHODS if name not in ("none", "suffix", "copyspec 16, fixed")]
-    add("--model", default="default", help="default, or a folder (default: %(default)s)")
+    add("--model", default="default", help="default, smollm2, or a folder (default: %(default)s)")
     add("--texts", help="a file with one text per line, or JSON lines (default: the built-in sentences)")
     add("--rows", type=int, help="texts at most (default: all)")
     add("--methods", nargs="*", choices=[*METHODS][1:], default=default, help="beside none")

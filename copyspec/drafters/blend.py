@@ -11,7 +11,7 @@ from copyspec.drafters.copying import growth
 from copyspec.drafters.copying.drafter import CopyDrafter
 from copyspec.drafters.copying.growth import Grown
 from copyspec.drafters.predictors.base import Path, Predictor, paths
-from copyspec.drafters.predictors.mixture import Blended, Candidate, blend, learn, no_copies, read_on
+from copyspec.drafters.predictors.mixture import Blended, Candidate, learn, no_copies, read_on
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.sources import Source
 from copyspec.tree import EMPTY, ROOT, DraftTree
@@ -74,11 +74,7 @@ class BlendDrafter(_Observing, CopyDrafter):
         if budget.max_nodes <= 0:
             return EMPTY
         self._cursors = self._tracker.cursors()
-
-        def grow() -> Blended:
-            return blend(self._copy_candidates, self._predictors, budget)
-
-        self._blended = read_on(grow, self._predictors, budget)
+        self._blended = read_on(self._copy_candidates, self._predictors, budget)
         self._grown = self._blended.grown
         return _with_makers(self._tree(self._grown, budget.cut(self._grown.scores)), self._blended.makers)
 
@@ -117,11 +113,7 @@ class PredictorDrafter(_Observing):
         self._blended = Blended()
         if budget.max_nodes <= 0:
             return EMPTY
-
-        def grow() -> Blended:
-            return blend(no_copies, self._predictors, budget)
-
-        self._blended = read_on(grow, self._predictors, budget)
+        self._blended = read_on(no_copies, self._predictors, budget)
         grown = self._blended.grown
         return _with_makers(chain_first(grown, budget.cut(grown.scores)), self._blended.makers)
 

@@ -6,7 +6,7 @@ Nothing here imports llama_cpp, and torch is not needed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,10 +44,13 @@ class DraftModel:
         self._eos: list[int] = []
         self._drafter: Drafter | None = None
         self._known: NDArray[np.intc] = np.empty(0, np.intc)
+        self.drafted = False
+        """What llama.cpp evaluates next is a token and its draft, and no prompt."""
 
     def __call__(self, input_ids: NDArray[np.intc], /, **kwargs: object) -> NDArray[np.intc]:
         """Tokens that may follow `input_ids`, which are prompt and output so far. [at most num_pred_tokens]"""
         self._follow(np.asarray(input_ids))
+        self.drafted = True
         assert self._drafter is not None
         return np.array(self._drafter.propose(self._budget).tokens, dtype=np.intc)
 
@@ -55,6 +58,7 @@ class DraftModel:
         """Texts to copy from, from the next call on, in place of those that were given before."""
         self._given, self._eos = list(sources), list(eos)
         self._drafter = None
+        self.drafted = False
 
     def _follow(self, ids: NDArray[np.intc]) -> None:
         known = len(self._known)
@@ -71,14 +75,25 @@ class DraftModel:
 
 @contextmanager
 def copying(
-    llm: Any, *, edit_source: object = None, references: object = None, prediction: object = None
+    llm: Any,
+    *,
+    edit_source: object = None,
+    references: object = None,
+    prediction: object = None,
+    prompt_logits: bool = False,
 ) -> Iterator[None]:
     """Calls of `llm` inside copy from these texts too, which the model is not shown.
 
     They are those of `copyspec.generate` for one prompt: `edit_source`, the text being edited; `references`, a text, a
     document, token ids, or a list of those; `prediction`, the expected output. `llm` decodes one sequence at a time,
-    and so one thread uses it. Raises TypeError or ValueError for anything else, and where `llm` has no `DraftModel` or
-    would fail beside any draft model.
+    and so one thread uses it.
+
+    Beside any draft model llama-cpp-python computes the logits of every token of the prompt. Inside they are computed
+    for its last token alone, and its other rows of `llm.scores` are NaN, unless `prompt_logits`: `logprobs` with `echo`
+    needs them.
+
+    Raises TypeError or ValueError for anything else, and where `llm` has no `DraftModel` or would fail beside any draft
+    model.
     """
     model = getattr(llm, "draft_model", None)
     if not isinstance(model, DraftModel):
@@ -100,9 +115,40 @@ def copying(
             sources.append(Source(ids, kind))
     model.give(sources, [llm.token_eos()])
     try:
-        yield
+        with nullcontext() if prompt_logits else _last_logits_of_prompts(llm, model):
+            yield
     finally:
         model.give(())
+
+
+@contextmanager
+def _last_logits_of_prompts(llm: Any, model: DraftModel) -> Iterator[None]:
+    """`llm.eval` computes, of tokens that are no draft, the logits of the last alone."""
+    evaluate, own = llm.eval, "eval" in vars(llm)
+
+    def evaluate_shortly(tokens: Sequence[int]) -> None:
+        drafted, model.drafted = model.drafted, False
+        if drafted or not len(tokens) or not getattr(llm, "_logits_all", False):
+            evaluate(tokens)
+            return
+        start = llm.n_tokens
+        llm._logits_all = False
+        try:
+            evaluate(tokens)
+        finally:
+            llm._logits_all = True
+        llm.scores[start : llm.n_tokens] = np.nan
+        # Stopping criteria and `logprobs` look at it.
+        llm.scores[llm.n_tokens - 1] = np.ctypeslib.as_array(llm._ctx.get_logits_ith(-1), shape=(llm.n_vocab(),))
+
+    llm.eval = evaluate_shortly
+    try:
+        yield
+    finally:
+        if own:
+            llm.eval = evaluate
+        else:
+            del llm.eval
 
 
 def check_batch(llm: Any) -> None:

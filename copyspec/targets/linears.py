@@ -10,6 +10,7 @@ is tried for each shape of weights.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -68,11 +69,11 @@ def instructions(dtype: torch.dtype) -> str:
     return _linear.instructions(_FORMATS[dtype]) if is_there() and dtype in _FORMATS else ""
 
 
-def is_multiplied(dtype: torch.dtype, tokens: int) -> bool:
-    """Whether the module is faster than PyTorch for a pass of so many tokens."""
-    if dtype == torch.bfloat16 and tokens > 0 and instructions(dtype) in SLOW_BFLOAT16:
-        return True
-    return tokens in ROWS.get(dtype, ())
+def multiplied(dtype: torch.dtype) -> range:
+    """The numbers of tokens of a pass for which the module is faster than PyTorch."""
+    if dtype == torch.bfloat16 and instructions(dtype) in SLOW_BFLOAT16:
+        return range(1, sys.maxsize)
+    return ROWS.get(dtype, range(0))
 
 
 class FastLinears:
@@ -80,6 +81,8 @@ class FastLinears:
 
     def __init__(self, model: nn.Module) -> None:
         self._forwards: list[tuple[dict[str, object], Forward]] = []  # by the module's own dictionary
+        self.counts = range(0)
+        """Tokens of a product that some layer would leave to the module."""
         if "forward" in vars(model) or getattr(model, "_compiled_call_impl", None) is not None:
             return  # compiled by torch, which would do so again
         tried: dict[object, bool] = {}
@@ -90,6 +93,10 @@ class FastLinears:
                     tried[kind] = _is_right(module)
                 if tried[kind]:
                     self._forwards.append((vars(module), _forward(module)))
+                    of_layer = multiplied(module.weight.dtype)
+                    self.counts = range(
+                        min(self.counts.start or sys.maxsize, of_layer.start), max(self.counts.stop, of_layer.stop)
+                    )
 
     def __len__(self) -> int:
         return len(self._forwards)
@@ -152,7 +159,7 @@ def _forward(module: nn.Linear) -> Forward:
         size = weight.shape[1]
         rows = input.numel() // size
         if (
-            not is_multiplied(input.dtype, rows)
+            rows not in multiplied(input.dtype)
             or input.dtype is not weight.dtype
             or torch.is_grad_enabled()
             or type(input) is not torch.Tensor

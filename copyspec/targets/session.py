@@ -55,8 +55,10 @@ class TreeSession(ABC):
     def lengths(self) -> Sequence[int]:
         return self._lengths
 
-    @torch.inference_mode()
     def score(self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
+        if not torch.is_inference_mode_enabled():  # entering it again takes longer than a look
+            with torch.inference_mode():
+                return self.score(chains, trees)
         check_rows(len(self._lengths), chains, trees)
         self._chains = chains
         starts = list(self._lengths)

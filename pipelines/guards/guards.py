@@ -22,6 +22,7 @@ from .sentencehood import END
 from .stretches import PATTERNS, Stretches
 from .wording import Kind, is_negation
 
+_APART = re.compile(r"(?<=\w) (n['’]t|['’](?:s|re|ve|ll|d|m))\b")
 _EXACT = Tolerance(forms=False, quotes=False)
 _FREE_WORDS = 3
 """So many changed words are never too many: in a heading of two words, one is half of it."""
@@ -117,6 +118,7 @@ def check(
     source = shown(text, segment)
     if options.strip_wrappers:
         output = unwrapped(output, source)
+    output = _rejoined(output, source)
     if not output.strip():
         return Checked((), Refusal("empty", "the model wrote nothing"))
     edits = segment_edits(text, segment, output, tolerance=tolerance)
@@ -209,8 +211,13 @@ def _touch(before: Edit, after: Edit) -> bool:
 
 
 def _is_written_out(text: str, before: Edit, after: Edit) -> bool:
-    was, is_not = text[before.start : before.end], after.replacement.strip().casefold() == "not"
+    was, is_not = text[before.start : before.end], after.replacement.strip().casefold() in ("not", "n't", "n’t")
     return before.end == after.start == after.end and is_not and is_negation(was)
+
+
+def _rejoined(output: str, source: str) -> str:
+    """Models that learned from corpora write "do n't", where the text has no such spaces."""
+    return output if _APART.search(source) else _APART.sub(r"\1", output)
 
 
 def _lost_its_way(text: str, source: str, edits: Sequence[Edit]) -> Refusal | None:

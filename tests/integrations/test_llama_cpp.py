@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,27 @@ class FakeLlama:
         self.draft_model = draft_model
         self.n_batch = n_batch
         self.scores = np.zeros((n_batch, 1))
-        self.evaluations = 0
+        self.evaluations = self.n_tokens = 0
+        self._logits_all = True
+        self._ctx = self
+        self.logits: list[bool] = []  # of the evaluations: of all their tokens
 
     def n_ctx(self) -> int:
         return 512
+
+    def n_vocab(self) -> int:
+        return 1
+
+    def get_logits_ith(self, number: int) -> Any:
+        assert number == -1
+        return np.ctypeslib.as_ctypes(np.array([7.0], np.single))
+
+    def eval(self, tokens: Sequence[int]) -> None:
+        if len(tokens) > self.n_batch:
+            raise RuntimeError("llama_decode returned 1")
+        self.evaluations += 1
+        self.logits.append(self._logits_all)
+        self.n_tokens += len(tokens)
 
     def token_eos(self) -> int:
         return 0
@@ -35,16 +53,19 @@ class FakeLlama:
 
     def write(self, prompt: str, output: str) -> str:
         ids, script = list(prompt.encode()), [*output.encode(), 0]
-        written, self.evaluations = 0, 0
+        written = self.evaluations = self.n_tokens = 0
         draft: list[int] = []
         while written < len(script):
-            self.evaluations += 1
+            self.eval([ids[-1], *draft] if written else ids)
             accepted = 0
             while accepted < len(draft) and script[written + accepted : written + accepted + 1] == [draft[accepted]]:
                 accepted += 1
             fresh = script[written : written + accepted + 1]
             ids += fresh
             written += len(fresh)
+            self.n_tokens = len(ids) - 1
+            if written >= len(script):
+                break
             found = self.draft_model(np.array(ids, dtype=np.intc))
             assert found.dtype == np.intc and len(found) <= 16
             draft = found.tolist()
@@ -70,6 +91,28 @@ def test_the_prompt_is_copied_from_in_every_turn() -> None:
     llm.write(TEXT + "\nAgain:" + first + "\nAnd the other way round:", TEXT[::-1])
     llm.write(TEXT + "\nOnce more:", TEXT)
     assert llm.evaluations < len(TEXT) / 4
+
+
+def test_of_prompts_the_last_logits_are_computed_alone() -> None:
+    llm = FakeLlama(DraftModel())
+    llm.write("Before:", TEXT)
+    for told, kept in [({}, False), ({"prompt_logits": True}, True)]:
+        llm.logits = []
+        with copying(llm, edit_source=TEXT, **told):
+            for _ in range(2):  # prompts of one block
+                llm.write("Correct it:", " " + TEXT)
+                assert llm.logits == [kept] + [True] * (llm.evaluations - 1)
+                llm.logits = []
+        assert llm._logits_all and "eval" not in vars(llm)
+    llm.scores[:] = 0
+    with copying(llm):
+        llm.n_tokens = 0
+        llm.eval([1, 2, 3])
+        assert np.isnan(llm.scores[:2]).all() and llm.scores[2:4].tolist() == [[7.0], [0.0]]
+        llm.eval([])  # the whole prompt is known
+        with pytest.raises(RuntimeError, match="llama_decode"):
+            llm.eval([1] * 513)
+        assert llm._logits_all
 
 
 def test_wrong_arguments_are_named() -> None:

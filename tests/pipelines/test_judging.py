@@ -277,6 +277,9 @@ def test_a_name_with_a_capital_inside_stays() -> None:
 
 def test_a_negation_written_out_is_one_change() -> None:
     assert apply("I dont know.", checked("I dont know.", "I do not know.").edits) == "I do not know."
+    assert apply("I dont know.", checked("I dont know.", "I do n't know.").edits) == "I don't know."
+    spaced = "I dont know , he 's out ."  # written as corpora are
+    assert apply(spaced, checked(spaced, "I do n't know , he 's out .").edits) == "I do n't know , he 's out ."
     assert reasons(checked("I dont know.", "I do know.")) == {"swap"}
     assert reasons(checked("I do know.", "I do not know.")) == {"swap"}
 

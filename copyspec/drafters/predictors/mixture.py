@@ -67,8 +67,13 @@ def no_copies(grown: Grown, node: int) -> tuple[dict[int, Candidate], float]:
     return {}, 1.0
 
 
-def blend(copies: Copies, predictors: Sequence[Predictor], budget: Budget) -> Blended:
-    """The most likely nodes, best first, until the budget is full or no further node can pay for its cost.
+Said = dict[Path, tuple[dict[int, Candidate], float]]
+"""What copies said, by path below the root: a tree that is grown again asks them about its new nodes only."""
+
+
+def blend(copies: Copies, predictors: Sequence[Predictor], budget: Budget, said: Said) -> Blended:
+    """The most likely nodes, best first, until the budget is full or no further node can pay for its cost. `said`:
+    of the trees grown before for the same draft, added to.
 
     Models are voices beside the cursors: P(token) = (weight of its cursors + sum of weight * P_model(token)) /
     (weight of all). What the cursors leave open, their weight of none being right, is shared among the models, so
@@ -84,7 +89,12 @@ def blend(copies: Copies, predictors: Sequence[Predictor], budget: Budget) -> Bl
 
     def push(node: int, path: Path, score: float) -> None:
         nonlocal order
-        candidates, total = copies(grown, node)
+        found = said.get(path)
+        if found is None:
+            found = copies(grown, node)
+            if path:  # what comes first is also noted in the tree
+                said[path] = found
+        candidates, total = found
         candidates = _with_words(candidates, total, predictors, path, blended)
         order += 1
         for token, (probability, position, group) in candidates.items():
@@ -147,15 +157,16 @@ def _with_words(
     return mixed
 
 
-def read_on(grow: Callable[[], Blended], predictors: Sequence[Predictor], budget: Budget) -> Blended:
+def read_on(copies: Copies, predictors: Sequence[Predictor], budget: Budget) -> Blended:
     """Grows a tree, asks the models about it, and grows it again with what they say, while that pays."""
-    blended, asked = grow(), [each for each in predictors if each.can_read]
+    said: Said = {}
+    blended, asked = blend(copies, predictors, budget, said), [each for each in predictors if each.can_read]
     for number in range(PASSES):
         paying = [each for each in asked if _pays(blended, each, budget, is_first=number == 0)]
         asked = [each for each in paying if each.read(blended.ask(budget.max_nodes))]
         if not asked:
             break
-        blended = grow()
+        blended = blend(copies, predictors, budget, said)
     return blended
 
 

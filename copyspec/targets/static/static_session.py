@@ -105,8 +105,10 @@ class StaticSession:
         """Whether the time of the last pass says something of the next."""
         return self._arena is None or self._arena.runner.is_settled
 
-    @torch.inference_mode()
     def score(self, chains: Chains, trees: Sequence[DraftTree]) -> torch.Tensor:
+        if not torch.is_inference_mode_enabled():  # entering it again takes longer than a look
+            with torch.inference_mode():
+                return self.score(chains, trees)
         check_rows(len(self._lengths), chains, trees)
         starts = list(self._lengths)
         unread, width = [list(chain) for chain in chains], max(map(len, trees))
