@@ -52,9 +52,11 @@ def record(rng: Random, module: Any, most: int) -> list[Case]:
         return module.grow(*arguments)
 
     ngrams = NGrams(count([PROSE], 1000, (1, 1, 1)), lambda texts: [[*map(ord, text)] for text in texts])
+    tables = module.make_tables(*compiled.CONSTANTS)  # for every row, so that a case needs to say no more
     with (
         mock.patch.object(compiled, "_growth", SimpleNamespace(grow=grow)),
-        mock.patch.object(compiled, "_TABLES", module.make_tables(*compiled.CONSTANTS)),
+        mock.patch.object(compiled, "_TABLES", tables),
+        mock.patch.object(compiled, "_BREAKING_TABLES", tables),
     ):
         while len(cases) < most:
             _draft(rng, rng.choice([None, ngrams, ngrams]))
@@ -70,7 +72,7 @@ def in_python(case: Case) -> tuple[object, ...]:
         output_start=len(values.kinds) - 1,
         substitutes=SimpleNamespace(places=values.substitutes),
     )
-    estimates = SimpleNamespace(**case | {"common": values.common_weights})
+    estimates = SimpleNamespace(**case | {"common": values.common_weights, "copies_break": False})
     ngrams = None
     if values.ngrams is not None:
         ngrams = NGrams.__new__(NGrams)

@@ -106,6 +106,8 @@ class CallOptions:
     """The output matches this regular expression."""
     choices: Sequence[str] | None = None
     """The output is one of these strings."""
+    grammar: str | None = None
+    """The output follows this grammar, in llguidance's form of Lark."""
     logprobs: int | None = None
     """Log-probabilities of the output tokens, and of the so many likeliest ones at each place (0: of the output's
     alone): `Result.logprobs`, `Chunk.logprobs`."""
@@ -196,7 +198,7 @@ class CallOptions:
         if given & {"chat", "system"}:
             self._check_chat()
         if given & _CONSTRAINTS:
-            check_constraint(self.json_schema, self.regex, self.choices)
+            check_constraint(self.json_schema, self.regex, self.choices, self.grammar)
         self._derive(CallOptions._stops, given & _STOPPING)
         self._derive(CallOptions._sampling, given & _SAMPLING)
         self._derive(CallOptions._drafting, given & (_SAMPLING | _DRAFTING))
@@ -334,7 +336,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], object]] = {
 """Of options that stand for themselves; others are checked with what they come to."""
 
 _MAPPINGS = ("logit_bias", "rule_settings")  # none by default
-_CONSTRAINTS = {"json_schema", "regex", "choices"}
+_CONSTRAINTS = {"json_schema", "regex", "choices", "grammar"}
 _STOPPING = {"stop", "max_new_tokens", "max_tokens", "stop_token_ids", "stopping_criteria", "logits_processor"}
 _NUMBERS = ("top_k", "top_p", "min_p", "repetition_penalty")
 _SAMPLING = {*_NUMBERS, "temperature", "seed", "logit_bias", "n", "rule", "rule_settings", "lossy"}

@@ -30,19 +30,22 @@ FORCED = 0.98
 """Estimated probability of a forced token: the characters are certain, how the model cuts them into tokens is not."""
 
 # One way to write white space: schemas say nothing of it, and a model that may write any amount may never stop.
-_JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
 def grammar_of(options: CallOptions) -> tuple[str, str] | None:
     """The grammar of the call in llguidance's language, and the option it came from; None without one."""
-    if options.json_schema is None and options.regex is None and options.choices is None:
+    given = (options.json_schema, options.regex, options.choices, options.grammar)
+    if all(each is None for each in given):
         return None
     matcher = _library().LLMatcher
     if options.json_schema is not None:
         schema = json.dumps(json_schema_of(options.json_schema))
-        return matcher.grammar_from_json_schema(schema, defaults=_JSON_STYLE), "json_schema"
+        return matcher.grammar_from_json_schema(schema, defaults=JSON_STYLE), "json_schema"
     if options.regex is not None:
         return matcher.grammar_from_regex(options.regex), "regex"
+    if options.grammar is not None:
+        return matcher.grammar_from_lark(options.grammar), "grammar"
     assert options.choices is not None
     alternatives = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in options.choices)
     return matcher.grammar_from_lark(f"start: {alternatives}"), "choices"
@@ -76,7 +79,7 @@ def why_no_schema(schema: object) -> str | None:
     except ImportError as error:
         return str(error)
     try:
-        grammar = matcher.grammar_from_json_schema(json.dumps(schema), defaults=_JSON_STYLE)
+        grammar = matcher.grammar_from_json_schema(json.dumps(schema), defaults=JSON_STYLE)
     except ValueError as error:
         return _first_line(str(error))
     found = str(matcher.validate_grammar(grammar) or "")
@@ -189,7 +192,7 @@ def _library() -> Any:
         import llguidance
     except ImportError as error:
         raise ImportError(
-            "json_schema=, regex= and choices= need llguidance: pip install 'copyspec[structured]'"
+            "json_schema=, regex=, choices= and grammar= need llguidance: pip install 'copyspec[structured]'"
         ) from error
     return llguidance
 

@@ -70,6 +70,8 @@ class GenerateOptions(TypedDict, total=False):
     """The output matches this regular expression."""
     choices: Sequence[str] | None
     """The output is one of these strings."""
+    grammar: str | None
+    """The output follows this grammar, in llguidance's form of Lark."""
     logprobs: int | None
     """Log-probabilities of the output tokens, and of the so many likeliest ones at each place (0: of the output's
     alone): `Result.logprobs`, `Chunk.logprobs`."""

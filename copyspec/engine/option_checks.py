@@ -28,9 +28,9 @@ def check_cache(name: str, value: object) -> None:
     check_type(isinstance(value, OutputCache), name, value, "an OutputCache: copyspec.OutputCache('a namespace')")
 
 
-def check_constraint(json_schema: object, regex: object, choices: object) -> None:
+def check_constraint(json_schema: object, regex: object, choices: object, grammar: object) -> None:
     """Raises TypeError or ValueError for what is no constraint, and for two of them."""
-    given = {"json_schema": json_schema, "regex": regex, "choices": choices}
+    given = {"json_schema": json_schema, "regex": regex, "choices": choices, "grammar": grammar}
     names = [name for name, value in given.items() if value is not None]
     if len(names) > 1:
         raise ValueError(f"{' and '.join(names)} are given: an output has one constraint")
@@ -41,6 +41,7 @@ def check_constraint(json_schema: object, regex: object, choices: object) -> Non
         isinstance(choices, (list, tuple)) and bool(choices) and all(isinstance(one, str) and one for one in choices)
     )
     check_type(fits, "choices", choices, "a list of strings, none of them empty")
+    check_type(grammar is None or (isinstance(grammar, str) and bool(grammar)), "grammar", grammar, "a grammar")
 
 
 def parse_drafters(given: object) -> tuple[str, tuple[DrafterFactory, ...]]:

@@ -204,8 +204,8 @@ class ChatCopySpec(EngineFields, BaseChatModel):
 
         `tool_choice`: "any" (also "required" and True) or the name of a tool makes the answer one call, whose
         arguments the tool's schema constrains where `copyspec[structured]` is installed; "none" hides the tools; None
-        and "auto" leave it to the model, unconstrained. `strict`: True raises where a forced call cannot be
-        constrained, False begins it and constrains nothing.
+        and "auto" leave it to the model, and hold a call that it begins between `<tool_call>` tags to the schemas.
+        `strict`: True raises where calls cannot be constrained, False constrains nothing.
         """
         schemas = [convert_to_openai_tool(tool) for tool in tools]
         return self.bind(tools=schemas, tool_choice=tool_choice, strict=strict, **kwargs)

@@ -13,7 +13,9 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from copyspec import Chunk, Result
+from copyspec.engine import generation_config
 from copyspec.engine.constraints import why_no_schema
+from copyspec.engine.generation_config import eos_token_ids
 from copyspec.text.codec import Encoded
 from copyspec.text.stops import held_back
 
@@ -30,8 +32,12 @@ if TYPE_CHECKING:
 
     from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 
+    from copyspec import Engine
+
 
 logger = logging.getLogger(__name__)
+
+CONSTRAINTS = ("json_schema", "regex", "choices", "grammar")
 
 
 class ChatCall:
@@ -53,6 +59,8 @@ class ChatCall:
         self._forced = _forced(kwargs, self._tools, template, options)
         if self._forced.schema is not None:
             options["json_schema"] = self._forced.schema
+        elif not self._forced.is_call and (grammar := _grammar(kwargs, self._tools, template, options, engine)):
+            options["grammar"] = grammar
         prompt = encoded_prompt(engine, messages, self._tools)
         if self._forced.beginning:
             prompt = Encoded([*prompt.ids, *engine.codec.encode(self._forced.beginning).ids])
@@ -128,7 +136,7 @@ def _forced(
 ) -> tool_calls.Forced:
     """What `tool_choice` makes of the answer, constrained where that is possible and not `strict=False`."""
     choice, strict = kwargs.get("tool_choice"), kwargs.get("strict")
-    taken = [name for name in ("json_schema", "regex", "choices") if name in options]
+    taken = [name for name in CONSTRAINTS if name in options]
     found = tool_calls.forced(choice, tools, template, constrain=strict is not False and not taken)
     if found.schema is None:
         return found
@@ -139,6 +147,28 @@ def _forced(
         raise ValueError(f"strict=True, and the tools' schemas cannot constrain the call: {why}")
     logger.info("the call of a tool is not constrained by its schema: %s", why)
     return tool_calls.forced(choice, tools, template, constrain=False)
+
+
+def _grammar(
+    kwargs: Mapping[str, object],
+    tools: Sequence[ToolSchema],
+    template: str,
+    options: Mapping[str, object],
+    engine: Engine,
+) -> str | None:
+    """What holds the calls that the model decides on to the tools' schemas; None where nothing can or shall."""
+    if not tools or kwargs.get("strict") is False or any(name in options for name in CONSTRAINTS):
+        return None
+    ends = () if options.get("ignore_eos") else eos_token_ids(generation_config.read(engine.model))
+    grammar = tool_calls.call_grammar(tools, template, sorted(set(engine.tokenizer.all_special_ids) - set(ends)))
+    why = why_no_schema(tool_calls.call_schema(tools, "arguments")) if grammar else "its calls have no tags"
+    why = why or ("" if ends else "no token ends the output")
+    if not why:
+        return grammar
+    if kwargs.get("strict"):
+        raise ValueError(f"strict=True, and the tools' schemas cannot constrain the call: {why}")
+    logger.info("calls that the model decides on are not constrained by the tools' schemas: %s", why)
+    return None
 
 
 def _tools(kwargs: Mapping[str, object]) -> list[ToolSchema]:

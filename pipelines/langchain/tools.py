@@ -11,7 +11,7 @@ from uuid import uuid4
 from langchain_core.messages import InvalidToolCall, ToolCall
 from langchain_core.messages.tool import invalid_tool_call, tool_call
 
-from copyspec.engine.constraints import closed
+from copyspec.engine.constraints import JSON_STYLE, closed
 
 from .messages import Tool
 
@@ -81,6 +81,23 @@ def call_schema(tools: Sequence[Tool], arguments: str) -> dict[str, object]:
         for tool in tools
     ]
     return calls[0] if len(calls) == 1 else {"anyOf": calls}
+
+
+def call_grammar(tools: Sequence[Tool], template: str, special: Sequence[int]) -> str | None:
+    """A grammar of text (any UTF-8) and of calls between tags, in llguidance's form of Lark: where the model opens a
+    call, it is one of a tool's. `special`: ids of tokens beside text. None where the template's calls have no tags:
+    a bare JSON object may be any answer.
+    """
+    if OPEN not in template or not tools:
+        return None
+    schema = json.dumps({"x-guidance": JSON_STYLE, **call_schema(tools, "arguments")})
+    other = "".join(f" | passed_{id}" for id in special)
+    passed = "".join(f"passed_{id}: TEXT? <[{id}]>\n" for id in special)
+    return (
+        f"start: (called{other})* rest?\nrest: TEXT\ncalled: opened SPACE call SPACE {json.dumps(CLOSE)}\n"
+        f"opened[lazy]: TEXT {json.dumps(OPEN)}\n{passed}TEXT: /(?s:.*)/\nSPACE: /[ \\n]{{0,2}}/\n"
+        f"call: %json {schema}\n"
+    )
 
 
 def _parameters(tool: Tool) -> object:

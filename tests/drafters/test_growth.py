@@ -50,7 +50,9 @@ def texts(alphabet: str, most: int) -> st.SearchStrategy[list[int]]:
 def test_compiled_and_in_python_the_same_trees_are_grown(data: st.DataObject, alphabet: str, nodes: int) -> None:
     """To the last bit, along whole outputs that repeat, edit and leave their sources."""
     edited = data.draw(texts(alphabet, 60))
-    sources = [Source(edited, "edit"), Source(data.draw(texts(alphabet, 60)), "reference")]
+    # Without an edited text, copies that break off soon are grown by other constants.
+    kind = data.draw(st.sampled_from(["edit", "reference"]))
+    sources = [Source(edited, kind), Source(data.draw(texts(alphabet, 60)), "reference")]  # type: ignore[arg-type]
     sources.append(Source(data.draw(texts(alphabet, 60)), "prompt"))
     output = [*edited[: data.draw(st.integers(0, 60))], *data.draw(texts(alphabet, 30)), *edited[-20:]]
     rise = data.draw(st.sampled_from([None, 0.0, 0.01, 0.2]))
@@ -73,6 +75,21 @@ def test_compiled_and_in_python_the_same_trees_are_grown(data: st.DataObject, al
             drafter.accept(output[at : at + step])
             at += step
     assert grown
+
+
+def test_where_copies_break_off_soon_one_constant_is_another() -> None:
+    pairs = list(zip(compiled.CONSTANTS, compiled.BREAKING_CONSTANTS, strict=True))
+    assert [pair for pair in pairs if pair[0] != pair[1]] == [(growth.LATER_COPY, growth.LATER_BREAKING)]
+
+
+def test_copies_break_off_soon_where_the_last_passes_brought_few_tokens() -> None:
+    estimates = Estimates()
+    assert not estimates.copies_break
+    estimates.record_pass(1)
+    assert estimates.copies_break
+    for tokens in (8, 8):
+        estimates.record_pass(tokens)
+    assert not estimates.copies_break
 
 
 def _accepted(tokens: Sequence[int], parents: Sequence[int], output: Sequence[int]) -> int:

@@ -153,6 +153,33 @@ def test_forced_calls_hold_to_the_schemas_of_the_tools(llm: ChatCopySpec, choice
         assert stats[0] < stats[1] / 2, "names and marks are drafted"
 
 
+def test_a_call_that_the_model_begins_holds_to_the_schemas(llm: ChatCopySpec) -> None:
+    """The text is the model's own; what it would write behind the tag is bent to a tool's schema."""
+    pytest.importorskip("llguidance")
+    text = "Let me see. "
+    bad = text + OPEN + '{"name": "divide", "arguments": {"a": "six"}}'
+    bound = llm.bind_tools([multiply, paint])
+    free = bound.invoke("6 times 7?", logits_processor=says(bad), strict=False)
+    assert free.invalid_tool_calls or free.tool_calls[0]["name"] == "divide"
+    outputs = []
+    for options in ({}, {"drafter": "none"}):
+        answer = bound.invoke("6 times 7?", logits_processor=says(bad), **options)
+        (call,) = answer.tool_calls
+        assert answer.content == text.strip() and not answer.invalid_tool_calls
+        names = {"multiply": {"a", "b"}, "paint": {"colour", "twice"}}
+        assert set(call["args"]) == names[call["name"]]
+        outputs.append((call["name"], call["args"]))
+    assert outputs[0] == outputs[1], "with drafts as without"
+    for said in ("No <tool> is needed, nor <tool_ca... \u00e9\u20ac.", '{"name": "divide"}', "<|user|>a</tool_call>"):
+        found = [bound.invoke("hi", logits_processor=says(said), strict=strict).content for strict in (None, False)]
+        assert found[0] == found[1], "text is not bent"
+    with pytest.raises(ValueError, match=r"strict=True, .* its calls have no tags"):
+        other = tiny_tokenizer()
+        other.chat_template = TEMPLATE.replace("<tool_call>", "").replace("</tool_call>", "")
+        bare = ChatCopySpec(model=Engine(tiny_model(), other, name="bare"), max_tokens=9)
+        bare.bind_tools([multiply], strict=True).invoke("hi")
+
+
 def test_schemas_that_cannot_constrain(llm: ChatCopySpec, caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("llguidance")
     odd = {"name": "odd", "description": "Odd.", "parameters": {"type": "object", "not": {"required": ["x"]}}}

@@ -46,7 +46,11 @@ CONSTANTS = (
 )
 """What the module is told once."""
 
+BREAKING_CONSTANTS = (*CONSTANTS[:16], growth.LATER_BREAKING, *CONSTANTS[17:])
+"""The same for rows whose copies break off soon: 16 is the place of LATER_COPY."""
+
 _TABLES: object = IS_COMPILED and _growth.make_tables(*CONSTANTS)
+_BREAKING_TABLES: object = IS_COMPILED and _growth.make_tables(*BREAKING_CONSTANTS)
 
 
 def grow(
@@ -56,7 +60,7 @@ def grow(
     if not _TABLES or (ngrams is not None and ngrams.arrays is None):
         return growth.grow(corpus, cursors, estimates, budget, ngrams)
     grown = _growth.grow(
-        _TABLES,
+        _BREAKING_TABLES if estimates.copies_break else _TABLES,
         corpus.tokens,
         corpus.kinds,
         corpus.places,

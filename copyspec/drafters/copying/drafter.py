@@ -63,6 +63,8 @@ class CopyDrafter:
     def accept(self, tokens: Sequence[int]) -> None:
         """Follows the output and learns from what became of the last tree."""
         cursors, taken = self._learn(tokens)
+        if not self._corpus.followed[0]:  # copies of a text that is said to be edited go on
+            self._estimates.record_pass(len(tokens))
         self._tracker.follow(tokens, taken, cursors, self._estimates.deeper)
         self._corpus.extend(tokens)
         self._cursors, self._grown = [], NOTHING

@@ -18,6 +18,8 @@ MAX_FACTOR_NONE = 4.0  # the same, of the odds that no cursor is right
 NGRAM_PRECISION = 0.9
 """Precision of the word n-grams before anything is known of this output."""
 PRIOR_COUNT_WORDS = 3.0  # pseudo-count of NGRAM_PRECISION
+FEW_ACCEPTED = 4.0  # tokens of a pass on average, below which copies break off soon
+DECAY_ACCEPTED = 0.8  # of that average, for each later pass
 
 SHORT = 3
 """Matches below this length keep records of their own, at the root and deeper: a short one at the root comes after a
@@ -84,8 +86,15 @@ class Estimates:
         self.common = [self._priors[COMMON * STRIDE + rank // 2] for rank in range(COMMON_TOKENS)]  # by rank
         self.records = [Record() for _ in range(EDIT_START * RECORDS_PER_FAMILY)]  # see `record_number`
         self.language = NGRAM_PRECISION  # factor of what n-grams say comes next where no cursor is right
+        self.copies_break = False  # whether copies broke off soon of late
+        self._accepted = FEW_ACCEPTED  # tokens of a pass, the later ones counting more
         self._words = Record()  # of what they said there
         self._any = Record()  # at the root, of any cursor being right
+
+    def record_pass(self, tokens: int) -> None:
+        """A pass brought so many `tokens`."""
+        self._accepted += (1.0 - DECAY_ACCEPTED) * (tokens - self._accepted)
+        self.copies_break = self._accepted < FEW_ACCEPTED
 
     def record_any(self, probability: float, right: bool) -> None:
         """All that was predicted at the root held `probability`, and one of them was `right` or none."""

@@ -37,6 +37,7 @@ JOIN = 4  # cursors that join a node, of the sources and of the output
 KEEP = 24  # cursors that move on together: bounds the time in text that repeats itself
 LATER = 0.25  # a node's own score times this is the rank at which its children are looked for
 LATER_COPY = 0.35  # the same after a single cursor: it takes one node, not several
+LATER_BREAKING = 0.24  # the same where copies break off soon: what else could come is worth more than their length
 OPEN = 0.15  # probability that no cursor at the root is right, from which words of the language are looked for
 STILL_OPEN = 0.02  # the same of a node deeper, times its score: there words are as rare as they are dear to look for
 FEWEST = 0.003  # score of such a word, or of a common token: below, it hardly ever finds a place in a tree
@@ -79,7 +80,8 @@ def grow(
     comes next. A node's score is the product along its path.
 
     What comes after a node waits until nothing is left that is likelier than LATER times the node: a call that ends
-    where a copy would have gone on loses little, for the next one goes on there.
+    where a copy would have gone on loses little, for the next one goes on there. Less still where copies break off
+    soon anyway (`Estimates.copies_break`).
 
     Raises ValueError for weights, costs, cursors and common tokens that are none.
     """
@@ -88,6 +90,7 @@ def grow(
     add_token, add_parent, add_score = grown.tokens.append, grown.parents.append, grown.scores.append
     add_position, add_cursors = grown.positions.append, grown.cursors.append
     heap, _ = roots(corpus, cursors, estimates, grown, ngrams)
+    later_copy = LATER_BREAKING if estimates.copies_break else LATER_COPY
     end, none, order, count, replaced = len(text), estimates.none_deeper, 1, 0, corpus.substitutes.places
     max_nodes, costs = budget.max_nodes, budget.costs
     cheapest = min([after - before for before, after in pairwise(costs)]) if len(costs) > 1 else 0.0
@@ -124,7 +127,7 @@ def grow(
                 return grown
             token, rank = CHILDREN, negative * LATER
             if len(group) == 1:
-                rank = negative * LATER_COPY
+                rank = negative * later_copy
                 position, state = group[0]
                 is_open = position < corpus.output_start and text[position] in replaced
                 if position < end and weights[state] >= SURE and text[position] >= 0 and not is_open:
