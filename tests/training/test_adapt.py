@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from copyspec.models.adapters import merge
 from tests.helpers.texts import byte_level, llama
 from training.adapt import PRESETS, adapt, edited_parts, prepare
+from training.average import average
 from training.lora import FrozenLlama, LoraShape, save_adapter
 from training.noise import OPEN_NOISES
 from training.text import join_words, split_words
@@ -121,3 +123,15 @@ def test_open_noise_changes_one_place(noise: object, prose: Path) -> None:
         wrong = noise.apply(words, maker.lexicon, rng)
         assert wrong is None or (wrong != words and abs(len(wrong) - len(words)) <= 2)
         assert wrong is None or join_words(wrong)
+
+
+def test_two_adapters_are_averaged(tmp_path: Path) -> None:
+    for name, value in (("first", 1.0), ("second", 3.0), ("wide", 1.0)):
+        (tmp_path / name).mkdir()
+        tensor = torch.full((2, 4 if name == "wide" else 2), value, dtype=torch.bfloat16)
+        save_file({"a": tensor}, tmp_path / name / "adapter_model.safetensors")
+        (tmp_path / name / "adapter_config.json").write_text("{}")
+    average(tmp_path / "first", tmp_path / "second", 0.75, tmp_path / "mean")
+    assert load_file(tmp_path / "mean" / "adapter_model.safetensors")["a"].tolist() == [[2.5, 2.5]] * 2
+    with pytest.raises(ValueError, match="different shapes"):
+        average(tmp_path / "first", tmp_path / "wide", 0.5, tmp_path / "mean")

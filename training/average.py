@@ -1,0 +1,44 @@
+"""The mean of two adapters of one shape: ``python -m training.average FIRST SECOND --share 0.6 --out FOLDER``.
+
+Where the second went on from the first with another mixture, the weights between them keep what each is good at
+(Wortsman et al. 2022, arXiv 2109.01903). The factors are averaged, not their products: the rank stays what it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+
+_WEIGHTS, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
+
+
+def average(first: Path, second: Path, share: float, out: Path) -> None:
+    """Writes `share` of the second adapter and the rest of the first. Raises ValueError where their tensors differ."""
+    before, after = load_file(first / _WEIGHTS), load_file(second / _WEIGHTS)
+    if {key: value.shape for key, value in before.items()} != {key: value.shape for key, value in after.items()}:
+        raise ValueError(f"{str(first)!r} and {str(second)!r} are adapters of different shapes")
+    if not 0 <= share <= 1:
+        raise ValueError(f"share={share!r} must be from 0 to 1")
+    mean = {
+        key: ((1 - share) * before[key].float() + share * after[key].float()).to(before[key].dtype) for key in before
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    save_file({key: value.contiguous() for key, value in mean.items()}, out / _WEIGHTS, metadata={"format": "pt"})
+    shutil.copyfile(second / _CONFIG, out / _CONFIG)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Average two adapters of one shape.")
+    parser.add_argument("first", type=Path, help="folder of the earlier adapter")
+    parser.add_argument("second", type=Path, help="folder of the later one")
+    parser.add_argument("--share", type=float, default=0.5, help="of the second")
+    parser.add_argument("--out", type=Path, required=True, help="folder to write")
+    options = parser.parse_args()
+    average(options.first, options.second, options.share, options.out)
+
+
+if __name__ == "__main__":
+    main()
