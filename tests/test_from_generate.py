@@ -1,4 +1,4 @@
-"""docs/from_generate.md: both sides of each line give the same tokens."""
+"""docs/from_generate.md: both sides of each line give the same tokens, and every other call runs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,27 @@ import copyspec
 from tests.helpers.texts import byte_level, llama
 
 PAGE = Path(__file__).parent.parent / "docs" / "from_generate.md"
-ROWS = re.findall(r"^\| `(model\.generate\(.*?)` \| `(copyspec\..*?)` \|$", PAGE.read_text(encoding="utf-8"), re.M)
+TABLE, _, OTHERS = PAGE.read_text(encoding="utf-8").partition("| also |")
+ROWS = re.findall(r"^\| `(model\.generate\(.*?)` \| `(copyspec\..*?)` \|$", TABLE, re.M)
+CALLS = re.findall(r"`(\[?[^`]*?copyspec\.[^`]*)`", OTHERS)
 
 
 def test_the_page_has_rows() -> None:
     assert len(ROWS) >= 12
+    assert len(CALLS) >= 10
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch.compile's own import
+def test_every_other_call_runs(tmp_path: Path) -> None:
+    model, tok = llama(len(byte_level()), seed=5), byte_level()
+    model.save_pretrained(tmp_path)
+    tok.save_pretrained(tmp_path)
+    text = "the cat sat on the mat and the cat sat"
+    known = {"copyspec": copyspec, "model": model, "tok": tok, "torch": torch, "name": str(tmp_path), "text": text}
+    for call in CALLS:
+        assert eval(html.unescape(call), known), call
+    with pytest.raises((TypeError, ValueError), match="num_beams"):
+        eval("copyspec.generate(text, model=model, tokenizer=tok, num_beams=4)", known)
 
 
 @pytest.mark.parametrize("row", range(len(ROWS)))

@@ -134,7 +134,7 @@ NAMES = {"hf": "generate", "hf-prompt-lookup": "prompt lookup", "lookup": "promp
 
 def _speed(found: dict[str, Any], name: str) -> Chart:
     groups = []
-    for each in found["sets"]:
+    for number, each in enumerate(found.get("sets") or found["launches"], 1):
         bars = [
             Bar(
                 NAMES.get(method["method"], method["method"]),
@@ -221,7 +221,7 @@ def _throughput(found: dict[str, Any], name: str) -> Chart:
 
 def _vllm(found: dict[str, Any], name: str) -> Chart:
     groups = []
-    for each in found["sets"]:
+    for number, each in enumerate(found.get("sets") or found["launches"], 1):
         bars = [
             Bar(
                 method,
@@ -230,7 +230,8 @@ def _vllm(found: dict[str, Any], name: str) -> Chart:
             )
             for method, told in each["methods"].items()
         ]
-        groups.append((f"{each['task']}, {each['batch_size']} at once", bars))
+        launch = f", launch {number}" if "launches" in found else ""
+        groups.append((f"{each['task']}, {each['batch_size']} at once{launch}", bars))
     title = f"Inside vLLM{', little to copy' if 'little' in name else ''}"
     return Chart(title, "speed-up over vLLM without drafts", groups, name, about=_where(found))
 

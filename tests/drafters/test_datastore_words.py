@@ -70,7 +70,7 @@ def test_a_store_helps_where_it_is_right_and_costs_nothing_where_it_is_wrong(tmp
     def copies() -> Drafter:
         return create([Source(prompt, "prompt")], frozenset({999}))
 
-    assert calls(both(right), output) < 0.2 * calls(copies(), output)
+    assert 5 * calls(both(right), output) <= calls(copies(), output)
     assert calls(both(wrong), quoted) <= calls(copies(), quoted) + 2
 
 
