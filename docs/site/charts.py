@@ -134,7 +134,7 @@ NAMES = {"hf": "generate", "hf-prompt-lookup": "prompt lookup", "lookup": "promp
 
 def _speed(found: dict[str, Any], name: str) -> Chart:
     groups = []
-    for number, each in enumerate(found.get("sets") or found["launches"], 1):
+    for each in found["sets"]:
         bars = [
             Bar(
                 NAMES.get(method["method"], method["method"]),
