@@ -312,7 +312,7 @@ def gec(
         listed=list,
         asks=patch,
     )
-    inputs = inputs_of(paths, format, exclude or (), report)
+    inputs = inputs_of(paths, format, exclude or (), report, suffix)
     check_terminal(inputs, format, report)
     make = partial(corrector_of, model, loading(device, dtype, adapter), asked, threads)
     if ray is not None:

@@ -34,10 +34,10 @@ class Printed:
 
 
 class DiffPrinted:
-    """A unified diff of every file on stdout."""
+    """A unified diff of every file on stdout, the files named from one folder: that in which it is applied."""
 
-    def __init__(self, files: ExitStack) -> None:
-        self._files = files
+    def __init__(self, base: str, files: ExitStack) -> None:
+        self._base, self._files = base, files
         self._spool: _Spool | None = None
 
     def part(self, path: str, form: Format, done: Done[FileJob]) -> None:
@@ -52,13 +52,14 @@ class DiffPrinted:
 
     def end(self, report: FileReport) -> None:
         from copyspec.cli.asking import colors
-        from copyspec.pipelines import colored_diff, unified_diff
+        from copyspec.pipelines import colored_diff, path_in_diff, unified_diff
 
         if self._spool is None:
             return
         if report.is_changed:
             pairs = ((before, after) for before, after in self._spool.taken())
-            lines = unified_diff(pairs, report.path.lstrip("/"))
+            name = report.path if report.path == STDIN else path_in_diff(report.path, self._base)
+            lines = unified_diff(pairs, name)
             for line in colored_diff(lines) if colors(sys.stdout) else lines:
                 sys.stdout.buffer.write(line.encode("utf-8", "surrogateescape"))
         sys.stdout.buffer.flush()
