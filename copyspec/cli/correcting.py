@@ -105,6 +105,8 @@ class ReportOptions:
             found.append(reports.PageWritten(self.html, inputs, files, with_decisions=decides))
         if self.m2 is not None:
             found.append(reports.M2Written(self.m2, files))
+        if logger.isEnabledFor(logging.INFO):
+            found.append(reports.RefusalsLogged(logger.info))
         if not self.quiet and not self.asks and sys.stderr.isatty() and STDIN not in inputs:
             found.append(reports.Shown(inputs, files))
         return found

@@ -66,6 +66,28 @@ class DiffPrinted:
         self._spool.clear()
 
 
+class RefusalsLogged:
+    """What guards left out, in the log: file, line, reason, and what would have changed."""
+
+    def __init__(self, log: Callable[[str], object]) -> None:
+        self._log, self._line = log, 1
+
+    def part(self, path: str, form: Format, done: Done[FileJob]) -> None:
+        assert done.part is not None
+        for refusal in done.refused:
+            self._log(f"{path}: left alone ({refusal.reason}): {refusal.detail}")
+        for piece in done.pieces:
+            line = self._line + done.part.text.count("\n", 0, piece.segment.start)
+            checked = piece.checked
+            for refusal in checked.dropped or filter(None, [checked.refusal]):
+                self._log(f"{path}:{line}: left out ({refusal.reason}): {refusal.detail}")
+        if done.part.is_verbatim:
+            self._line += done.part.text.count("\n")
+
+    def end(self, report: FileReport) -> None:
+        self._line = 1
+
+
 class EditsWritten:
     """Every edit as a line of JSON, in `path`; `-` is stdout."""
 

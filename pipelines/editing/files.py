@@ -375,7 +375,7 @@ class _Hashed:
 
 def _count(summary: Summary, done: Done[FileJob]) -> None:
     summary.segments += len(done.pieces)
-    summary.add_refusals(done.refusals)
+    summary.add_refusals(done.segment_refusals)
     summary.edits += len(done.edits)
     for piece in done.pieces:
         summary.changed += bool(piece.checked.edits)

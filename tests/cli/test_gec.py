@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import logging
 import os
 import shutil
 import signal
@@ -279,14 +280,20 @@ def test_edits_page_m2_and_stats(tmp_path: Path, capfdbinary: pytest.CaptureFixt
 
 
 def test_guards_are_options(
-    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     file = tmp_path / "a.txt"
     file.write_bytes(b"He has 7 cats at home\n")
     corrector = FunctionCorrector(lambda text: text.replace("7", "8"))
     monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: corrector)
     _, out, err = run_binary(capfdbinary, "gec", file)
-    assert out == b"He has 7 cats at home\n" and "left as they were: 1 numbers" in err
+    assert out == b"He has 7 cats at home\n" and "edits left out: 1 numbers" in err and "left as" not in err
+    with caplog.at_level(logging.INFO, "copyspec"):  # as -v sets it
+        run_binary(capfdbinary, "gec", file)
+    assert f"{file}:1: left out (numbers): '7' would become '8'" in caplog.messages
     assert run_binary(capfdbinary, "gec", file, "--allow-numbers")[1] == b"He has 8 cats at home\n"
     assert (
         run_binary(capfdbinary, "gec", file, "--allow-numbers", "--protect", "[0-9]")[1] == b"He has 7 cats at home\n"
