@@ -328,5 +328,5 @@ def _default(options: dict[str, object], corrects: bool) -> ModelChoice | Engine
     choice = _choice({**loading, "model": model})  # what is wrong with the options is told before anything else
     if not os.environ.get(MODEL_VARIABLE) and not _STATE.named_default:
         _STATE.named_default = True
-        logger.warning("%s", about_default(model))
+        logger.warning("%s", about_default(model, corrects=corrects))
     return choice

@@ -220,8 +220,9 @@ class _Curve:
         unit = self._at(0) if self._times else 1.0
         known = [(0, unit), *((knot, time) for knot, time in self._times.items() if knot)]
         for (start, time), (end, following) in pairwise(known):
-            slope = (following - time) / (end - start)
-            costs += [max(1.0, (time + slope * n) / unit) for n in range(1, end - start + 1)]
+            base, slope = time / unit, (following - time) / (end - start) / unit
+            between = [base + slope * n for n in range(1, end - start + 1)]
+            costs += between if time >= unit and following >= unit else [max(1.0, cost) for cost in between]
         costs += [costs[-1] + self._prior * n for n in range(1, max_nodes + 2 - len(costs))]
         self._costs = costs
         return costs[: max_nodes + 1]
@@ -232,13 +233,17 @@ class _Curve:
 
     def _at(self, n: int) -> float:
         """In units of the pace, once anything was measured."""
-        if n in self._times:
-            return self._times[n]
-        first = next(iter(self._times))
-        if n < first:
-            empty = self._times[first] / (1.0 + self._prior * first)
-            return empty + (self._times[first] - empty) * n / first
-        return self.costs(n)[n] * self._at(0)
+        times = self._times
+        if n in times:
+            return times[n]
+        first = next(iter(times))
+        start, before = 0, times[first] / (1.0 + self._prior * first)
+        empty = before
+        for knot, time in times.items():
+            if knot > n:
+                return before + (time - before) * (n - start) / (knot - start)
+            start, before = knot, time
+        return max(empty, before) + self._prior * empty * (n - start)
 
 
 class _Curves(dict[int, _Curve]):

@@ -24,6 +24,9 @@ SourceName = str
 NEAR_TIE = 1e-5
 """Part of a score that passes of different shape may differ by in float32: ten times what has been measured."""
 
+REPR_CHARACTERS = 200
+"""Of the text that a result shows of itself."""
+
 NOTEBOOK_CHARACTERS = 500_000
 """Of sources that a notebook keeps with a result that it shows."""
 
@@ -67,7 +70,7 @@ class Change:
     """By how much the model preferred the first token that differs to the source's own: log-probabilities, in nats."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Result:
     """One output. `str(result)` is its text."""
 
@@ -100,6 +103,15 @@ class Result:
 
     def __str__(self) -> str:
         return self.text
+
+    def __repr__(self) -> str:
+        """In one line: `to_dict` has everything."""
+        text = self.text if len(self.text) <= REPR_CHARACTERS else self.text[:REPR_CHARACTERS] + "..."
+        samples = f", {len(self.samples)} samples" if self.samples else ""
+        return (
+            f"Result({text!r}, {len(self.token_ids)} tokens in {self.stats.num_calls} passes, "
+            f"finish_reason={self.finish_reason!r}{samples})"
+        )
 
     @property
     def spans(self) -> tuple[Span, ...]:

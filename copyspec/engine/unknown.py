@@ -9,7 +9,12 @@ from collections.abc import Iterable, Mapping
 ELSEWHERE = {
     "do_sample": "temperature (0, the default, is greedy)",
     "num_beams": "nothing: outputs are greedy or sampled, beam search is not offered",
-    "max_length": "max_new_tokens",
+    "max_length": "max_new_tokens, which counts without the prompt",
+    "pad_token_id": "nothing: prompts of a list may have any length, and no padding token is needed",
+    "bos_token_id": "nothing: the tokenizer puts it before a str; token ids are taken as they are",
+    "use_cache": "nothing: keys and values are always kept (prefix_cache=True keeps them between calls)",
+    "early_stopping": "nothing: beam search is not offered",
+    "length_penalty": "nothing: beam search is not offered",
     "min_length": "min_new_tokens",
     "no_repeat_ngram_size": "generation_config={'no_repeat_ngram_size': ...}",
     "bad_words_ids": "generation_config={'bad_words_ids': ...}",

@@ -76,6 +76,19 @@ def _make(folder: Path, make: Callable[[Path], None]) -> None:
             shutil.rmtree(scratch, ignore_errors=True)
 
 
+def made() -> list[tuple[Path, int]]:
+    """The folders of the cache that are whole or were once, by name, with their bytes."""
+    found = sorted(path.parent for path in (cache_folder() / "models").glob(f"*/{MANIFEST}"))
+    return [(folder, sum(path.stat().st_size for path in folder.iterdir())) for folder in found]
+
+
+def remove(folder: Path) -> None:
+    """Removes a folder of the cache: what needs it makes it anew. Raises OSError where that fails."""
+    with locked(folder.with_name(f".{folder.name}.lock"), f"the model {folder.name!r}", wait=LOCK_SECONDS):
+        _remove_leftovers(folder)
+        shutil.rmtree(folder)
+
+
 def is_whole(folder: Path) -> bool:
     """Whether every file of a folder is what was written.
 

@@ -113,14 +113,19 @@ def choose_default(*, corrects: bool = False) -> str:
     return PREFERRED if is_ready(ALIASES[PREFERRED]) else _bundled("no model was given")
 
 
-def about_default(model: str) -> str:
-    """What to tell where `choose_default` chose `model` and the user did not."""
+def about_default(model: str, *, corrects: bool = False) -> str:
+    """What to tell where `choose_default` chose `model` and the user did not, for correcting or for anything."""
     preferred = ALIASES[CORRECTOR if model == CORRECTOR else PREFERRED]
     which = f"{preferred.name} ({preferred.about})"
     if model == str(BUNDLED):
         which = "copyspec's default model (small: grammar corrections and quotes, in English)"
         if ALIASES[PREFERRED].installed() is not None:
             which += f", since {PREFERRED}, which is installed, needs pip install 'copyspec[gguf]'"
+        elif corrects:
+            which += (
+                f"; it leaves most mistakes standing, and `copyspec models fetch {preferred.name}` "
+                f"({preferred.download / 1e6:.0f} MB, once) gets a corrector that finds several times as many"
+            )
     return (
         f"no model given: using {which}; choose another with model=..., copyspec.configure(model=...) or the "
         f"environment variable {MODEL_VARIABLE} (copyspec models lists some)"

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +80,7 @@ class Pretrained:
         from transformers import AutoConfig
 
         with self._told():
-            self._check_config()
+            self._check_config(is_model=True)
             config: PreTrainedConfig = AutoConfig.from_pretrained(
                 self.place, revision=self.revision, trust_remote_code=self.trust_remote_code, **self.hub
             )
@@ -142,8 +143,9 @@ class Pretrained:
                 raise FileError(f"{name} is no regular file")
             return path
 
-    def _find(self, name: str) -> Path | None:
-        """One of its files; of the hub's it is brought into the cache."""
+    def _find(self, name: str, *, is_needed: bool = False) -> Path | None:
+        """One of its files; of the hub's it is brought into the cache. `is_needed`: raises OSError where the hub has
+        none, or cannot be reached."""
         if os.path.isdir(self.place):
             path = Path(self.place, name)
             return path if path.exists() else None
@@ -153,25 +155,37 @@ class Pretrained:
             self.place,
             name,
             revision=self.revision,
-            _raise_exceptions_for_missing_entries=False,
-            _raise_exceptions_for_connection_errors=name == CONFIG,
+            _raise_exceptions_for_missing_entries=is_needed,
+            _raise_exceptions_for_connection_errors=is_needed or name == CONFIG,
             **self.hub,
         )
         return None if found is None else Path(found)
 
-    def _check_config(self) -> None:
+    def _check_config(self, *, is_model: bool = False) -> None:
         if os.path.isdir(self.place):
             check_folder(Path(self.place))
+            if is_model and not any(Path(self.place, name).exists() for name in (CONFIG, ADAPTER)):
+                raise FileError(_no_model(Path(self.place)))
         elif os.path.lexists(self.place):
             raise FileError("it is a file; give the folder that holds it")
         elif is_path(self.place):
             raise FileError("there is no such folder")
+        elif is_model:
+            self._reach_hub()
         check_config(optional_json(self._find, CONFIG), trusted=self.trust_remote_code)
         optional_json(self._find, GENERATION)
         if not self.trust_remote_code and self._find(ADAPTER) is not None:
             raise FileError(
                 f"{ADAPTER} makes it an adapter of another model; merge the two (PEFT's merge_and_unload) and save that"
             )
+
+    def _reach_hub(self) -> None:
+        """Raises OSError where the hub has no such model or is out of reach: looking for each file takes long then."""
+        try:
+            self._find(CONFIG, is_needed=True)
+        except OSError as error:
+            if "connect" in str(error).lower() or self._find(ADAPTER) is None:
+                raise
 
     def _check_weights(self) -> int | None:
         """Bytes of the weights; None where they are not known."""
@@ -242,7 +256,19 @@ class Pretrained:
             return self._needs_code(asked)
         if self.name in ALIASES and not is_here(ALIASES[self.name]):
             return f"model {self.name!r} is not here: {ways_to_get(ALIASES[self.name])} ({first_line(error)})"
-        return f"{missing} ({first_line(error)})" if missing else why_not(self.name, error)
+        if missing:
+            return f"{missing} ({first_line(error)})"
+        close = [] if os.path.lexists(self.name) else get_close_matches(self.name, [*ALIASES, "default"], 1)
+        return why_not(self.name, error) + (f" (did you mean {close[0]!r}?)" if close else "")
+
+
+def _no_model(folder: Path) -> str:
+    """What is said of a folder without a configuration."""
+    said = f"there is no {CONFIG} in it: give the folder that save_pretrained wrote"
+    if files := sorted(path.name for path in folder.glob("*.gguf")):
+        return f"{said}, or the file {str(folder / files[0])!r}"
+    inside = sorted(path.parent.name for path in folder.glob(f"*/{CONFIG}"))
+    return f"{said}, or {str(folder / inside[0])!r}" if inside else said
 
 
 def _is_tokenizer(kind: type) -> bool:

@@ -79,8 +79,17 @@ def _folder(alias: Alias) -> Path:
 
 
 def _merged(alias: Alias, base: Path, adapter: Path) -> Path:
-    digest = _digest(adapter).hexdigest()[:16]
-    return made_once(f"{alias.name}-{digest}", lambda folder: merge(base, adapter, folder))
+    return made_once(_merged_name(alias, adapter), lambda folder: merge(base, adapter, folder))
+
+
+def _merged_name(alias: Alias, adapter: Path) -> str:
+    return f"{alias.name}-{_digest(adapter).hexdigest()[:16]}"
+
+
+def place(alias: Alias) -> Path:
+    """Where this version of copyspec keeps the model, ready for use."""
+    base = _base_place(alias)
+    return base if alias.adapter is None else base.with_name(_merged_name(alias, alias.adapter))
 
 
 def is_adapter(folder: Path) -> bool:
@@ -91,7 +100,7 @@ def is_adapter(folder: Path) -> bool:
 def _adapted(adapter: Path, name: str | None = None, hub: Mapping[str, Any] | None = None) -> Path:
     """A base with the adapter merged into it, kept in the cache. `name`: the base; None: as the adapter says."""
     if not is_adapter(adapter):
-        raise FileError(f"adapter={str(adapter)!r} is no folder of an adapter: there is no {ADAPTER}, or a {CONFIG}")
+        raise FileError(_no_adapter(adapter))
     by = "model=" if name is not None else ADAPTER
     name = name or read_json(adapter / ADAPTER).get("base_model_name_or_path")  # type: ignore[assignment]
     if not isinstance(name, str) or not name:
@@ -108,6 +117,15 @@ def _adapted(adapter: Path, name: str | None = None, hub: Mapping[str, Any] | No
     digest.update((base / CONFIG).read_bytes())
     name = "".join(char if char.isalnum() or char in "-_." else "-" for char in adapter.resolve().name)[:60]
     return made_once(f"{name}-{digest.hexdigest()[:16]}", lambda folder: merge(base, adapter, folder))
+
+
+def _no_adapter(folder: Path) -> str:
+    said = f"adapter={str(folder)!r} is no folder of an adapter"
+    if not folder.is_dir():
+        return f"{said}: there is no such folder; give the one that PEFT's save_pretrained wrote"
+    if (folder / CONFIG).exists():
+        return f"{said} but of a whole model, with a {CONFIG}: give it as model="
+    return f"{said}: there is no {ADAPTER} in it; give the folder that PEFT's save_pretrained wrote"
 
 
 def _of_hub(name: str, hub: Mapping[str, Any]) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,9 +12,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 
 from ..formats.suffixes import SUFFIXES
+from .journal import SUFFIX
+from .standing import RESULT
 
 STDIN = "-"
+BACKUP_SUFFIX = ".bak"
 _NAMED_SUFFIXES = 6  # in a line for people
+_OWN = re.compile(rf"({re.escape(SUFFIX)}|{re.escape(RESULT)}(-\d+)?)\Z")
+"""Names of what runs write beside the files: journals, and results that could not be put into place."""
 
 SKIPPED_FOLDERS = frozenset({"node_modules", "__pycache__", "venv", "build", "dist", "site-packages"})
 """Folders of what nobody wrote by hand. Names that begin with a full stop are skipped too."""
@@ -36,9 +42,10 @@ def suffixes_of(format: str | None) -> frozenset[str]:
 
 @dataclass(slots=True)
 class Skipped:
-    """What a folder holds and does not give."""
+    """What a folder holds and does not give, and what copyspec wrote beside the files."""
 
-    found: list[tuple[str, str]] = field(default_factory=list)  # path and reason: format, hidden, link, folder, exclude
+    found: list[tuple[str, str]] = field(default_factory=list)
+    """Path and reason: format, hidden, link, folder, exclude, own."""
 
     def add(self, path: str, reason: str) -> None:
         self.found.append((path, reason))
@@ -56,6 +63,7 @@ class Skipped:
             "link": "links",
             "folder": "folders that nobody writes by hand",
             "exclude": "excluded",
+            "own": "of copyspec's own (journals, results, backups)",
         }
         return ", ".join(f"{counts[reason]} {what}" for reason, what in said.items() if counts[reason])
 
@@ -66,12 +74,15 @@ def expand(
     suffixes: Collection[str],
     exclude: Sequence[str] = (),
     skipped: Skipped | None = None,
+    backup: str = BACKUP_SUFFIX,
 ) -> list[str]:
     """The files that `paths` name, each once, in order; what is not there stays in the list.
 
     Folders give their files with one of `suffixes` (lower case, with the full stop), and those of the folders inside;
     links in them are not followed. Patterns (`*`, `**`, `?`, `[...]`) give what they match. `exclude`: patterns for a
-    name, or for a path from its end. `skipped` is told what folders hold beside.
+    name, or for a path from its end. Journals and results of copyspec are left out even where they are named, as shells
+    name them for `*.*`; so are backups, with the suffix `backup`, of files that are named too. `skipped` is told what
+    folders hold beside, and these.
     """
     skipped = Skipped() if skipped is None else skipped
     found: list[str] = []
@@ -82,7 +93,15 @@ def expand(
             if real not in seen:
                 seen.add(real)
                 found.append(file)
-    return found
+    own = re.compile(rf"(?P<file>.+){re.escape(backup)}(\.\d+)?", re.DOTALL)
+    kept = []
+    for file in found:
+        of = own.fullmatch(file)
+        if _OWN.search(file) or (of is not None and os.path.realpath(of["file"]) in seen):
+            skipped.add(file, "own")
+        else:
+            kept.append(file)
+    return kept
 
 
 def _files(path: str, suffixes: Collection[str], exclude: Sequence[str], skipped: Skipped) -> Iterator[str]:
@@ -117,6 +136,8 @@ def _walk(folder: str, suffixes: Collection[str], exclude: Sequence[str], skippe
             path = os.path.join(parent, name)
             if name.startswith("."):
                 skipped.add(path, "hidden")
+            elif _OWN.search(name):
+                skipped.add(path, "own")
             elif _is_excluded(path, exclude):
                 skipped.add(path, "exclude")
             elif os.path.islink(path):

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,6 +15,10 @@ from copyspec.static_options import CapturedGraph, Runner, StaticOptions
 from copyspec.targets.static.packing import SCRATCH_FIELDS
 from copyspec.targets.static.program import StaticProgram
 from copyspec.targets.static.settings import MAX_GRAPHS, WARM_PASSES
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +48,7 @@ class _Step:
     program: StaticProgram  # what `run` compiles, or is
     packed: torch.Tensor  # [F, B, Q] on the device, where a graph reads it
     staging: torch.Tensor  # the same on the host; pinned where there is a GPU
+    filled: npt.NDArray[np.int64]  # its numbers
     passes: int = 0
     graph: CapturedGraph | None = None
     logits: torch.Tensor | None = None  # [B, Q, V], where the graph writes them
@@ -69,9 +74,9 @@ class ProgramRunner:
         self.name: Runner = "static"
         """How the last pass was run."""
 
-    def staging(self, size: Size) -> torch.Tensor:
+    def staging(self, size: Size) -> npt.NDArray[np.int64]:
         """Where the next pass of this size is packed. [F, B, Q], on the host"""
-        return self._step(size).staging
+        return self._step(size).filled
 
     def run(self, size: Size) -> torch.Tensor:
         """Logits [B, Q, V] of what was packed; the next pass may overwrite them."""
@@ -132,12 +137,9 @@ class ProgramRunner:
         if self._compiles:
             run = torch.compile(program, fullgraph=True, dynamic=False, backend=self._options.compiler)
         with torch.inference_mode(False):
-            self._steps[size] = _Step(
-                run,
-                program,
-                torch.zeros(shape, dtype=torch.long, device=self._device),
-                torch.zeros(shape, dtype=torch.long, pin_memory=self._device.type == "cuda"),
-            )
+            packed = torch.zeros(shape, dtype=torch.long, device=self._device)
+            staging = torch.zeros(shape, dtype=torch.long, pin_memory=self._device.type == "cuda")
+        self._steps[size] = _Step(run, program, packed, staging, staging.numpy())
         return self._steps[size]
 
 

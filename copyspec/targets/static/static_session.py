@@ -257,7 +257,7 @@ class StaticSession:
         slots = arena.size.capacity if whole else min(self._attended, arena.size.capacity)
         size = (self._rows, nodes, slots)
         self._refresh_cross(arena)
-        staging = arena.runner.staging(size).numpy()
+        staging = arena.runner.staging(size)
         pack(staging, starts, chains, trees, self._moves, arena.size.capacity - 1)
         logits = arena.runner.run(size)
         self._moves = [[] for _ in starts]
