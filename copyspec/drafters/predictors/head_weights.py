@@ -72,8 +72,9 @@ class RecurrentHead:
         if not self.layers:
             return states
         size = states.shape[-1] // (1 + len(self.layers))
-        last, *inner = states.split(size, -1)
-        return last + self._times("mix", torch.cat([rms_norm(each, (size,), None, EPSILON) for each in inner], -1))
+        last, *inner = torch.split(states, size, -1)
+        known = torch.cat([rms_norm(each, (size,), None, EPSILON) for each in inner], -1)
+        return torch.add(last, self._times("mix", known))
 
     def step(self, states: torch.Tensor, embeddings: torch.Tensor) -> torch.Tensor:
         """The states after these tokens. [n, D] each"""
