@@ -14,7 +14,7 @@ from time import perf_counter
 
 PRIOR_SLOPE = 0.02
 """Assumed cost of a draft node, in plain passes, where nothing near it was measured: small models on a CPU show
-0.01-0.03, a GPU less. It errs on the low side: a size that is tried gets measured, one that looks too expensive never is."""
+0.01-0.03, a GPU less. It errs on the low side: what is tried gets measured, what looks too expensive never is."""
 
 KNOTS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128, 192, 256, 512, 1024)
 """Node counts whose time is stored; costs in between are interpolated linearly. They are dense where matrix products
