@@ -57,7 +57,7 @@ class Picker:
         self._sampling = sampling
         self._biased = torch.tensor(list(sampling.logit_bias), dtype=torch.long, device=device)
         self._bias = torch.tensor(list(sampling.logit_bias.values()), dtype=torch.float32, device=device)
-        # A GPU penalises all nodes at once, which avoids a synchronisation per token. A CPU penalises nodes on the walk.
+        # A GPU penalises all nodes at once, which avoids a synchronisation per token. A CPU does it along the walk.
         at_once = not processors and not sampling.logit_bias and penalises_at_once(device)
         self.penalty = float(sampling.repetition_penalty) if at_once else 1.0
         self.seen: torch.Tensor | None = None  # [V] bool: tokens to penalise, besides those still pending
