@@ -54,7 +54,7 @@ def decode(
                     for index, request in intake.take(room)
                 ]
                 if fresh:
-                # Under a verification rule the output depends on the drafts, which then must not depend on timing.
+                    # Under a verification rule the output depends on the drafts; these must not depend on timing.
                     splits = draft.adaptive and not target.is_encoder_decoder
                     groups = _alike(fresh, costs) if splits else [fresh]
                     yield from _admit_all(batch, groups, partial(Batch, target, draft, costs))
