@@ -69,7 +69,7 @@ _Entry = tuple[float, int, int, int, int, list[Cursor]]
 """(-score, order, token, parent, position, the token's cursors, moved behind it)."""
 
 _Vote = list[Any]
-"""Of one next token: total weight, position of the heaviest cursor, the cursors moved behind it, weight of the heaviest.
+"""Of one next token: total weight, position of the heaviest cursor, the cursors moved behind it, the heaviest weight.
 A list, because weights are added in place."""
 
 
