@@ -85,6 +85,11 @@ def test_a_folder_says_what_it_leaves_out_and_loads_no_model_for_nothing(
     ) in err
     for named in ("./film.srt (format)", "./.git/ (hidden)", "./link.md (link)", "./vendor/ (exclude)"):
         assert f"skipped: {named}" in caplog.messages
+    Path("b.rst.bak").touch()
+    _, _, err = run_binary(
+        capfdbinary, "gec", ".", "film.srt", *sorted(map(str, Path().glob("*.*"))), "--format", "txt"
+    )
+    assert "1 of other formats (.csv)" not in err and "2 of copyspec's own" in err, "what is named is not left out"
     Path("c.txt").write_text("It is late.\n")
     assert run_binary(capfdbinary, "gec", "c.txt", "--check")[0] == 0 and len(loaded) == 1
 
