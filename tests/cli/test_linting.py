@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from copyspec.cli.common import UsageError
 from copyspec.cli.config import defaults
