@@ -224,8 +224,13 @@ def _change_one_file(corpus: Path, corpora: Path, model: Path, capsys: pytest.Ca
     changed.write_text("Otters sleep on their backs.", encoding="utf-8")
     embedded: list[str] = []
     embed = HuggingFaceEmbedder.__call__
+
+    def counted(self: HuggingFaceEmbedder, texts: list[str]) -> NDArray[np.float32]:
+        embedded.extend(texts)
+        return embed(self, texts)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(HuggingFaceEmbedder, "__call__", lambda self, texts: embedded.extend(texts) or embed(self, texts))
+        patch.setattr(HuggingFaceEmbedder, "__call__", counted)
         add = ["add", "my-dense", str(corpus), "--kind", "dense", "--encoder", str(model), "--dir", str(corpora)]
         code, _, err = run(capsys, "index", *add)
     assert code == 0 and "have not changed and were not read again" in err and "took out" in err
