@@ -51,7 +51,7 @@ class RewindableSequence:
         self._follower = FollowingDrafter()
         self._expects = self._drafts_alone = False  # `go_to` gave expected tokens; the request has a drafter
         self._given = 0  # length of the output that was given instead of decoded
-        self._before = Stats()  # of the rows that were replaced
+        self._before = Stats()  # totals of the rows that were replaced
 
     @property
     def output(self) -> Sequence[int]:
