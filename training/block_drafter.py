@@ -103,7 +103,7 @@ def corrected(engine: Engine, sources: Sequence[str], instruction: str) -> list[
 def places_of(text: Text, count: int) -> Tensor:
     """Places whose block ends within the output."""
     ids, begins = text
-    return torch.arange(begins - 1, len(ids) - 1 - count)
+    return torch.arange(begins - 1, max(begins - 1, len(ids) - 1 - count))
 
 
 @torch.no_grad()

@@ -160,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         last = trainer.step >= given.steps or time.time() >= until
         if trainer.step % 20 == 0 or last:
             line: dict[str, object] = {"step": trainer.step, "loss": round(sum(losses) / len(losses), 4)}
-            line |= trainer.accuracy(held if last else held[:: max(1, len(held) // 8)])
+            line |= trainer.accuracy(held[:: max(1, len(held) // (32 if last else 8))])
             losses = []
             print(json.dumps(line), flush=True)
             with (given.out / "log.jsonl").open("a") as log:
