@@ -22,6 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import DynamicCache
 
+from copyspec.drafters.predictors.heads import weights_of
 from copyspec.targets.hooks.states import output_head
 from training.outputs import OutputPlan, Requests, read_shard, shard_prompts, shards
 
@@ -68,9 +69,8 @@ class LookaheadTrainer:
 
     def __init__(self, model: PreTrainedModel, count: int, rate: float) -> None:
         self._model = model
-        for each in model.parameters():
-            each.requires_grad_(requires_grad=False)
-        table = model.get_input_embeddings().weight.detach().float()  # type: ignore[union-attr]
+        model.requires_grad_(requires_grad=False)
+        table = weights_of(model)[1].detach().float()
         noise = torch.randn(count, table.shape[1], generator=torch.Generator().manual_seed(0))
         self.embeddings = (table.mean(0) + 0.1 * table.std() * noise).requires_grad_()
         self._optimizer = torch.optim.Adam([self.embeddings], lr=rate)
