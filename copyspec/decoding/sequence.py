@@ -23,7 +23,9 @@ T = TypeVar("T")
 class PassRunner(Protocol):
     """Runs one pass of a target at a time; other users may run theirs in between."""
 
-    def run(self, call: Callable[[], T]) -> T: ...
+    def run(self, call: Callable[[], T]) -> T:
+        """Run `call`, which makes passes of the target, and return its result."""
+        ...
 
 
 class RewindableSequence:
