@@ -114,8 +114,8 @@ class FastLinears:
 
 
 def few_row_product(weight: torch.Tensor) -> Forward:
-    """Return a function that multiplies a few rows, [..., D], by `weight`, [V, D], in place: with the module where that
-    is faster and exact, else with PyTorch. For weights outside of a model's layers."""
+    """Return a function that multiplies a few rows, [..., D], by `weight`, [V, D], without copying it: with the module
+    where that is faster and exact, else with PyTorch. For weights outside of a model's layers."""
     module = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
     module.weight = nn.Parameter(weight, requires_grad=False)
     return _forward(module) if _fits(module) and _is_right(module) else module.forward
