@@ -1,13 +1,13 @@
-"""Forks: a child process finds every lock free, and what it guards at rest.
+"""Makes forking safe: a child process finds every registered lock free, and its data consistent.
 
-A fork copies one thread. What another one held at that moment stays held in the copy for good, and what it was at
-stays half done: a model with the masks of a pass that nobody ends. So a fork waits until no thread is inside anything
-that a lock guards here: for the end of a pass, a few milliseconds. Where that takes longer than PATIENCE, the child may
-not use what was in the middle of something, and is told so.
+A fork copies only the calling thread. A lock held by another thread would stay held in the child forever, and the data
+it protects would stay half changed, such as a model in the middle of a forward pass. A fork therefore waits until no
+registered lock is held, which takes a few milliseconds: the rest of a pass. If that takes longer than PATIENCE, the
+child gets an error when it uses what was in progress.
 
-The other threads of torch do not come along either, and the child's first parallel loop would wait for them: it has
-one thread, unless it calls `torch.set_num_threads` again. Processes that are started (`multiprocessing`'s "spawn" and
-"forkserver") have none of these limits.
+Torch's worker threads are not copied either, and the child's first parallel loop would wait for them forever: the child
+gets one thread, unless it calls `torch.set_num_threads` itself. Processes that are spawned (`multiprocessing`'s "spawn"
+and "forkserver") have none of these limits.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from typing import Protocol, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
 PATIENCE = 10.0
-"""Seconds that a fork waits: longer than any pass of a model that is worth using, shorter than loading a large one."""
+"""Seconds that a fork waits: longer than any reasonable forward pass, shorter than loading a large model."""
 
 _GIVEN_WAY = 0.005
-"""Seconds that the next pass waits while a fork does: locks are not fair, and a thread that decodes would take its own
-again before a waiting fork wakes up."""
+"""Seconds that the next pass is delayed while a fork waits: locks are not fair, and a decoding thread would take its
+own again before the waiting fork wakes up."""
 
 _ATTEMPT = 1.0
-"""Seconds for one lock. Then all are let go of, since somebody who holds this one may be waiting for another."""
+"""Seconds to wait for one lock before releasing all, since its holder may be waiting for another one."""
 
 
 class Lock(Protocol):
-    """A Lock, an RLock or a Condition."""
+    """The common interface of Lock, RLock and Condition."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
     def release(self) -> None: ...
@@ -45,19 +45,19 @@ _is_waiting = False
 
 
 def at_rest(lock: AnyLock) -> AnyLock:
-    """`lock`, for which forks wait from now on."""
+    """Register `lock`, so that forks wait for it, and return it."""
     _LOCKS[id(lock)] = lock
     return lock
 
 
 def give_way() -> None:
-    """Before a pass: a fork that waits for a moment without one gets it."""
+    """Called before a pass: lets a waiting fork go first."""
     if _is_waiting:
         sleep(_GIVEN_WAY)
 
 
 def check_forked(lock: Lock, what: str) -> None:
-    """Raises RuntimeError in a process that was forked while another thread held `lock`; `what` it was at."""
+    """Raise RuntimeError in a forked process if another thread held `lock` at the fork; `what` names its activity."""
     if _HALFWAY and lock in _HALFWAY:
         raise RuntimeError(
             f"this process was forked while another thread was {what}: its half-done work came along, and cannot be "
@@ -78,7 +78,7 @@ def _before() -> None:
 
 
 def _take(locks: list[Lock]) -> bool:
-    """All of them, or none."""
+    """Take all locks, or none."""
     for lock in locks:
         if not lock.acquire(timeout=_ATTEMPT):
             _release()
@@ -102,7 +102,7 @@ def _in_child() -> None:
     held = set(map(id, _taken))
     for lock in [lock for ref in _LOCKS.valuerefs() if (lock := ref()) is not None]:
         if id(lock) not in held:
-            lock._at_fork_reinit()  # type: ignore[attr-defined]  # as the standard library does it for its own locks
+            lock._at_fork_reinit()  # type: ignore[attr-defined]  # as the standard library resets its own locks
             _HALFWAY.add(lock)
     _end()
     torch = sys.modules.get("torch")

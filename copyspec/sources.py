@@ -9,25 +9,25 @@ from typing import Literal
 SourceKind = Literal["edit", "reference", "prompt", "block"]
 
 OUTPUT = -1
-"""Source index of the row's own output, which grows while it is decoded."""
+"""Source index of the row's own output, which grows during decoding."""
 
 FORK = -2
-"""In the tokens of a block: the output may go on as the block does, or end with one of `Source.ends`."""
+"""Marks a place in a block's tokens where the output may continue with the block, or end with one of `Source.ends`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One token sequence of a row that may be copied from; the row's own output is always one more."""
+    """One token sequence of a row that may be copied from. The row's own output is always an additional source."""
 
     tokens: Sequence[int]  # [n]
     kind: SourceKind
-    """`edit`: the text being edited, which the output follows in order; `reference`: text given for drafting
-    only, not shown to the model; `prompt`: what the model reads (for encoder-decoder models the encoder input);
-    `block`: a text in that prompt which the output may edit."""
+    """`edit`: the text being edited, which the output follows in order; `reference`: text given for drafting only, not
+    shown to the model; `prompt`: the model's input (for encoder-decoder models the encoder's); `block`: a text within
+    the prompt that the output may edit."""
 
     starts: Sequence[tuple[int, int]] = ()
-    """Of a block: tokens at which a text may start that the output edits, and how likely each (`find_blocks`)."""
+    """For blocks: (token, odds bucket) at which an edited text may start (see `find_blocks`)."""
     place: tuple[int, int] | None = None
-    """Of a block: where it stands in the prompt, in any unit. Blocks whose places overlap hold the same text."""
+    """For blocks: the range in the prompt, in any unit. Blocks with overlapping ranges hold the same text."""
     ends: Sequence[Sequence[int]] = ()
-    """Of a block: for each FORK, the tokens that a text has there which ends with the paragraph."""
+    """For blocks: for each FORK, the tokens of a text that ends with the paragraph there."""
