@@ -1,4 +1,4 @@
-"""Argument checks whose errors name the argument, its value and what is allowed."""
+"""Checks of arguments. Errors name the argument, its value and the valid values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeGuard
 
 
 def shown(value: object) -> str:
-    """A bad value for an error message: its type, and its repr cut to one line."""
+    """Format a bad value for an error message: its type, and as much of it as fits a line."""
     text = repr(value)
     return f"{type(value).__name__}: {text if len(text) <= 80 else text[:77] + '...'}"
 
@@ -23,7 +23,7 @@ def plain_list(value: object) -> object:
 
 
 def plain_number(value: object) -> object:
-    """Convert numbers of numpy and similar to int or float; return anything else unchanged."""
+    """Convert numbers of numpy and the like to int and float; return anything else unchanged."""
     if isinstance(value, bool):
         return value
     if isinstance(value, Integral):
@@ -32,7 +32,7 @@ def plain_number(value: object) -> object:
 
 
 def check_strings(name: str, value: str | Sequence[str] | None) -> tuple[str, ...]:
-    """`value` as a tuple of strings; a single str is one string, never a sequence of characters."""
+    """Convert to a tuple of strings; a single string counts as one element, never as its characters."""
     if value is None:
         return ()
     strings = (value,) if isinstance(value, str) else tuple(value)
@@ -43,13 +43,13 @@ def check_strings(name: str, value: str | Sequence[str] | None) -> tuple[str, ..
 
 
 def check_type(fits: bool, name: str, value: object, what: str) -> None:
-    """Raise TypeError unless `fits`, saying `what` the value must be."""
+    """Raise TypeError unless `fits`; `what` describes a valid `value`."""
     if not fits:
         raise TypeError(f"{name} must be {what}; got {shown(value)}")
 
 
 def check_flag(name: str, value: object) -> bool:
-    """Return `value`; raises TypeError unless it is a bool."""
+    """Return `value`. Raises TypeError if it is not a bool."""
     check_type(isinstance(value, bool), name, value, "True or False")
     return bool(value)
 
@@ -63,7 +63,7 @@ def check_number(
     open_low: bool = False,
     why: str = "",
 ) -> None:
-    """Raise ValueError unless `value` is a number within the bounds; `why`: the meaning of a special value."""
+    """Raise ValueError if `value` is not a number within the bounds; `why` explains the meaning of a special value."""
     fits = isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high
     if not fits or (open_low and value == low):
         bounds = f"{'above' if open_low else 'at least'} {low:g}"
@@ -72,32 +72,32 @@ def check_number(
 
 
 def check_whole(name: str, value: int, *, low: int, high: int | None = None, why: str = "") -> None:
-    """Raise ValueError unless `value` is an integer within the bounds."""
+    """Raise ValueError if `value` is not an integer within the bounds."""
     if not isinstance(value, int) or isinstance(value, bool) or value < low or (high is not None and value > high):
         bounds = f"at least {low}" if high is None else f"from {low} to {high}"
         raise ValueError(f"{name} must be a whole number {bounds}{f' ({why})' if why else ''}, got {value!r}")
 
 
 def check_count(name: str, value: object) -> int:
-    """Return `value`; raises ValueError unless it is an integer of at least 1."""
+    """Return `value`. Raises ValueError if it is not an integer of at least 1."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name} must be a whole number from 1, got {value!r}")
     return value
 
 
 def check_seconds(name: str, value: object) -> None:
-    """Raise ValueError unless `value` is a positive number of seconds."""
+    """Raise ValueError if `value` is not a positive number."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
         raise ValueError(f"{name} must be a number of seconds above 0, got {value!r}")
 
 
 def is_ids(value: Sequence[object]) -> TypeGuard[Sequence[int]]:
-    """Whether a sequence is non-empty and starts with an integer: token ids, valid or not."""
+    """Whether a sequence starts with an integer, that is, holds token ids, valid or not."""
     return len(value) > 0 and isinstance(value[0], Integral) and not isinstance(value[0], bool)
 
 
 def check_ids(ids: Sequence[object], where: str) -> list[int]:
-    """Token ids as a list of int; raises ValueError naming the first invalid one."""
+    """Return token ids as a list. Raises ValueError that names the first invalid one."""
     result: list[int] = []
     for i, token in enumerate(ids):
         if not isinstance(token, Integral) or isinstance(token, bool) or int(token) < 0:
@@ -107,7 +107,7 @@ def check_ids(ids: Sequence[object], where: str) -> list[int]:
 
 
 def encodable(text: str, where: str) -> str:
-    """Return `text`; raises ValueError if it holds a lone surrogate, which tokenizers cannot read."""
+    """Return `text`. Raises ValueError if it contains lone surrogates, which tokenizers cannot encode."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -1,4 +1,4 @@
-"""File operations for folders shared with other programs: open only regular files, replace atomically, lock."""
+"""Safe file access in folders that other processes write to: regular files only, atomic replacement, lock files."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from time import monotonic, sleep
 from typing import BinaryIO
 
 _FLAGS = sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
-"""Do not follow links, and do not block on opening a pipe."""
+"""Flags that do not follow a symbolic link, and do not block on a pipe."""
 
-_PAUSE = 0.02  # seconds between attempts to take a lock
-_BUSY = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)  # errors for a lock that is held by another process
+_PAUSE = 0.02  # seconds between two attempts to lock
+_BUSY = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)  # errors that mean that the lock is held by another process
 
 
 class NotRegularError(OSError):
@@ -29,7 +29,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
         _check_regular(os.lstat(path), path)
     handle = os.open(path, flags | _FLAGS, 0o666)
     try:
-        _check_regular(os.fstat(handle), path)  # again, since the file may have been replaced meanwhile
+        _check_regular(os.fstat(handle), path)  # again, since the file may have been exchanged in between
     except BaseException:
         os.close(handle)
         raise
@@ -38,11 +38,11 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
 
 @contextlib.contextmanager
 def replacing(path: Path, *, mode: int = 0o666, lasts: bool = True) -> Iterator[BinaryIO]:
-    """Write a binary file that replaces `path` when the block succeeds, and is removed when it fails.
+    """Open a binary file that replaces `path` when the block succeeds, and is deleted when it fails.
 
-    The caller must hold a lock: the temporary file has a fixed name, so that the next writer replaces one left by a
-    killed process. `mode`: permissions of a new file, before the umask. `lasts`: flush the folder too, so that the new
-    name survives a power cut; the content always does.
+    The caller must hold a lock, since the temporary file has a fixed name; one left by a killed process is
+    overwritten. `mode`: permissions of a new file, before the umask. `lasts`: whether the new name must survive a
+    power cut; the content always does.
     """
     part = path.with_name(part_name(path.name))
     for each in (path, part):
@@ -66,12 +66,12 @@ def replacing(path: Path, *, mode: int = 0o666, lasts: bool = True) -> Iterator[
 
 
 def part_name(name: str) -> str:
-    """Name of the temporary file for `name`."""
+    """The temporary name of a file while it is written."""
     return f".{name}.part"
 
 
 def flush_folder(folder: Path) -> None:
-    """Make a rename durable, on systems that can open folders."""
+    """Make a rename durable, on systems where a folder can be opened."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -82,10 +82,10 @@ def flush_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path, what: str, *, wait: float = 0.0) -> Iterator[None]:
-    """Hold the lock file `path` during the block, and remove it afterwards. `what` names the locked thing in messages.
+    """Hold the lock file `path` during the block, then remove it. `what` is locked, and named in the error message.
 
-    The operating system releases the lock when a process ends in any way, so the file of a killed process blocks
-    nobody. Raises BlockingIOError if another process or thread still holds it after `wait` seconds.
+    The operating system releases the lock when a process ends for any reason, so a file left by a killed process
+    blocks nobody. Raises BlockingIOError if another process or thread holds the lock for `wait` seconds.
     """
     handle = _acquired(path, what, monotonic() + wait)
     try:
@@ -93,17 +93,17 @@ def locked(path: Path, what: str, *, wait: float = 0.0) -> Iterator[None]:
     finally:
         with contextlib.suppress(OSError):  # Windows cannot remove an open file
             if _stands(handle, path):
-                path.unlink()  # still held; a waiter checks that its file is still the one at this path
+                path.unlink()  # still locked: whoever waits for it checks that it is still the file at `path`
         os.close(handle)
 
 
 def try_lock(handle: int) -> bool:
-    """Try to lock an open file; return whether that succeeded. Closing the file releases the lock."""
+    """Try to lock an open file; return whether it succeeded. Closing the file releases the lock."""
     try:
         if sys.platform == "win32":
             import msvcrt
 
-            os.lseek(handle, 1 << 30, os.SEEK_SET)  # a byte far behind the end, because locked bytes cannot be read
+            os.lseek(handle, 1 << 30, os.SEEK_SET)  # beyond the end, since Windows makes a locked byte unreadable
             msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
         else:
             import fcntl
@@ -140,7 +140,7 @@ def _acquired(path: Path, what: str, until: float) -> int:
 
 
 def _stands(handle: int, path: Path) -> bool:
-    """Whether an open file is still the one at `path`; its last holder may have removed it."""
+    """Whether an open file is still the one at `path`, which its last holder may have removed."""
     try:
         return os.path.samestat(os.fstat(handle), os.lstat(path))
     except FileNotFoundError:

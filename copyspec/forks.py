@@ -1,13 +1,13 @@
-"""Makes forking safe: a child process finds every registered lock free, and its data consistent.
+"""Makes `os.fork` safe: a child process finds every lock free, and the data behind it consistent.
 
-A fork copies only the calling thread. A lock held by another thread would stay held in the child forever, and the data
-it protects would stay half changed, such as a model in the middle of a forward pass. A fork therefore waits until no
-registered lock is held, which takes a few milliseconds: the rest of a pass. If that takes longer than PATIENCE, the
-child gets an error when it uses what was in progress.
+A fork copies only the calling thread. A lock held by another thread would stay locked in the child for ever, and what
+it guards would stay half-changed, such as a model with the masks of a pass that never ends. A fork thus waits until
+no thread holds a lock registered here, usually the few milliseconds of a pass. If that takes longer than PATIENCE, the
+child gets an error when it uses what was being changed.
 
-Torch's worker threads are not copied either, and the child's first parallel loop would wait for them forever: the child
-gets one thread, unless it calls `torch.set_num_threads` itself. Processes that are spawned (`multiprocessing`'s "spawn"
-and "forkserver") have none of these limits.
+torch's other threads are not copied either, and the child's first parallel operation would wait for them. The child
+therefore uses one thread, unless it calls `torch.set_num_threads`. Processes started by `multiprocessing` with "spawn"
+or "forkserver" have none of these limits.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Protocol, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
 PATIENCE = 10.0
-"""Seconds that a fork waits: longer than any reasonable forward pass, shorter than loading a large model."""
+"""Seconds that a fork waits: longer than a pass of any practical model, shorter than loading a large one."""
 
 _GIVEN_WAY = 0.005
-"""Seconds that the next pass is delayed while a fork waits: locks are not fair, and a decoding thread would take its
-own again before the waiting fork wakes up."""
+"""Seconds that the next pass waits for a waiting fork. Locks are not fair: a decoding thread would otherwise take its
+lock again before the fork wakes up."""
 
 _ATTEMPT = 1.0
-"""Seconds to wait for one lock before releasing all, since its holder may be waiting for another one."""
+"""Seconds to wait for one lock. Then all are released, since its holder may be waiting for another of them."""
 
 
 class Lock(Protocol):
@@ -45,19 +45,19 @@ _is_waiting = False
 
 
 def at_rest(lock: AnyLock) -> AnyLock:
-    """Register `lock`, so that forks wait for it, and return it."""
+    """Register `lock`, so that forks wait until it is free, and return it."""
     _LOCKS[id(lock)] = lock
     return lock
 
 
 def give_way() -> None:
-    """Called before a pass: lets a waiting fork go first."""
+    """Let a waiting fork proceed; called before each pass."""
     if _is_waiting:
         sleep(_GIVEN_WAY)
 
 
 def check_forked(lock: Lock, what: str) -> None:
-    """Raise RuntimeError in a forked process if another thread held `lock` at the fork; `what` names its activity."""
+    """Raise RuntimeError in a process that was forked while another thread held `lock`; `what` it was doing."""
     if _HALFWAY and lock in _HALFWAY:
         raise RuntimeError(
             f"this process was forked while another thread was {what}: its half-done work came along, and cannot be "
@@ -78,7 +78,7 @@ def _before() -> None:
 
 
 def _take(locks: list[Lock]) -> bool:
-    """Take all locks, or none."""
+    """Acquire all locks or none; return whether that succeeded."""
     for lock in locks:
         if not lock.acquire(timeout=_ATTEMPT):
             _release()
@@ -102,7 +102,7 @@ def _in_child() -> None:
     held = set(map(id, _taken))
     for lock in [lock for ref in _LOCKS.valuerefs() if (lock := ref()) is not None]:
         if id(lock) not in held:
-            lock._at_fork_reinit()  # type: ignore[attr-defined]  # as the standard library resets its own locks
+            lock._at_fork_reinit()  # type: ignore[attr-defined]  # as the standard library does it for its own locks
             _HALFWAY.add(lock)
     _end()
     torch = sys.modules.get("torch")

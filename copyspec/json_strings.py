@@ -1,7 +1,7 @@
-"""Reads JSON of one known form, string by string.
+"""Reads JSON of one known form, a string at a time, from untrusted files.
 
-An untrusted file may hold a million empty lists where a string should be: a general JSON parser would build them all,
-thirty bytes for each byte read, before they could be rejected.
+Such a file may contain a million empty lists where strings should be. A general JSON parser would build all of them,
+at thirty bytes of memory per byte read, before they could be rejected.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from json import decoder
 
 
 class JSONStrings:
-    """Reads `text` from its beginning. Raises ValueError if it differs from the expected form."""
+    """Reads `text` from the start. Raises ValueError where it differs from what is expected."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
 
     def passes(self, expected: str) -> bool:
-        """Whether the text continues with `expected`, which is then consumed."""
+        """Read `expected` if the text continues with it, and return whether it does."""
         if not self._text.startswith(expected, self._at):
             return False
         self._at += len(expected)
         return True
 
     def expect(self, expected: str) -> None:
-        """Consume `expected`, or raise ValueError."""
+        """Read `expected`, or raise ValueError."""
         if not self.passes(expected):
             found = self._text[self._at : self._at + 20]
             raise ValueError(f"{found!r} at character {self._at}, where {expected!r} should be")
@@ -36,6 +36,6 @@ class JSONStrings:
         return str(value)
 
     def end(self) -> None:
-        """Raise ValueError if there is more text."""
+        """Raise ValueError unless the whole text has been read."""
         if self._at != len(self._text):
             raise ValueError(f"more behind character {self._at}")

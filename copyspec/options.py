@@ -1,4 +1,4 @@
-"""Sampling and draft options of decoding, verified on creation."""
+"""Sampling and drafting options of decoding, validated on construction."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from dataclasses import dataclass, field
 
 from copyspec.checks import check_number, check_whole
 
-# Limits of float32: below them the best token is always picked, above them any token is.
+# Beyond these, scores leave the range of float32: below the minimum sampling is greedy, above the maximum uniform.
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-6, 1e6
-MAX_PENALTY = 1e6  # likewise
+MAX_PENALTY = 1e6  # for the same reason
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingOptions:
-    """How one row's tokens are picked from the target's logits; greedy by default. Raises ValueError naming the option,
-    its value and what is allowed."""
+    """How one row's tokens are picked from the target's logits; greedy by default. Raises ValueError with the option,
+    its value and the valid range."""
 
     temperature: float = 0.0  # 0: greedy
     top_k: int = 0  # 0: off
     top_p: float = 1.0  # 1: off
     min_p: float = 0.0  # 0: off
-    repetition_penalty: float = 1.0  # 1: off; counts the ids that plain decoding would have seen
-    logit_bias: Mapping[int, float] = field(default_factory=dict)  # token id -> added to its logit
-    seed: int = 0  # of the noise, which is keyed by position
-    sample: int = 0  # index among several samples of one prompt: the noise's sequence id
+    repetition_penalty: float = 1.0  # 1: off; penalises the ids that plain decoding would have seen
+    logit_bias: Mapping[int, float] = field(default_factory=dict)  # token id -> value added to its logit
+    seed: int = 0  # seed of the position-keyed noise
+    sample: int = 0  # index among several samples of one prompt; selects another noise sequence
 
     @property
     def is_greedy(self) -> bool:
@@ -55,9 +55,9 @@ class SamplingOptions:
 
 @dataclass(frozen=True, slots=True)
 class DraftOptions:
-    """How much is drafted; never affects the output. Raises ValueError for a number out of range."""
+    """How much is drafted, which never changes the output. Raises ValueError for a number out of range."""
 
-    max_nodes: int = 32  # draft nodes verified in one forward pass; 0: plain decoding
+    max_nodes: int = 32  # maximum draft nodes that one pass verifies; 0: plain decoding
     adaptive: bool = True  # fit the tree to the measured cost of a pass; False: always up to max_nodes
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Sources: the token sequences that drafts may be copied from."""
+"""Sources: the token sequences that drafts are copied from."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ OUTPUT = -1
 """Source index of the row's own output, which grows during decoding."""
 
 FORK = -2
-"""Marks a place in a block's tokens where the output may continue with the block, or end with one of `Source.ends`."""
+"""Marker in a block's tokens: here the output may continue as the block does, or end with one of `Source.ends`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One token sequence of a row that may be copied from. The row's own output is always an additional source."""
+    """A token sequence that a row may copy from, in addition to its own output."""
 
     tokens: Sequence[int]  # [n]
     kind: SourceKind
-    """`edit`: the text being edited, which the output follows in order; `reference`: text given for drafting only, not
-    shown to the model; `prompt`: the model's input (for encoder-decoder models the encoder's); `block`: a text within
-    the prompt that the output may edit."""
+    """`edit`: the text being edited, which the output follows in order; `reference`: text given for drafting
+    only, not shown to the model; `prompt`: the model's input (for encoder-decoder models the encoder's input);
+    `block`: a part of that prompt which the output may edit."""
 
     starts: Sequence[tuple[int, int]] = ()
-    """For blocks: (token, odds bucket) at which an edited text may start (see `find_blocks`)."""
+    """For a block: tokens at which an edited text may start, each with its probability (`find_blocks`)."""
     place: tuple[int, int] | None = None
-    """For blocks: the range in the prompt, in any unit. Blocks with overlapping ranges hold the same text."""
+    """For a block: its range in the prompt, in any unit. Blocks whose ranges overlap contain the same text."""
     ends: Sequence[Sequence[int]] = ()
-    """For blocks: for each FORK, the tokens of a text that ends with the paragraph there."""
+    """For a block: for each FORK, the tokens of a text that ends there with the paragraph."""

@@ -1,4 +1,4 @@
-"""Options for forward passes with static shapes (docs/gpu.md)."""
+"""Options of passes with static shapes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 Runner = Literal["eager", "static", "graph", "compiled", "compiled graph"]
-"""How passes run: "eager", with dynamic shapes; "static", the static program operator by operator; "graph", replaying a
-captured CUDA graph; and the last two with the program compiled."""
+"""How a pass is run: by the model with dynamic shapes ("eager"), by the static program operator by operator, by
+replaying a captured program, and the last two with the program compiled."""
 
 
 class CapturedGraph(Protocol):
-    """Records the operations run in its context; `replay` repeats them on the same memory."""
+    """Records the operations run inside its `capture` context; `replay` repeats them on the same memory."""
 
     def capture(self) -> AbstractContextManager[object]: ...
 
@@ -22,24 +22,23 @@ class CapturedGraph(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StaticOptions:
-    """When and how forward passes have static shapes. Only `exact` affects the output: it removes the rounding that
-    depends on the shape of a pass."""
+    """When and how a model's passes use static shapes. Only `exact` changes the output: it removes the rounding
+    differences between passes of different shapes."""
 
     use: Literal["auto", "always", "never"] = "never"
     """`"auto"`: on CUDA devices. Not the default as long as no GPU has run it (docs/gpu.md)."""
 
     attention: Literal["masks", "tree"] = "masks"
-    """`"tree"`: this project's own tree attention, which needs no mask over the whole context; a Triton kernel on
-    CUDA."""
+    """`"tree"`: this project's own attention, without a mask over the whole context; a Triton kernel on CUDA."""
 
-    graphs: bool | None = None  # capture and replay CUDA graphs; None: on CUDA devices
-    compile: bool = False  # use torch.compile: minutes for the first passes, then fewer kernels
+    graphs: bool | None = None  # capture programs and replay them; None: on CUDA devices
+    compile: bool = False  # compile the program with torch.compile: minutes for the first passes, then fewer kernels
     exact: bool = False  # one shape for all passes: half-precision outputs equal those of plain decoding in exact mode
-    new_graph: Callable[[], CapturedGraph] | None = None  # for tests, which capture on a CPU
+    new_graph: Callable[[], CapturedGraph] | None = None  # creates graphs; lets tests capture on a CPU
     compiler: str = "inductor"  # torch.compile's backend
 
     def verify(self) -> None:
-        """Raise ValueError naming the option, its value and what is allowed."""
+        """Raise ValueError with the option, its value and the valid values."""
         if self.use not in ("auto", "always", "never"):
             raise ValueError(f'use must be "auto", "always" or "never", got {self.use!r}')
         if self.attention not in ("masks", "tree"):

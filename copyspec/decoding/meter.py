@@ -49,6 +49,7 @@ class PassCost:
 
     @classmethod
     def of(cls, costs: CostModel, trees: Sequence[DraftTree], allowed_nodes: int, *, is_first: bool) -> PassCost:
+        """The cost, as measured so far, of a pass that verified `trees`."""
         rows, sizes = len(trees), [len(tree.tokens) for tree in trees]
         width, total = max(sizes), sum(sizes)
         extra = rows * (costs.costs(rows, width, is_first=is_first)[width] - 1.0) / total if total else 0.0

@@ -23,7 +23,9 @@ T = TypeVar("T")
 class PassRunner(Protocol):
     """Runs one pass of a target at a time; other users may run theirs in between."""
 
-    def run(self, call: Callable[[], T]) -> T: ...
+    def run(self, call: Callable[[], T]) -> T:
+        """Run `call`, which makes passes of the target, and return its result."""
+        ...
 
 
 class RewindableSequence:
@@ -51,7 +53,7 @@ class RewindableSequence:
         self._follower = FollowingDrafter()
         self._expects = self._drafts_alone = False  # `go_to` gave expected tokens; the request has a drafter
         self._given = 0  # length of the output that was given instead of decoded
-        self._before = Stats()  # of the rows that were replaced
+        self._before = Stats()  # totals of the rows that were replaced
 
     @property
     def output(self) -> Sequence[int]:

@@ -49,6 +49,8 @@ class CausalTarget(WrappedModel):
 
 
 class CausalSession(TreeSession):
+    """The session of a `CausalTarget`."""
+
     keeps_prefixes = True
 
     def __init__(self, target: CausalTarget, rows: int, new_tokens: int = 0) -> None:

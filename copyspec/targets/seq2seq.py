@@ -46,6 +46,8 @@ class Seq2SeqTarget(WrappedModel):
 
 
 class Seq2SeqSession(TreeSession):
+    """The session of a `Seq2SeqTarget`: encoder states, cross-attention cache, and the decoder's tree cache."""
+
     @torch.inference_mode()
     def __init__(self, target: Seq2SeqTarget, prompts: Sequence[Sequence[int]]) -> None:
         super().__init__(len(prompts), chains_only=not target.supports_trees)
