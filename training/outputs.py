@@ -121,16 +121,22 @@ def write_shard(
     [n, D] (bfloat16), and `lengths` [rows] of the outputs. With `plan.layers` what these layers were given stands
     behind each state, [n, (1 + layers) D].
     """
-    rng = random.Random(f"{plan.seed}/{path.stem}")
-    asked = [[{"role": "user", "content": requests.draw(rng)}] for _ in range(plan.rows)]
-    prompts = [chat_ids(tokenizer, each) for each in asked]
-    prompts.sort(key=len)  # rows of a batch are filled up to the longest
+    prompts = shard_prompts(path, tokenizer, requests, plan)
     noise, rows = random.Random(f"{plan.seed}/{path.stem}/noise"), list[tuple[list[int], Tensor]]()
     for first in range(0, len(prompts), OUTPUT_BATCH):
         rows += generate(model, prompts[first : first + OUTPUT_BATCH], plan, noise.random())
     rows = [(tokens[:kept], states[:kept]) for tokens, states in rows if (kept := until_loop(tokens))]
     _save(path, [torch.tensor(tokens) for tokens, _ in rows], [states for _, states in rows])
     return sum(len(tokens) for tokens, _ in rows)
+
+
+def shard_prompts(
+    path: Path, tokenizer: PreTrainedTokenizerBase, requests: Requests, plan: OutputPlan
+) -> list[list[int]]:
+    """What the outputs of a shard answer, in their order: rows of a batch are filled up to the longest of them."""
+    rng = random.Random(f"{plan.seed}/{path.stem}")
+    asked = [[{"role": "user", "content": requests.draw(rng)}] for _ in range(plan.rows)]
+    return sorted((chat_ids(tokenizer, each) for each in asked), key=len)
 
 
 @torch.inference_mode()

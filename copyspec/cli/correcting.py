@@ -280,9 +280,9 @@ def _tell_report(report: FileReport, report_options: ReportOptions) -> None:
 def _tell_backup(report: FileReport, suffix: str | None, report_options: ReportOptions) -> None:
     """Names a backup that has another name than the others."""
     if report.backup is not None and not report.backup.endswith(f"{suffix}"):
-        _tell(
-            f"copyspec: {report.path}: an older backup is there and stays; this one is {report.backup}", report_options
-        )
+        name = os.path.join(os.path.dirname(report.path), os.path.basename(report.backup))
+        kept = name if os.path.realpath(name) == report.backup else report.backup
+        _tell(f"copyspec: {report.path}: an older backup is there and stays; this one is {kept}", report_options)
 
 
 def reason(path: str, error: Exception) -> str:

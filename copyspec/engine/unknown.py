@@ -1,11 +1,11 @@
-"""Names that are no option: errors that say which one was meant."""
+"""Errors for unknown option names, with the option that was probably meant."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
 
-# Names from other libraries, and what says the same here.
+# Option names of other libraries, and their equivalents here.
 ELSEWHERE = {
     "do_sample": "temperature (0, the default, is greedy)",
     "num_beams": "nothing: outputs are greedy or sampled, beam search is not offered",
@@ -42,7 +42,7 @@ ELSEWHERE = {
 
 
 def reject_unknown(given: Mapping[str, object], known: Iterable[str]) -> None:
-    """Raises TypeError for the first name in `given` that is no option, with the one that was meant."""
+    """Raise TypeError for the first unknown name in `given`, suggesting the option that was probably meant."""
     names = sorted(known)
     for name in given:
         if name in names:

@@ -6,7 +6,7 @@ import glob
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
@@ -49,6 +49,16 @@ class Skipped:
 
     def add(self, path: str, reason: str) -> None:
         self.found.append((path, reason))
+
+    def settle(self, kept: Iterable[str], is_own: Callable[[str], bool], own: Iterable[str]) -> None:
+        """Forgets what was named beside the folder that holds it, and knows copyspec's own files, each once."""
+        named = {os.path.realpath(path) for path in kept}
+        found: dict[str, tuple[str, str]] = {}
+        for path, reason in [*self.found, *((path, "own") for path in own)]:
+            real = os.path.realpath(path) if reason != "link" else path
+            if real not in named:
+                found.setdefault(real, (path, "own" if reason == "format" and is_own(path) else reason))
+        self.found = list(found.values())
 
     def line(self) -> str:
         """For people: how many of what; "" where there are none."""
@@ -94,13 +104,13 @@ def expand(
                 seen.add(real)
                 found.append(file)
     own = re.compile(rf"(?P<file>.+){re.escape(backup)}(\.\d+)?", re.DOTALL)
-    kept = []
-    for file in found:
+
+    def is_own(file: str) -> bool:
         of = own.fullmatch(file)
-        if _OWN.search(file) or (of is not None and os.path.realpath(of["file"]) in seen):
-            skipped.add(file, "own")
-        else:
-            kept.append(file)
+        return bool(_OWN.search(file)) or (of is not None and os.path.realpath(of["file"]) in seen)
+
+    kept = [file for file in found if not is_own(file)]
+    skipped.settle(kept, is_own, [file for file in found if is_own(file)])
     return kept
 
 
@@ -136,8 +146,6 @@ def _walk(folder: str, suffixes: Collection[str], exclude: Sequence[str], skippe
             path = os.path.join(parent, name)
             if name.startswith("."):
                 skipped.add(path, "hidden")
-            elif _OWN.search(name):
-                skipped.add(path, "own")
             elif _is_excluded(path, exclude):
                 skipped.add(path, "exclude")
             elif os.path.islink(path):

@@ -176,9 +176,8 @@ def test_wrong_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     missing = tmp_path / "missing"
     assert f"model {str(missing)!r} is a path, but there is no such folder" in message(OSError, "a", model=missing)
-    assert (
-        "cannot be loaded from this folder: there is no config.json in it: give the folder"
-        in message(OSError, "a", model=tmp_path)
+    assert "cannot be loaded from this folder: there is no config.json in it: give the folder" in message(
+        OSError, "a", model=tmp_path
     )
     for name in ("x.gguf", "checkpoint-5/config.json"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

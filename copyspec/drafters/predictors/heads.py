@@ -68,6 +68,11 @@ class DraftHeads:
         return self._bound
 
     @property
+    def depth(self) -> int:
+        """Tokens ahead."""
+        return self._file.heads.depth
+
+    @property
     def layers(self) -> tuple[int, ...]:
         """Of the target, what they were given is what the heads read; LAST: its last states."""
         heads = self._file.heads
@@ -191,7 +196,7 @@ class HeadsPredictor:
 
     @property
     def _depth(self) -> int:
-        return self._heads.bound.heads.depth
+        return self._heads.depth
 
     @property
     def _is_ready(self) -> bool:

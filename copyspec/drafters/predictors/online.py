@@ -64,11 +64,6 @@ class LearningHeads(DraftHeads):
         self._lock = at_rest(threading.Lock())
         self.steps = self.resets = 0
 
-    @property
-    def depth(self) -> int:
-        assert isinstance(self._first.heads, RecurrentHead)
-        return self._first.heads.depth
-
     def add(self, window: Window) -> None:
         """One more window to learn from."""
         with self._lock:
