@@ -56,6 +56,8 @@ INPUT_START, INPUT_LATER = EDIT_START * STRIDE + 1, EDIT_START * STRIDE + 2
 EDIT_LATER = EDIT_START * STRIDE + 3
 """The edited text may start here: behind a line or a label that the output began with."""
 EDIT_LATER_DIFFERS = EDIT_LATER + 1  # one token on: the output's first token differs from the text's
+EDIT_LABEL = EDIT_LATER + 2
+"""What stands before the edited text in the prompt, as a label's colon does: the text may follow it here too."""
 RESUMED = 16  # columns of a resumed cursor, the first of them unused
 EDIT_RESUMED = LATER_START + 1
 RESUMED_BY_KIND = {kind: EDIT_RESUMED + number for number, kind in enumerate((EDIT, REFERENCE, PROMPT, WRITTEN))}
