@@ -41,8 +41,9 @@ AGAIN = "plain again"  # how far two runs of the same thing are apart
 SAMPLED = {"temperature": 0.7, "seed": 0}
 
 
-def methods(heads: str | None, skips: str | None, features: str | None = None) -> dict[str, dict[str, Any]]:
-    """Options of a call by the method's name. Those with a temperature or a lossy rule are not compared."""
+def methods(folders: Mapping[str, str | None]) -> dict[str, dict[str, Any]]:
+    """Options of a call by the method's name. `folders`: of what was trained, by the method that drafts with it. Those
+    with a temperature or a lossy rule are not compared."""
     early: dict[str, Any] = {"draft_model": "layers:10"}
     found: dict[str, dict[str, Any]] = {
         PLAIN: {"drafter": "none"},
@@ -56,16 +57,12 @@ def methods(heads: str | None, skips: str | None, features: str | None = None) -
         "layers": {"drafter": "model", **early},
         "copy + layers": early,
     }
-    if heads:
-        found["heads"] = {"drafter": "model", "draft_model": f"heads:{heads}"}
-        found["copy + heads"] = {"draft_model": f"heads:{heads}"}
-        found["copy + heads + pool"] = {"draft_model": [f"heads:{heads}", "pool"]}
-    if features:
-        found["eagle"] = {"drafter": "model", "draft_model": f"heads:{features}"}
-        found["copy + eagle"] = {"draft_model": f"heads:{features}"}
-    if skips:
-        found["skips"] = {"drafter": "model", "draft_model": f"skip:{skips}"}
-        found["copy + skips"] = {"draft_model": f"skip:{skips}"}
+    for name, prefix in TRAINED.items():
+        if folder := folders.get(name):
+            found[name] = {"drafter": "model", "draft_model": f"{prefix}{folder}"}
+            found[f"copy + {name}"] = {"draft_model": f"{prefix}{folder}"}
+    if folder := folders.get("heads"):
+        found["copy + heads + pool"] = {"draft_model": [f"heads:{folder}", "pool"]}
     found["plain, sampled"] = {"drafter": "none", **SAMPLED}
     found["copy, sampled"] = {"drafter": "copy", **SAMPLED}
     found["copy, k-sequential"] = {"drafter": "copy", "rule": "k-sequential", **SAMPLED}
@@ -74,6 +71,12 @@ def methods(heads: str | None, skips: str | None, features: str | None = None) -
     found["contrast"] = {"contrast": "layers:10"}
     return found
 
+
+TRAINED = {
+    "heads": "heads:", "parallel heads": "heads:", "learning heads": "learning:", "eagle": "heads:", "skips": "skip:",
+    "student": "",
+}  # fmt: skip
+"""Methods that something has to be trained for, and what stands before its folder in `draft_model`."""
 
 BASES = {
     "copy, sampled": "plain, sampled",
@@ -179,7 +182,10 @@ def main() -> int:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--heads", help="a folder that training.heads has made")
+    parser.add_argument("--parallel", help="a folder of training.heads --kind parallel, or Medusa's")
+    parser.add_argument("--learning", help="a folder of recurrent heads, which go on learning from prompt to prompt")
     parser.add_argument("--features", help="a folder of a feature layer: of training.heads --kind feature, or EAGLE's")
+    parser.add_argument("--student", help="a folder that training.distill has made")
     parser.add_argument("--skips", help="a file that training.skips has made")
     parser.add_argument("--methods", nargs="+", help="these alone")
     parser.add_argument("--per-group", type=int, default=2)
@@ -195,7 +201,11 @@ def main() -> int:
     if given.transcripts is None:
         parser.error("give the folder of the transcripts, or --report")
     torch.set_num_threads(given.threads)
-    chosen = methods(given.heads, given.skips, given.features)
+    folders = {
+        "heads": given.heads, "parallel heads": given.parallel, "learning heads": given.learning,
+        "eagle": given.features, "skips": given.skips, "student": given.student,
+    }  # fmt: skip
+    chosen = methods(folders)
     chosen = {name: options for name, options in chosen.items() if not given.methods or name in given.methods}
     report: dict[str, Any] = {"methods": [], "prompts": []}
     if given.json is not None and given.json.exists():

@@ -1,4 +1,4 @@
-"""`python -m copyspec`."""
+"""Runs the CLI: `python -m copyspec`."""
 
 from __future__ import annotations
 

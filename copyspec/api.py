@@ -1,4 +1,5 @@
-"""The public functions: generate, stream, compare, and the choice of the model."""
+"""The public functions (`generate`, `agenerate`, `compare`, `load`, `configure`, ...) and the choice of the model
+behind them."""
 
 from __future__ import annotations
 
@@ -46,37 +47,37 @@ logger = logging.getLogger(__name__)
 
 
 class LoadOptions(TypedDict, total=False):
-    """How a model is loaded."""
+    """Options that say how a model is loaded."""
 
     tokenizer: str | PreTrainedTokenizerBase | None
-    """None: the model's own."""
+    """None: the model's own tokenizer."""
     device: str | torch.device | None
     """None: a CUDA device if there is one. "auto": spread over all devices (needs accelerate)."""
     dtype: str | torch.dtype
     """"auto", the default: as the checkpoint was saved."""
     revision: str | None
     on_unsupported: Literal["error", "plain"]
-    """For architectures that cannot verify drafts: an error, the default, or plain decoding."""
+    """For architectures that cannot verify drafts: "error" (the default) raises, "plain" decodes without drafts."""
     static: StaticOptions | None
-    """Whether passes have static shapes, are captured or compiled, and exact mode: docs/gpu.md."""
+    """Static shapes, CUDA graphs, compiled forward passes and exact mode: docs/gpu.md."""
     adapter: str | os.PathLike[str] | None
-    """A folder of a LoRA adapter (`peft`) that is merged into `model`, once, in float32. As `model`, such a folder
-    names its base itself."""
+    """The folder of a LoRA adapter (`peft`), merged into `model` once, in float32. An adapter folder may also be given
+    as `model`: it names its base model itself."""
     model_kwargs: Mapping[str, object] | None
-    """Options of `from_pretrained`: attn_implementation, device_map, max_memory, offload_folder, offload_buffers,
-    quantization_config, cache_dir, token, local_files_only. No others are passed on."""
+    """Options passed on to `from_pretrained`. Accepted: attn_implementation, device_map, max_memory, offload_folder,
+    offload_buffers, quantization_config, cache_dir, token, local_files_only."""
     trust_remote_code: bool
-    """True runs Python code and pickles of the model's folder or repository, with all rights of this process: only for
-    what you have read, at a `revision` that cannot change. False, the default, never runs any."""
+    """True runs Python code and loads pickles from the model's folder or repository with the rights of this process.
+    Use it only for code you have read, at a fixed `revision`. False (the default) never runs any."""
 
 
 class ModelKeywords(LoadOptions, total=False):
-    """Which model answers, and how it is loaded."""
+    """The model that answers, and how it is loaded."""
 
     model: str | os.PathLike[str] | PreTrainedModel | Engine | None
     """A hub id, a folder, a GGUF file, a name that `copyspec models` lists ("smollm2"; "default" is the model in the
-    package), a loaded model or an engine. None: the one of `configure`, of $COPYSPEC_MODEL, smollm2 where it was
-    fetched or its package is installed, or the model in the package."""
+    package), a loaded model or an engine. None: the model set by `configure`, else $COPYSPEC_MODEL, else smollm2 if it
+    was fetched or its package is installed, else the model in the package."""
 
 
 class CallKeywords(GenerateOptions, ModelKeywords, total=False):
@@ -84,7 +85,7 @@ class CallKeywords(GenerateOptions, ModelKeywords, total=False):
 
 
 class _State:
-    """What `configure` set, and the models that are loaded."""
+    """Module state: the model set by `configure`, and the models that are loaded."""
 
     def __init__(self) -> None:
         self.registry = Registry()
@@ -118,24 +119,24 @@ def generate(
 def generate(
     prompt: object, references: object = None, *, stream: bool = False, **options: Unpack[CallKeywords]
 ) -> Result | list[Result] | Iterator[Chunk]:
-    """The model's output for `prompt`: exactly that of plain decoding, sooner where it repeats known text.
+    """Generate the model's output for `prompt`: identical to plain decoding, and faster where it repeats known text.
 
         >>> import copyspec
         >>> print(copyspec.generate("Correct the grammar: He have a car.", max_new_tokens=40))
 
-    prompt: a str, a chat (`[{"role": "user", "content": ...}]`), a list of token ids, or a list of those. What
-        is text is text: strings of special tokens inside it are never control tokens. A str goes through the
-        tokenizer as it is; `chat=True` or `system=...` puts it through the chat template.
+    prompt: a str, a chat (`[{"role": "user", "content": ...}]`), a list of token ids, or a list of those. Text is
+        always tokenized as text: strings of special tokens inside it never become control tokens. A str is passed to
+        the tokenizer as it is; `chat=True` or `system=...` applies the chat template.
     references: texts to copy from that are NOT shown to the model: a str, an object with `.page_content`,
-        `{"text": ...}`, token ids, a list of those for all prompts, or one list per prompt. They never change
-        the output. The prompt and the output so far are always copied from.
-    stream: True gives an iterator of `Chunk`s; closing it stops the generation.
+        `{"text": ...}`, token ids, a list of those for all prompts, or one list per prompt. They never change the
+        output. The prompt and the output so far are always copied from.
+    stream: True returns an iterator of `Chunk`s; closing it stops the generation.
     options: see `GenerateOptions` (edit_source, max_new_tokens, temperature, stop, seed, ...) and `ModelKeywords`
         (model, tokenizer, device, dtype, ...). Decoding is greedy unless `temperature` is given.
 
-    Returns a `Result` for one prompt, a list of them for a list. Raises TypeError and ValueError for arguments
-    that cannot be meant, LoadError where the model cannot be loaded, UnsupportedModelError where its
-    architecture cannot verify drafts.
+    Returns a `Result` for one prompt and a list of them for a list. Raises TypeError or ValueError for invalid
+    arguments, LoadError if the model cannot be loaded, and UnsupportedModelError if its architecture cannot verify
+    drafts.
     """
     check_flag("stream", stream)
     model, checked = _split(options)
@@ -166,10 +167,10 @@ def agenerate(
 def agenerate(
     prompt: object, references: object = None, *, stream: bool = False, **options: Unpack[CallKeywords]
 ) -> Coroutine[Any, Any, Result | list[Result]] | AsyncChunks:
-    """As `generate`, for asyncio; calls that are awaited together share passes. Cancelling the task stops the decoding
+    """`generate` for asyncio. Calls awaited at the same time share forward passes; cancelling the task stops decoding
     within one step.
 
-    With `stream=True` it gives an asynchronous iterator: `async for chunk in agenerate(..., stream=True)`.
+    With `stream=True` it returns an asynchronous iterator: `async for chunk in agenerate(..., stream=True)`.
     """
 
     async def submitted() -> Call:
@@ -196,13 +197,13 @@ def compare(
 def compare(
     prompt: object, references: object = None, *, prompt_lookup: bool = False, **options: Unpack[CallKeywords]
 ) -> Comparison | list[Comparison]:
-    """Decodes each prompt plainly and with copying: equality, times, and the first difference with its scores.
+    """Decode each prompt plainly and with copying, and report equality, times and the first difference with its scores.
 
-    prompt_lookup: True adds a run that drafts as transformers' prompt lookup (n-grams of at most 2, 10 tokens),
+    prompt_lookup: True adds a run that drafts like transformers' prompt lookup (n-grams of at most 2, 10 tokens),
         verified by the same loop: `Comparison.runs`. `Comparison.to_html()` shows all of them side by side.
 
-    In float32 the outputs are equal. In half precision a pass over several tokens may round differently from
-    passes over one, and near-ties can flip: `Comparison.difference` shows where, and how near the tie was.
+    In float32 the outputs are equal. In half precision a forward pass over several tokens may round differently from
+    passes over one, so near-ties can flip: `Comparison.difference` shows where, and how close the two scores were.
     """
     check_flag("prompt_lookup", prompt_lookup)
     model, checked = _split(options)
@@ -212,9 +213,9 @@ def compare(
 
 
 def load(model: str | os.PathLike[str] | PreTrainedModel | None = None, **options: Unpack[LoadOptions]) -> Engine:
-    """The engine of a model, loaded once: `generate(model=...)` with the same choice uses the same one.
+    """Load a model and return its engine; later calls with the same choice of model share it.
 
-    Two models stay loaded, the least recently used one leaving first; `configure(max_loaded=...)` changes that.
+    Two models stay loaded, and the least recently used one is dropped first; `configure(max_loaded=...)` changes that.
     """
     reject_unknown(options, LoadOptions.__annotations__)
     return _engine({"model": model, **options})
@@ -223,15 +224,16 @@ def load(model: str | os.PathLike[str] | PreTrainedModel | None = None, **option
 def load_corrector(
     model: str | os.PathLike[str] | PreTrainedModel | None = None, **options: Unpack[LoadOptions]
 ) -> Engine:
-    """As `load`; where no model is named or configured, the best of those that correct and quote English sentences."""
+    """`load` with another default: if no model is named or configured, the best one at correcting and quoting English
+    text."""
     reject_unknown(options, LoadOptions.__annotations__)
     return _engine({"model": model, **options}, corrects=True)
 
 
 def unload(model: str | os.PathLike[str] | PreTrainedModel | Engine | None = None) -> None:
-    """Lets go of a loaded model, or of all; the memory is freed when nothing else holds them.
+    """Release one loaded model, or all of them; the memory is freed when nothing else refers to them.
 
-    Raises ValueError where `model` is not loaded.
+    Raises ValueError if `model` is not loaded.
     """
     if isinstance(model, (str, os.PathLike)):
         model = named(model)
@@ -244,7 +246,7 @@ def unload(model: str | os.PathLike[str] | PreTrainedModel | Engine | None = Non
 
 
 def configure(*, max_loaded: int | None = None, **options: Unpack[ModelKeywords]) -> None:
-    """Sets the model that answers where a call names none. `configure()` goes back to the default.
+    """Set the model for calls that name none. `configure()` restores the default.
 
     max_loaded: how many models stay loaded.
     """
@@ -261,7 +263,7 @@ def configure(*, max_loaded: int | None = None, **options: Unpack[ModelKeywords]
 
 
 def _split(options: CallKeywords) -> tuple[dict[str, object], CallOptions]:
-    """Options of the model and options of the call, checked before a model is loaded."""
+    """Split `options` into the model's and the call's, and check the latter before any model is loaded."""
     given: dict[str, object] = dict(options)
     model = {name: given.pop(name) for name in ModelKeywords.__annotations__ if name in given}
     return model, check_options(given, [*ModelKeywords.__annotations__, "references", "stream"])
@@ -299,7 +301,7 @@ def _choice(options: dict[str, object]) -> ModelChoice | Engine:
 
 
 def _check_files(model: object, loading: dict[str, object]) -> None:
-    """What is said of a model's files, for one that is loaded here."""
+    """Check the options about a model's files, which apply only to a model that is loaded here."""
     if "model_kwargs" in loading:
         loading["model_kwargs"] = checked = check_model_kwargs(loading["model_kwargs"])
         if checked.device_map is not None and "device" in loading:
@@ -325,8 +327,8 @@ def _default(options: dict[str, object], corrects: bool) -> ModelChoice | Engine
     if configured is not None:
         return _choice({**{each.name: getattr(configured, each.name) for each in fields(configured)}, **loading})
     model = choose_default(corrects=corrects)
-    choice = _choice({**loading, "model": model})  # what is wrong with the options is told before anything else
+    choice = _choice({**loading, "model": model})  # invalid options raise before the default model is logged
     if not os.environ.get(MODEL_VARIABLE) and not _STATE.named_default:
         _STATE.named_default = True
-        logger.warning("%s", about_default(model))
+        logger.warning("%s", about_default(model, corrects=corrects))
     return choice

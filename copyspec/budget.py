@@ -1,4 +1,8 @@
-"""The node budget: how large a tree is worth its verification."""
+"""The node budget: how many draft nodes one forward pass of the target should verify.
+
+`CostModel` measures passes while they run. A "plain" pass carries no draft nodes and is the unit of cost; a "first"
+pass reads the prompts (prefill). Nodes are counted per row, in the largest tree of the batch.
+"""
 
 from __future__ import annotations
 
@@ -9,54 +13,54 @@ from itertools import pairwise
 from time import perf_counter
 
 PRIOR_SLOPE = 0.02
-"""Cost of a draft node in units of an empty call where nothing near it was measured: small models on a CPU show
-0.01-0.03, a GPU less. Rather too low than too high: what is tried is measured, what is not never is."""
+"""Assumed cost of a draft node, in plain passes, where nothing near it was measured: small models on a CPU show
+0.01-0.03, a GPU less. It errs on the low side: what is tried gets measured, what looks too expensive never is."""
 
 KNOTS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128, 192, 256, 512, 1024)
-"""Numbers of nodes whose time is kept; between them costs lie on straight lines. Close together where matrix products
-of few rows change their kernel: on a CPU twelve rows can take longer than sixteen."""
+"""Node counts whose time is stored; costs in between are interpolated linearly. They are dense where matrix products
+switch kernels with the number of rows: on a CPU twelve rows can take longer than sixteen."""
 
 NEIGHBOURS = 1.0
-"""Measurements that the line between its neighbours counts as, for a knot: one disturbed call must not put a price on
-a number of nodes that keeps it from being tried again."""
+"""Weight, in measurements, of the interpolated value of a knot: one disturbed pass must not make a node count look so
+expensive that it is never tried again."""
 
 LEAST_RATE = 0.1
-"""Of a new measurement in the time of a knot: the cost drifts with the length of the context."""
+"""Minimum weight of a new measurement in a knot's time: the cost drifts as the context grows."""
 
 DRIFT = 0.1
-"""Share of what one knot turns out to be slower or faster that all follow: the machine is busy, or was."""
+"""Share of a knot's deviation that is applied to all knots: the machine as a whole has become busier or freer."""
 
-ESTABLISHED = 3  # measurements after which a knot says something of the others
+ESTABLISHED = 3  # measurements after which a knot's deviation is applied to the others
 
 OUTLIER = 2.0
-"""A call that takes this many times what was expected, or as little, was disturbed and counts as that, no more."""
+"""Measured and expected time may differ by at most this factor; anything beyond is clipped as a disturbance."""
 
 PREFILL_TOKENS = 32
-"""Of a first call, at least, for its time per token to say what draft nodes add to such a call."""
+"""Minimum length of a first pass, in tokens per row, for its time per token to be used as the cost of a draft node."""
 
-MEMORY = 0.8  # weight of earlier rows in what a row earns by drafting, and of earlier first calls
+MEMORY = 0.8  # weight of earlier rows in the average saving, and of earlier first passes
 LEAST_START, MOST_START = 0.75, 4.0
-"""Calls' worth of time that a new row may lose: half of what earlier rows earned, between these."""
+"""Bounds of a new row's starting allowance, in plain passes; within them it is half of what earlier rows saved."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How many nodes a step may carry, and what they cost.
+    """The largest tree that one row may draft, and the cost of each size.
 
-    `costs[n]` is the time of a target call with n draft nodes in units of a call without any
-    (`costs[0] == 1`), n = 0..max_nodes. Without costs every tree is as cheap as none.
+    `costs[n]` is the time of a target pass with n draft nodes, in plain passes (`costs[0] == 1`),
+    n = 0..max_nodes. Without `costs`, nodes are free.
     """
 
     max_nodes: int
     costs: Sequence[float] = ()
-    seconds: float = 0.0  # one row's share of an empty call; 0: not measured
+    seconds: float = 0.0  # one row's share of a plain pass; 0: not measured
     chain: bool = False
-    """Whether one chain is asked for, of up to `max_nodes` tokens: of targets and engines that verify no trees."""
+    """Whether the draft must be one chain of up to `max_nodes` tokens, for targets and engines without tree support."""
 
     def cut(self, scores: Sequence[float]) -> int:
-        """Nodes to keep of a tree whose path probabilities are `scores`, in the order in which it was grown.
+        """Return how many nodes to keep of a tree with path probabilities `scores`, in the order it was grown.
 
-        Maximises expected tokens per time, (1 + scores[0] + ... + scores[n-1]) / costs[n], over n.
+        Maximises the expected tokens per unit of time, (1 + scores[0] + ... + scores[n-1]) / costs[n], over n.
         """
         limit = min(len(scores), self.max_nodes)
         if not self.costs:
@@ -71,46 +75,46 @@ class Budget:
 
 
 class CostModel:
-    """Learns what a target call costs from the calls that are made anyway, per number of rows.
+    """Learns the cost of a target pass, per number of rows, from the passes that are made anyway.
 
-    A call's time by its number of nodes is no line: one token is a matrix-vector product and several are a matrix
-    product, and kernels change with the number of rows. Each number of nodes that is used is measured by itself, and
-    what lies between two measured ones is taken to lie on the line through them. First calls, which read the prompt,
-    tell what a token adds to such a call. One instance per target; times on other machines are other times.
+    The time is not linear in the number of nodes: one token is a matrix-vector product, several are a matrix product,
+    and kernels change with the number of rows. Each node count is therefore measured separately, and costs between
+    two measured counts are interpolated. First passes give the cost of one more token in a prefill. Use one instance
+    per target and machine.
     """
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
-        """`clock`: seconds, read around passes and drafts; tests and simulations bring their own."""
+        """`clock` returns seconds; it is read around passes and drafts. Tests and simulations pass their own."""
         self.clock = clock
         self._curves = _Curves()
-        self._per_token = 0.0  # seconds of one token of one row in a first call
-        self._first = [0.0] * 3  # of first calls, earlier ones at less: how many, their tokens, their seconds
-        self._earned = 0.0  # calls' worth of time that a row saves by drafting
+        self._per_token = 0.0  # seconds per token and row in a first pass
+        self._first = [0.0] * 3  # decayed sums over first passes: count, tokens, seconds
+        self._earned = 0.0  # average saving of a row by drafting, in plain passes
         self._ratio: float | None = None
 
     def observe(self, rows: int, nodes: int, seconds: float) -> None:
-        """A call of `rows` rows whose largest tree had `nodes` nodes took `seconds`."""
+        """Record that a pass of `rows` rows, with `nodes` nodes in its largest tree, took `seconds`."""
         self._ratio = self._curves[rows].observe(nodes, seconds)
 
     def take_ratio(self) -> float | None:
-        """What the last call took, in terms of what was expected of it; None where nothing was, and once it is told."""
+        """Return the last pass's time over its expected time, once; None where nothing was expected or it was read."""
         ratio, self._ratio = self._ratio, None
         return ratio
 
     def observe_first(self, rows: int, tokens: int, seconds: float) -> None:
-        """A first call of `rows` rows read `tokens` tokens of each, draft nodes included."""
+        """Record a first pass of `rows` rows that read `tokens` tokens of each, draft nodes included."""
         self._first = [
             MEMORY * total + new for total, new in zip(self._first, (1, rows * tokens, seconds), strict=True)
         ]
         if tokens >= PREFILL_TOKENS:
             measured = seconds / (rows * tokens)
-            # The fastest such call counts most: longer prompts take more time per token, and nodes come last.
+            # The fastest pass counts most: longer prompts take more time per token, and nodes are appended last.
             self._per_token = measured if not self._per_token else 0.5 * (min(self._per_token, measured) + measured)
 
     def budget(self, rows: int, max_nodes: int, *, adaptive: bool = True, is_first: bool = False) -> Budget:
-        """The budget of a row in a call of `rows` rows; `adaptive=False`: max_nodes, whatever they cost.
+        """Return the budget of each row in a pass of `rows` rows; `adaptive=False` allows max_nodes at any cost.
 
-        `is_first`: the call reads the prompts, where nodes are a few tokens more.
+        `is_first`: the pass reads the prompts, to which draft nodes add a few tokens.
         """
         if not adaptive:
             return Budget(max_nodes)
@@ -118,14 +122,14 @@ class CostModel:
         return Budget(max_nodes, costs, self._curves[rows].empty / rows)
 
     def seconds(self, rows: int) -> float:
-        """Of a call without nodes; 0 before anything was measured."""
+        """Seconds of a plain pass; 0 before anything was measured."""
         return self._curves[rows].empty
 
     def costs(self, rows: int, max_nodes: int, *, is_first: bool = False) -> list[float]:
-        """Of calls with 0..max_nodes nodes, in units of a call without any.
+        """Costs of passes with 0..max_nodes nodes, in plain passes.
 
-        In a first call a node is one token more of many. It costs no more than the tokens of such calls take on
-        average, which includes what a call costs anyway, nor than a node of later calls.
+        In a first pass a node is one more prompt token. Its cost is bounded by the mean time per token of such
+        passes (an overestimate, as it includes their fixed cost) and by the cost of a node in a later pass.
         """
         curve = self._curves[rows]
         costs, seconds = curve.costs(max_nodes), curve.empty
@@ -135,10 +139,10 @@ class CostModel:
         return [1.0 + slope * n for n in range(max_nodes + 1)]
 
     def split_first(self, lengths: Sequence[int]) -> list[int]:
-        """How many rows each first call should read, of prompts of `lengths` tokens in rising order.
+        """Split prompts of `lengths` tokens, in rising order, into first passes; return the number of rows of each.
 
-        All rows of a call are filled up to its longest, and each call has a cost of its own: that of one without nodes
-        for the most rows measured. One call, where nothing was measured.
+        All rows of a pass are padded to its longest, and each pass has a fixed cost: the slowest plain pass measured,
+        over all numbers of rows. Returns one pass where nothing was measured.
         """
         count = len(lengths)
         call = max((curve.empty for curve in self._curves.values()), default=0.0)
@@ -146,7 +150,7 @@ class CostModel:
         per_token = (time - calls * call) / tokens if tokens else 0.0
         if not call or per_token <= 0.0:
             return [count]
-        seconds, sizes = [0.0], [0]  # of the first n rows at best, and how many of them the last call reads
+        seconds, sizes = [0.0], [0]  # cheapest time for the first n rows, and how many of them the last pass reads
         for end, longest in enumerate(lengths, 1):
             of_row = longest * per_token
             best = min(range(end), key=lambda start: seconds[start] + (end - start) * of_row)
@@ -159,32 +163,32 @@ class CostModel:
         return found[::-1]
 
     def measured(self, rows: int) -> Mapping[int, float]:
-        """Seconds of a call of `rows` rows by its number of nodes, of those numbers that were measured."""
+        """Seconds of a pass of `rows` rows, for each node count that was measured."""
         return self._curves[rows].measured()
 
     def start(self) -> float:
-        """Calls' worth of time that a new row may lose by drafting before it has gained any."""
+        """A new row's starting allowance: the plain passes that it may lose by drafting before it has gained any."""
         return min(max(0.5 * self._earned, LEAST_START), MOST_START)
 
     def finish(self, earned: float) -> None:
-        """A row has ended, to which drafting brought `earned` calls' worth of time, or took them."""
+        """Record that a row has ended for which drafting saved `earned` plain passes (negative: cost them)."""
         self._earned = MEMORY * self._earned + (1.0 - MEMORY) * earned
 
 
 class _Curve:
-    """Seconds of a call by its number of nodes."""
+    """Seconds of a pass as a function of its number of nodes, for one number of rows."""
 
     def __init__(self, prior: float) -> None:
         self.empty = 0.0
-        """Seconds of a call without nodes; 0 before anything was measured."""
-        self._prior = prior  # cost of a node in units of an empty call, where nothing was measured
-        self._pace = 1.0  # what all times have in common: the machine is busy, or is not
-        self._times: dict[int, float] = {}  # by knot, in rising order, in units of the pace
+        """Seconds of a plain pass; 0 before anything was measured."""
+        self._prior = prior  # cost of a node in plain passes, where nothing was measured
+        self._pace = 1.0  # factor common to all times: how busy the machine is
+        self._times: dict[int, float] = {}  # by knot, in rising order, in seconds over `_pace`
         self._weights: dict[int, float] = {}
-        self._costs: list[float] = []  # of 0, 1, ... nodes, as far as they were asked for since a time changed
+        self._costs: list[float] = []  # cached costs of 0, 1, ... nodes; cleared when a time changes
 
     def observe(self, n: int, seconds: float) -> float | None:
-        """Learns from a call; the ratio of its time to what was expected, None where nothing was."""
+        """Learn from a pass; return its time over its expected time, None where nothing was expected."""
         index = bisect_left(KNOTS, n)
         high = KNOTS[min(index, len(KNOTS) - 1)]
         low = KNOTS[max(index - 1, 0)] if high > n else high
@@ -213,36 +217,41 @@ class _Curve:
         return found
 
     def costs(self, max_nodes: int) -> list[float]:
-        """Costs of 0..max_nodes nodes in units of an empty call, which is the cheapest."""
+        """Costs of 0..max_nodes nodes in plain passes, at least 1."""
         if len(self._costs) > max_nodes:
             return self._costs[: max_nodes + 1]
         costs: list[float] = [1.0]
         unit = self._at(0) if self._times else 1.0
         known = [(0, unit), *((knot, time) for knot, time in self._times.items() if knot)]
         for (start, time), (end, following) in pairwise(known):
-            slope = (following - time) / (end - start)
-            costs += [max(1.0, (time + slope * n) / unit) for n in range(1, end - start + 1)]
+            base, slope = time / unit, (following - time) / (end - start) / unit
+            between = [base + slope * n for n in range(1, end - start + 1)]
+            costs += between if time >= unit and following >= unit else [max(1.0, cost) for cost in between]
         costs += [costs[-1] + self._prior * n for n in range(1, max_nodes + 2 - len(costs))]
         self._costs = costs
         return costs[: max_nodes + 1]
 
     def measured(self) -> Mapping[int, float]:
-        """Seconds by number of nodes."""
+        """Seconds by number of nodes, at the knots measured so far."""
         return {knot: self._pace * time for knot, time in self._times.items()}
 
     def _at(self, n: int) -> float:
-        """In units of the pace, once anything was measured."""
-        if n in self._times:
-            return self._times[n]
-        first = next(iter(self._times))
-        if n < first:
-            empty = self._times[first] / (1.0 + self._prior * first)
-            return empty + (self._times[first] - empty) * n / first
-        return self.costs(n)[n] * self._at(0)
+        """The time of `n` nodes in seconds over `_pace`; needs at least one measurement."""
+        times = self._times
+        if n in times:
+            return times[n]
+        first = next(iter(times))
+        start, before = 0, times[first] / (1.0 + self._prior * first)
+        empty = before
+        for knot, time in times.items():
+            if knot > n:
+                return before + (time - before) * (n - start) / (knot - start)
+            start, before = knot, time
+        return max(empty, before) + self._prior * empty * (n - start)
 
 
 class _Curves(dict[int, _Curve]):
-    """By the number of rows of a call."""
+    """One `_Curve` per number of rows, created on first use."""
 
     def __missing__(self, rows: int) -> _Curve:
         self[rows] = curve = _Curve(PRIOR_SLOPE * rows)

@@ -1,4 +1,4 @@
-"""Checks of what callers give: the error names the argument, its value and what it may be."""
+"""Checks of arguments. Errors name the argument, its value and the valid values."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TypeGuard
 
 
 def shown(value: object) -> str:
-    """A bad value in an error message: its type, and as much of it as fits a line."""
+    """Format a bad value for an error message: its type, and as much of it as fits a line."""
     text = repr(value)
     return f"{type(value).__name__}: {text if len(text) <= 80 else text[:77] + '...'}"
 
 
 def plain_list(value: object) -> object:
-    """Arrays and tensors as nested lists; anything else as it is."""
+    """Convert arrays and tensors to nested lists; return anything else unchanged."""
     if isinstance(value, (str, bytes, Mapping, list, tuple)):
         return value
     tolist = getattr(value, "tolist", None)
@@ -23,7 +23,7 @@ def plain_list(value: object) -> object:
 
 
 def plain_number(value: object) -> object:
-    """Numbers of numpy and the like as int and float; anything else as it is."""
+    """Convert numbers of numpy and the like to int and float; return anything else unchanged."""
     if isinstance(value, bool):
         return value
     if isinstance(value, Integral):
@@ -32,7 +32,7 @@ def plain_number(value: object) -> object:
 
 
 def check_strings(name: str, value: str | Sequence[str] | None) -> tuple[str, ...]:
-    """`value` as a tuple of strings: one string stands for itself, never for its characters."""
+    """Convert to a tuple of strings; a single string counts as one element, never as its characters."""
     if value is None:
         return ()
     strings = (value,) if isinstance(value, str) else tuple(value)
@@ -43,13 +43,13 @@ def check_strings(name: str, value: str | Sequence[str] | None) -> tuple[str, ..
 
 
 def check_type(fits: bool, name: str, value: object, what: str) -> None:
-    """Raises TypeError where `value` does not fit, with `what` it must be."""
+    """Raise TypeError unless `fits`; `what` describes a valid `value`."""
     if not fits:
         raise TypeError(f"{name} must be {what}; got {shown(value)}")
 
 
 def check_flag(name: str, value: object) -> bool:
-    """`value`; raises TypeError where it is no bool."""
+    """Return `value`. Raises TypeError if it is not a bool."""
     check_type(isinstance(value, bool), name, value, "True or False")
     return bool(value)
 
@@ -63,7 +63,7 @@ def check_number(
     open_low: bool = False,
     why: str = "",
 ) -> None:
-    """Raises ValueError where `value` is no number within the bounds; `why`: what an odd value in them means."""
+    """Raise ValueError if `value` is not a number within the bounds; `why` explains the meaning of a special value."""
     fits = isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high
     if not fits or (open_low and value == low):
         bounds = f"{'above' if open_low else 'at least'} {low:g}"
@@ -72,32 +72,32 @@ def check_number(
 
 
 def check_whole(name: str, value: int, *, low: int, high: int | None = None, why: str = "") -> None:
-    """Raises ValueError where `value` is no whole number within the bounds."""
+    """Raise ValueError if `value` is not an integer within the bounds."""
     if not isinstance(value, int) or isinstance(value, bool) or value < low or (high is not None and value > high):
         bounds = f"at least {low}" if high is None else f"from {low} to {high}"
         raise ValueError(f"{name} must be a whole number {bounds}{f' ({why})' if why else ''}, got {value!r}")
 
 
 def check_count(name: str, value: object) -> int:
-    """`value`; raises ValueError where it is no whole number from 1."""
+    """Return `value`. Raises ValueError if it is not an integer of at least 1."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name} must be a whole number from 1, got {value!r}")
     return value
 
 
 def check_seconds(name: str, value: object) -> None:
-    """Raises ValueError where `value` is no time."""
+    """Raise ValueError if `value` is not a positive number."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
         raise ValueError(f"{name} must be a number of seconds above 0, got {value!r}")
 
 
 def is_ids(value: Sequence[object]) -> TypeGuard[Sequence[int]]:
-    """True for a non-empty sequence that begins with a whole number: token ids, right or wrong ones."""
+    """Whether a sequence starts with an integer, that is, holds token ids, valid or not."""
     return len(value) > 0 and isinstance(value[0], Integral) and not isinstance(value[0], bool)
 
 
 def check_ids(ids: Sequence[object], where: str) -> list[int]:
-    """Token ids as a list; raises ValueError that names the first one that is none."""
+    """Return token ids as a list. Raises ValueError that names the first invalid one."""
     result: list[int] = []
     for i, token in enumerate(ids):
         if not isinstance(token, Integral) or isinstance(token, bool) or int(token) < 0:
@@ -107,7 +107,7 @@ def check_ids(ids: Sequence[object], where: str) -> list[int]:
 
 
 def encodable(text: str, where: str) -> str:
-    """`text`, unless it holds lone surrogates: tokenizers cannot read those."""
+    """Return `text`. Raises ValueError if it contains lone surrogates, which tokenizers cannot encode."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -119,5 +119,5 @@ def encodable(text: str, where: str) -> str:
 
 
 def is_panic(error: BaseException) -> bool:
-    """Whether an error is a panic of Rust code (tokenizers, safetensors), which is no `Exception`."""
+    """Whether an error is a panic of Rust code (tokenizers, safetensors), which is not an `Exception`."""
     return type(error).__name__ == "PanicException"

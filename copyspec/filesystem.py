@@ -1,4 +1,4 @@
-"""Files in folders that others fill, too: opened only where they are regular, replaced whole, held by one process."""
+"""Safe file access in folders that other processes write to: regular files only, atomic replacement, lock files."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from time import monotonic, sleep
 from typing import BinaryIO
 
 _FLAGS = sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
-"""A link is not followed, and a pipe that stands there is opened without waiting for its other end."""
+"""Flags that do not follow a symbolic link, and do not block on a pipe."""
 
-_PAUSE = 0.02  # seconds between two looks at a lock
-_BUSY = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)  # what a system says of a lock that another one holds
+_PAUSE = 0.02  # seconds between two attempts to lock
+_BUSY = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)  # errors that mean that the lock is held by another process
 
 
 class NotRegularError(OSError):
-    """What stands there is no file of its own: a link, a folder, a pipe, a device."""
+    """The path is not a regular file but a link, a folder, a pipe or a device."""
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
-    """A descriptor of a regular file. Raises NotRegularError for anything else, which is not opened."""
+    """Open a regular file and return its descriptor. Raises NotRegularError for anything else, without opening it."""
     with contextlib.suppress(FileNotFoundError):
         _check_regular(os.lstat(path), path)
     handle = os.open(path, flags | _FLAGS, 0o666)
     try:
-        _check_regular(os.fstat(handle), path)  # once more: another file may have taken its place
+        _check_regular(os.fstat(handle), path)  # again, since the file may have been exchanged in between
     except BaseException:
         os.close(handle)
         raise
@@ -38,11 +38,11 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
 
 @contextlib.contextmanager
 def replacing(path: Path, *, mode: int = 0o666, lasts: bool = True) -> Iterator[BinaryIO]:
-    """A binary file that takes the place of `path` when the block ends well, and vanishes when it does not.
+    """Open a binary file that replaces `path` when the block succeeds, and is deleted when it fails.
 
-    For the holder of a lock: what is written has one name, which the next one to write takes over from one that was
-    killed. `mode`: of a new file, less what the process's umask takes away. `lasts`:
-    its name outlasts a power cut; its content always does.
+    The caller must hold a lock, since the temporary file has a fixed name; one left by a killed process is
+    overwritten. `mode`: permissions of a new file, before the umask. `lasts`: whether the new name must survive a
+    power cut; the content always does.
     """
     part = path.with_name(part_name(path.name))
     for each in (path, part):
@@ -66,12 +66,12 @@ def replacing(path: Path, *, mode: int = 0o666, lasts: bool = True) -> Iterator[
 
 
 def part_name(name: str) -> str:
-    """The name that a file has while it is written."""
+    """The temporary name of a file while it is written."""
     return f".{name}.part"
 
 
 def flush_folder(folder: Path) -> None:
-    """Makes a rename last; not every system lets a folder be opened."""
+    """Make a rename durable, on systems where a folder can be opened."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -82,28 +82,28 @@ def flush_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path, what: str, *, wait: float = 0.0) -> Iterator[None]:
-    """Holds the lock file `path` for the block, and removes it behind. `what` is locked by it, for the message.
+    """Hold the lock file `path` during the block, then remove it. `what` is locked, and named in the error message.
 
-    The system lets go of the lock when a process ends, however it ends: a file that a killed one left holds nobody
-    back. Raises BlockingIOError where another process or thread has held it for `wait` seconds.
+    The operating system releases the lock when a process ends for any reason, so a file left by a killed process
+    blocks nobody. Raises BlockingIOError if another process or thread holds the lock for `wait` seconds.
     """
     handle = _acquired(path, what, monotonic() + wait)
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):  # of a file that is open, on Windows
+        with contextlib.suppress(OSError):  # Windows cannot remove an open file
             if _stands(handle, path):
-                path.unlink()  # while it is held: whoever waits for this file looks whether it is still the one there
+                path.unlink()  # still locked: whoever waits for it checks that it is still the file at `path`
         os.close(handle)
 
 
 def try_lock(handle: int) -> bool:
-    """Whether the lock of an open file could be had. Closing the file gives it back."""
+    """Try to lock an open file; return whether it succeeded. Closing the file releases the lock."""
     try:
         if sys.platform == "win32":
             import msvcrt
 
-            os.lseek(handle, 1 << 30, os.SEEK_SET)  # a byte behind the end: what is locked there cannot be read
+            os.lseek(handle, 1 << 30, os.SEEK_SET)  # beyond the end, since Windows makes a locked byte unreadable
             msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
         else:
             import fcntl
@@ -140,7 +140,7 @@ def _acquired(path: Path, what: str, until: float) -> int:
 
 
 def _stands(handle: int, path: Path) -> bool:
-    """Whether an open file is the one of this name still: its last holder has removed it otherwise."""
+    """Whether an open file is still the one at `path`, which its last holder may have removed."""
     try:
         return os.path.samestat(os.fstat(handle), os.lstat(path))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Fingerprints: short hashes by which an index knows what it was made with."""
+"""Fingerprints: short hashes that record from what an index was built."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _PROBE = "def f(x):\n\treturn x + 1  # The quick brown fox, naïve 東京 🙂 1
 
 
 def fingerprint(*values: object) -> str:
-    """A short hash of values that JSON can hold: equal values, equal fingerprints, on every machine."""
+    """A short hash of values that JSON can represent; the same for equal values on every machine."""
     text = json.dumps(values, ensure_ascii=True, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Equal for tokenizers with the same vocabulary that make the same tokens of a probe."""
+    """A hash that is equal for tokenizers with the same vocabulary and the same tokens for a probe text."""
     return fingerprint(
         sorted(tokenizer.get_vocab().items()), list(tokenizer(_PROBE, add_special_tokens=False)["input_ids"])
     )

@@ -1,13 +1,13 @@
-"""Forks: a child process finds every lock free, and what it guards at rest.
+"""Makes `os.fork` safe: a child process finds every lock free, and the data behind it consistent.
 
-A fork copies one thread. What another one held at that moment stays held in the copy for good, and what it was at
-stays half done: a model with the masks of a pass that nobody ends. So a fork waits until no thread is inside anything
-that a lock guards here: for the end of a pass, a few milliseconds. Where that takes longer than PATIENCE, the child may
-not use what was in the middle of something, and is told so.
+A fork copies only the calling thread. A lock held by another thread would stay locked in the child for ever, and what
+it guards would stay half-changed, such as a model with the masks of a pass that never ends. A fork thus waits until
+no thread holds a lock registered here, usually the few milliseconds of a pass. If that takes longer than PATIENCE, the
+child gets an error when it uses what was being changed.
 
-The other threads of torch do not come along either, and the child's first parallel loop would wait for them: it has
-one thread, unless it calls `torch.set_num_threads` again. Processes that are started (`multiprocessing`'s "spawn" and
-"forkserver") have none of these limits.
+torch's other threads are not copied either, and the child's first parallel operation would wait for them. The child
+therefore uses one thread, unless it calls `torch.set_num_threads`. Processes started by `multiprocessing` with "spawn"
+or "forkserver" have none of these limits.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from typing import Protocol, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
 PATIENCE = 10.0
-"""Seconds that a fork waits: longer than any pass of a model that is worth using, shorter than loading a large one."""
+"""Seconds that a fork waits: longer than a pass of any practical model, shorter than loading a large one."""
 
 _GIVEN_WAY = 0.005
-"""Seconds that the next pass waits while a fork does: locks are not fair, and a thread that decodes would take its own
-again before a waiting fork wakes up."""
+"""Seconds that the next pass waits for a waiting fork. Locks are not fair: a decoding thread would otherwise take its
+lock again before the fork wakes up."""
 
 _ATTEMPT = 1.0
-"""Seconds for one lock. Then all are let go of, since somebody who holds this one may be waiting for another."""
+"""Seconds to wait for one lock. Then all are released, since its holder may be waiting for another of them."""
 
 
 class Lock(Protocol):
-    """A Lock, an RLock or a Condition."""
+    """The common interface of Lock, RLock and Condition."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
     def release(self) -> None: ...
@@ -45,19 +45,19 @@ _is_waiting = False
 
 
 def at_rest(lock: AnyLock) -> AnyLock:
-    """`lock`, for which forks wait from now on."""
+    """Register `lock`, so that forks wait until it is free, and return it."""
     _LOCKS[id(lock)] = lock
     return lock
 
 
 def give_way() -> None:
-    """Before a pass: a fork that waits for a moment without one gets it."""
+    """Let a waiting fork proceed; called before each pass."""
     if _is_waiting:
         sleep(_GIVEN_WAY)
 
 
 def check_forked(lock: Lock, what: str) -> None:
-    """Raises RuntimeError in a process that was forked while another thread held `lock`; `what` it was at."""
+    """Raise RuntimeError in a process that was forked while another thread held `lock`; `what` it was doing."""
     if _HALFWAY and lock in _HALFWAY:
         raise RuntimeError(
             f"this process was forked while another thread was {what}: its half-done work came along, and cannot be "
@@ -78,7 +78,7 @@ def _before() -> None:
 
 
 def _take(locks: list[Lock]) -> bool:
-    """All of them, or none."""
+    """Acquire all locks or none; return whether that succeeded."""
     for lock in locks:
         if not lock.acquire(timeout=_ATTEMPT):
             _release()

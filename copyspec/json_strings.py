@@ -1,7 +1,7 @@
-"""JSON of one known form, read a string at a time.
+"""Reads JSON of one known form, a string at a time, from untrusted files.
 
-A file of somebody else's may hold a million empty lists in each other's place: a parser of any JSON builds them all,
-thirty bytes for each byte that is read, before anybody can say that they are wrong.
+Such a file may contain a million empty lists where strings should be. A general JSON parser would build all of them,
+at thirty bytes of memory per byte read, before they could be rejected.
 """
 
 from __future__ import annotations
@@ -10,32 +10,32 @@ from json import decoder
 
 
 class JSONStrings:
-    """Reads `text` from its beginning. Raises ValueError where it is not what is asked for."""
+    """Reads `text` from the start. Raises ValueError where it differs from what is expected."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
 
     def passes(self, expected: str) -> bool:
-        """Whether the text goes on with `expected`, which is read then."""
+        """Read `expected` if the text continues with it, and return whether it does."""
         if not self._text.startswith(expected, self._at):
             return False
         self._at += len(expected)
         return True
 
     def expect(self, expected: str) -> None:
-        """Reads `expected`."""
+        """Read `expected`, or raise ValueError."""
         if not self.passes(expected):
             found = self._text[self._at : self._at + 20]
             raise ValueError(f"{found!r} at character {self._at}, where {expected!r} should be")
 
     def string(self) -> str:
-        """Reads a string."""
+        """Read a string."""
         self.expect('"')
         value, self._at = decoder.scanstring(self._text, self._at, True)  # type: ignore[attr-defined]
         return str(value)
 
     def end(self) -> None:
-        """Raises ValueError where there is more."""
+        """Raise ValueError unless the whole text has been read."""
         if self._at != len(self._text):
             raise ValueError(f"more behind character {self._at}")

@@ -1,4 +1,4 @@
-"""What decoding is told of a call's options, verified where it is made."""
+"""Sampling and drafting options of decoding, validated on construction."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from dataclasses import dataclass, field
 
 from copyspec.checks import check_number, check_whole
 
-# Beyond these, scores leave the range of float32: below, the best one is picked anyway; above, any token is.
+# Beyond these, scores leave the range of float32: below the minimum sampling is greedy, above the maximum uniform.
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-6, 1e6
-MAX_PENALTY = 1e6  # the same
+MAX_PENALTY = 1e6  # for the same reason
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingOptions:
-    """How one row's tokens are picked from the target's logits. The default is greedy. Raises ValueError that names the
-    option, its value and what it may be."""
+    """How one row's tokens are picked from the target's logits; greedy by default. Raises ValueError with the option,
+    its value and the valid range."""
 
     temperature: float = 0.0  # 0: greedy
     top_k: int = 0  # 0: off
     top_p: float = 1.0  # 1: off
     min_p: float = 0.0  # 0: off
-    repetition_penalty: float = 1.0  # 1: off; over the ids that plain decoding would have seen
-    logit_bias: Mapping[int, float] = field(default_factory=dict)  # token id -> added to its logit
-    seed: int = 0  # of the position-keyed noise
-    sample: int = 0  # which of several samples of one prompt: the noise's sequence id
+    repetition_penalty: float = 1.0  # 1: off; penalises the ids that plain decoding would have seen
+    logit_bias: Mapping[int, float] = field(default_factory=dict)  # token id -> value added to its logit
+    seed: int = 0  # seed of the position-keyed noise
+    sample: int = 0  # index among several samples of one prompt; selects another noise sequence
 
     @property
     def is_greedy(self) -> bool:
@@ -55,10 +55,10 @@ class SamplingOptions:
 
 @dataclass(frozen=True, slots=True)
 class DraftOptions:
-    """How much is drafted. None of it changes the output. Raises ValueError for a number out of range."""
+    """How much is drafted, which never changes the output. Raises ValueError for a number out of range."""
 
-    max_nodes: int = 32  # of the tree that one call verifies; 0: plain decoding
-    adaptive: bool = True  # fit the tree to the measured cost of a call; False: always up to max_nodes
+    max_nodes: int = 32  # maximum draft nodes that one pass verifies; 0: plain decoding
+    adaptive: bool = True  # fit the tree to the measured cost of a pass; False: always up to max_nodes
 
     def __post_init__(self) -> None:
         check_whole("max_draft_nodes", self.max_nodes, low=0, high=1024, why="0 decodes plainly")

@@ -1,4 +1,4 @@
-"""Sources: the token sequences that drafts may be copied from."""
+"""Sources: the token sequences that drafts are copied from."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Literal
 SourceKind = Literal["edit", "reference", "prompt", "block"]
 
 OUTPUT = -1
-"""Source index of the row's own output, which grows while it is decoded."""
+"""Source index of the row's own output, which grows during decoding."""
 
 FORK = -2
-"""In the tokens of a block: the output may go on as the block does, or end with one of `Source.ends`."""
+"""Marker in a block's tokens: here the output may continue as the block does, or end with one of `Source.ends`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One token sequence of a row that may be copied from; the row's own output is always one more."""
+    """A token sequence that a row may copy from, in addition to its own output."""
 
     tokens: Sequence[int]  # [n]
     kind: SourceKind
     """`edit`: the text being edited, which the output follows in order; `reference`: text given for drafting
-    only, not shown to the model; `prompt`: what the model reads (for encoder-decoder models the encoder input);
-    `block`: a text in that prompt which the output may edit."""
+    only, not shown to the model; `prompt`: the model's input (for encoder-decoder models the encoder's input);
+    `block`: a part of that prompt which the output may edit."""
 
     starts: Sequence[tuple[int, int]] = ()
-    """Of a block: tokens at which a text may start that the output edits, and how likely each (`find_blocks`)."""
+    """For a block: tokens at which an edited text may start, each with its probability (`find_blocks`)."""
     place: tuple[int, int] | None = None
-    """Of a block: where it stands in the prompt, in any unit. Blocks whose places overlap hold the same text."""
+    """For a block: its range in the prompt, in any unit. Blocks whose ranges overlap contain the same text."""
     ends: Sequence[Sequence[int]] = ()
-    """Of a block: for each FORK, the tokens that a text has there which ends with the paragraph."""
+    """For a block: for each FORK, the tokens of a text that ends there with the paragraph."""

@@ -1,4 +1,4 @@
-"""When and how a model's passes have static shapes."""
+"""Options of passes with static shapes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 Runner = Literal["eager", "static", "graph", "compiled", "compiled graph"]
-"""How passes are made: by today's operators and shapes, by the static program operator by operator, by replaying a
-captured program, and the last two with the program compiled."""
+"""How a pass is run: by the model with dynamic shapes ("eager"), by the static program operator by operator, by
+replaying a captured program, and the last two with the program compiled."""
 
 
 class CapturedGraph(Protocol):
-    """Records what is run inside its context; `replay` repeats it on the same memory."""
+    """Records the operations run inside its `capture` context; `replay` repeats them on the same memory."""
 
     def capture(self) -> AbstractContextManager[object]: ...
 
@@ -22,23 +22,23 @@ class CapturedGraph(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StaticOptions:
-    """When and how a model's passes have static shapes. None of it changes what is decoded but `exact`, which takes
-    away the rounding that depends on the shape of a pass."""
+    """When and how a model's passes use static shapes. Only `exact` changes the output: it removes the rounding
+    differences between passes of different shapes."""
 
     use: Literal["auto", "always", "never"] = "never"
     """`"auto"`: on CUDA devices. Not the default as long as no GPU has run it (docs/gpu.md)."""
 
     attention: Literal["masks", "tree"] = "masks"
-    """`"tree"`: an attention of this project's own, without a mask as long as the context; a Triton kernel on CUDA."""
+    """`"tree"`: this project's own attention, without a mask over the whole context; a Triton kernel on CUDA."""
 
-    graphs: bool | None = None  # capture and replay; None: on CUDA devices
-    compile: bool = False  # the whole program by torch.compile: minutes for the first passes, then fewer kernels
-    exact: bool = False  # always one shape: outputs in half precision equal those of plain decoding in exact mode
-    new_graph: Callable[[], CapturedGraph] | None = None  # tests capture on a CPU
+    graphs: bool | None = None  # capture programs and replay them; None: on CUDA devices
+    compile: bool = False  # compile the program with torch.compile: minutes for the first passes, then fewer kernels
+    exact: bool = False  # one shape for all passes: half-precision outputs equal those of plain decoding in exact mode
+    new_graph: Callable[[], CapturedGraph] | None = None  # creates graphs; lets tests capture on a CPU
     compiler: str = "inductor"  # torch.compile's backend
 
     def verify(self) -> None:
-        """Raises ValueError that names the option, its value and what it may be."""
+        """Raise ValueError with the option, its value and the valid values."""
         if self.use not in ("auto", "always", "never"):
             raise ValueError(f'use must be "auto", "always" or "never", got {self.use!r}')
         if self.attention not in ("masks", "tree"):

@@ -1,4 +1,4 @@
-"""The draft tree: what a drafter proposes and one target call verifies."""
+"""The draft tree: the draft tokens that a drafter proposes and one forward pass of the target verifies."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     import torch
 
 VERSION = 1
-"""Of the module that fits: one compiled from an older source is left alone."""
+"""Version of `_trees` that fits this module; one compiled from an older source is not used."""
 
 COMPILED = _trees if _trees is not None and _trees.VERSION == VERSION else None
-"""What every pass does with trees, in C where there was a compiler; the same results."""
+"""The compiled functions on trees that run in every pass, or None; Python fallbacks give the same results."""
 
 ROOT = -1
-"""Parent index of the nodes that continue the last accepted token."""
+"""Parent index of nodes that directly follow the last accepted token."""
 
 
 class Origin(NamedTuple):
-    """Where a token stands in a source: provenance of one copied token."""
+    """The provenance of one copied token: where it stands in a source."""
 
     source: int
     """Index into the row's sources; `sources.OUTPUT` for the row's own output."""
@@ -37,36 +37,36 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """What a drafter drew at random after one node, for the rules of verification that need its distribution.
+    """Tokens that a drafter sampled after one node, for the verification rules that need their distribution.
 
-    Every draw is listed, in the order drawn: a token may repeat, may be that of a copied child, and need have
-    no node in the tree. Leaving a draw out because of what was drawn would bias every such rule.
+    Every draw is listed, in the order drawn: a token may repeat, may equal that of a copied child, and need not
+    have a node in the tree. Dropping a draw because of its value would bias every such rule.
     """
 
     tokens: Sequence[int]  # [k]
-    probabilities: torch.Tensor  # [V], float32: Q as it was drawn from, after temperature and truncation
-    replacement: bool = True  # False: each from Q without the tokens drawn before, renormalised
+    probabilities: torch.Tensor  # [V], float32: the distribution Q drawn from, after temperature and truncation
+    replacement: bool = True  # False: each draw is from Q without the tokens drawn before, renormalised
 
 
 @dataclass(frozen=True, slots=True)
 class DraftTree:
-    """Draft tokens of one row; the root (the last accepted token) is not one of them.
+    """The draft tokens of one row. The root, the last accepted token, is not one of them.
 
-    Parents come before their children and siblings hold distinct tokens. The most likely
-    root-to-leaf chain is stored first, as nodes 0, 1, 2, ..., so that the common case commits
-    without moving anything in the cache.
+    Parents come before their children, and siblings hold distinct tokens. The most likely
+    root-to-leaf chain is stored first, as nodes 0, 1, 2, ..., so that in the common case
+    the accepted path already stands in its place in the KV cache.
     """
 
     tokens: Sequence[int] = ()  # [m]
     parents: Sequence[int] = ()  # [m], index of a node stored earlier, or ROOT
     scores: Sequence[float] = ()  # [m], estimated probability that the whole path to the node is accepted
-    origins: Sequence[Origin | None] = field(default=())  # [m], None: copied from nowhere (an end of sequence, say)
-    sampled: Mapping[int, Sampled] | None = None  # by parent; every other child is certain (Q is one-hot)
-    makers: Sequence[str | None] | None = None  # [m], who drafted a token without an origin (`Predictor.kind`)
+    origins: Sequence[Origin | None] = field(default=())  # [m], None: not copied (an end-of-sequence token, say)
+    sampled: Mapping[int, Sampled] | None = None  # by parent; all other children are deterministic (Q is one-hot)
+    makers: Sequence[str | None] | None = None  # [m], the drafter (`Predictor.kind`) of a token without an origin
 
     @classmethod
     def of_chain(cls, tokens: Sequence[int], probability: float = 0.9) -> DraftTree:
-        """One chain, each token accepted with this probability where those before it are."""
+        """A single chain; each token is accepted with `probability`, given that those before it are."""
         scores = [probability ** (place + 1) for place in range(len(tokens))]
         return cls(list(tokens), list(range(ROOT, len(tokens) - 1)), scores, [None] * len(tokens))
 
@@ -81,11 +81,11 @@ class DraftTree:
         return depths
 
     def up_to_depth(self, depth: int) -> DraftTree:
-        """The nodes at `depth` or less; stored order is kept."""
+        """The subtree of nodes at `depth` or less, in stored order."""
         return self.only([node for node, node_depth in enumerate(self.depths()) if node_depth <= depth])
 
     def only(self, nodes: Iterable[int]) -> DraftTree:
-        """These nodes, each with its parent among them; stored order is kept."""
+        """The subtree of `nodes`, in stored order; the parent of each must be among them."""
         kept = sorted(nodes)
         if len(kept) == len(self.tokens):
             return self
@@ -100,7 +100,7 @@ class DraftTree:
         )
 
     def first_chain(self) -> DraftTree:
-        """The stored-first root-to-leaf chain, for targets that can verify only chains."""
+        """The first root-to-leaf chain as stored, for targets that can only verify chains."""
         length = 0
         while length < len(self) and self.parents[length] == length - 1:
             length += 1
@@ -118,10 +118,10 @@ EMPTY = DraftTree()
 
 
 def check_tree(tree: DraftTree, vocab_size: int | None = None) -> None:
-    """Raises ValueError where `tree` breaks the contract above, or holds a token that is not below `vocab_size`.
+    """Raise ValueError where `tree` violates the invariants of `DraftTree` or holds an id outside the vocabulary.
 
-    A tree of 32 nodes takes a microsecond, less than 5 without the compiled module. Unchecked, a wrong one could change
-    the output.
+    An unchecked invalid tree could change the output. Checking 32 nodes takes a microsecond, less than 5 without the
+    compiled module.
     """
     tokens, parents, count = tree.tokens, tree.parents, len(tree.tokens)
     sizes = {count, len(parents), len(tree.scores), len(tree.origins)}
@@ -133,7 +133,7 @@ def check_tree(tree: DraftTree, vocab_size: int | None = None) -> None:
     elif len(sizes) == 1 and not tree.sampled and (vocab_size is None or max(tokens, default=0) < vocab_size):
         below, edges = all(map(lt, parents, range(count))), set(zip(parents, tokens, strict=True))
         if below and len(edges) == count and min(tokens, default=0) >= 0 and min(parents, default=ROOT) >= ROOT:
-            return  # what is wrong is looked for one by one
+            return  # the slow checks below only run to find what is wrong
     if len(sizes) != 1:
         raise ValueError(
             f"tokens, parents, scores, origins and makers of a draft tree differ in length: {sorted(sizes)}"
@@ -153,6 +153,6 @@ def check_tree(tree: DraftTree, vocab_size: int | None = None) -> None:
         if not ROOT <= parent < len(tree):
             raise ValueError(f"draws after node {parent}, which is neither {ROOT} nor a node of the tree")
         if drawn.probabilities.device.type != "cpu":
-            continue  # to read its sum would wait for the device
+            continue  # reading the sum would synchronise with the device
         if not math.isclose(total := float(drawn.probabilities.sum()), 1.0, abs_tol=1e-3):
             raise ValueError(f"the distribution that was drawn from after node {parent} sums to {total!r}, not to 1")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .edits.earlier import EarlierCorrections
     from .edits.redline import Redline
     from .edits.redline import html as redline_html
-    from .edits.render import EditRows, colored_diff, inline_diff, unified_diff
+    from .edits.render import EditRows, base_of_diff, colored_diff, inline_diff, path_in_diff, unified_diff
     from .extracting.readers import DOCUMENT_READERS
     from .formats import NAMES as FORMATS
     from .formats import DocxFormat, FormatOptions, OpenDocumentFormat, format_of
@@ -109,6 +109,7 @@ __all__ = [
     "answer",
     "answers_plain_text",
     "apply",
+    "base_of_diff",
     "best_passage",
     "citations",
     "colored_diff",
@@ -122,6 +123,7 @@ __all__ = [
     "inline_diff",
     "journal_path",
     "kind_of",
+    "path_in_diff",
     "quote_prompt",
     "read_decisions",
     "redline_html",
@@ -158,7 +160,7 @@ _EXPORTS = {
     "rag.quoting": ("Quote", "answer", "best_passage", "content_words", "quote_prompt"),
     "rag.options": ("Speculation",),
     "edits.redline": ("Redline",),
-    "edits.render": ("EditRows", "colored_diff", "inline_diff", "unified_diff"),
+    "edits.render": ("EditRows", "base_of_diff", "colored_diff", "inline_diff", "path_in_diff", "unified_diff"),
     "editing.selection": ("KINDS", "ChangedLines", "Kinds", "Marks", "Selection", "kind_of"),
     "editing.runner": ("Done", "Runner", "RunOptions", "Work"),
     "editing.segmentation": ("splitter",),

@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 
 KINDS = ("recurrent", "parallel", "feature")
 CHECKPOINT = "checkpoint.safetensors"
-OUTPUTS_EVERY = 4  # shards: of answers of the model; the others hold prose, which takes a tenth of their time
+OUTPUTS_EVERY = 2  # shards: of answers of the model; the others hold prose, which takes a fifth of their time
 STEPS_A_SHARD = 40  # while there are new shards
+ANSWERS_COUNT = 10  # times a token of an answer, where the vocabulary is chosen
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class HeadPlan:
     decay: float = 0.8  # weight of each depth beside the one before
     regression: float = 1.0  # weight of the next state's error beside that of its tokens; not of parallel heads
     span: int = 64  # pairs that a feature layer attends to
+    layers: tuple[int, ...] = ()  # of the model: their inputs are read beside its last states, by recurrent heads
     steps: int = 2000
     seed: int = 0
     mixed: bool = True  # products in bfloat16
@@ -72,22 +74,23 @@ class HeadPlan:
 class Windows:
     """Batches of windows of `depth` + 1 states and tokens, out of all shards, a function of (seed, step)."""
 
-    def __init__(self, paths: Sequence[Path], depth: int, *, packed: bool = False) -> None:
-        """`packed`: a window may run over the end of an output into the next, so that short ones are read, too."""
+    def __init__(self, paths: Sequence[Path], depth: int, *, packed: bool = False, width: int | None = None) -> None:
+        """`packed`: a window may run over the end of an output into the next, so that short ones are read, too.
+        `width`: of the states, what stands first; None: all."""
         tokens, states, starts, offset = list[Tensor](), list[Tensor](), list[Tensor](), 0
         for path in paths:
             for row, before in read_shard(path):
                 if len(row) > depth:
                     starts.append(torch.arange(offset, offset + len(row) - depth))
                 tokens.append(row)
-                states.append(before)
+                states.append(before[:, :width])
                 offset += len(row)
         self.tokens, self.states = torch.cat(tokens), torch.cat(states)
         self.starts = torch.arange(max(1, offset - depth)) if packed else torch.cat(starts)
         self._depth = depth
 
     def batch(self, size: int, seed: str) -> tuple[Tensor, Tensor]:
-        """Tokens [size, depth + 1] and the states before them [size, depth + 1, D]."""
+        """Tokens [size, depth + 1] and the states before them [size, depth + 1, width]."""
         generator = torch.Generator().manual_seed(random.Random(seed).getrandbits(48))
         return self.at(self.starts[torch.randint(len(self.starts), (size,), generator=generator)])
 
@@ -118,7 +121,7 @@ class Trainer:
         self.step = 0
 
     def loss(self, tokens: Tensor, states: Tensor) -> Tensor:
-        """Of windows: tokens [n, K + 1] and the states before them [n, K + 1, D]."""
+        """Of windows: tokens [n, K + 1] and the states before them [n, K + 1, (1 + layers) D]."""
         plan, total = self.plan, states.new_zeros(())
         for depth, (found, following, _) in enumerate(self._predictions(tokens, states)):
             with torch.no_grad():
@@ -168,7 +171,9 @@ class Trainer:
         if self.sizes is not None:
             yield from self._layer_predictions(FeatureLayer(dict(weights), self.sizes, plan.depth), tokens, states)
         elif plan.kind == "recurrent":
-            head, state = RecurrentHead(dict(weights), plan.depth), states[:, 0]
+            head = RecurrentHead(dict(weights), plan.depth, plan.layers)
+            state = head.entered(states[:, 0])
+            states = states[..., : state.shape[-1]]
             for depth in range(plan.depth):
                 state = head.step(state, self.embeddings[tokens[:, depth]])
                 yield state, states[:, depth + 1], tokens[:, depth + 1]
@@ -219,6 +224,8 @@ def _begin(plan: HeadPlan, size: int) -> Tensors:
     if plan.kind == "recurrent":
         weights = {"gate": drawn(plan.inner, 2 * size), "up": drawn(plan.inner, 2 * size)}
         weights |= {"down": torch.zeros(size, plan.inner).requires_grad_()}
+        if plan.layers:
+            weights["mix"] = torch.zeros(size, len(plan.layers) * size).requires_grad_()
         return weights | {"norms": torch.ones(2, size).requires_grad_()}
     weights = {}
     for depth in range(plan.depth):
@@ -273,7 +280,7 @@ def save_heads(folder: Path, trainer: Trainer, output: Tensor, model: str) -> No
     plan = trainer.plan
     config = {
         "format": FORMAT, "kind": plan.kind, "depth": plan.depth, "inner_size": plan.inner, "model": model,
-        "hidden_size": output.shape[1], "vocab_size": output.shape[0],
+        "hidden_size": output.shape[1], "vocab_size": output.shape[0], "layers": [*plan.layers],
     }  # fmt: skip
     if (sizes := trainer.sizes) is not None:
         config |= {
@@ -298,9 +305,10 @@ class HeadRun:
         check_plan(out / "states", name, self._outputs)
         (out / "plan.json").write_text(json.dumps(asdict(self._plan), indent=1) + "\n")
         self._trainer: Trainer | None = None
+        self._held: tuple[list[Path], Windows] | None = None
 
     def read(self, requests: Requests, number: int) -> None:
-        """Writes the shard of this number, if it is not there: every third holds answers, the others prose."""
+        """Writes the shard of this number, if it is not there: every second holds answers, the others prose."""
         is_output = number % OUTPUTS_EVERY == 0
         path = self._out / "states" / f"{'outputs' if is_output else 'prose'}-{number:05d}.safetensors"
         if not path.exists():
@@ -313,8 +321,12 @@ class HeadRun:
         """So many steps on the shards that are there; saves heads and checkpoint, and logs."""
         found = shards(self._out / "states")
         held = found[:1]
-        windows = self._windows([path for path in found if path not in held] or found)
-        trainer = self._started(windows)
+        learned = [path for path in found if path not in held] or found
+        if self._held is None or self._held[0] != learned:
+            self._held = None  # not twice in memory
+            self._held = learned, self._windows(learned)
+        windows = self._held[1]
+        trainer = self._started(learned)
         losses = list[float]()
         while len(losses) < steps and trainer.step < self._plan.steps and (time.time() < until or not losses):
             losses.append(trainer.train(windows))
@@ -332,25 +344,31 @@ class HeadRun:
         return self._trainer is not None and self._trainer.step >= self._plan.steps
 
     def _windows(self, paths: Sequence[Path]) -> Windows:
-        return Windows(paths, self._plan.window, packed=self._plan.kind == "feature")
+        plan, size = self._plan, weights_of(self._model)[0].shape[1]
+        return Windows(paths, plan.window, packed=plan.kind == "feature", width=None if plan.layers else size)
 
-    def _started(self, windows: Windows) -> Trainer:
+    def _started(self, paths: Sequence[Path]) -> Trainer:
         if self._trainer is None:
             output, table = weights_of(self._model)
             checkpoint = self._out / CHECKPOINT
             held = load_file(checkpoint) if checkpoint.is_file() else {}
             # New shards might choose other tokens; the heads know those that they began with.
-            vocabulary = held.get("vocabulary", _vocabulary(windows, self._plan, output.shape[0]))
+            vocabulary = held.get("vocabulary", _vocabulary(paths, self._plan, output.shape[0]))
             self._trainer = Trainer(output, table, vocabulary, self._plan, self._model)
             if held:
                 _resume(checkpoint, held, self._trainer)
         return self._trainer
 
 
-def _vocabulary(windows: Windows, plan: HeadPlan, size: int) -> Tensor | None:
+def _vocabulary(paths: Sequence[Path], plan: HeadPlan, size: int) -> Tensor | None:
+    """The most frequent tokens of the shards, those of answers first: they are what is drafted."""
     if not 0 < plan.vocabulary < size:
         return None
-    counts = torch.bincount(windows.tokens, minlength=size)
+    counts = torch.zeros(size)
+    for path in paths:
+        share = ANSWERS_COUNT if path.name.startswith("outputs") else 1
+        for tokens, _ in read_shard(path):
+            counts += share * torch.bincount(tokens, minlength=size)
     return counts.argsort(descending=True, stable=True)[: plan.vocabulary].sort().values
 
 
@@ -402,8 +420,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--depth", type=int, default=HeadPlan.depth)
     parser.add_argument("--inner", type=int, default=HeadPlan.inner, help="of parallel heads the rank")
     parser.add_argument("--span", type=int, default=HeadPlan.span, help="pairs that a feature layer attends to")
+    parser.add_argument(
+        "--layers", nargs="*", type=int, default=(), help="of the model: recurrent heads read their inputs too"
+    )
     parser.add_argument("--vocabulary", type=int, default=HeadPlan.vocabulary, help="0: all tokens")
-    parser.add_argument("--shards", type=int, default=60, help="of states; every fourth holds answers")
+    parser.add_argument("--shards", type=int, default=60, help="of states; every second holds answers")
     parser.add_argument("--rows", type=int, default=OutputPlan.rows, help="of a shard")
     parser.add_argument("--tokens", type=int, default=OutputPlan.tokens, help="of an answer")
     parser.add_argument("--dtype", default="bfloat16", help="of the model while it reads")
@@ -424,8 +445,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     plan = HeadPlan(
         kind=given.kind, depth=given.depth, inner=given.inner, vocabulary=given.vocabulary, steps=given.steps,
         batch=given.batch, rate=given.rate, seed=given.seed, span=given.span,
+        layers=tuple(given.layers) if given.kind == "recurrent" else (),
     )  # fmt: skip
-    outputs = OutputPlan(rows=given.rows, tokens=given.tokens, seed=given.seed)
+    outputs = OutputPlan(rows=given.rows, tokens=given.tokens, seed=given.seed, layers=tuple(given.layers))
     run = HeadRun(given.out, copyspec.load(given.model, dtype=given.dtype), given.model, (plan, outputs))
     requests = Requests(given.data)
     for number in range(max(given.shards, 1)):

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import DynamicCache
 
-from copyspec.targets.hooks.states import output_head
+from copyspec.targets.hooks.states import hidden_states, output_head
 from training.text import held_out, read_paragraphs, split_sentences
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ TEMPERATURE = 0.7
 PROSE_REQUEST, PROSE_ROW, PROSE_BATCH = 160, 64, 8  # characters of a request; tokens of a row beyond an output's; rows
 SKIPPED = 20  # tokens of the frame of a chat, the same in all
 LOOP = 12  # tokens that come a second time: there an output begins to repeat itself, and is cut
+OUTPUT_BATCH = 32  # rows of like length that are written together
 COMPACT = 0.75  # rows that have ended leave when this share is left
 
 
@@ -82,6 +83,7 @@ class OutputPlan:
     rows: int = 64  # of a shard
     tokens: int = 192  # of an output at most
     seed: int = 0
+    layers: tuple[int, ...] = ()  # whose inputs are kept beside the last states
 
 
 class Requests:
@@ -116,15 +118,25 @@ def write_shard(
     """Generates the batch of `path`; returns its output tokens.
 
     The file holds, for all rows behind one another, `tokens` [n], the states that they were chosen from, `states`
-    [n, D] (bfloat16), and `lengths` [rows] of the outputs.
+    [n, D] (bfloat16), and `lengths` [rows] of the outputs. With `plan.layers` what these layers were given stands
+    behind each state, [n, (1 + layers) D].
     """
-    rng = random.Random(f"{plan.seed}/{path.stem}")
-    asked = [[{"role": "user", "content": requests.draw(rng)}] for _ in range(plan.rows)]
-    prompts = [chat_ids(tokenizer, each) for each in asked]
-    rows = list(generate(model, prompts, plan, random.Random(f"{plan.seed}/{path.stem}/noise").random()))
+    prompts = shard_prompts(path, tokenizer, requests, plan)
+    noise, rows = random.Random(f"{plan.seed}/{path.stem}/noise"), list[tuple[list[int], Tensor]]()
+    for first in range(0, len(prompts), OUTPUT_BATCH):
+        rows += generate(model, prompts[first : first + OUTPUT_BATCH], plan, noise.random())
     rows = [(tokens[:kept], states[:kept]) for tokens, states in rows if (kept := until_loop(tokens))]
     _save(path, [torch.tensor(tokens) for tokens, _ in rows], [states for _, states in rows])
     return sum(len(tokens) for tokens, _ in rows)
+
+
+def shard_prompts(
+    path: Path, tokenizer: PreTrainedTokenizerBase, requests: Requests, plan: OutputPlan
+) -> list[list[int]]:
+    """What the outputs of a shard answer, in their order: rows of a batch are filled up to the longest of them."""
+    rng = random.Random(f"{plan.seed}/{path.stem}")
+    asked = [[{"role": "user", "content": requests.draw(rng)}] for _ in range(plan.rows)]
+    return sorted((chat_ids(tokenizer, each) for each in asked), key=len)
 
 
 @torch.inference_mode()
@@ -142,7 +154,9 @@ def write_prose(
     for first in range(0, len(rows), PROSE_BATCH):
         piece = rows[first : first + PROSE_BATCH]
         ids = torch.tensor([[*row, *[0] * (max(map(len, piece)) - len(row))] for row in piece], device=model.device)
-        found = model.base_model(input_ids=ids, use_cache=False).last_hidden_state.cpu()
+        with hidden_states(model, plan.layers) as inner:
+            found = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+        found = torch.cat([found, *(inner.inner[layer][-1] for layer in plan.layers)], -1).cpu()
         for row, state in zip(piece, found, strict=True):
             tokens.append(torch.tensor(row[SKIPPED + 1 :]))
             states.append(state[SKIPPED : len(row) - 1])
@@ -196,7 +210,8 @@ def generate(
     mask = (torch.arange(longest) >= pads[:, None]).long().to(device)
     head = output_head(model)
     assert head is not None
-    random_rows = torch.arange(len(prompts)) < sampled * len(prompts)
+    order = torch.randperm(len(prompts), generator=torch.Generator().manual_seed(0))
+    random_rows = order < sampled * len(prompts)  # long and short prompts
     ends = model.generation_config.eos_token_id
     ends = set(ends if isinstance(ends, list) else [ends])
     rows, cache = list(range(len(prompts))), DynamicCache()
@@ -206,11 +221,13 @@ def generate(
     done = [False] * len(prompts)
     for _ in range(plan.tokens):
         positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
-        found = model.base_model(
-            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
-        )
+        with hidden_states(model, plan.layers) as inner:
+            found = model.base_model(
+                input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
+            )
         state = found.last_hidden_state[:, -1]
         logits = head(state).float()
+        state = torch.cat([state, *(inner.inner[layer][-1][:, -1] for layer in plan.layers)], -1)
         chosen = logits.argmax(-1)
         drawn = torch.multinomial((logits / TEMPERATURE).softmax(-1), 1, generator=generator)[:, 0]
         chosen = torch.where(random_rows[rows].to(device), drawn, chosen)
@@ -250,7 +267,7 @@ def shards(folder: Path) -> list[Path]:
 def check_plan(folder: Path, name: str, plan: OutputPlan) -> None:
     """Writes what the shards of `folder` are made with. Raises ValueError where they were made with something else."""
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = {"model": name, "tokens": plan.tokens, "rows": plan.rows, "seed": plan.seed}
+    wanted = {"model": name, "tokens": plan.tokens, "rows": plan.rows, "seed": plan.seed, "layers": [*plan.layers]}
     path = folder / "plan.json"
     if not path.is_file():
         path.write_text(json.dumps(wanted) + "\n")

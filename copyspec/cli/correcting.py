@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from copyspec.cli.common import STDIN, UsageError, as_json, in_options, quiet_libraries, quieted
+from copyspec.cli.correction_options import BACKUP_SUFFIX
 
 if TYPE_CHECKING:
     from copyspec.api import LoadOptions
@@ -89,7 +90,12 @@ class ReportOptions:
         if self.shows_text:
             found.append(reports.Printed())
         if self.diff:
-            found.append(reports.DiffPrinted(files))
+            from copyspec.pipelines import base_of_diff
+
+            base = base_of_diff([path for path in inputs if path != STDIN])
+            if base != os.getcwd():
+                _tell(f"copyspec: the diff names files from {base!r}: apply it there", self)
+            found.append(reports.DiffPrinted(base, files))
         if self.listed is not None:
             found.append(reports.EditsListed(self.listed, encoding))
         if self.edits is not None:
@@ -99,23 +105,31 @@ class ReportOptions:
             found.append(reports.PageWritten(self.html, inputs, files, with_decisions=decides))
         if self.m2 is not None:
             found.append(reports.M2Written(self.m2, files))
+        if logger.isEnabledFor(logging.INFO):
+            found.append(reports.RefusalsLogged(logger.info))
         if not self.quiet and not self.asks and sys.stderr.isatty() and STDIN not in inputs:
             found.append(reports.Shown(inputs, files))
         return found
 
 
 def inputs_of(
-    paths: Sequence[str], format: str | None, exclude: Sequence[str], report_options: ReportOptions
+    paths: Sequence[str],
+    format: str | None,
+    exclude: Sequence[str],
+    report_options: ReportOptions,
+    backup: str | None = None,
 ) -> list[str]:
-    """The files that `paths` name; tells what folders hold beside. Raises UsageError where stdin is one of several."""
+    """The files that `paths` name; tells what is left out. Raises UsageError where stdin is one of several."""
     from copyspec.pipelines import Skipped, expand, suffixes_of
 
     skipped = Skipped()
-    found = expand(paths, suffixes=suffixes_of(format), exclude=exclude, skipped=skipped)
+    found = expand(
+        paths, suffixes=suffixes_of(format), exclude=exclude, skipped=skipped, backup=backup or BACKUP_SUFFIX
+    )
     if line := skipped.line():
         is_listed = logger.isEnabledFor(logging.INFO)
         _tell(
-            f"copyspec: skipped in folders: {line}" + ("" if is_listed else "; copyspec -v gec ... names them"),
+            f"copyspec: skipped: {line}" + ("" if is_listed else "; copyspec -v gec ... names them"),
             report_options,
         )
     for path, reason in skipped.found:
@@ -202,6 +216,7 @@ def run_files(
             for report in reports:
                 total.add(report.summary)
                 _tell_report(report, report_options)
+                _tell_backup(report, files.backup, report_options)
     except KeyboardInterrupt:
         if files.is_writing and STDIN not in inputs:
             print("copyspec: files not yet done are untouched; the same command with --resume goes on", file=sys.stderr)
@@ -210,6 +225,9 @@ def run_files(
         if str(path) != STDIN and report_options.stats != "json":
             _tell(f"--{name}: {path}", report_options)
     _tell_summary(total.stop(), report_options)
+    if files.backup is not None and total.files_changed:
+        old = f"FILE{files.backup}"
+        _tell(f"copyspec: the old files are kept as {old}; to undo: mv {old} FILE", report_options)
     if total.files_failed:
         return FAILED
     return CHANGED if report_options.only_looks and total.files_changed else 0
@@ -237,6 +255,7 @@ def run_on_ray(
         for report in correct(inputs, files, run):
             total.add(report.summary)
             _tell_report(report, report_options)
+            _tell_backup(report, files.backup, report_options)
     except KeyboardInterrupt:
         print("copyspec: files not yet done are untouched; the same command with --resume goes on", file=sys.stderr)
         raise
@@ -256,6 +275,14 @@ def _tell_report(report: FileReport, report_options: ReportOptions) -> None:
         if report_options.quiet:
             print(report.path)  # as linters do: the names of files that do not pass, and nothing else
         _tell(f"would change {report.path}: {report.summary.edits} edits", report_options)
+
+
+def _tell_backup(report: FileReport, suffix: str | None, report_options: ReportOptions) -> None:
+    """Names a backup that has another name than the others."""
+    if report.backup is not None and not report.backup.endswith(f"{suffix}"):
+        name = os.path.join(os.path.dirname(report.path), os.path.basename(report.backup))
+        kept = name if os.path.realpath(name) == report.backup else report.backup
+        _tell(f"copyspec: {report.path}: an older backup is there and stays; this one is {kept}", report_options)
 
 
 def reason(path: str, error: Exception) -> str:

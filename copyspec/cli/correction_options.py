@@ -31,7 +31,8 @@ InPlace: TypeAlias = Annotated[
     bool, typer.Option("--in-place", "-i", help="Write corrections into the files themselves.", rich_help_panel=OUTPUT)
 ]
 Backup: TypeAlias = Annotated[
-    bool, typer.Option("--backup", help="With -i: keep the old file as FILE.bak.", rich_help_panel=OUTPUT)
+    bool,
+    typer.Option("--backup", help="With -i: keep the old file as FILE.bak, FILE.bak.1 ...", rich_help_panel=OUTPUT),
 ]
 BackupSuffix: TypeAlias = Annotated[
     str | None, typer.Option(help="Like --backup, with another suffix than .bak.", rich_help_panel=OUTPUT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -123,6 +124,13 @@ class _Shown:
     ) -> None:
         self.target = output
         self.in_place, self.backup, self.whole, self.quiet, self.check = in_place, backup, whole, quiet, check
+        self._base = ""
+
+    def begin(self, paths: Sequence[str]) -> None:
+        """Chooses the folder from which a diff names the files."""
+        from copyspec.pipelines import base_of_diff
+
+        self._base = base_of_diff([path for path in paths if path != STDIN])
 
     def put(self, path: str, edited: Edited, data: bytes) -> None:
         target = Path(path) if self.in_place else self.target
@@ -131,7 +139,7 @@ class _Shown:
             return
         if self.check:
             return
-        lines = [edited.text] if self.whole else edited.diff(path.lstrip("/"))
+        lines = [edited.text] if self.whole else edited.diff(self.name(path))
         for line in lines:
             sys.stdout.buffer.write(line.encode("utf-8", "surrogateescape"))
         sys.stdout.buffer.flush()
@@ -145,6 +153,13 @@ class _Shown:
                 if self.in_place:
                     file.expect(data)
                 file.write(edited.text.encode("utf-8", "surrogateescape"))
+            if file.kept is not None:
+                self.tell(f"copyspec: the old {os.fspath(target)} is kept as {os.fspath(file.kept)}")
+
+    def name(self, path: str) -> str:
+        from copyspec.pipelines import path_in_diff
+
+        return path if path == STDIN else path_in_diff(path, self._base)
 
     def tell(self, line: str) -> None:
         if not self.quiet:
@@ -156,6 +171,7 @@ def _edit_files(pipeline: EditPipeline, paths: Sequence[str], instruction: str, 
     from copyspec.pipelines import decoded_text
 
     changed = failed = 0
+    shown.begin(paths)
     for path in paths:
         try:
             data = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()

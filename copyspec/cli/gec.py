@@ -238,10 +238,10 @@ def gec(
     or --list found something to correct; 2 for wrong usage; 3 if a file could not be read or written, or was changed
     by another program meanwhile (the other files are done).
 
-    The summary counts, by reason, what was left uncorrected. Single edits: numbers, links, code, names and protected
-    (they would change one); markup (adds some); words (adds a word that is in no list); swap (replaces, adds or
-    removes a whole word); marks (ends a sentence elsewhere); margin (the model hardly preferred it); characters (adds
-    some that are not text); formula (a table cell is or would become one).
+    The summary counts, by reason, what was left uncorrected; copyspec -v gec lists it. Single edits: numbers,
+    links, code, names and protected (they would change one); markup (adds some); words (adds a word that is in no
+    list); swap (replaces, adds or removes a whole word); marks (ends a sentence elsewhere); margin (the model
+    hardly preferred it); characters (adds some that are not text); formula (a table cell is or would become one).
 
     Whole segments: ratio (above --max-edit-ratio), lost (above --max-lost-ratio), fragment (not a sentence, would
     become one), language (not --language), characters (the output holds some that are not text), empty (no output),
@@ -312,7 +312,7 @@ def gec(
         listed=list,
         asks=patch,
     )
-    inputs = inputs_of(paths, format, exclude or (), report)
+    inputs = inputs_of(paths, format, exclude or (), report, suffix)
     check_terminal(inputs, format, report)
     make = partial(corrector_of, model, loading(device, dtype, adapter), asked, threads)
     if ray is not None:

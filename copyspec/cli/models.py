@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Annotated
 
@@ -11,7 +12,9 @@ from copyspec.cli.common import UsageError
 
 _OTHERS = "Any folder, GGUF file or hub repository can be named too, by --model or COPYSPEC_MODEL."
 
-models = typer.Typer(help="List models that have short names, or fetch one.", no_args_is_help=False)
+models = typer.Typer(
+    help="List models that have short names, fetch one, or remove what is cached.", no_args_is_help=False
+)
 
 
 @models.callback(invoke_without_command=True)
@@ -20,17 +23,29 @@ def list_models(context: typer.Context) -> None:
     if context.invoked_subcommand is not None:
         return
     from copyspec.models.aliases import ALIASES, ways_to_get
+    from copyspec.models.cache import cache_folder, made
     from copyspec.models.loading import BUNDLED, DEFAULT, LoadError, choose_default
-    from copyspec.models.resolve import is_here
+    from copyspec.models.resolve import is_here, place
 
     size = sum(path.stat().st_size for path in BUNDLED.glob("*.*"))
     _row(DEFAULT, size, size > 0, "comes with the package; corrects and quotes English")
+    _below(str(BUNDLED))
     for alias in ALIASES.values():
         here = is_here(alias)
         _row(alias.name, alias.download, here, alias.about)
-        typer.echo(f"{'':<29}{alias.license}; {alias.hub}")
-        if not here:
-            typer.echo(f"{'':<29}{ways_to_get(alias)}")
+        _below(f"{alias.license}; {alias.hub}")
+        installed = alias.installed()
+        _below(ways_to_get(alias) if not here else str(installed or place(alias)))
+    if kept := made():
+        current = {place(alias).name for alias in ALIASES.values()}
+        typer.echo(
+            f"\nMade ready for use in {cache_folder() / 'models'}; `copyspec models remove NAME` frees the space:"
+        )
+        for folder, bytes_ in kept:
+            is_old = folder.name not in current and any(folder.name.startswith(f"{name}-") for name in ALIASES)
+            typer.echo(
+                f"{bytes_ / 1e6:>15.0f} MB  {folder.name}{'  (of another version of copyspec)' if is_old else ''}"
+            )
     try:
         chosen = choose_default()
     except LoadError:
@@ -53,5 +68,30 @@ def fetch(name: Annotated[str, typer.Argument(help="A name that `copyspec models
     print(f"{name} is in {folder}", file=sys.stderr)
 
 
+@models.command()
+def remove(
+    names: Annotated[list[str], typer.Argument(help="Folders of the cache, or short names: all folders of these.")],
+) -> None:
+    """Remove models from the cache folder. What is needed again is made again, or downloaded."""
+    from copyspec.models.aliases import ALIASES
+    from copyspec.models.cache import made
+    from copyspec.models.cache import remove as remove_folder
+
+    kept = [folder for folder, _ in made()]
+    for name in names:
+        pattern = re.compile(rf"{re.escape(name)}-[0-9a-f]{{16}}(-\d+)?")
+        chosen = [each for each in kept if each.name == name or (name in ALIASES and pattern.fullmatch(each.name))]
+        if not chosen:
+            there = ", ".join(folder.name for folder in kept) or "nothing"
+            raise UsageError(f"{name!r} is not in the cache, which holds {there}")
+        for folder in chosen:
+            remove_folder(folder)
+            print(f"removed {folder}", file=sys.stderr)
+
+
+def _below(line: str) -> None:
+    typer.echo(f"{'':<35}{line}")
+
+
 def _row(name: str, size: int, here: bool, about: str) -> None:
-    typer.echo(f"{name:<10}{size / 1e6:>5.0f} MB  {'here' if here else 'not here':<9} {about}")
+    typer.echo(f"{name:<16}{size / 1e6:>5.0f} MB  {'here' if here else 'not here':<9} {about}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,7 +29,7 @@ _SEARCH, _OUTPUT = "Search", "Output"
 def rag(
     index: Annotated[str, typer.Option("--index", "-i", help="A corpus made by copyspec index: name or folder.")],
     question: Annotated[
-        str | None, typer.Argument(help="The question; without it, every line of stdin is one.")
+        str | None, typer.Argument(help="The question; without it every line of stdin is one, shown with its answer.")
     ] = None,
     folder: Annotated[
         Path,
@@ -91,7 +92,8 @@ def rag(
     Without --model the answer is the sentence that best matches the words of the question; with it, a
     model writes the answer from the passages found. Quotes are looked up in the documents: they are verbatim. "Perhaps"
     marks an answer that another sentence matches nearly as well, or that quotes nothing. Where no sentence matches
-    enough of the question there is no answer: exit code 1, and an empty text with --json.
+    enough of the question there is no answer: exit code 1, also where that is so for one of several questions, and an
+    empty text with --json, which gives a line for each of several questions.
     """
     _check(question, stride, passages, html, json_output, stream)
     from copyspec.retrievers import CrossEncoderScorer, RerankingRetriever, load_corpus
@@ -113,9 +115,14 @@ def rag(
     asking = _Asking(retriever, held, engine, instruction, max_new_tokens, stride, passages, stream, json_output, html)
     if question is not None:
         raise typer.Exit(asking.ask(question))
+    shown = replace(
+        asking, is_list=not sys.stdin.isatty()
+    )  # on a terminal the question stands above its answer already
+    status = 0
     while (line := read_line()) is not None:
         if line.strip():
-            asking.ask(line)
+            status = max(status, shown.ask(line.strip()))
+    raise typer.Exit(status if shown.is_list else 0)
 
 
 def _check(
@@ -151,19 +158,29 @@ class _Asking:
     stream: bool
     json_output: bool
     html: Path | None
+    is_list: bool = False  # of several questions: each is shown with its answer
 
     def ask(self, question: str) -> int:
         """Shows the answer; gives the exit status."""
+        if self.is_list and not self.json_output:
+            typer.echo(question)
+        status = self._ask(question)
+        if self.is_list and not self.json_output:
+            typer.echo()
+        return status
+
+    def _ask(self, question: str) -> int:
         from copyspec.pipelines import best_passage, content_words
 
         if not best_passage(question, self.retriever)[1]:
             named = ", ".join(map(repr, content_words(question))) or repr(question)
-            return self._nothing(f"none of the {len(self.retriever)} passages holds {named}")
+            return self._nothing(question, f"none of the {len(self.retriever)} passages holds {named}")
         answer = self._strided(question) if self.stride else self._answered(question)
         if not answer.is_found:
-            return self._nothing("too little of the question stands in or near any sentence")
+            return self._nothing(question, "too little of the question stands in or near any sentence")
         sources = [_Source.of(each, answer.text, self.passages[each.document]) for each in answer.citations]
-        shown = _Shown(answer.text.strip() if not sources else answer.text, answer.is_sure, answer.result, sources)
+        text = answer.text if sources else answer.text.strip()
+        shown = _Shown(question, text, answer.is_sure, answer.result, sources)
         if self.html is not None:
             from copyspec.views.provenance_page import provenance_page
 
@@ -172,7 +189,7 @@ class _Asking:
             )
             write_page(self.html, page)
         if str(self.html) != STDIN:
-            typer.echo(as_json(shown.to_dict()) if self.json_output else shown.lines(self.stream and not self.stride))
+            typer.echo(self._json(shown) if self.json_output else shown.lines(self.stream and not self.stride))
         if not sources and not self.json_output:
             print("nothing of this stands word for word in the passages", file=sys.stderr)
         return 0
@@ -219,11 +236,15 @@ class _Asking:
         )
         return DocumentAnswer(quote.text, quote.is_found, bool(quote.citations), quote.citations, (), quote.result)
 
-    def _nothing(self, why: str) -> int:
+    def _nothing(self, question: str, why: str) -> int:
         if self.json_output:
-            typer.echo(as_json(_Shown("", False, None, []).to_dict()))
-        print(f"no answer found: {why}", file=sys.stderr)
+            typer.echo(self._json(_Shown(question, "", False, None, [])))
+        print(f"no answer found: {why}", file=sys.stdout if self.is_list and not self.json_output else sys.stderr)
         return 1
+
+    def _json(self, shown: _Shown) -> str:
+        """Of several questions a line each."""
+        return json.dumps(shown.to_dict(), ensure_ascii=False) if self.is_list else as_json(shown.to_dict())
 
 
 def _provenance(answer: str, citations: Sequence[Citation], passages: Sequence[Passage]) -> Provenance:
@@ -275,6 +296,7 @@ class _Source:
 class _Shown:
     """An answer with its sources."""
 
+    question: str
     answer: str
     is_sure: bool
     result: Result | None
@@ -296,6 +318,7 @@ class _Shown:
         from dataclasses import asdict
 
         return {
+            "question": self.question,
             "text": self.answer,
             "is_sure": self.is_sure,
             "finish_reason": self.result.finish_reason if self.result is not None else None,

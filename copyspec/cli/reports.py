@@ -34,10 +34,10 @@ class Printed:
 
 
 class DiffPrinted:
-    """A unified diff of every file on stdout."""
+    """A unified diff of every file on stdout, the files named from one folder: that in which it is applied."""
 
-    def __init__(self, files: ExitStack) -> None:
-        self._files = files
+    def __init__(self, base: str, files: ExitStack) -> None:
+        self._base, self._files = base, files
         self._spool: _Spool | None = None
 
     def part(self, path: str, form: Format, done: Done[FileJob]) -> None:
@@ -52,17 +52,40 @@ class DiffPrinted:
 
     def end(self, report: FileReport) -> None:
         from copyspec.cli.asking import colors
-        from copyspec.pipelines import colored_diff, unified_diff
+        from copyspec.pipelines import colored_diff, path_in_diff, unified_diff
 
         if self._spool is None:
             return
         if report.is_changed:
             pairs = ((before, after) for before, after in self._spool.taken())
-            lines = unified_diff(pairs, report.path.lstrip("/"))
+            name = report.path if report.path == STDIN else path_in_diff(report.path, self._base)
+            lines = unified_diff(pairs, name)
             for line in colored_diff(lines) if colors(sys.stdout) else lines:
                 sys.stdout.buffer.write(line.encode("utf-8", "surrogateescape"))
         sys.stdout.buffer.flush()
         self._spool.clear()
+
+
+class RefusalsLogged:
+    """What guards left out, in the log: file, line, reason, and what would have changed."""
+
+    def __init__(self, log: Callable[[str], object]) -> None:
+        self._log, self._line = log, 1
+
+    def part(self, path: str, form: Format, done: Done[FileJob]) -> None:
+        assert done.part is not None
+        for refusal in done.refused:
+            self._log(f"{path}: left alone ({refusal.reason}): {refusal.detail}")
+        for piece in done.pieces:
+            line = self._line + done.part.text.count("\n", 0, piece.segment.start)
+            checked = piece.checked
+            for refusal in checked.dropped or filter(None, [checked.refusal]):
+                self._log(f"{path}:{line}: left out ({refusal.reason}): {refusal.detail}")
+        if done.part.is_verbatim:
+            self._line += done.part.text.count("\n")
+
+    def end(self, report: FileReport) -> None:
+        self._line = 1
 
 
 class EditsWritten:

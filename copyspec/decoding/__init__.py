@@ -1,1 +1,1 @@
-"""Decoding: rows of a batch through propose, verify, commit. Token ids only: no tokenizer, no text."""
+"""Decoding: drafts, verifies and commits tokens for the rows of a batch. It handles token ids, never text."""

@@ -1,4 +1,4 @@
-"""A batch: rows that share the target's passes, each of which is one step of propose, verify and commit."""
+"""A batch of rows that share the target's forward passes; each pass is one step of propose, verify and commit."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ from copyspec.verification.classic.sampled import RulePicks
 from copyspec.verification.picking import Picks, ScoredPicks, best_tokens
 
 JOINT_NUMBERS = 1 << 20
-"""Scores that a CPU works out for all rows at once: more of them leave its cache between one operator and the next."""
+"""Scores that a CPU processes for all rows at once, at most: larger tensors fall out of its cache between operators."""
 
 
 class Batch:
-    """Rows and the target's session that holds their caches. Rows may join, leave, and be taken back."""
+    """Rows and the session that holds their KV caches. Rows may join and leave; `replace` swaps a single one."""
 
     def __init__(self, target: Target, draft: DraftOptions, cost_model: CostModel) -> None:
         self.rows: list[Row] = []
         self._target, self._draft, self._costs = target, draft, cost_model
         self._session: Session | None = None
         self._times = PassTimes()
+        self._inference = torch.inference_mode()  # kept, because creating one takes as long as entering it
 
     def open(self, rows: list[Row]) -> None:
-        """The batch begins with `rows`: the next step reads their prompts."""
+        """Start the batch with `rows`; the next step reads their prompts."""
         self._session = self._target.open([row.request.prompt for row in rows], max(row.limit for row in rows))
         self._take([*rows])
         clock = self._costs.clock
@@ -45,7 +46,7 @@ class Batch:
             self._times.prefill += clock() - started
 
     def step(self) -> list[StepOutput]:
-        """Propose, verify, commit: one pass of the target for all rows."""
+        """Propose, verify, commit: one forward pass of the target for all rows."""
         rows, session, clock = self.rows, self._session, self._costs.clock
         assert session is not None
         longest = max([len(row.chain) for row in rows])
@@ -55,7 +56,7 @@ class Batch:
         drafting = self._target.supports_drafts and any([row.drafts for row in rows])
         trees, allowed = self._propose(is_first=is_first) if drafting else ([EMPTY] * len(rows), 0)
         proposed = clock()
-        with torch.inference_mode():
+        with self._inference:
             chains, states = [row.chain for row in rows], None
             if wanting := [row for row in rows if row.observes and row.wants_states]:
                 layers = {layer for row in wanting for layer in row.wanted_layers}
@@ -64,11 +65,11 @@ class Batch:
                 logits = session.score(chains, trees)
             if any([row.contrast is not None for row in rows]):
                 logits = contrasted(rows, trees, logits)
-            picks = pick(rows, trees, logits, states)  # waits for the pass, whose time is measured
+            picks = pick(rows, trees, logits, states)  # waits for the pass to end, so that its time can be measured
             scored = clock()
             paths = [row.verify(tree, picked) for row, tree, picked in zip(rows, trees, picks, strict=True)]
         verified = clock()
-        # What a row that has ended accepted last need not be moved to its place in the cache.
+        # A row that has ended needs no cache for its last accepted tokens.
         session.keep([path if row.finish is None else () for row, path in zip(rows, paths, strict=True)])
         if is_first:
             reuse.keep(rows, session, self._target)
@@ -94,7 +95,7 @@ class Batch:
         return [row.report(tree, path, count) for row, tree, path in zip(rows, trees, paths, strict=True)]
 
     def drop_finished(self) -> None:
-        """Rows that have ended leave; the session is closed behind the last one."""
+        """Remove rows that have ended; close the session after the last one."""
         for row in self.rows:
             if row.finish is not None:
                 row.close()
@@ -102,7 +103,7 @@ class Batch:
         if all(goes_on):
             return
         if self._session is not None:
-            # A row that goes on is kept when it has ended.
+            # Rows that go on are cached when they end.
             reuse.keep(self.rows, self._session, self._target, only_finished=True)
         places = going(goes_on)
         self.rows = [self.rows[place] for place in places]
@@ -112,7 +113,7 @@ class Batch:
             self._session.select(places)
 
     def join(self, other: Batch) -> None:
-        """The rows of `other`, a batch of the same target, come behind the rows of this one."""
+        """Append the rows of `other`, a batch of the same target, and take over their caches."""
         if not self.rows:
             self.rows, self._session, self._times = other.rows, other._session, other._times
             return
@@ -125,11 +126,11 @@ class Batch:
 
     @property
     def cached(self) -> int:
-        """Tokens of the first row that the session has cached."""
+        """Number of tokens that the session has cached for the first row."""
         return self._session.lengths[0] if self._session is not None else 0
 
     def replace(self, row: Row, cached: int) -> None:
-        """`row` takes the place of the only one, whose first `cached` tokens are its own, too."""
+        """Put `row` in place of the only row, whose first `cached` tokens it shares."""
         assert self._session is not None and len(self.rows) == 1
         self.rows[0].close()
         self._session.trim([cached])
@@ -137,7 +138,7 @@ class Batch:
         self._take([row])
 
     def close(self) -> None:
-        """Frees the target's caches."""
+        """Free the target's KV caches."""
         if self._session is not None:
             self._session.close()
         for row in self.rows:
@@ -150,7 +151,7 @@ class Batch:
             row.meter.times, row.meter.before = self._times, replace(self._times)
 
     def _propose(self, *, is_first: bool) -> tuple[list[DraftTree], int]:
-        """A tree per row, as large as the cost of a pass makes worth while, and how large they might have been."""
+        """Draft a tree per row, cut to the size that pays; also return the largest size that was allowed."""
         rows, draft, target = self.rows, self._draft, self._target
         budget = self._costs.budget(len(rows), draft.max_nodes, adaptive=draft.adaptive, is_first=is_first)
         if target.supports_trees:
@@ -161,14 +162,14 @@ class Batch:
 
 
 def going(goes_on: Sequence[bool]) -> list[int]:
-    """The rows that go on, the last of them in the places of those that do not: few caches move then."""
+    """Return the rows that go on; the last ones fill the places of those that ended, so that few caches move."""
     count, places = sum(goes_on), list(range(len(goes_on)))
     last = [place for place in places[count:] if goes_on[place]]
     return [place if goes_on[place] else last.pop() for place in places[:count]]
 
 
 def contrasted(rows: Sequence[Row], trees: Sequence[DraftTree], logits: torch.Tensor) -> torch.Tensor:
-    """The logits, [B, 1 + M, V], with those of each row that has a weaker model set against its."""
+    """The logits, [B, 1 + M, V], with contrastive decoding applied to the rows that use a weaker model."""
     found = logits.float().clone()
     for index, (row, tree) in enumerate(zip(rows, trees, strict=True)):
         if row.contrast is not None:
@@ -180,7 +181,7 @@ def contrasted(rows: Sequence[Row], trees: Sequence[DraftTree], logits: torch.Te
 def pick(
     rows: Sequence[Row], trees: Sequence[DraftTree], logits: torch.Tensor, states: Sequence[RowStates] | None = None
 ) -> Sequence[Picks]:
-    """Each row's picks. What does not depend on the walk is read back as one small tensor."""
+    """Each row's picks. Tokens that do not depend on the walk are read from the device as one small tensor."""
     for index, row in enumerate(rows):
         if row.observes:
             size = 1 + len(trees[index])

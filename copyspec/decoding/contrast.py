@@ -1,4 +1,4 @@
-"""The weaker model of contrastive decoding: it scores the trees that the target verifies, row by row."""
+"""The weaker model of contrastive decoding, which scores the trees that the target verifies, row by row."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 
 class Contrast:
-    """One row's. Speculative contrastive decoding (Yuan et al. 2024, arXiv 2311.08981): what the weaker model says of
-    each node of a tree is known with what the target says of it, so that drafts are verified by the contrast."""
+    """The weaker model's view of one row: speculative contrastive decoding (Yuan et al. 2024, arXiv 2311.08981).
+
+    Both models score each node of the tree, so that drafts are verified against the contrasted logits.
+    """
 
     def __init__(self, amateur: Target, options: ContrastOptions) -> None:
         self._amateur, self._options = amateur, options
@@ -23,14 +25,14 @@ class Contrast:
 
     @property
     def max_length(self) -> int | None:
-        """Positions that the weaker model can hold."""
+        """Number of positions that the weaker model supports."""
         return self._amateur.max_length
 
     def scores(
         self, prompt: Sequence[int], output: Sequence[int], tree: DraftTree, logits: torch.Tensor
     ) -> torch.Tensor:
-        """What tokens are picked from after `prompt` and `output` and after each node of `tree`, given the target's
-        logits there. [1 + m, V]"""
+        """Contrasted scores after `prompt` and `output`, and after each node of `tree`, [1 + m, V], from the target's
+        logits there."""
         if self._session is None:
             self._session = self._amateur.open([prompt])
         chain = [*self._amateur.start(prompt), *output][self._session.lengths[0] :]
@@ -38,12 +40,12 @@ class Contrast:
         return self._options(logits, said.to(logits.device))
 
     def keep(self, path: Sequence[int]) -> None:
-        """The accepted nodes of the last tree."""
+        """Keep the accepted nodes of the last tree in the weaker model's cache."""
         if self._session is not None:
             self._session.keep([path])
 
     def close(self) -> None:
-        """Frees the weaker model's cache."""
+        """Free the weaker model's cache."""
         if self._session is not None:
             self._session.close()
             self._session = None

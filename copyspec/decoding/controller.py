@@ -1,4 +1,7 @@
-"""The controller: when a row drafts, how many nodes a call carries, and what drafting may lose."""
+"""The controller of one row: when to draft, how many nodes to draft, and how much time drafting may lose.
+
+Time is counted in plain passes: forward passes of the target without draft nodes.
+"""
 
 from __future__ import annotations
 
@@ -13,63 +16,63 @@ if TYPE_CHECKING:
     from copyspec.budget import Budget
 
 SHARE = 0.015
-"""Of a row's tokens, in calls' worth of time: what drafting may lose beside what the row starts with."""
+"""Plain passes that drafting may lose per output token, beyond the row's starting allowance."""
 
 STAKE = 6.0
-"""Calls' worth of time that drafting has gained and may lose again, at most."""
+"""Maximum allowance, in plain passes: earlier gains beyond it cannot be lost again."""
 
 LOOKS = 0.01
-"""Share of a row's time that goes into asking a drafter that has nothing to say."""
+"""Maximum share of a row's time that goes into asking a drafter that proposes nothing."""
 
-PROBE_NODES = 2  # of a draft that is not believed, made to see whether it still deserves that
+PROBE_NODES = 2  # size of a trial draft from a drafter whose probabilities proved too high
 
-_LOOK_MEMORY = 0.8  # weight of earlier looks in what one costs
-_OUTLIER = 2.0  # a look that takes so many times what looks took was disturbed, and counts as that
+_LOOK_MEMORY = 0.8  # weight of earlier calls of the drafter in its average time
+_OUTLIER = 2.0  # a drafter call longer than this many times the average is clipped as a disturbance
 
-_TRIALS = 0.9  # weight of earlier trials per trial in a drafter's record
-_BEFORE = 4.0  # trials in which a new row's drafter is taken to have been as right as it said
-_DOUBT = 1.0  # trials that keep a record of none right from being believed to the last
+_TRIALS = 0.9  # decay, per trial, of earlier trials in a drafter's record
+_BEFORE = 4.0  # trials in which a new row's drafter counts as calibrated
+_DOUBT = 1.0  # pseudo-count that keeps `trust` above 0 when no trial succeeded
 
 
 class DraftController:
-    """Decides for one row, by what its drafts have been worth.
+    """Decides for one row how much to draft, from what its drafts have gained so far.
 
-    Three things keep drafting from costing more than it brings:
-    - the record: how often some child was right where the drafter said how likely that was. What it says later counts
-      as much less as it was wrong, so that trees shrink, and are left out where no size of them pays;
-    - pauses: while the average gain of a draft, tokens per call over the cost of the call, lies below 1, or drafts are
-      not believed. Each failure doubles the pause, and behind it a draft is tried, of PROBE_NODES if not believed;
-    - the allowance: what drafting may have lost by now, whatever drafters say and however passes are priced. It
-      begins with `start` calls' worth of time and grows by SHARE per token and by what drafts gain.
+    Three mechanisms keep drafting from costing more than it saves:
+    - the record compares how often a drafted child was right with the probability that the drafter gave. Later
+      probabilities are scaled down accordingly, so that trees shrink, or are left out where no size pays;
+    - pauses follow while the average gain of a draft (tokens per pass over the pass's cost) is below 1, or while scaled
+      probabilities justify no draft. Each failure doubles the pause; a trial draft ends it;
+    - the allowance bounds the loss, whatever drafters claim and however passes are priced. It starts with `start`
+      plain passes and grows by SHARE per token and by what drafts gain.
     """
 
-    MAX_PAUSE = 32  # calls
+    MAX_PAUSE = 32  # in passes
     _MEMORY = 0.875
 
     def __init__(self, start: float = 1.0) -> None:
         self.earned = 0.0
-        """Calls' worth of time that drafts saved, less what they cost."""
+        """Time that drafts saved less what they cost, in plain passes."""
         self._allowed = start
-        self._gain = 1.25  # worth a few tries
+        self._gain = 1.25  # above 1, so that a new row drafts a few times
         self._pause = 1
         self._left = 0
         self._right = self._said = _BEFORE
-        self._look = 0.0  # what asking the drafter costs
+        self._look = 0.0  # average cost of asking the drafter, in plain passes
         self.is_probe = False
-        """The next draft is the first one after a pause."""
+        """Whether the next draft is the first one after a pause."""
 
     @property
     def trust(self) -> float:
-        """What a probability that the drafter names is multiplied with, at most 1."""
+        """Factor, at most 1, by which the drafter's probabilities are multiplied."""
         return min(1.0, (self._right + _DOUBT) / (self._said + _DOUBT))
 
     @property
     def allowance(self) -> float:
-        """Calls' worth of time that the next call may lose."""
+        """Plain passes that the next pass may lose."""
         return max(0.0, self._allowed)
 
     def wants_draft(self) -> bool:
-        """Asked once per call: False skips the draft."""
+        """Whether to draft in this pass. Call once per pass: it advances the pause and the allowance."""
         self._allowed += SHARE
         if self._left:
             self._left -= 1
@@ -77,7 +80,7 @@ class DraftController:
         return self._allowed > 0.0
 
     def believed(self, tree: DraftTree) -> list[float]:
-        """What each node's score is worth by the record. [m]"""
+        """The path probability of each node, scaled by `trust` at every step of the path. [m]"""
         trust, scores = 1.0 if self.is_probe else self.trust, tree.scores
         worth: list[float] = []
         for parent, score in zip(tree.parents, scores, strict=True):
@@ -89,9 +92,9 @@ class DraftController:
         return worth
 
     def observe(self, proposed: DraftTree, drafted: DraftTree, path: Sequence[int], cost: float, look: float) -> None:
-        """The drafter gave `proposed`, the call carried `drafted`, of which `path` was right.
+        """Record that the drafter proposed `proposed` and the pass verified `drafted` and accepted `path`.
 
-        `cost`: what that cost the call beyond an empty one, in units of it; `look`: what asking the drafter cost.
+        `cost`: cost of the draft nodes, in plain passes; `look`: cost of asking the drafter, in the same unit.
         """
         look = min(look, _OUTLIER * self._look) if self._look else look
         self._look = _LOOK_MEMORY * self._look + (1 - _LOOK_MEMORY) * look if self._look else look
@@ -120,12 +123,12 @@ class DraftController:
         self._pause = min(2 * self._pause, self.MAX_PAUSE)
 
     def _record(self, tree: DraftTree, path: Sequence[int]) -> None:
-        """Whether some child was right at each node that the output came to, against how likely that was said."""
+        """Record at each node that the output reached whether a child was right, and the probability given for that."""
         said = {ROOT: 0.0, **dict.fromkeys(path, 0.0)}
         for parent, score in zip(tree.parents, tree.scores, strict=True):
             if parent in said:
                 said[parent] += score
-        # All nodes of the path but the last have a child on it.
+        # Each node of the path but the last has its accepted child on the path.
         for depth, (node, total) in enumerate(said.items()):
             if total > 0.0:
                 above = 1.0 if node == ROOT else tree.scores[node]
@@ -136,10 +139,10 @@ class DraftController:
 def fit(
     controllers: Sequence[DraftController | None], trees: Sequence[DraftTree], budget: Budget
 ) -> tuple[list[DraftTree], int]:
-    """The trees of one call, cut to the nodes that are worth their cost, and how many each might have had.
+    """Cut the trees of one pass to the nodes that are worth their cost; also return the largest size allowed.
 
-    All rows wait for the widest tree: the width is the one that gives the most expected tokens of all rows per time,
-    among those that lose no more than the drafting rows are allowed to if all drafts are wrong.
+    All rows wait for the widest tree. The width maximises the expected tokens of all rows per unit of time, among
+    the widths whose cost stays within the drafting rows' allowance even if all drafts are wrong.
     """
     sizes = [len(tree.tokens) for tree in trees]
     widest = max(sizes)
@@ -147,7 +150,7 @@ def fit(
         return list(trees), budget.max_nodes
     rows = len(trees)
     orders: list[list[int]] = []
-    gains = [0.0] * (widest + 1)  # expected tokens of the n-th node of every row
+    gains = [0.0] * (widest + 1)  # summed over the rows: expected tokens of each row's n-th node
     allowed = 0.0
     for controller, tree, size in zip(controllers, trees, sizes, strict=True):
         if controller is None or not size:
@@ -155,7 +158,7 @@ def fit(
             continue
         worth = controller.believed(tree)
         most = PROBE_NODES if controller.is_probe and controller.trust < 1.0 else size
-        # The likeliest first, equal ones as stored.
+        # Most likely nodes first, ties in stored order.
         order = sorted(range(size), key=worth.__getitem__, reverse=True)[:most]
         orders.append(order)
         gains[1 : 1 + len(order)] = map(add, gains[1:], map(worth.__getitem__, order))

@@ -1,4 +1,4 @@
-"""Where an output leaves the text that it edits, and by how much the model preferred that to going on with the text."""
+"""Finds where an output departs from the text that it edits, and how strongly the model preferred to do so."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ if TYPE_CHECKING:
 
 
 MOST = 1e3
-"""No margin is larger: tokens that a processor forbids have no score at all."""
+"""Upper bound of a margin: a token that a processor forbids has a score of -inf."""
 
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """One stretch of the edit source that the output does not follow."""
+    """A stretch of the edit source that the output does not follow."""
 
-    start: int  # tokens of the source; its length: behind its end
-    end: int  # where the output follows it again
+    start: int  # index into the source; the source's length: after its end
+    end: int  # index at which the output follows the source again
     margin: float
-    """The score of the first token that differs, less that of the source's own token: nats of the target."""
+    """The score of the first differing token less that of the source's token, in nats of the target."""
 
 
 class Departures:
-    """Follows one greedy output along its edit source. While they agree it costs a comparison a token."""
+    """Follows one greedy output along its edit source. Each token costs one comparison while they agree."""
 
     def __init__(self, source: Sequence[int], eos_token_ids: frozenset[int]) -> None:
         self._source, self._eos = list(source), eos_token_ids
-        self._place = 0  # in the source, of the token that the output has if it goes on with it
-        self._lost: Alignment | None = None  # of the output since it left the source, and the source from there on
+        self._place = 0  # index in the source of the token expected next
+        self._lost: Alignment | None = None  # aligns the output with the source since they parted
         self._left, self._margin = 0, 0.0
-        self._behind: frozenset[int] = frozenset()  # tokens of the source from there on
+        self._behind: frozenset[int] = frozenset()  # tokens of the source from that point on
         self._found: list[Departure] = []
 
     def follow(self, tokens: Sequence[int], scores: Callable[[int], torch.Tensor]) -> None:
-        """The next output tokens; `scores` of an index among them: those it was picked from, [V]."""
+        """Add output tokens; `scores(index)` returns those that the token at `index` was picked from, [V]."""
         source, place = self._source, self._place
         if self._lost is None and source[place : place + len(tokens)] == tokens:
             self._place += len(tokens)
@@ -52,7 +52,7 @@ class Departures:
                 self._leave(token, scores(index))
 
     def found(self) -> tuple[Departure, ...]:
-        """All of them, when the output has ended."""
+        """Return all departures, once the output has ended."""
         if self._lost is None:
             return tuple(self._found)
         return (*self._found, Departure(self._left, len(self._source), self._margin))
@@ -67,7 +67,7 @@ class Departures:
         self._find(token)
 
     def _find(self, token: int) -> None:
-        """Whether the output has come back: its last token is the source's, at the place that fits best."""
+        """Check whether the output is back: its last token is the source's, at the best-aligned place."""
         assert self._lost is not None
         self._lost.extend([token])
         if token not in self._behind:

@@ -1,4 +1,4 @@
-"""Decoding: requests become rows of a running batch as others finish. Token ids only, no tokenizer."""
+"""The decoding loop: continuous batching, in which requests join as rows finish. It knows token ids, no tokenizer."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from copyspec.options import DraftOptions
 from copyspec.targets.base import Target
 
 REFILL_SHARE = 0.25
-"""Rows join a running batch when this share of it is free: joining copies the caches of all rows."""
+"""Share of the batch that must be free before rows join it: joining copies the caches of all rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeSettings:
-    """How the rows are run; none of it changes the output."""
+    """How rows are run; no setting changes the output."""
 
     draft: DraftOptions = field(default_factory=DraftOptions)
-    batch_size: int = 8  # rows in the target at once
-    keep_margins: bool = False  # report the two best scores at each output token
+    batch_size: int = 8  # maximum number of rows per pass
+    keep_margins: bool = False  # whether to report the two best scores at each output token
 
 
 def decode(
@@ -33,13 +33,13 @@ def decode(
     settings: DecodeSettings | None = None,
     cost_model: CostModel | None = None,
 ) -> Generator[list[StepOutput], None, None]:
-    """Decodes every request; yields what each step added, row by row, until all have finished.
+    """Decode all requests; yield what each step added, row by row, until all have finished.
 
-    `requests` are taken as rows become free, so that an endless iterable needs no more memory than a batch. A None
-    among them says that there is nothing to add at this moment; while no row runs either, an empty step is yielded,
-    so that the caller may wait.
-    `cost_model`: what the target's passes cost, learned further here; give the same one to every run on a target.
-    Closing the iterator ends decoding within one step and frees the target's caches.
+    `requests` are read as rows become free, so an endless iterable needs no more memory than a batch. A None among
+    them means that there is nothing to add right now; an empty step is then yielded if no row runs, so that the
+    caller can wait.
+    `cost_model` holds the measured costs of the target's passes; pass the same one to every run on a target.
+    Closing the generator ends decoding within one step and frees the target's caches.
     """
     settings, costs = settings or DecodeSettings(), cost_model or CostModel()
     draft, intake = settings.draft, _Intake(requests)
@@ -54,7 +54,7 @@ def decode(
                     for index, request in intake.take(room)
                 ]
                 if fresh:
-                    # Under a rule the output depends on the drafts, and these must not depend on time.
+                    # Under a verification rule the output depends on the drafts; these must not depend on timing.
                     splits = draft.adaptive and not target.is_encoder_decoder
                     groups = _alike(fresh, costs) if splits else [fresh]
                     yield from _admit_all(batch, groups, partial(Batch, target, draft, costs))
@@ -71,7 +71,7 @@ def decode(
 
 
 def _admit_all(batch: Batch, groups: Sequence[list[Row]], new_batch: Callable[[], Batch]) -> Iterator[list[StepOutput]]:
-    """Each group of new rows in a pass of its own."""
+    """Admit each group of new rows with a pass of its own."""
     waiting = [*groups]
     try:
         while waiting:
@@ -82,7 +82,7 @@ def _admit_all(batch: Batch, groups: Sequence[list[Row]], new_batch: Callable[[]
 
 
 def _admit(batch: Batch, rows: list[Row], newcomers: Batch) -> list[StepOutput]:
-    """New rows make their first step by themselves, prompt and first tree in one pass, and then join."""
+    """Run the first step of new rows (prompt and first tree in one pass), then let them join the batch."""
     try:
         newcomers.open(rows)
         outputs = newcomers.step()
@@ -95,7 +95,7 @@ def _admit(batch: Batch, rows: list[Row], newcomers: Batch) -> list[StepOutput]:
 
 
 def _alike(rows: list[Row], costs: CostModel) -> list[list[Row]]:
-    """The rows whose prompts are read together: a pass computes as many tokens of each as the longest has."""
+    """Group rows whose prompts are read in one pass: each row is padded to the longest prompt of its group."""
     ordered = sorted(rows, key=lambda row: len(row.chain))
     sizes = costs.split_first([len(row.chain) for row in ordered])
     if len(sizes) == 1:
@@ -105,7 +105,7 @@ def _alike(rows: list[Row], costs: CostModel) -> list[list[Row]]:
 
 
 class _Intake:
-    """Requests in their order, numbered."""
+    """Numbers the requests in the order they arrive."""
 
     def __init__(self, requests: Iterable[Request | None]) -> None:
         self._requests = iter(requests)
@@ -113,7 +113,7 @@ class _Intake:
         self.is_empty = False
 
     def take(self, most: int) -> list[tuple[int, Request]]:
-        """Up to `most` requests, those that are there now."""
+        """Return up to `most` requests, as many as are available now."""
         taken: list[tuple[int, Request]] = []
         while len(taken) < most:
             try:

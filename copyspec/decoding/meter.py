@@ -1,4 +1,4 @@
-"""What decoding measures: the times of a batch's passes, and per row what was drafted and how much to draft next."""
+"""Measurements of decoding: the times of a batch's passes, and what each row drafted and how much it may draft."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from copyspec.tree import EMPTY, DraftTree
 
 @dataclass(slots=True)
 class PassTimes:
-    """Passes and their seconds, summed since a batch began. A row's own are what was added while it was there."""
+    """Number of passes and their seconds, summed over a batch. A row's share is what was added while it took part."""
 
     passes: int = 0
-    prefill: float = 0.0  # scoring in passes that read prompts
+    prefill: float = 0.0  # passes that read prompts
     draft: float = 0.0
     target: float = 0.0
     verify: float = 0.0
@@ -26,7 +26,7 @@ class PassTimes:
     runner: str = "eager"  # how the last pass was made
 
     def since(self, before: PassTimes) -> PassTimes:
-        """What was added after `before`."""
+        """Return what was added after `before`."""
         return PassTimes(
             self.passes - before.passes,
             self.prefill - before.prefill,
@@ -40,15 +40,16 @@ class PassTimes:
 
 @dataclass(frozen=True, slots=True)
 class PassCost:
-    """What one pass cost: all rows wait for it, and those that drafted pay for it by their nodes."""
+    """The cost of one pass. All rows wait for it; rows that drafted pay for it in proportion to their nodes."""
 
     rows: int
-    seconds: float  # of a pass without nodes; 0: not known
-    per_node: float  # beyond an empty pass, in units of one
-    allowed_nodes: int  # that each tree might have had
+    seconds: float  # of a pass without draft nodes; 0: unknown
+    per_node: float  # extra cost per node, in passes without draft nodes
+    allowed_nodes: int  # maximum tree size that was allowed
 
     @classmethod
     def of(cls, costs: CostModel, trees: Sequence[DraftTree], allowed_nodes: int, *, is_first: bool) -> PassCost:
+        """The cost, as measured so far, of a pass that verified `trees`."""
         rows, sizes = len(trees), [len(tree.tokens) for tree in trees]
         width, total = max(sizes), sum(sizes)
         extra = rows * (costs.costs(rows, width, is_first=is_first)[width] - 1.0) / total if total else 0.0
@@ -56,22 +57,22 @@ class PassCost:
 
 
 class Meter:
-    """Counts what one row drafts, and decides through its controller how much that is."""
+    """Counts what one row drafts, and asks its controller how much to draft."""
 
     def __init__(self, costs: CostModel, sources: Sequence[Source], *, adaptive: bool) -> None:
-        """`adaptive`: draft as much as pays at `costs`."""
+        """`adaptive`: draft only as much as pays at the costs in `costs`."""
         self.controller = DraftController(costs.start()) if adaptive else None
-        self.times = PassTimes()  # of the batch; `before`: what of them is not the row's
+        self.times = PassTimes()  # of the whole batch; `before` is what was spent before the row joined
         self.before = PassTimes()
-        self.cached_tokens = 0  # of the prompt, from a prefix cache
+        self.cached_tokens = 0  # prompt tokens taken from a prefix cache
         self._costs = costs
         self._is_asked = False
-        self._proposed, self._seconds = EMPTY, 0.0  # by the drafter for this pass, and its time
+        self._proposed, self._seconds = EMPTY, 0.0  # the drafter's tree for this pass, and its time
         self._last: PassCost | None = None
         self._kinds = ["prompt" if source.kind == "block" else source.kind for source in sources]
         self._from: tuple[list[int], list[int]] = ([0] * (len(sources) + 1), [0] * (len(sources) + 1))
         self._made: tuple[dict[str, int], dict[str, int]] = ({}, {})  # drafted, accepted; the last source is OUTPUT
-        self._accepted: list[int] = []  # drafts by how many of their tokens were
+        self._accepted: list[int] = []  # number of drafts by how many of their tokens were accepted
         self._drafted = self._allowed = 0
         self._decisions: Counter[str] = Counter()
 
@@ -80,18 +81,18 @@ class Meter:
         return self.times.passes - self.before.passes
 
     def wants_draft(self) -> bool:
-        """Asked once per pass that might carry a draft: False leaves it out."""
+        """Whether to draft in this pass. Call once per pass that could carry a draft."""
         if self.controller is None or self.controller.wants_draft():
             return True
         self._decisions["paused"] += 1
         return False
 
     def propose(self, tree: DraftTree, seconds: float) -> None:
-        """The drafter was asked, and proposed `tree`."""
+        """Record that the drafter was asked and proposed `tree`."""
         self._is_asked, self._proposed, self._seconds = True, tree, seconds
 
     def count(self, tree: DraftTree, path: Sequence[int], cost: PassCost, eos: frozenset[int]) -> None:
-        """A pass carried `tree`, of which `path` was accepted."""
+        """Record that a pass verified `tree` and accepted `path`."""
         self._last, size = cost, len(tree.tokens)
         if size:
             accepted = len(path)
@@ -116,12 +117,12 @@ class Meter:
             controller.observe(self._proposed, tree, path, cost.per_node * size, look)
 
     def conclude(self) -> None:
-        """The row has ended: later rows start with what drafting brought it."""
+        """Report the row's gain, once it has ended: it sets the allowance of later rows."""
         if self.controller is not None:
             self._costs.finish(self.controller.earned)
 
     def stats(self, output_tokens: int, *, ended: bool = True) -> Stats:
-        """The counters so far; what a pass costs only of a row that has `ended`."""
+        """Return the counters so far; the costs of a pass are filled in only where the row has `ended`."""
         times, controller, last = self.times.since(self.before), self.controller, self._last
         drafts, most = sum(self._accepted), len(self._accepted)
         seconds = last.seconds if last is not None and ended else 0.0
@@ -162,7 +163,7 @@ class Meter:
                 self._made[which][kind] = self._made[which].get(kind, 0) + 1
 
     def _by_source(self, which: int) -> dict[str, int]:
-        """By kind of source, or by who drafted what comes from none."""
+        """Counts by kind of source; tokens without a source count under the drafter that made them."""
         assert OUTPUT == -1
         found = dict(self._made[which])
         for kind, count in zip([*self._kinds, "output"], self._from[which], strict=True):

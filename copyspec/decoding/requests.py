@@ -1,4 +1,4 @@
-"""What decoding is asked and what it answers, in token ids: the seam between engine and decoding."""
+"""Requests to decoding and its results, in token ids: the interface between engine and decoding."""
 
 from __future__ import annotations
 
@@ -24,82 +24,82 @@ if TYPE_CHECKING:
 FinishReason = Literal["stop", "length"]
 
 CANCELLED = "cancelled"
-"""The detail with which a row ends that nobody waits for any more."""
+"""`Finish.detail` of a row that was cancelled because its caller no longer waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Why a row ended. The token that ended it is the last one of its output."""
+    """Why a row ended. The token that ended it is the last of its output."""
 
     reason: FinishReason
     detail: int | str | None = None
-    """With `stop`: the end-of-sequence token's id, the stop string, or the stop criterion's class name."""
+    """For "stop": the id of the end-of-sequence token, the stop string, or the class name of the stop criterion."""
 
 
 class StopCondition(Protocol):
-    """Watches one row's output token by token, in order, exactly as plain decoding would show it."""
+    """Watches one row's output token by token, in order, as plain decoding would produce it."""
 
     def push(self, token: int) -> str | None:
-        """Told each new token; returns what matched where the row ends with this token, else None."""
+        """Take a new token; return what matched if the row ends with this token, else None."""
         ...
 
 
 class Owner(Protocol):
-    """Who waits for a row, and takes the errors of what the request brought along."""
+    """The caller that waits for a row, and receives errors from the drafter, stops and processors it supplied."""
 
     is_cancelled: bool
-    """Looked at after each step: True ends the row, with CANCELLED as the detail."""
+    """Read after each step: True ends the row, with CANCELLED as the detail."""
 
     def fail(self, error: BaseException) -> None:
-        """Told what a drafter, stop condition or processor of the row raised; it is cancelled from then on."""
+        """Receive an error of the row's drafter, stop condition or processor; the row is cancelled from then on."""
         ...
 
 
 class PassRecorder(Protocol):
-    """Keeps what the passes of one row did (`views.recording.TraceRecorder`)."""
+    """Records the passes of one row (implemented by `views.recording.TraceRecorder`)."""
 
     def record(self, tree: DraftTree, path: Sequence[int], tokens: Sequence[int], counters: Stats, rows: int) -> None:
-        """Told after each pass: the row's tree, its accepted nodes, what joined the output, the row's counters with
-        this pass among them, and the rows of the batch."""
+        """Called after each pass with the row's tree, its accepted nodes, the new output tokens, the row's counters
+        including this pass, and the number of rows in the batch."""
         ...
 
 
 @dataclass(slots=True)
 class Request:
-    """One row: a prompt, what may be copied, how to pick tokens, when to stop."""
+    """One row: its prompt, the sources it may copy from, how tokens are picked, and when it stops."""
 
     prompt: Sequence[int]
     max_new_tokens: int
     sampling: SamplingOptions
     eos_token_ids: frozenset[int] = frozenset()
     sources: Sequence[Source] = ()
-    """`Origin.source` in the step outputs is an index into these; the drafter was made with the same list."""
+    """`Origin.source` in the step outputs indexes this list; the drafter must use the same one."""
     drafter: Callable[[], Drafter] | None = None
-    """Makes the row's drafter when the row starts. None: plain decoding, the same loop with empty trees."""
+    """Creates the row's drafter when the row starts. None: plain decoding, that is, the same loop with empty trees."""
     stops: Sequence[StopCondition] = ()
     processors: Sequence[LogitsProcessor] = ()
     """`transformers` logits processors, called with (ids [1, L], scores [1, V]) of this row alone, along the
-    accepted walk, before temperature and the other sampling options."""
+    accepted path, before temperature and the other sampling options."""
     rule: Rule | None = None
-    """How drafts are accepted; None: the default, the target's own tokens (`verification.walk`)."""
+    """The rule that accepts draft tokens; None: the default, which keeps the target's tokens (`verification.walk`)."""
     contrast: Callable[[], Contrast] | None = None
-    """Makes the row's view of the weaker model that the target is contrasted with; None: the target alone."""
+    """Creates the row's view of the weaker model for contrastive decoding; None: the target alone."""
     recorder: PassRecorder | None = None
-    """Told of every pass of the row; None, the default, costs nothing."""
+    """Receives every pass of the row; None adds no overhead."""
     prefixes: PrefixCache | None = None
-    """Where keys and values of earlier rows are kept, and this row's will be; None: they are computed, and dropped."""
+    """Cache from which the row takes keys and values of its prompt, and which stores the row's own; None: no reuse."""
     owner: Owner | None = None
-    """Who waits for the row. None: the batch ends with what its drafter, stop conditions and processors raise."""
+    """Receives errors of the row. None: an error in its drafter, stop conditions or processors ends the batch."""
 
 
 @dataclass(slots=True)
 class StepOutput:
-    """What one step added to one row."""
+    """The tokens that one step added to one row."""
 
     row: int  # index of the request
     tokens: Sequence[int]
     origins: Sequence[Origin | None]  # [len(tokens)], where each token was copied from
     finish: Finish | None = None
     stats: Stats | None = None  # with `finish`
-    margins: Sequence[Margin] = ()  # [len(tokens)] where decoding was asked to keep them
-    departures: Sequence[Departure] = ()  # with `finish`: from the edit source, where there is one
+    margins: Sequence[Margin] = ()  # [len(tokens)] if decoding keeps margins, else empty
+    departures: Sequence[Departure] = ()  # with `finish`: where the output departs from the edit source, if any

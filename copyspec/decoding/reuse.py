@@ -1,4 +1,4 @@
-"""Reuse of keys and values between rows: what the prefix cache has for rows that begin, and what it gets from them."""
+"""Reuse of keys and values between rows: loads prompts of new rows from the prefix cache, and stores rows in it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from copyspec.targets.base import Session, Target
 
 SHARED_TOKENS = 2 * BLOCK_TOKENS
-"""From so many tokens that all rows begin with, these are read once, in a pass of their own."""
+"""Minimum length, in tokens, of a common prefix of all rows that is read once, in a pass of its own."""
 
 ROOM = 64
-"""Slots behind a prompt that are there from the start."""
+"""Free slots that are allocated after the prompt in a session that loads a cached prefix."""
 
 
 def begin(rows: Sequence[Row], session: Session, target: Target) -> bool:
-    """Gives rows that begin what is cached of their prompts. Returns whether that took a pass of the model."""
+    """Load the cached prefixes of new rows' prompts. Returns whether that took a pass of the model."""
     taking = [row for row in rows if row.request.prefixes is not None]
     model: PreTrainedModel | None = getattr(target, "model", None)
     if not taking or model is None or not getattr(session, "keeps_prefixes", False):
@@ -45,8 +45,7 @@ def begin(rows: Sequence[Row], session: Session, target: Target) -> bool:
 
 
 def check_state(rows: Sequence[Row], target: Target) -> None:
-    """Before a pass: where the model's weights or adapters are no longer those that a row began with, nothing of the
-    row is kept."""
+    """Stop caching rows whose model has other weights or adapters than when they began; call before each pass."""
     state: ModelState | None = None
     for row in rows:
         if row.model_state is not None:
@@ -56,7 +55,7 @@ def check_state(rows: Sequence[Row], target: Target) -> None:
 
 
 def keep(rows: Sequence[Row], session: Session, target: Target, *, only_finished: bool = False) -> None:
-    """Caches what the session holds of its rows."""
+    """Store the rows' keys and values in their prefix caches."""
     for index, row in enumerate(rows):
         cache, state = row.request.prefixes, row.model_state
         if cache is not None and state is not None and (row.finish is not None or not only_finished):
@@ -72,7 +71,7 @@ def _add(cache: PrefixCache, state: ModelState, tokens: Sequence[int], session: 
 
 
 def _read_shared(rows: Sequence[Row], state: ModelState, target: Target) -> bool:
-    """Caches what all prompts begin with, where that is new and long: it is passed through the model once."""
+    """Read a long new prefix that all prompts share in one pass, and cache it. Returns whether a pass was made."""
     cache = rows[0].request.prefixes
     if cache is None or any(row.request.prefixes is not cache for row in rows):
         return False

@@ -1,4 +1,4 @@
-"""One row of a batch while it is decoded: its output, where that was copied from, its drafter, and where it stops."""
+"""One row of a batch during decoding: its output and its provenance, its drafter, and its stop conditions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from copyspec.verification.walk import accepted, walk
 
 
 class Row:
-    """State of one request. `verify` extends the output token by token and stops exactly where plain decoding does."""
+    """The state of one request. `verify` extends the output and stops at the token where plain decoding would."""
 
     def __init__(
         self,
@@ -34,26 +34,26 @@ class Row:
         adaptive: bool = True,
         keep_margins: bool = False,
     ) -> None:
-        """`adaptive`: draft as much as pays at `costs`. Raises ValueError for an empty or too long prompt."""
+        """`adaptive`: draft only as much as pays at `costs`. Raises ValueError for an empty or too long prompt."""
         self.index = index
         self.request = request
         self.finish: Finish | None = None
         self.output: list[int] = []
         self.chain: list[int] = target.start(request.prompt)
-        """What the target has not cached yet: the prompt at first, then the last output token."""
+        """Tokens that the target has not cached yet: the prompt at first, then the last output token."""
         if not self.chain:
             raise ValueError(f"request {index} has an empty prompt: decoding needs at least one token to start from")
         self.model_state: ModelState | None = None
-        """The model as it was in all passes of the row; None: nothing of the row goes into a prefix cache."""
+        """State of the model that all passes of the row used; None: the row is not stored in a prefix cache."""
         self.contrast = request.contrast() if request.contrast is not None else None
         longest = target.max_length
         if self.contrast is not None and (held := self.contrast.max_length) is not None:
             longest = held if longest is None else min(longest, held)
         self.limit = _limit(request.max_new_tokens, len(self.chain), longest)
-        """Tokens of the output at most."""
+        """Maximum number of output tokens."""
         self.picker = Picker(request.sampling, request.processors, self.chain, self.limit, target.device)
         self.takes_argmax = self.picker.is_argmax and request.rule is None
-        """Whether its tokens are those of the largest logits, which a batch looks for in one go."""
+        """Whether its tokens are the argmax of the raw logits, which a batch computes for all rows at once."""
         self._origins: list[Origin | None] = []
         self._margins: list[Margin] = []
         self._keep_margins = keep_margins
@@ -68,14 +68,14 @@ class Row:
                 self._lose_drafter(error)
         self.observes = callable(getattr(self._drafter, "observe", None))
         self.drafts = self._drafter is not None
-        """False: there is no drafter, or it is known to have nothing to say, and is not asked."""
+        """Whether the drafter is asked; False without one, or while it is known to propose nothing."""
         self._clock = (costs := costs or CostModel()).clock
         self.meter = Meter(costs, request.sources, adaptive=adaptive and self._drafter is not None)
 
     def propose(self, budget: Budget) -> DraftTree:
-        """The row's draft: empty without a drafter, and while drafting does not pay."""
+        """Return the row's draft: empty without a drafter, and while drafting does not pay."""
         drafter = self._drafter
-        # The last token of the output comes from the target: drafts beyond it are wasted, and may have no position.
+        # The target itself adds the last token: drafts beyond that are wasted, and may exceed its positions.
         room = self.limit - len(self.output) - 1
         if drafter is None or not self.drafts or budget.max_nodes == 0 or room <= 0 or not self.meter.wants_draft():
             return EMPTY
@@ -97,11 +97,11 @@ class Row:
 
     @property
     def wanted_layers(self) -> Sequence[int]:
-        """Layers whose inputs the drafter reads, too."""
+        """Layers whose input hidden states the drafter reads as well."""
         return wanted_layers(self._drafter)
 
     def show(self, tree: DraftTree, logits: torch.Tensor, states: RowStates | None = None) -> None:
-        """Shows the pass's logits, [1 + m, V], and hidden states, [c + m, D], to a drafter that observes."""
+        """Pass the logits, [1 + m, V], and hidden states, [c + m, D], to a drafter that observes them."""
         drafter = self._drafter
         if drafter is not None and observes(drafter):
             try:
@@ -110,7 +110,7 @@ class Row:
                 self._lose_drafter(error)
 
     def verify(self, tree: DraftTree, picks: Picks) -> Sequence[int]:
-        """Extends the output along the accepted walk; returns the accepted nodes."""
+        """Extend the output along the accepted path, and return its nodes."""
         before = len(self.output)
         path = self._take(tree, picks) if isinstance(picks, ScoredPicks) else self._walk(tree, picks)
         owner = self.request.owner
@@ -132,12 +132,12 @@ class Row:
         return path
 
     def close(self) -> None:
-        """Frees what the row holds beside the batch's session."""
+        """Free what the row holds outside of the batch's session."""
         if self.contrast is not None:
             self.contrast.close()
 
     def report(self, tree: DraftTree, path: Sequence[int], rows: int) -> StepOutput:
-        """What a step of `rows` rows added, in which `verify` accepted `path`."""
+        """Return what a step of `rows` rows added to this one; `path` is what `verify` accepted."""
         since, self._reported = self._reported, len(self.output)
         step = StepOutput(self.index, self.output[since:], self._origins[since:], self.finish)
         if self.request.recorder is not None:
@@ -152,7 +152,7 @@ class Row:
         return step
 
     def replay(self, tokens: Sequence[int]) -> None:
-        """`tokens` join the output as if they had been picked. Ends the row where the output must not be longer."""
+        """Append `tokens` to the output as if they had been picked. Ends the row at a stop condition or its limit."""
         if not self.output:
             self.picker.key_noise_from(0)
         if not tokens and self.output:
@@ -168,12 +168,12 @@ class Row:
             self._drafter.accept(tokens)
 
     def _take(self, tree: DraftTree, picks: ScoredPicks) -> Sequence[int]:
-        """`verify` where the token after every node is known."""
+        """`verify` where the target's token after every node is known in advance."""
         known, path = picks.tokens, accepted(tree, picks.tokens)
         tokens = [known[0], *[known[node + 1] for node in path]] if path else known[:1]
         output, request, before, count = self.output, self.request, len(self.output), len(tokens)
         if not request.stops and before + count < self.limit and request.eos_token_ids.isdisjoint(tokens):
-            output += tokens  # most steps end nothing
+            output += tokens  # the fast path: most steps contain no stop
         else:
             for token in tokens:
                 output.append(token)
@@ -190,7 +190,7 @@ class Row:
         return path[:count] if len(path) > count else path
 
     def _walk(self, tree: DraftTree, picks: Picks) -> list[int]:
-        """`verify` where the token after a node depends on how the output came there."""
+        """`verify` where the target's token depends on the path that leads to a node."""
 
         def emit(token: int, node: int) -> bool:
             if self._keep_margins:
@@ -204,7 +204,7 @@ class Row:
 
         try:
             return walk(tree, picks, emit)
-        except Exception as error:  # a processor's
+        except Exception as error:  # raised by a logits processor
             if self.request.owner is None:
                 raise
             self.request.owner.fail(error)
@@ -212,7 +212,7 @@ class Row:
             return []
 
     def _checked(self, tree: DraftTree) -> DraftTree:
-        """Drafters may be anybody's: what is wrong with a tree is said before it is verified."""
+        """Validate a tree before it is verified, since drafters may come from users."""
         if not len(tree.tokens):
             return EMPTY
         try:
@@ -222,17 +222,17 @@ class Row:
         return tree
 
     def _lose_drafter(self, error: Exception) -> None:
-        """A call of the drafter raised: where somebody takes the error, the row has no drafter from then on."""
+        """Handle an error of the drafter: raise it, or pass it to the owner and go on without a drafter."""
         if self.request.owner is None:
             raise error
         self.request.owner.fail(error)
         self._drafter, self.drafts = None, False
 
     def _check(self, token: int) -> Finish | None:
-        """Whether the output ends with `token`. End of sequence goes before stops, stops before the length."""
+        """Check whether the output ends with `token`: end of sequence precedes stops, which precede the length."""
         stopped = None
         try:
-            for stop in self.request.stops:  # all of them see every token
+            for stop in self.request.stops:  # every stop condition must see every token
                 match = stop.push(token)
                 stopped = match if stopped is None else stopped
         except Exception as error:
@@ -247,7 +247,7 @@ class Row:
         return Finish("length") if len(self.output) >= self.limit else None
 
     def _continued(self) -> Origin | None:
-        """The origin of the target's own token: it counts as copied where it continues the copy before it."""
+        """The origin of the target's own token, which counts as copied where it continues the copy before it."""
         last = self._origins[-1] if self._origins else None
         if last is None:
             return None
@@ -258,7 +258,7 @@ class Row:
 
 
 def _departures(request: Request) -> Departures | None:
-    """Greedy outputs only: noise says nothing about what the target prefers."""
+    """Departures are reported for greedy outputs only: with noise, scores do not show the target's preference."""
     edited = next((source for source in request.sources if source.kind == "edit"), None)
     if edited is None or request.rule is not None or not request.sampling.is_greedy:
         return None
@@ -266,7 +266,7 @@ def _departures(request: Request) -> Departures | None:
 
 
 def _limit(max_new_tokens: int, started: int, max_length: int | None) -> int:
-    """Output tokens at most. The last one is never an input: it needs no position."""
+    """Maximum output tokens. The last one is never an input, so that it needs no position."""
     if max_length is None:
         return max_new_tokens
     if started > max_length:

@@ -1,4 +1,4 @@
-"""A sequence that is decoded on demand, from wherever its caller says that the output stands."""
+"""A sequence that is decoded on demand, from any prefix of its output that the caller sets."""
 
 from __future__ import annotations
 
@@ -21,18 +21,20 @@ T = TypeVar("T")
 
 
 class PassRunner(Protocol):
-    """Runs the passes of a target, one after the other: others may have it in between."""
+    """Runs one pass of a target at a time; other users may run theirs in between."""
 
-    def run(self, call: Callable[[], T]) -> T: ...
+    def run(self, call: Callable[[], T]) -> T:
+        """Run `call`, which makes passes of the target, and return its result."""
+        ...
 
 
 class RewindableSequence:
-    """One prompt, whose output may be taken back to any earlier token, or replaced, and is decoded from there: a batch
-    of one row.
+    """One prompt whose output can be rewound to any earlier token, or replaced, and is decoded from there.
 
-    The output is a function of the prompt and of what stands before each token: `go_to` any prefix, `step` until
-    `output` is as long as is wanted. Keys and values are kept for what the new prefix has in common with the old.
-    Sampling noise is keyed by the output's own positions, so it is that of any other prompt's continuation, too.
+    It is a batch of one row. Call `go_to` with any prefix of the output, then `step` until `output` is long enough.
+    Keys and values are kept for the part that the new prefix shares with the old one. The output depends on the
+    prompt and the prefix alone: sampling noise is keyed by positions in the output, so that it is the same after
+    prompts of other lengths.
     """
 
     def __init__(
@@ -43,20 +45,19 @@ class RewindableSequence:
         cost_model: CostModel,
         passes: PassRunner,
     ) -> None:
-        """`make_request` gives equal requests each time, with stop conditions of their own; `passes` runs every pass
-        of the target."""
+        """`make_request` returns equal requests with fresh stop conditions; `passes` runs every pass of the target."""
         self._target, self._make_request, self._draft, self._costs = target, make_request, draft, cost_model
         self._passes = passes
         self._batch = Batch(target, draft, cost_model)
         self._row: Row | None = None
         self._follower = FollowingDrafter()
-        self._expects = self._drafts_alone = False  # what was expected last; without any expectation
-        self._given = 0  # tokens of the output up to the last one that was given, not decoded
-        self._before = Stats()  # of the rows that were replaced
+        self._expects = self._drafts_alone = False  # `go_to` gave expected tokens; the request has a drafter
+        self._given = 0  # length of the output that was given instead of decoded
+        self._before = Stats()  # totals of the rows that were replaced
 
     @property
     def output(self) -> Sequence[int]:
-        """What is known of the output: at least the prefix that was gone to."""
+        """The output so far: at least the prefix given to `go_to`."""
         return self._row.output if self._row is not None else ()
 
     @property
@@ -66,14 +67,14 @@ class RewindableSequence:
 
     @property
     def stats(self) -> Stats:
-        """Counters of all that was decoded here; `num_output_tokens` counts what was taken back, too."""
+        """Counters of everything decoded here; `num_output_tokens` includes tokens that were taken back."""
         row = self._row
         return self._before + row.meter.stats(len(row.output)) if row is not None else self._before
 
     def go_to(self, output: Sequence[int], expected: Sequence[int] = ()) -> None:
-        """Goes on from `output`; what was decoded behind it before stays known.
+        """Continue from `output`; keep what was decoded after it, if it is a prefix of the current output.
 
-        `expected`: what may follow, to be drafted.
+        `expected`: tokens that may follow, used as a draft.
         """
         row, known = self._row, list(output)
         self._expects = len(expected) > 0
@@ -94,7 +95,7 @@ class RewindableSequence:
         row = self._row
         if row is None or row.finish is not None:
             raise RuntimeError("step() goes on from an output that has not ended: call go_to() first")
-        # A drafter that has nothing to say is not asked, and nothing is booked: that is no part of plain decoding.
+        # A drafter with nothing to propose is not asked, so that its time does not count against plain decoding.
         row.drafts = self._expects or self._drafts_alone
         self._passes.run(partial(self._step, row))
 
@@ -104,12 +105,12 @@ class RewindableSequence:
         self._batch.step()
 
     def close(self) -> None:
-        """Frees the target's cache."""
+        """Free the target's KV cache."""
         if self._batch.rows:
             self._passes.run(self._batch.close)
 
     def _restart(self, output: list[int]) -> None:
-        """A new row, and as much of the old one's cache as it can use."""
+        """Start a new row, and reuse the part of the old row's cache that it shares."""
         held = self._held()
         if self._row is not None:
             self._before = self.stats
@@ -132,7 +133,7 @@ class RewindableSequence:
         self._row = row
 
     def _held(self) -> list[int]:
-        """The tokens that the session has cached."""
+        """Return the tokens that the session has cached."""
         if self._row is None:
             return []
         return [*self._target.start(self._row.request.prompt), *self._row.output][: self._batch.cached]

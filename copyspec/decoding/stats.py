@@ -1,4 +1,4 @@
-"""Counters of one output: what its passes were, what they drafted, and where the time went."""
+"""Counters of one output: its forward passes, what they drafted, and where the time went."""
 
 from __future__ import annotations
 
@@ -10,31 +10,30 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Counters of one output, under vLLM's names; `seconds` are those of the passes that the row took part in."""
+    """Counters of one output, named as in vLLM. The `seconds` are those of all passes that the row took part in."""
 
-    num_calls: int = 0  # passes of the target
+    num_calls: int = 0  # forward passes of the target
     num_drafts: int = 0  # passes that carried a draft of this row
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
     num_output_tokens: int = 0
-    num_cached_tokens: int = 0  # of the prompt, whose keys and values were kept from earlier calls (`prefix_cache`)
+    num_cached_tokens: int = 0  # prompt tokens whose keys and values came from earlier calls (`prefix_cache`)
     num_accepted_tokens_per_pos: tuple[int, ...] = ()  # [depth - 1]
     num_draft_tokens_per_source: Mapping[str, int] = field(default_factory=dict)
-    """By kind of source, or "output", "model", "heads", "pool", "datastore", "end" (of sequence), "guess"
-    (from nowhere)."""
+    """By kind of source, or "output", "model", "heads", "pool", "datastore", "end" (end of sequence), "guess"
+    (no known origin)."""
     num_accepted_tokens_per_source: Mapping[str, int] = field(default_factory=dict)
     decisions: Mapping[str, int] = field(default_factory=dict)
-    """Passes by what the controller did: "drafted"; "probed", a draft after a pause; "nothing", the drafter had nothing
-    to say; "unprofitable", no size of its draft was worth its cost; "paused", the drafter was not asked."""
-    num_allowed_nodes: int = 0  # summed over the passes whose drafter was asked: what drafting might still lose
-    trust: float = 1.0  # what the drafter's probabilities were multiplied with at the end, by its record
-    saved_passes: float = 0.0  # passes' worth of time that drafting saved less what it cost, by measured costs
-    pass_seconds: float = 0.0  # of a pass without a draft, all rows of the batch, as measured at the end
+    """Passes by what the controller decided: "drafted"; "probed", a trial draft after a pause; "nothing", the drafter
+    proposed nothing; "unprofitable", no size of its draft was worth its cost; "paused", the drafter was not asked."""
+    num_allowed_nodes: int = 0  # maximum tree size, summed over the passes whose drafter was asked
+    trust: float = 1.0  # factor applied to the drafter's probabilities at the end, from how often it was right
+    saved_passes: float = 0.0  # time saved by drafting less its cost, in passes without a draft, by measured costs
+    pass_seconds: float = 0.0  # of a pass without a draft, for all rows of the batch, as measured at the end
     runner: str = "eager"
-    """How the last pass of the model was made: "eager", "static", "graph", "compiled" or "compiled graph"; docs/gpu.md
-    says when."""
+    """How the last pass was run: "eager", "static", "graph", "compiled" or "compiled graph" (see docs/gpu.md)."""
     pass_costs: Mapping[int, float] = field(default_factory=dict)
-    """What a pass with so many draft nodes took, in units of `pass_seconds`, for the numbers that were measured."""
+    """Time of a pass by its number of draft nodes, in units of `pass_seconds`, where it was measured."""
     prefill_seconds: float = 0.0  # the first pass, which also verifies the first draft
     draft_seconds: float = 0.0
     target_seconds: float = 0.0
@@ -42,7 +41,7 @@ class Stats:
     other_seconds: float = 0.0
 
     def __add__(self, other: Stats) -> Stats:
-        """The counters of two outputs together; what is no count as it was measured last."""
+        """Add the counters of two outputs; fields that are not counts are taken from the later one."""
         latest = other if other.pass_costs or other.decisions else self
         return Stats(
             **{
@@ -55,28 +54,28 @@ class Stats:
 
     @property
     def mean_allowed_nodes(self) -> float:
-        """Of a draft, per pass whose drafter was asked: what drafting might still lose."""
+        """Mean size that a draft was allowed to have, over the passes whose drafter was asked."""
         asked = sum(count for decision, count in self.decisions.items() if decision != "paused")
         return self.num_allowed_nodes / asked if asked else 0.0
 
     @property
     def mean_acceptance_length(self) -> float:
-        """Output tokens per target pass: accepted ones and the target's own."""
+        """Output tokens per target pass: accepted draft tokens and the target's own."""
         return self.num_output_tokens / self.num_calls if self.num_calls else 0.0
 
     @property
     def acceptance_rate(self) -> float:
-        """Accepted of drafted tokens."""
+        """Accepted over drafted tokens."""
         return self.num_accepted_tokens / self.num_draft_tokens if self.num_draft_tokens else 0.0
 
     @property
     def acceptance_rate_per_pos(self) -> tuple[float, ...]:
-        """Accepted tokens at each depth of the draft per pass that carried a draft."""
+        """Accepted tokens at each depth of the draft, per pass that carried a draft."""
         return tuple(n / self.num_drafts if self.num_drafts else 0.0 for n in self.num_accepted_tokens_per_pos)
 
     @property
     def seconds(self) -> float:
-        """All of it."""
+        """Total time, prefill included."""
         parts = (self.draft_seconds, self.target_seconds, self.verify_seconds, self.other_seconds)
         return self.prefill_seconds + sum(parts)
 
@@ -90,7 +89,7 @@ class Stats:
 
 
 _LATEST = frozenset({"runner", "trust", "pass_costs", "pass_seconds"})
-"""What says how things stand, and is no count."""
+"""Fields that describe the current state and are not summed."""
 
 _RATIOS = (
     "mean_allowed_nodes",
@@ -103,7 +102,7 @@ _RATIOS = (
 
 
 def _sum(first: object, second: object) -> Any:
-    """Of numbers, of tuples by position, of mappings by key."""
+    """Add numbers, tuples by position, or mappings by key."""
     if isinstance(first, tuple) and isinstance(second, tuple):
         return tuple(_sum(a, b) for a, b in zip_longest(first, second, fillvalue=0))
     if isinstance(first, Mapping) and isinstance(second, Mapping):

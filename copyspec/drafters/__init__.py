@@ -1,4 +1,4 @@
-"""Drafters: cursors into sources, grown into one tree."""
+"""Drafters: each proposes a tree of draft tokens, copied from sources or predicted, for the target to verify."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ def create(
     ngrams: NGrams | None = None,
     breaks: Set[int] = frozenset(),
 ) -> Drafter:
-    """The drafter of one row.
+    """Make the drafter of one row.
 
-    `sources` is the list that `Origin.source` counts in. Of several ends of sequence the one is drafted that the
-    prompt used last (chat templates end every turn with it). `continues_prompt`: the last source of kind
-    `prompt` stands directly before the output; False for encoder-decoder models, where that source is followed as
-    the text being edited if no other one is. `predictors` make the row's models, which draft beside the copies, or
-    alone without `copies`. `ngrams`: what to draft of the language where nothing is copied, in the target's tokens.
-    `breaks`: tokens that end what an output may say before the edited text (`text.block_tokens.break_tokens`).
+    `sources`: the list that `Origin.source` is an index into.
+    `eos_token_ids`: of several, the one that the prompt used last is drafted (chat templates end every turn with it).
+    `continues_prompt`: the last source of kind `prompt` stands directly before the output. It is false for
+    encoder-decoder models, where that source is followed as the edited text if there is no other.
+    `predictors`: factories of the row's predictors, which draft beside the copies, or alone if `copies` is false.
+    `ngrams`: n-grams of the language in the target's tokens, drafted where nothing is copied.
+    `breaks`: tokens that end an introduction before the edited text (`text.block_tokens.break_tokens`).
     """
     models = [make() for make in predictors]
     if models and not copies:

@@ -1,4 +1,4 @@
-"""The drafter's seam: one verb to propose, one to be told what was kept, and one, if wanted, to see the scores."""
+"""The drafter interface: `propose` a draft tree, `accept` the tokens that were kept, and if wanted `observe` logits."""
 
 from __future__ import annotations
 
@@ -16,47 +16,46 @@ if TYPE_CHECKING:
 
 
 class Drafter(Protocol):
-    """Drafts for one row. Made with the row's prompt and sources, it follows the output token by token.
+    """Drafts for one row (one sequence of the batch). It is made with the row's prompt and sources.
 
-    What it drafts never changes the output: the target's own token, noise included, decides at every node. A drafter
-    that copies knows nothing of that noise; a model may draw with it (`LanguageModelDrafter` says why that is exact).
+    The draft never changes the output: at every node the target's own token decides, sampling noise included. Copying
+    drafters ignore that noise; a draft model may draw with it (`LanguageModelDrafter` explains why that is exact).
 
-    A drafter that has a method `observe(scored: ScoredDraft)` is shown the target's logits after every pass, before
-    `accept`; where it also has an attribute `observes`, only while that is true. Where an attribute `wants_states` is
-    true, it is given the target's last hidden states too, and of the layers in `wanted_layers`, where it has that, what
-    they were given.
+    Optional members: a method `observe(scored: ScoredDraft)` receives the target's logits after every forward pass,
+    before `accept`; if the drafter also has an attribute `observes`, only while that is true. If `wants_states` is
+    true, `scored` carries the target's last hidden states, and the inputs of the layers listed in `wanted_layers`.
     """
 
     def propose(self, budget: Budget) -> DraftTree:
-        """A tree of continuations of the output so far, at most `budget.max_nodes` nodes. It may be empty."""
+        """Return a tree of continuations of the output, of at most `budget.max_nodes` nodes; it may be empty."""
         ...
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """Tells which tokens joined the output since the last call: the accepted path and the target's own token."""
+        """Append `tokens` to the output: the accepted path of the last tree and the target's own next token."""
         ...
 
 
 class ScoredDraft:
-    """What one pass of the target said of a row's draft."""
+    """The target's logits, and hidden states if they were kept, for one row's draft tree in one forward pass."""
 
     def __init__(self, tree: DraftTree, logits: torch.Tensor, states: RowStates | None = None) -> None:
         """`logits`: after the root and after each node of `tree`. [1 + m, V]
-        `states`: of the tokens that the pass read, the last of them root and nodes; None where nobody wanted them, or
-        where the pass keeps none. Valid until the next pass."""
+        `states`: hidden states of the tokens that the pass read, ending with the root and the nodes; None if nobody
+        asked for them or the pass keeps none. Valid until the next pass."""
         self.tree = tree
         self.logits = logits
         self._states = states
 
     @property
     def states(self) -> torch.Tensor | None:
-        """What the target's output head made the logits of, [1 + m, D]; None where they were not kept."""
+        """The inputs of the target's output head, one for each row of `logits`, [1 + m, D]; None if not kept."""
         if self._states is None:
             return None
         return self._states[LAST][-1 - len(self.tree) :]
 
     def read_states(self, layers: Sequence[int] = (LAST,)) -> torch.Tensor | None:
-        """States of all tokens that the pass read, as far as they were kept: of a prompt, then root and nodes. Those of
-        several layers stand side by side. [c + m, D * layers]"""
+        """Hidden states of all tokens that the pass read: prompt tokens if any, then the root and the nodes. The states
+        of several layers are concatenated. [c + m, D * layers]; None if one of the layers was not kept."""
         import torch
 
         if self._states is None or any(layer not in self._states for layer in layers):
@@ -64,7 +63,9 @@ class ScoredDraft:
         return torch.cat([self._states[layer] for layer in layers], -1)
 
     def top(self, count: int) -> list[list[tuple[int, float]]]:
-        """The likeliest tokens after the root and each node, with their probabilities, read in one copy. [1 + m]"""
+        """The `count` most likely tokens after the root and each node, with their probabilities. [1 + m]
+
+        They are copied to the host in one transfer."""
         import torch
 
         with torch.inference_mode():
@@ -74,16 +75,16 @@ class ScoredDraft:
 
 
 def observes(drafter: object) -> bool:
-    """Whether it is to be shown the target's logits."""
+    """Whether `drafter` is to receive the target's logits."""
     return callable(getattr(drafter, "observe", None)) and bool(getattr(drafter, "observes", True))
 
 
 def wants_states(drafter: object) -> bool:
-    """Whether it is to be given the target's hidden states."""
+    """Whether `drafter` is to receive the target's hidden states."""
     return observes(drafter) and bool(getattr(drafter, "wants_states", False))
 
 
 def wanted_layers(drafter: object) -> Sequence[int]:
-    """Layers of the target whose inputs it is to be given beside the last states."""
+    """The target layers whose inputs `drafter` is to receive in addition to the last hidden states."""
     found: Sequence[int] = getattr(drafter, "wanted_layers", ())
     return found

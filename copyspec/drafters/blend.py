@@ -1,4 +1,4 @@
-"""The drafters of a mixture: copies beside models, and models alone."""
+"""Drafters that use predictors (draft models, heads, token pools, datastores): with copying, or alone."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from copyspec.tree import EMPTY, ROOT, DraftTree
 
 
 class _Observing:
-    """Hands what a pass of the target brought to those of the predictors that keep it."""
+    """Passes the target's logits on to the predictors that observe them."""
 
     _predictors: list[Predictor]
 
     @property
     def observes(self) -> bool:
-        """As `Drafter.observes`: without a pool or heads nothing is read back."""
+        """As `Drafter.observes`: only a pool or heads need the logits."""
         return any(map(observes, self._predictors))
 
     @property
@@ -38,19 +38,19 @@ class _Observing:
         return sorted({layer for each in self._predictors for layer in wanted_layers(each)})
 
     def observe(self, scored: ScoredDraft) -> None:
-        """Shows it to those that keep something of it."""
+        """Pass `scored` to every predictor that observes."""
         for predictor in self._predictors:
             if observes(predictor):
                 predictor.observe(scored)  # type: ignore[attr-defined]
 
 
 class BlendDrafter(_Observing, CopyDrafter):
-    """Staged drafting: the copies draft first, models read that draft, say what else may come after each of its
-    nodes and how likely the copies are, and copies go on behind what the models add.
+    """Staged drafting: copies make a first tree, and the predictors add alternatives after each of its nodes and
+    re-estimate the copied tokens. Copying then continues behind the tokens that the predictors added.
 
     Staged speculative decoding (Spector and Re 2023, arXiv 2308.04623) and cascades (Chen et al. 2023, arXiv
-    2312.11462) verify a copied draft by a small model before the large one; here the small model's word joins the
-    copies' instead of overruling them, and each weighs what it has been worth.
+    2312.11462) let a small model verify a copied draft before the large one does. Here the small model's probabilities
+    are mixed with those of the copies instead of overruling them, with weights learned from their accuracy so far.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class BlendDrafter(_Observing, CopyDrafter):
         self._blended = Blended()
 
     def propose(self, budget: Budget) -> DraftTree:
-        """A tree of what copies and models say. Models are asked while that pays."""
+        """Return a tree of copied and predicted tokens. Predictors are called as long as a call is worth its time."""
         self._blended = Blended()
         self._cursors, self._grown = [], Grown()
         if budget.max_nodes <= 0:
@@ -79,7 +79,7 @@ class BlendDrafter(_Observing, CopyDrafter):
         return _with_makers(self._tree(self._grown, budget.cut(self._grown.scores)), self._blended.makers)
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """Follows the output; copies and models learn from what became of the last tree."""
+        """Append `tokens` to the output; copies and predictors learn from what was accepted of the last tree."""
         learn(self._blended, tokens)
         for predictor in self._predictors:
             predictor.follow(tokens)
@@ -92,7 +92,7 @@ class BlendDrafter(_Observing, CopyDrafter):
             return {
                 token: (-negative_score, position, cursors) for negative_score, _, token, _, position, cursors in heap
             }, total
-        # Scores below a node are probabilities of the path to it, too: divided by the node's, they are conditional.
+        # A child's score is the probability of its whole path: divided by its parent's score, it is conditional.
         parent_cursors, parent_score = grown.cursors[node], grown.scores[node]
         heap, total = growth.children(self._corpus, parent_cursors, self._estimates, grown, node, self._ngrams)
         return {
@@ -102,14 +102,14 @@ class BlendDrafter(_Observing, CopyDrafter):
 
 
 class PredictorDrafter(_Observing):
-    """A tree of what models say, without copies: several models merge into one tree (SpecInfer, arXiv 2305.09781)."""
+    """A tree of predicted tokens without copies; several predictors share one tree (SpecInfer, arXiv 2305.09781)."""
 
     def __init__(self, predictors: Sequence[Predictor]) -> None:
         self._predictors = list(predictors)
         self._blended = Blended()
 
     def propose(self, budget: Budget) -> DraftTree:
-        """The likeliest nodes, best first; the models are asked level by level while that pays."""
+        """Return the most likely nodes; predictors are called level by level as long as a call is worth its time."""
         self._blended = Blended()
         if budget.max_nodes <= 0:
             return EMPTY
@@ -118,7 +118,7 @@ class PredictorDrafter(_Observing):
         return _with_makers(chain_first(grown, budget.cut(grown.scores)), self._blended.makers)
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """Follows the output."""
+        """Append `tokens` to the output; the predictors learn from what was accepted of the last tree."""
         learn(self._blended, tokens)
         for predictor in self._predictors:
             predictor.follow(tokens)
@@ -126,7 +126,7 @@ class PredictorDrafter(_Observing):
 
 
 def chain_first(grown: Grown, count: int) -> DraftTree:
-    """The first `count` nodes as a tree whose most likely chain is stored first; it names no origins."""
+    """Return the first `count` nodes as a tree that stores its most likely chain first, without origins."""
     chain, node = [], ROOT
     for child in range(count):
         if grown.parents[child] == node:

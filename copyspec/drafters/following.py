@@ -1,4 +1,4 @@
-"""Drafts an expected text: what the output would be if nothing that was changed makes a difference."""
+"""Drafts a given text that the output is expected to repeat, such as the old text behind an edit of its prefix."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from copyspec.drafters.base import Drafter
 from copyspec.tree import ROOT, DraftTree
 
 SURE = 0.9
-"""Estimated probability that the next expected token is right, as long as all before it were."""
+"""Estimated probability that the next expected token is accepted, given that all before it were."""
 
 
 class FollowingDrafter:
-    """Drafts the expected tokens as long as the output follows them, and then as `inner` does; None: nothing."""
+    """Drafts the expected tokens as long as the output follows them, then the tree of `inner` (None: no draft)."""
 
     def __init__(self, inner: Drafter | None = None) -> None:
         self._inner = inner
         self._expected: list[int] = []
 
     def expect(self, tokens: Sequence[int]) -> None:
-        """The output is expected to go on with `tokens`."""
+        """Set the tokens that the output is expected to continue with."""
         self._expected = list(tokens)
 
     def propose(self, budget: Budget) -> DraftTree:
-        """A chain of the expected tokens, as long as is worth its cost, or `inner`'s tree."""
+        """Return a chain of the expected tokens, cut where more would not be worth their cost, or `inner`'s tree."""
         tokens = self._expected[: budget.max_nodes]
         scores = [SURE ** (depth + 1) for depth in range(len(tokens))]
         count = budget.cut(scores)
@@ -33,7 +33,7 @@ class FollowingDrafter:
         return self._inner.propose(budget) if self._inner is not None else DraftTree()
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """Follows the output; the expectation ends where it was wrong."""
+        """Append `tokens` to the output; the expected tokens are dropped at the first difference."""
         same = self._expected[: len(tokens)] == list(tokens)
         self._expected = self._expected[len(tokens) :] if same else []
         if self._inner is not None:

@@ -1,9 +1,9 @@
-"""Parallel decoding: the target's own parallel guesses as drafts, without any model that drafts.
+"""Parallel decoding: the target's own parallel guesses serve as drafts, without a draft model.
 
-Jacobi decoding (Santilli et al. 2023, arXiv 2305.10427) has the target read a row of guesses and takes what it says
-after each of them for the next guesses. Lookahead decoding (Fu et al. 2024, arXiv 2402.02057) keeps several such rows,
-whose columns are n-grams, and drafts those that begin with the last token. Both are trees: the first row is a chain,
-and each column hangs from its first token, so that guesses and drafts are read in one pass, under one mask.
+Jacobi decoding (Santilli et al. 2023, arXiv 2305.10427) feeds a row of guesses to the target and takes its argmax after
+each of them as the next guesses. Lookahead decoding (Fu et al. 2024, arXiv 2402.02057) keeps several such rows, whose
+columns form n-grams, and drafts the n-grams that begin with the last token. Both are trees here: the first row is a
+chain, and each column hangs from its token there, so one forward pass with one mask reads guesses and drafts.
 
     copyspec.generate(prompt, drafter=copyspec.Lookahead(window=5, ngram=4))
     copyspec.generate(prompt, drafter=["auto", copyspec.Lookahead()])   # beside copies
@@ -24,21 +24,21 @@ from copyspec.drafters.predictors.base import Path, paths
 from copyspec.tree import EMPTY, ROOT, DraftTree
 
 POOL_TOKENS = 4096
-"""First tokens whose n-grams are kept; the oldest goes."""
+"""The n-gram pool keeps n-grams for this many first tokens; the least recently used one is dropped."""
 
 GRAM_CHANCE, GUESS_CHANCE = 0.3, 0.1
-"""That the next token of an n-gram of the pool, and of a row of guesses, is right, before any was seen."""
+"""Initial probabilities that the next token of a pooled n-gram, and of a row of guesses, is accepted."""
 
-MEMORY = 0.95  # of the record of either, per pass
+MEMORY = 0.95  # decay of these two running averages, per forward pass
 
 
 @dataclass(frozen=True, slots=True)
 class Lookahead:
-    """Lookahead decoding, for `drafter=`. Raises ValueError for sizes out of range."""
+    """Lookahead decoding, for `drafter=`. Raises ValueError if a size is out of range."""
 
     window: int = 5  # columns, W
     ngram: int = 4  # tokens of an n-gram, N: N - 1 rows of guesses
-    candidates: int = 4  # n-grams that one pass verifies, G
+    candidates: int = 4  # n-grams verified per forward pass, G
 
     def __post_init__(self) -> None:
         check_whole("window", self.window, low=1, high=64)
@@ -46,26 +46,26 @@ class Lookahead:
         check_whole("candidates", self.candidates, low=1, high=64)
 
     def __call__(self, context: DraftContext) -> Drafter:
-        """The drafter of a row."""
+        """Make the drafter of one row."""
         return LookaheadDrafter(self, context.prompt)
 
 
 @dataclass(frozen=True, slots=True)
 class Jacobi:
-    """Plain Jacobi decoding, for `drafter=`. Raises ValueError for a number out of range."""
+    """Plain Jacobi decoding, for `drafter=`. Raises ValueError if `tokens` is out of range."""
 
-    tokens: int = 8  # guesses
+    tokens: int = 8  # length of the chain of guesses
 
     def __post_init__(self) -> None:
         check_whole("tokens", self.tokens, low=1, high=256)
 
     def __call__(self, context: DraftContext) -> Drafter:
-        """The drafter of a row."""
+        """Make the drafter of one row."""
         return JacobiDrafter(self, context.prompt)
 
 
 class _Guessing:
-    """What both share: the last token, what the target said after each node, and the first guesses."""
+    """State shared by both drafters: the last token, the target's argmax after each node, and initial guesses."""
 
     def __init__(self, prompt: Sequence[int]) -> None:
         self._last = prompt[-1] if len(prompt) else 0
@@ -74,17 +74,17 @@ class _Guessing:
         self._said: Mapping[Path, int] = {}
 
     def observe(self, scored: ScoredDraft) -> None:
-        """Keeps the target's likeliest token after the root and each node."""
+        """Keep the target's most likely token after the root and each node."""
         nodes = [(), *paths(scored.tree.tokens, scored.tree.parents)]
         self._said = {path: words[0][0] for path, words in zip(nodes, scored.top(1), strict=True)}
 
     def _guess(self) -> int:
-        """Any token: one of the prompt."""
+        """A random token of the prompt."""
         return self._random.choice(self._first)
 
 
 class JacobiDrafter(_Guessing):
-    """A chain of guesses, each what the target said after the guesses before it in the last pass."""
+    """Drafts a chain of guesses: each is the target's argmax after the guesses before it in the last forward pass."""
 
     def __init__(self, options: Jacobi, prompt: Sequence[int]) -> None:
         super().__init__(prompt)
@@ -93,11 +93,11 @@ class JacobiDrafter(_Guessing):
         self._chance = GUESS_CHANCE
 
     def propose(self, budget: Budget) -> DraftTree:
-        """The guesses, as many as there is room for."""
+        """Return the chain of guesses, cut to `budget.max_nodes`."""
         return DraftTree.of_chain(self._chain[: max(0, budget.max_nodes)], self._chance)
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """The guesses behind the accepted ones become what the target said in their places."""
+        """Drop the accepted guesses and replace the others by the target's argmax at their positions."""
         right = 0
         while right < min(len(tokens) - 1, len(self._chain)) and self._chain[right] == tokens[right]:
             right += 1
@@ -109,7 +109,7 @@ class JacobiDrafter(_Guessing):
 
 
 class LookaheadDrafter(_Guessing):
-    """Rows of guesses, read beside n-grams of the pool that their columns have filled. The pool is the row's own."""
+    """Drafts n-grams from a pool, and rows of guesses whose columns fill it. Each sequence has its own pool."""
 
     def __init__(self, options: Lookahead, prompt: Sequence[int]) -> None:
         super().__init__(prompt)
@@ -120,7 +120,7 @@ class LookaheadDrafter(_Guessing):
         self._proposed: list[Path] = []
 
     def propose(self, budget: Budget) -> DraftTree:
-        """N-grams that begin with the last token, and the guesses behind them as far as there is room."""
+        """Return n-grams that begin with the last token, then as many columns of guesses as there is room for."""
         if budget.max_nodes <= 0:
             return EMPTY
         chances: dict[Path, float] = {}
@@ -134,7 +134,7 @@ class LookaheadDrafter(_Guessing):
         return _tree(chances)
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """Whole columns go into the pool, and the rows move up by one."""
+        """Put the completed columns into the pool and shift the rows up by one."""
         right = len(tokens) > 1
         if self._proposed:
             hit = right and any(gram[0] == tokens[0] for gram in self._proposed)
@@ -152,7 +152,7 @@ class LookaheadDrafter(_Guessing):
         self._last, self._said = tokens[-1], {}
 
     def _column(self, column: int) -> Path:
-        """The path to the last guess of a column: along the first row, then down."""
+        """The path to a column's last guess: along the first row to the column, then down."""
         return (*self._rows[0][: column + 1], *(row[column] for row in self._rows[1:]))
 
     def _keep(self, gram: Path) -> None:
@@ -167,7 +167,7 @@ class LookaheadDrafter(_Guessing):
 
 
 def _add(chances: dict[Path, float], path: Path, chance: float, most: int) -> None:
-    """The nodes of a path that are not there yet, as long as there is room."""
+    """Add the missing nodes of `path`, up to `most` nodes in all."""
     for length in range(1, len(path) + 1):
         if path[:length] not in chances:
             if len(chances) == most:
@@ -176,7 +176,7 @@ def _add(chances: dict[Path, float], path: Path, chance: float, most: int) -> No
 
 
 def _tree(chances: Mapping[Path, float]) -> DraftTree:
-    """The paths as a tree; the first ones are a chain."""
+    """The paths as a draft tree, in their order; the first path becomes its first chain."""
     index: dict[Path, int] = {(): ROOT}
     for path in chances:
         index[path] = len(index) - 1

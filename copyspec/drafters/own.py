@@ -1,4 +1,4 @@
-"""Drafters of users: what one is made with, and how several share a tree."""
+"""User-defined drafters (`drafter=`): the context that they are made with, and the merging of several drafts."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from copyspec.tree import EMPTY, ROOT, DraftTree, Origin, check_tree
 
 @dataclass(frozen=True, slots=True)
 class DraftContext:
-    """What a drafter may know of the row that it is made for. The output is not begun."""
+    """The row that a drafter is made for, before its first output token."""
 
     prompt: Sequence[int]
-    """Token ids that the model reads."""
+    """Token ids of the prompt, as the model reads them."""
     sources: Sequence[Source]
     """The edit source, the references and the prompt, as token ids; `Origin.source` is an index into them."""
     eos_token_ids: frozenset[int]
@@ -28,11 +28,11 @@ class DraftContext:
 
 
 DrafterFactory = Callable[[DraftContext], Drafter]
-"""Makes the drafter of one row: called once per prompt and sample, when its row begins."""
+"""Makes the drafter of one row; called once for each sample of each prompt, when its row begins."""
 
 
 def make_own(factory: DrafterFactory, context: DraftContext) -> Drafter:
-    """The factory's drafter. Raises TypeError where it is none."""
+    """Return the factory's drafter. Raises TypeError if it lacks `propose` or `accept`."""
     drafter = factory(context)
     missing = [name for name in ("propose", "accept") if not callable(getattr(drafter, name, None))]
     if missing:
@@ -44,9 +44,9 @@ def make_own(factory: DrafterFactory, context: DraftContext) -> Drafter:
 
 
 class JoinedDrafter:
-    """Several drafters, whose drafts are joined into one tree: equal paths become one, the likeliest nodes stay.
+    """Merges the trees of several drafters: equal paths become one, and the most likely nodes are kept.
 
-    Speculative trees of several drafters: SpecInfer (Miao et al. 2024, arXiv 2305.09781), merge-based construction.
+    This is the merge-based tree construction of SpecInfer (Miao et al. 2024, arXiv 2305.09781).
     """
 
     def __init__(self, drafters: Sequence[Drafter], vocab_size: int) -> None:
@@ -69,25 +69,25 @@ class JoinedDrafter:
         return sorted({layer for each in self._drafters for layer in wanted_layers(each)})
 
     def propose(self, budget: Budget) -> DraftTree:
-        """The likeliest nodes of all drafts, at most `budget.max_nodes`."""
+        """Return the most likely nodes of all drafts, at most `budget.max_nodes`."""
         if budget.max_nodes <= 0:
             return EMPTY
         trees = [self._checked(drafter, drafter.propose(budget)) for drafter in self._drafters]
         return join(trees, budget.max_nodes)
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """Tells all."""
+        """Pass the accepted tokens on to every drafter."""
         for drafter in self._drafters:
             drafter.accept(tokens)
 
     def observe(self, scored: ScoredDraft) -> None:
-        """Shows the target's logits to those that observe."""
+        """Pass the target's logits on to every drafter that observes them."""
         for drafter in self._drafters:
             if observes(drafter):
                 drafter.observe(scored)  # type: ignore[attr-defined]
 
     def _checked(self, drafter: Drafter, tree: object) -> DraftTree:
-        """Raises TypeError or ValueError that names the drafter and what is wrong."""
+        """Return `tree` if it is valid. Raises TypeError or ValueError, which names the drafter and the defect."""
         name = type(drafter).__name__
         if not isinstance(tree, DraftTree):
             raise TypeError(f"{name}.propose returned {shown(tree)}; it must return a DraftTree, EMPTY for no draft")
@@ -105,12 +105,14 @@ class JoinedDrafter:
 
 
 def join(trees: Sequence[DraftTree], max_nodes: int) -> DraftTree:
-    """One tree of the likeliest nodes of all, the likeliest chain first. Draws of random drafts are kept."""
+    """Merge `trees` and keep the `max_nodes` most likely nodes, most likely chain first.
+
+    If a tree was sampled from a distribution of its drafter, the first such tree is returned unchanged."""
     proposing = [tree for tree in trees if len(tree)]
     if not proposing:
         return EMPTY
     if any(tree.sampled for tree in proposing):
-        # Leaving out a draw because of what was drawn would bias the rules that use it: the first such tree is taken.
+        # Rules such as rejection sampling need every draw: dropping one because of its value would bias them.
         return next(tree for tree in proposing if tree.sampled)
     tokens: list[int] = []
     parents: list[int] = []
@@ -133,7 +135,7 @@ def join(trees: Sequence[DraftTree], max_nodes: int) -> DraftTree:
             elif score > scores[joined]:
                 scores[joined], origins[joined] = score, origins[joined] or tree.origins[node]
             place[node] = joined
-    for node, parent in enumerate(parents):  # a later tree may have raised a child alone
+    for node, parent in enumerate(parents):  # a later tree may have raised a child's score above its parent's
         scores[node] = min(scores[node], 1.0 if parent == ROOT else scores[parent])
     likeliest = sorted(range(len(parents)), key=lambda node: (-scores[node], node))[:max_nodes]
     order = _chain_first(parents, set(likeliest), scores)
@@ -148,7 +150,7 @@ def join(trees: Sequence[DraftTree], max_nodes: int) -> DraftTree:
 
 
 def _chain_first(parents: Sequence[int], kept: set[int], scores: Sequence[float]) -> list[int]:
-    """The kept nodes, those of the likeliest chain first, every parent before its children."""
+    """Order the kept nodes: the most likely chain first, and every parent before its children."""
     chain: list[int] = []
     node = ROOT
     while children := [each for each in kept if parents[each] == node]:

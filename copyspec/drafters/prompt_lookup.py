@@ -1,4 +1,4 @@
-"""Prompt lookup as transformers has it (Saxena 2023), as a drafter: what `compare` sets beside copying."""
+"""Prompt lookup decoding as in transformers (Saxena 2023), as a drafter; `compare` uses it as a baseline."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ LOOKUP_NGRAM, LOOKUP_TOKENS = 2, 10  # max_matching_ngram_size; prompt_lookup_nu
 
 
 class LookupDrafter:
-    """Drafts what followed the leftmost match of the last `largest` tokens, else of fewer, in prompt and output."""
+    """Drafts what followed the leftmost match of the last `largest` tokens, or of fewer, in prompt and output."""
 
     def __init__(
         self, prompt: Sequence[int], ends: Collection[int], largest: int = LOOKUP_NGRAM, length: int = LOOKUP_TOKENS
     ) -> None:
-        """`ends`: ids before which a draft stops; `length`: tokens of a draft at most."""
+        """`ends`: token ids before which a draft stops; `length`: maximum number of tokens of a draft."""
         self._ends, self._largest, self._length = frozenset(ends), largest, length
         self.tokens: list[int] = []
         self.first: dict[tuple[int, ...], int] = {}  # n-gram -> where its leftmost occurrence ends
         self.accept(prompt)
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """Tokens that joined the output."""
+        """Append `tokens` to the text and index its new n-grams."""
         for token in tokens:
             self.tokens.append(token)
             for n in range(1, self._largest + 1):
@@ -32,7 +32,7 @@ class LookupDrafter:
                     self.first.setdefault(tuple(self.tokens[-n:]), len(self.tokens))
 
     def propose(self, budget: Budget) -> DraftTree:
-        """A chain. The rule gives no estimates: every score is 1."""
+        """Return a chain. The method has no estimates of acceptance, so every score is 1."""
         for n in range(self._largest, 0, -1):
             start = self.first.get(tuple(self.tokens[-n:]), len(self.tokens))
             if start < len(self.tokens):
@@ -44,5 +44,5 @@ class LookupDrafter:
 
 
 def prompt_lookup(context: DraftContext) -> LookupDrafter:
-    """The drafter of one row, for `drafter=`."""
+    """Make the drafter of one row, for `drafter=`."""
     return LookupDrafter(context.prompt, context.eos_token_ids)

@@ -1,4 +1,4 @@
-"""Generation from asyncio: prompts are prepared in a worker thread, and share passes with those of other callers."""
+"""asyncio support: prompts are prepared in a worker thread and share forward passes with other callers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 async def submit(load: Callable[[], Engine], prompt: object, references: object, options: CallOptions) -> Call:
-    """`Engine.start` in a worker thread; `load` is called there too. Wrong arguments raise when this is awaited."""
+    """Call `load` and `Engine.start` in a worker thread. Invalid arguments raise when this is awaited."""
     loop = asyncio.get_running_loop()
     preparing = asyncio.ensure_future(asyncio.to_thread(lambda: load().start(prompt, references, options, loop)))
     try:
@@ -26,14 +26,14 @@ async def submit(load: Callable[[], Engine], prompt: object, references: object,
 
 
 def _drop(preparing: asyncio.Future[Call]) -> None:
-    """Nobody waits for the call any more."""
+    """Drop a call whose caller was cancelled while it was being prepared."""
     if not preparing.cancelled() and preparing.exception() is None:
         preparing.result().drop()
 
 
 class AsyncChunks:
-    """The pieces of a call that is submitted when the first one is asked for, or when this is awaited: wrong arguments
-    raise there."""
+    """Asynchronous iterator over the chunks of a call. The call is submitted on the first `__anext__` or when this
+    object is awaited, and invalid arguments raise there."""
 
     def __init__(self, submit: Callable[[], Coroutine[Any, Any, Call]]) -> None:
         self._submit = submit
@@ -52,7 +52,7 @@ class AsyncChunks:
         return await self._chunks.__anext__()
 
     async def aclose(self) -> None:
-        """Ends the decoding within one step."""
+        """End decoding within one step."""
         if self._chunks is not None:
             await self._chunks.aclose()
 

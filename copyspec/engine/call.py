@@ -1,4 +1,5 @@
-"""A call: prompts that an engine has taken, and their results, whole or in pieces, for a thread or a task."""
+"""A call: the prompts an engine has accepted, and the ways to wait for their results (whole or streamed, thread or
+task)."""
 
 from __future__ import annotations
 
@@ -18,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class CancelledCallError(RuntimeError):
-    """Raised where somebody waits for a call that was cancelled."""
+    """Raised in a caller that waits for a cancelled call."""
 
 
 class Call:
-    """Prompts in an engine's queue, as `Engine.submit` returns them. One of the four ways to wait is used, once.
+    """Prompts in an engine's queue, as returned by `Engine.submit`. Use one of the four ways to wait, once.
 
-    They are decoded while somebody waits for them, or for other calls that share their passes.
+    Decoding advances only while somebody waits for this call or for another that shares its batch.
     """
 
     def __init__(
@@ -36,37 +37,38 @@ class Call:
         single: bool,
         timeout: float | None = None,
     ) -> None:
-        """`single`: there was one prompt alone, no list of them; `timeout`: seconds after which waiting ends."""
+        """`single`: a single prompt was given, not a list; `timeout`: seconds after which waiting raises
+        TimeoutError."""
         self.jobs = jobs
         self.is_single = single
         self._scheduler, self._ticket, self._timeout = scheduler, ticket, timeout
 
     def results(self) -> list[Result]:
-        """A result per prompt, with its samples where there are several. Raises TimeoutError after the call's timeout,
-        CancelledCallError where another thread cancelled it."""
+        """Wait for one result per prompt, each with its samples if there are several. Raises TimeoutError after the
+        call's timeout and CancelledCallError if another thread cancelled the call."""
         for outputs in self._scheduler.steps(self._ticket, self._timeout):
             self._add(outputs)
         return self._results()
 
     def answer(self) -> Result | list[Result]:
-        """The result of one prompt alone, or the results of a list."""
+        """Wait for the result of a single prompt, or for the results of a list."""
         results = self.results()
         return results[0] if self.is_single else results
 
     async def aresults(self) -> list[Result]:
-        """As `results`, for asyncio. Cancelling the task ends the decoding within one step."""
+        """`results` for asyncio. Cancelling the task ends decoding within one step."""
         async with aclosing(self._scheduler.asteps(self._ticket, self._timeout)) as steps:
             async for outputs in steps:
                 self._add(outputs)
         return self._results()
 
     def chunks(self) -> Chunks:
-        """The outputs in pieces: one per row and step, and the row's result with its last one."""
+        """Stream the outputs: one chunk per row and step; the last chunk of a row carries its result."""
         self.check_stream()
         return Chunks(self, self._scheduler.steps(self._ticket, self._timeout), ChunkMaker(self.jobs))
 
     async def achunks(self) -> AsyncGenerator[Chunk, None]:
-        """As `chunks`, for asyncio. Cancelling the task ends the decoding within one step."""
+        """`chunks` for asyncio. Cancelling the task ends decoding within one step."""
         self.check_stream()
         maker = ChunkMaker(self.jobs)
         async with aclosing(self._scheduler.asteps(self._ticket, self._timeout)) as steps:
@@ -75,11 +77,11 @@ class Call:
                     yield chunk
 
     def cancel(self) -> None:
-        """Ends the decoding, within one step where a pass runs. Whoever waits gets a CancelledCallError."""
+        """End decoding, within one step if a forward pass is running. A waiting caller gets CancelledCallError."""
         self._scheduler.cancel(self._ticket, CancelledCallError("the call was cancelled"))
 
     def drop(self) -> None:
-        """As `cancel`, without an error: nobody waits."""
+        """`cancel` without an error, for when nobody waits."""
         self._scheduler.cancel(self._ticket)
 
     def __del__(self) -> None:
@@ -99,14 +101,14 @@ class Call:
         return [replace(group[0], samples=tuple(group)) for group in groups]
 
     def check_stream(self) -> None:
-        """Raises ValueError where the outputs cannot come in pieces."""
+        """Raise ValueError if the outputs cannot be streamed."""
         n = self.jobs[0].options.n if self.jobs else 1
         if n > 1:
             raise ValueError(f"n={n} cannot be streamed; leave stream out, or stream once per seed")
 
 
 class Chunks(Iterator["Chunk"]):
-    """The pieces of a call's outputs. Closing them, or dropping them, ends the decoding."""
+    """Iterator over the chunks of a call. Closing or garbage-collecting it ends decoding."""
 
     def __init__(self, call: Call, steps: Iterator[list[StepOutput]], maker: ChunkMaker) -> None:
         self._call = call
@@ -116,6 +118,6 @@ class Chunks(Iterator["Chunk"]):
         return next(self._chunks)
 
     def close(self) -> None:
-        """Ends the decoding; there are no more chunks."""
+        """End decoding; the iterator yields no more chunks."""
         self._chunks = iter(())
         self._call.drop()

@@ -1,7 +1,7 @@
-"""What one call may be given besides prompt and references: every option, its default, its check, what it comes to.
+"""The options of one call besides prompt and references: defaults, checks and the settings derived from them.
 
-An option is written here, and where the command line offers it. `keywords.py`, which types `generate(**options)`, and
-the table in docs/api.md are generated from this file by `python -m docs.update`.
+A new option is added here, and in the command line if it is offered there. `python -m docs.update` generates
+`keywords.py` (the types of `generate(**options)`) and the table in docs/api.md from this file.
 """
 
 from __future__ import annotations
@@ -48,144 +48,144 @@ if TYPE_CHECKING:
 
     DrafterName = Literal["auto", "copy", "model", "none"]
 
-# Enough for a page of text; a forgotten limit costs seconds, not hours.
+# About a page of text: if the limit is forgotten, a call takes seconds, not hours.
 DEFAULT_MAX_NEW_TOKENS = 512
-# A corrected or edited text is seldom twice its source; twice is what it may always have.
+# A corrected or edited text is seldom longer than twice its source, so the default limit always allows twice.
 EDIT_GROWTH = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallOptions:
-    """The options of one call. Making one checks them: TypeError or ValueError names the option, its value and the
-    way out. What they come to stands in the attributes below them."""
+    """The options of one call, checked on creation: TypeError or ValueError names the option, its value and the remedy.
+    The attributes at the end are derived from the options."""
 
     edit_source: str | Sequence[str | None] | None = None
     """The text being edited, one per prompt: the output is expected to follow it. Not shown to the model."""
     prediction: str | Mapping[str, object] | None = None
     """The expected output, as a str or in OpenAI's shape: one more reference."""
     generation_config: GenerationConfig | Mapping[str, object] | None = None
-    """As `generate` takes it: what it sets goes before the model's own, and options of the call before both."""
+    """As for transformers' `generate`: its settings override the model's own, and options of the call override both."""
     max_new_tokens: int | Sequence[int] | None = None
-    """Limit of the output, or one per prompt. Default: that of the generation_config, else 512; with `edit_source` at
-    least twice its length. Never more than the context holds."""
+    """Maximum number of new tokens, or one per prompt. Default: the generation_config's limit, else 512; with
+    `edit_source` at least twice its length. Always capped by the context length."""
     max_tokens: int | Sequence[int] | None = None
-    """The same under its other name."""
+    """Another name for `max_new_tokens`."""
     min_new_tokens: int | None = None
-    """The model's end of sequence and `stop_token_ids` cannot come before so many tokens."""
+    """The model's end-of-sequence token and `stop_token_ids` are suppressed until this many tokens are generated."""
     temperature: float | Sequence[float] | None = None
-    """0 is greedy; a list has one per prompt. Default: greedy, or what a generation_config with `do_sample` says."""
+    """0 is greedy; a list gives one per prompt. Default: greedy, or the temperature of a generation_config with
+    `do_sample`."""
     top_k: int | None = None
-    """Sampling takes the so many likeliest tokens; 0: all. Default: as the generation_config says, else all."""
+    """Sample from this many most probable tokens; 0: all. Default: the generation_config's, else all."""
     top_p: float | None = None
-    """Sampling takes the likeliest tokens that have this probability together; 1: all. Default as for `top_k`."""
+    """Sample from the most probable tokens whose probabilities add up to this; 1: all. Default as for `top_k`."""
     min_p: float | None = None
-    """Sampling takes tokens with at least this part of the likeliest one's probability; 0: all. Default as for
-    `top_k`."""
+    """Sample from tokens with at least this fraction of the highest probability; 0: all. Default as for `top_k`."""
     repetition_penalty: float | None = None
-    """As in transformers. None: the model's generation_config decides."""
+    """As in transformers. None: the generation_config's."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
-    """Token ids to numbers that are added to their logits."""
+    """Maps token ids to values added to their logits."""
     seed: int | Sequence[int] | None = None
-    """Of the sampling noise, or one per prompt; None draws one, which the result names. Same seed, same output."""
+    """Seed of the sampling noise, or one per prompt; None draws one, which the result reports. Same seed, same
+    output."""
     stop: str | Sequence[str] | None = None
-    """End before this text, or the first of these."""
+    """End the output before this string, or before the first of several."""
     include_stop: bool = False
     """Keep the stop string (or the text of the stop token) in the text."""
     stop_token_ids: Sequence[int] | None = None
-    """End the output like the model's own end of sequence."""
+    """Token ids that end the output like the model's end-of-sequence token."""
     ignore_eos: bool = False
-    """Go on behind the model's own end of sequence."""
+    """Continue past the model's end-of-sequence token."""
     stopping_criteria: StoppingCriteria | Sequence[StoppingCriteria] | None = None
-    """transformers' criteria, asked after each token of a prompt's output."""
+    """transformers stopping criteria, evaluated after each token of a prompt's output."""
     logits_processor: LogitsProcessor | Sequence[LogitsProcessor] | None = None
-    """transformers' processors, applied to each token's scores as `generate` does."""
+    """transformers logits processors, applied to each token's scores as in `generate`."""
     json_schema: Mapping[str, object] | type | str | None = None
-    """The output is JSON of this schema: a mapping, a str of JSON, or a pydantic class; see
+    """Constrain the output to JSON of this schema: a mapping, a str of JSON, or a pydantic class; see
     [constraints](#constraints)."""
     regex: str | None = None
-    """The output matches this regular expression."""
+    """Constrain the output to match this regular expression."""
     choices: Sequence[str] | None = None
-    """The output is one of these strings."""
+    """Constrain the output to one of these strings."""
     grammar: str | None = None
-    """The output follows this grammar, in llguidance's form of Lark."""
+    """Constrain the output to this grammar, in llguidance's dialect of Lark."""
     logprobs: int | None = None
-    """Log-probabilities of the output tokens, and of the so many likeliest ones at each place (0: of the output's
-    alone): `Result.logprobs`, `Chunk.logprobs`."""
+    """Return log-probabilities of the output tokens and of this many most probable tokens at each position (0: only the
+    output's): `Result.logprobs`, `Chunk.logprobs`."""
     system: str | None = None
-    """A system message; a str prompt becomes the user's message of a chat."""
+    """A system message; a str prompt becomes the user message of a chat."""
     chat: bool | Literal["auto"] = "auto"
-    """True wraps a str prompt as a chat; "auto", the default, never does without `system`."""
+    """True wraps a str prompt as a chat; "auto", the default, does so only with `system`."""
     rendered: bool = False
-    """True: a str prompt is what a chat template made of a chat (`apply_chat_template(..., tokenize=False)`): its
-    control tokens are control tokens, and nothing is put around it."""
+    """True: a str prompt is the output of a chat template (`apply_chat_template(..., tokenize=False)`): its control
+    tokens are parsed as such, and nothing is added around it."""
     n: int = 1
     """Samples per prompt (`Result.samples`); above 1 it needs a temperature."""
     drafter: DrafterName | DrafterFactory | Sequence[DrafterName | DrafterFactory] = "auto"
-    """"auto": copies, and `draft_model` beside them while it pays; "copy" or "model": only one of them; "none" decodes
-    plainly. A function that takes a `copyspec.DraftContext` and returns a `Drafter`: [drafts of your
-    own](#your-own-drafter); in a list with "auto" or other functions they share the tree. The output is the same."""
+    """"auto": copies, plus `draft_model` while it pays; "copy" or "model": only one of them; "none" decodes plainly. A
+    function that takes a `copyspec.DraftContext` and returns a `Drafter`: [drafts of your own](#your-own-drafter); in a
+    list with "auto" or other functions they share the draft tree. The output is the same."""
     draft_model: DraftChoice | Sequence[DraftChoice] | None = None
-    """A smaller model that drafts too, or several: a hub id, a folder, a loaded model of the same tokenizer, an engine
-    of any, "layers:2" for the model's own first two layers, "skip:FILE" for the model without [some of its
-    blocks](survey.md#skips), "heads:FOLDER" for [heads](survey.md#heads) that read its hidden states, or "pool" for
-    what it found likely before in the same output. Not altered."""
+    """A smaller model that drafts too, or several: a hub id, a folder, a loaded model with the same tokenizer, an
+    engine with any tokenizer, "layers:2" for the model's own first two layers, "skip:FILE" for the model without [some
+    of its blocks](survey.md#skips), "heads:FOLDER" for [heads](survey.md#heads) that read its hidden states, or "pool"
+    for tokens it gave a high probability earlier in the same output. Never altered."""
     datastore: TokenStore | Sequence[TokenStore] | None = None
-    """An open `copyspec.retrievers.Datastore` of the model's tokenizer, or several: what followed there after the
-    output's last tokens is drafted beside the copies (REST; [datastores](retrieval.md#drafting-from-it))."""
+    """An open `copyspec.retrievers.Datastore` built with the model's tokenizer, or several: continuations found there
+    for the output's last tokens are drafted beside the copies (REST; [datastores](retrieval.md#drafting-from-it))."""
     contrast: DraftChoice | None = None
-    """A weaker model, as `draft_model` takes it: the output is that of [contrastive decoding](survey.md#contrast), what
-    the model says above what the weaker one says too. It drafts, too."""
+    """A weaker model, given like `draft_model`, for [contrastive decoding](survey.md#contrast): its scores are
+    subtracted from the model's. It also drafts."""
     contrast_strength: float = DEFAULT_STRENGTH
-    """How much the weaker model counts; 0: not at all."""
+    """Weight of the weaker model's scores; 0 ignores them."""
     contrast_cutoff: float = DEFAULT_CUTOFF
-    """Tokens below this part of the model's best one's probability are out."""
+    """Tokens below this fraction of the model's highest probability are excluded."""
     max_draft_nodes: int = 32
-    """Draft tokens that one pass of the model may verify; 0 decodes plainly."""
+    """Maximum number of draft tokens verified in one forward pass; 0 decodes plainly."""
     rule: str = DEFAULT_RULE
-    """How drafts are accepted: "coupled", the default, writes what the model would have written, or [another
+    """Acceptance rule for drafts: "coupled", the default, emits exactly the model's own tokens; or [another
     rule](concepts.md#other-rules)."""
     rule_settings: Mapping[str, float] = field(default_factory=dict)
-    """Of a rule that has any: {"lenience": 0.5}, say."""
+    """Settings of the rule, {"lenience": 0.5} for example."""
     lossy: bool = False
-    """True: the rule may be one that changes what the model would write."""
+    """True allows a rule that changes the output."""
     output_cache: OutputCache | None = None
-    """Earlier outputs of one namespace to copy from, to which this call's are added: `OutputCache("namespace")`, with
+    """Earlier outputs of one namespace to copy from; this call's outputs are added: `OutputCache("namespace")`, with
     `save` and `load`. Default: none."""
     prefix_cache: bool = False
-    """Keep keys and values of prompt and output, and take those of earlier calls as far as the prompt begins as they
-    did: the next turn of a chat, one system prompt ([prefix cache](#prefix-cache))."""
+    """Keep the KV cache of prompt and output, and reuse that of earlier calls for the common prefix of the prompts: the
+    next turn of a chat, one system prompt ([prefix cache](#prefix-cache))."""
     batch_size: int = 8
-    """Prompts in the model at once."""
+    """Maximum number of prompts decoded at once."""
     threads: int | None = None
-    """Of torch, for the passes of a model on a CPU. None: [as many as are measured to be best](concepts.md#threads),
-    and no more than OMP_NUM_THREADS or torch.set_num_threads leave it; what the program has is the same behind each
-    pass."""
+    """Torch threads for forward passes on a CPU. None: [the number measured to be fastest](concepts.md#threads), at
+    most what OMP_NUM_THREADS or torch.set_num_threads allow; the program's own setting is restored after each pass."""
     max_time: float | None = None
-    """Seconds after which outputs end where they are, as in `generate`: `stop_reason` is "MaxTimeCriteria"."""
+    """Seconds after which outputs end where they are, as in `generate`, with `stop_reason` "MaxTimeCriteria"."""
     timeout: float | None = None
-    """Seconds that the call may take, waiting for other calls included: TimeoutError then. A pass that runs is not
-    interrupted. None: no limit."""
+    """Seconds after which the call raises TimeoutError, including the wait for other calls. A running forward pass is
+    not interrupted. None: no limit."""
     trace: bool = False
-    """Keep what each pass did: `Result.trace`, which `Trace.save` writes and `copyspec trace` shows
+    """Record every forward pass: `Result.trace`, which `Trace.save` writes and `copyspec trace` shows
     ([format](trace.md))."""
 
-    # What they come to.
+    # Derived from the options above.
     sampling: SamplingOptions = field(init=False)
     draft: DraftOptions = field(init=False)
     verification: VerificationOptions = field(init=False)
     apart: Rule | None = field(init=False)
-    """The rule, where its tokens are not those of the default."""
+    """The acceptance rule, if its tokens may differ from the default rule's."""
     limit: int | None = field(init=False)
-    """Of new tokens, by either of its names."""
+    """Maximum number of new tokens, from either option; for lists, the highest."""
     stop_strings: tuple[str, ...] = field(init=False)
     stop_ids: frozenset[int] = field(init=False)
     criteria: tuple[StoppingCriteria, ...] = field(init=False)
     processors: tuple[LogitsProcessor, ...] = field(init=False)
     own_drafters: tuple[DrafterFactory, ...] = field(init=False)
     copies: bool = field(init=False)
-    """False: only draft models, datastores and own drafters draft."""
+    """False: only draft models, datastores and the caller's own drafters draft."""
     draft_models: tuple[object, ...] = field(init=False)
-    """Those that draft in this call."""
+    """The models that draft in this call."""
     datastores: tuple[TokenStore, ...] = field(init=False)
     contrast_options: ContrastOptions = field(init=False)
 
@@ -204,7 +204,8 @@ class CallOptions:
         self._derive(CallOptions._drafting, given & (_SAMPLING | _DRAFTING))
 
     def _derive(self, work_out: Callable[[CallOptions], Mapping[str, object]], given: Collection[str]) -> None:
-        """Sets what options come to: where none of them is `given`, it is worked out once for all calls."""
+        """Set derived attributes; if none of the options they depend on is `given`, the result is computed once for all
+        calls."""
         derived = None if given else _UNGIVEN.get(work_out)
         if derived is None:
             derived = work_out(self)
@@ -215,12 +216,12 @@ class CallOptions:
 
     @property
     def drafts(self) -> bool:
-        """Whether anything is drafted."""
+        """Whether the call drafts at all."""
         return self.draft.max_nodes > 0
 
     @property
     def per_prompt(self) -> tuple[str, ...]:
-        """The options that are lists with one value per prompt."""
+        """Names of the options given as lists with one value per prompt."""
         return tuple(name for name in _PER_PROMPT if isinstance(getattr(self, name), (list, tuple)))
 
     def of_prompt(self, index: int, count: int) -> CallOptions:
@@ -265,7 +266,7 @@ class CallOptions:
         }
 
     def _sampling(self) -> dict[str, object]:
-        """How tokens are picked. A seed that nobody gave is drawn here, once, and stays in copies of these options."""
+        """Sampling settings. If no seed was given, one is drawn here once, and copies of these options keep it."""
         bias = self.logit_bias
         if isinstance(bias, Mapping):
             bias = {plain_number(token): plain_number(value) for token, value in bias.items()}  # type: ignore[misc]
@@ -304,7 +305,7 @@ class CallOptions:
             raise ValueError(
                 "drafter='model' needs a model to draft with: give draft_model='a hub id or a folder', or datastore="
             )
-        # Where the output depends on the drafts, they must not depend on measured times, or no run would repeat.
+        # If the output depends on the drafts, the drafts must not depend on measured times, or no run would repeat.
         rule = self.verification.make(self.sampling)
         steady = decides_apart(rule, self.sampling)
         if steady and self.logprobs is not None:
@@ -333,9 +334,9 @@ _CHECKS: Mapping[str, Callable[[str, Any], object]] = {
     "generation_config": check_config,
     "output_cache": check_cache,
 }
-"""Of options that stand for themselves; others are checked with what they come to."""
+"""Checks of options that need no others; the rest are checked while attributes are derived from them."""
 
-_MAPPINGS = ("logit_bias", "rule_settings")  # none by default
+_MAPPINGS = ("logit_bias", "rule_settings")  # empty by default
 _CONSTRAINTS = {"json_schema", "regex", "choices", "grammar"}
 _STOPPING = {"stop", "max_new_tokens", "max_tokens", "stop_token_ids", "stopping_criteria", "logits_processor"}
 _NUMBERS = ("top_k", "top_p", "min_p", "repetition_penalty")
@@ -354,8 +355,8 @@ _PER_PROMPT = ("max_new_tokens", "max_tokens", "temperature", "seed")
 
 
 def check_options(given: Mapping[str, object], others: Iterable[str] = ()) -> CallOptions:
-    """`given` as options; None stands for an option that was not given. Raises TypeError for unknown names too;
-    `others`: what may have been meant besides."""
+    """Make CallOptions from `given`; None means that an option was not given. Raises TypeError for unknown names and
+    suggests a similar one from the options and `others`."""
     reject_unknown(given, [*OPTIONS, *others])
     values: Any = {name: plain_number(value) for name, value in given.items() if value is not None}
     return CallOptions(**values)

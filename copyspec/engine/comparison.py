@@ -1,4 +1,4 @@
-"""Compare mode: the same prompt decoded plainly, by prompt lookup and with copying, by one loop, side by side."""
+"""Compare mode: decode the same prompt plainly, with prompt lookup and with copying, all in the same loop."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
     from copyspec.engine.engine import Engine
     from copyspec.engine.jobs import Job
 
-# Tokens decoded before the clock starts: the first passes of a model allocate and compile.
+# Tokens decoded before timing starts: a model's first forward passes allocate and compile.
 WARM_UP_TOKENS = 4
 
 
 def compare_jobs(
     engine: Engine, prompt: object, references: object, options: CallOptions, *, with_lookup: bool = False
 ) -> list[Comparison]:
-    """A comparison per prompt, one after the other. Raises ValueError where there is nothing to compare.
+    """Compare each prompt, one after the other. Raises ValueError if there is nothing to compare.
 
-    `with_lookup`: a third run drafts as transformers' prompt lookup does, in the same loop.
+    with_lookup: adds a third run that drafts like transformers' prompt lookup, in the same loop.
     """
     if not options.drafts:
         raise ValueError("compare needs drafts on one side; leave out drafter='none' and max_draft_nodes=0")
     if options.n > 1:
         raise ValueError(f"compare decodes each prompt twice with one seed; n={options.n} is not offered")
-    # One number of threads for both sides: another rounds differently.
+    # Both sides need the same number of threads: another number rounds differently.
     options = engine.followed(options)
-    # A prefix cache would give the second side what the first has computed.
+    # A prefix cache would let the second side reuse what the first computed.
     options = replace(options, threads=options.threads or engine.threads, prefix_cache=False)
     plain_options = replace(options, max_draft_nodes=0)
     lookup_options = replace(options, drafter=prompt_lookup, draft_model=None, datastore=None)
@@ -47,7 +47,7 @@ def compare_jobs(
         plain, copied = runs[0].result, runs[-1].result
         position = _parting(plain, copied)
         if position is not None:
-            # Scores are kept in runs of their own: keeping them costs time.
+            # Scores come from separate runs, because recording them costs time.
             again = engine.jobs(prompt, references, plain_options)[0][index]
             plain = _with_margins(plain, _run(engine, again, plain_options, keep_margins=True), position)
             again = engine.jobs(prompt, references, options)[0][index]
@@ -58,7 +58,7 @@ def compare_jobs(
 
 
 def first_difference(engine: Engine, plain: Result, copied: Result) -> Difference | None:
-    """Where two outputs part, with what decided there; None where they are equal."""
+    """The first position where two outputs differ, with the scores there; None if they are equal."""
     position = _parting(plain, copied)
     if position is None:
         return None
@@ -70,7 +70,7 @@ def first_difference(engine: Engine, plain: Result, copied: Result) -> Differenc
 
 
 def _parting(plain: Result, copied: Result) -> int | None:
-    """The first position at which the outputs differ."""
+    """The first position at which the outputs differ; None if they are equal."""
     ids = (plain.token_ids, copied.token_ids)
     if ids[0] == ids[1]:
         return None
@@ -81,7 +81,8 @@ def _parting(plain: Result, copied: Result) -> int | None:
 
 
 def _with_margins(result: Result, again: Result, position: int) -> Result:
-    """`result` with the scores of a second run up to `position`; without them where that run went another way."""
+    """`result` with the scores of a second run up to `position`, or without scores if that run produced other
+    tokens."""
     end = position + 1
     same = again.token_ids[:end] == result.token_ids[:end]
     return replace(result, margins=again.margins[:end] if same else ())
@@ -97,7 +98,7 @@ def _timed(name: str, engine: Engine, job: Job, options: CallOptions) -> TimedRu
 
 
 def _landings(engine: Engine, result: Result, landed: Sequence[tuple[float, int]]) -> Iterator[Landing]:
-    """What each pass brought, as text: together the result's, from which a stop string is cut."""
+    """The text added by each forward pass. Together they give the result's text, which may be cut at a stop string."""
     detokenizer, before, room, shown = Detokenizer(engine.codec.decode), 0, len(result.text), False
     for seconds, count in landed:
         text = detokenizer.push(result.token_ids[before:count])
@@ -117,7 +118,7 @@ def _run(
     keep_margins: bool = False,
     landed: list[tuple[float, int]] | None = None,
 ) -> Result:
-    """`landed` takes the clock and the tokens that were there, behind each pass."""
+    """Run one job. `landed` collects (clock, number of tokens so far) after each pass."""
     for outputs in engine.steps([job.request], options, keep_margins=keep_margins):
         for output in outputs:
             job.add(output)

@@ -1,7 +1,7 @@
-"""Constrained output: a grammar says which tokens may come next, and drafts those that must.
+"""Constrained output: a grammar masks the logits of disallowed tokens, and drafts tokens that it forces.
 
-Grammars are llguidance's (extra `copyspec[structured]`): one wheel without torch, masks in microseconds, JSON schemas,
-regular expressions and lists of choices as one kind of grammar, and the tokens that a grammar forces.
+Grammars are llguidance's (extra `copyspec[structured]`): one wheel without torch, masks in microseconds, and one form
+of grammar for JSON schemas, regular expressions and choices that also tells which tokens are forced.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from copyspec.text.codec import Codec
 
 MAX_COMPILED = 8
-"""Grammars that stay compiled. A large schema takes some megabytes and some hundredths of a second."""
+"""Number of compiled grammars kept. A large schema takes a few megabytes and some hundredths of a second to compile."""
 
 FORCED = 0.98
-"""Estimated probability of a forced token: the characters are certain, how the model cuts them into tokens is not."""
+"""Estimated acceptance of a forced token: its characters are certain, but the model may tokenize them differently."""
 
-# One way to write white space: schemas say nothing of it, and a model that may write any amount may never stop.
+# Fix one style of white space: schemas do not restrict it, and a model free to write any amount may never stop.
 JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
 def grammar_of(options: CallOptions) -> tuple[str, str] | None:
-    """The grammar of the call in llguidance's language, and the option it came from; None without one."""
+    """The call's grammar in llguidance's language and the name of its option; None without a constraint."""
     given = (options.json_schema, options.regex, options.choices, options.grammar)
     if all(each is None for each in given):
         return None
@@ -52,7 +52,7 @@ def grammar_of(options: CallOptions) -> tuple[str, str] | None:
 
 
 def json_schema_of(value: object) -> object:
-    """The schema as JSON has it, of a mapping, a str of JSON, or a class with `model_json_schema` (pydantic)."""
+    """The schema as JSON data, from a mapping, a str of JSON, or a class with `model_json_schema` (pydantic)."""
     if isinstance(value, str):
         try:
             return json.loads(value)
@@ -63,7 +63,7 @@ def json_schema_of(value: object) -> object:
 
 
 def closed(schema: object) -> object:
-    """A class has the fields that it names and no others, where its schema does not say otherwise."""
+    """Forbid additional properties wherever the schema of a class does not mention them."""
     if isinstance(schema, list):
         return [closed(each) for each in schema]
     if not isinstance(schema, dict):
@@ -73,7 +73,7 @@ def closed(schema: object) -> object:
 
 
 def why_no_schema(schema: object) -> str | None:
-    """Why a JSON schema cannot constrain an output; None where it can."""
+    """Why a JSON schema cannot constrain an output; None if it can."""
     try:
         matcher = _library().LLMatcher
     except ImportError as error:
@@ -87,14 +87,15 @@ def why_no_schema(schema: object) -> str | None:
 
 
 class Constraint:
-    """The grammar of one row: a processor that leaves only what may come, and a drafter of what must."""
+    """The grammar of one row: a logits processor that masks disallowed tokens, and a drafter of forced ones."""
 
     def __init__(self, matcher: Any, vocab_size: int) -> None:
-        """`matcher`: at the beginning of the output."""
+        """`matcher`: in its state at the beginning of the output."""
         self._matcher, self._vocab_size = matcher, vocab_size
 
     def processor(self, start: int) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-        """To be called last; `start`: tokens before the output, as processors see them."""
+        """The logits processor, to be applied last; `start`: number of tokens before the output in the ids it is called
+        with."""
         return _GrammarProcessor(self._matcher.deep_copy(), start, self._vocab_size)
 
     def drafter(self, context: DraftContext) -> GrammarDrafter:
@@ -103,16 +104,17 @@ class Constraint:
 
 
 class Constraints:
-    """The grammars of one tokenizer, compiled once while they are used."""
+    """Compiled grammars of one tokenizer; the most recently used ones are kept."""
 
     def __init__(self, codec: Codec, vocab_size: int) -> None:
         self._codec, self._vocab_size = codec, vocab_size
-        self._tokenizers: dict[tuple[int, ...], Any] = {}  # by ends of sequence
+        self._tokenizers: dict[tuple[int, ...], Any] = {}  # by end-of-sequence tokens
         self._compiled: OrderedDict[object, Any] = OrderedDict()
         self._lock = at_rest(threading.Lock())
 
     def make(self, options: CallOptions, eos: Collection[int]) -> Constraint | None:
-        """The constraint of one row. Raises ValueError for a grammar that cannot be, and without an end of sequence."""
+        """The constraint of one row, or None. Raises ValueError for an invalid grammar or if no token ends the
+        output."""
         found = grammar_of(options)
         if found is None:
             return None
@@ -149,7 +151,7 @@ class Constraints:
 
 
 class _GrammarProcessor:
-    """Takes away what the grammar does not allow. Called with growing ids, as along the accepted walk."""
+    """Masks tokens that the grammar does not allow. Must be called with growing ids, along the accepted path."""
 
     def __init__(self, matcher: Any, start: int, vocab_size: int) -> None:
         self._matcher, self._length, self._vocab_size = matcher, start, vocab_size
@@ -176,14 +178,14 @@ class GrammarDrafter:
         self._matcher = matcher
 
     def propose(self, budget: Budget) -> DraftTree:
-        """The forced tokens as a chain."""
+        """Draft the forced tokens as a chain."""
         if self._matcher.is_stopped() or self._matcher.is_error():
             return EMPTY
         forced = self._matcher.compute_ff_tokens()[: budget.max_nodes]
         return DraftTree.of_chain(forced, probability=FORCED) if forced else EMPTY
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """The output goes on with these tokens."""
+        """Advance the grammar by the output's new tokens."""
         self._matcher.try_consume_tokens(list(tokens))
 
 

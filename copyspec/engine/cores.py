@@ -1,4 +1,4 @@
-"""Cores: how many this process may use, and how many of them others leave free."""
+"""Counts the CPU cores that this process may use, and how many of them other programs are using."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
-LEAST_LOOK = 0.1  # seconds between two readings of the kernel's counters, which count hundredths
+LEAST_LOOK = 0.1  # minimum seconds between two readings: the kernel counts CPU time in hundredths of a second
 
 
 def allowed(root: Path = Path("/")) -> int:
-    """Cores that this process may use: its affinity, and the quota of its container where there is one."""
+    """Number of cores this process may use, by its affinity and its container's quota."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([count, *map(int, _quotas(root))]))
 
 
 def _quotas(root: Path) -> list[float]:
-    """Processor seconds a second that control groups grant this process, version 2 and 1; [] without a limit."""
+    """CPU quotas in cores from control groups (version 1 and 2); [] if there is no limit."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -29,7 +29,7 @@ def _quotas(root: Path) -> list[float]:
             continue
         group = root / "sys/fs/cgroup" / ("" if not controllers else "cpu")
         parts = Path(path.lstrip("/")).parts
-        for depth in range(len(parts) + 1):  # a group grants no more than those that it is in
+        for depth in range(len(parts) + 1):  # a group's quota is limited by those of its parents
             found += _quota(group.joinpath(*parts[:depth]))
     return found
 
@@ -41,20 +41,20 @@ def _quota(group: Path) -> list[float]:
         else:
             quota, period = ((group / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
         return [float(quota) / float(period)] if float(quota) > 0 else []
-    except (OSError, ValueError, ZeroDivisionError):  # no such group, or "max": no limit
+    except (OSError, ValueError, ZeroDivisionError):  # no such group, or "max" (no limit)
         return []
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What the machine's cores did up to one moment, in seconds; this process itself is left out."""
+    """CPU time used by all other processes up to one moment, in seconds."""
 
     at: float
     busy: float
 
     @classmethod
     def read(cls) -> Load | None:
-        """None where the kernel does not tell."""
+        """Read it now; None if the kernel does not provide it."""
         try:
             with open("/proc/stat", encoding="ascii") as file:
                 user, nice, system = map(int, file.readline().split()[1:4])
@@ -66,7 +66,7 @@ class Load:
 
 
 def held_by_others(before: Load | None) -> float:
-    """Cores that other programs held since `before`, or where that is too short ago, during the last minute."""
+    """Average number of cores other programs used since `before`, or in the last minute if that is too recent."""
     now = Load.read()
     if before is not None and now is not None and now.at - before.at >= LEAST_LOOK:
         return max(0.0, (now.busy - before.busy) / (now.at - before.at))

@@ -1,4 +1,4 @@
-"""Datastores: corpora of tokens that a call drafts from, matched to the model's tokenizer."""
+"""Datastores of tokens that a call drafts from, checked against the model's tokenizer."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 class TokenStore(Store, Protocol):
-    """A datastore and what it was made with: a `copyspec.retrievers.Datastore`."""
+    """A datastore that knows its tokenizer: a `copyspec.retrievers.Datastore`."""
 
     @property
     def fingerprint(self) -> str:
-        """Of the tokenizer; "": not known."""
+        """Fingerprint of its tokenizer; "" if unknown."""
         ...
 
 
 def check_datastores(value: object) -> tuple[TokenStore, ...]:
-    """The datastores of `datastore=`; raises TypeError for what is none."""
+    """The value of `datastore=` as a tuple; raises TypeError for anything else than datastores."""
     stores = tuple(value) if isinstance(value, (list, tuple)) else () if value is None else (value,)
     for store in stores:
         fits = callable(getattr(store, "find", None)) and isinstance(getattr(store, "fingerprint", None), str)
@@ -37,13 +37,13 @@ def check_datastores(value: object) -> tuple[TokenStore, ...]:
 
 
 class Datastores:
-    """Makes rows' predictors of datastores, for one tokenizer."""
+    """Makes predictors from datastores for one tokenizer."""
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
 
     def predictors(self, stores: Sequence[TokenStore]) -> list[MakePredictor]:
-        """What makes each row's predictors. Raises ValueError for a store that was made with another tokenizer."""
+        """A factory of row predictors for each store. Raises ValueError for a store built with another tokenizer."""
         for store in stores:
             if store.fingerprint and store.fingerprint != self._fingerprint:
                 where = str(getattr(store, "folder", store))

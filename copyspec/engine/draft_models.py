@@ -1,4 +1,4 @@
-"""Draft models: what `draft_model` names, loaded once per engine and matched to its tokenizer."""
+"""Draft models: resolves `draft_model=`, loads each model once per engine and matches it to the engine's tokenizer."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ LAYERS = "layers:"
 """`draft_model="layers:2"`: the target's own first two layers."""
 
 POOL = "pool"
-"""`draft_model="pool"`: no model, but what the target itself found likely before. Each row has a pool of its own: what
-one user's output was, no other's drafts may show, not even by their time."""
+"""`draft_model="pool"`: no model, but tokens that the target itself gave a high probability earlier. Each row has its
+own pool: drafts must not reveal another user's output, not even by timing."""
 
 
 HEADS = "heads:"
@@ -46,15 +46,15 @@ HEADS = "heads:"
 
 
 LEARNING = "learning:"
-"""`draft_model="learning:FOLDER"`: the same, which go on learning from what the target says while they draft. What they
-have learned ends with the engine."""
+"""`draft_model="learning:FOLDER"`: heads that keep training on the target's outputs while they draft. The updated
+weights are lost with the engine."""
 
 SKIP = "skip:"
-"""`draft_model="skip:FILE"`: the target without the blocks that a file of `training.skips` names."""
+"""`draft_model="skip:FILE"`: the target without the blocks listed in a file of `training.skips`."""
 
 
 class LoadedModel(Protocol):
-    """A model and the tokenizer that it reads with: an engine, say."""
+    """A model and its tokenizer; an engine, for example."""
 
     @property
     def model(self) -> PreTrainedModel: ...
@@ -68,26 +68,28 @@ MakePredictor = Callable[[RowContext], "Predictor"]
 
 
 class DraftModels:
-    """The draft models of one engine. They are used as they are; those named by a str are loaded onto the engine's
-    device, in its dtype, and kept as long as the engine; engines of one registry share them."""
+    """The draft models of one engine, used without changes. Models given by name are loaded onto the engine's device in
+    its dtype and kept as long as the engine; engines of one registry share them."""
 
     def __init__(
         self, model: PreTrainedModel, codec: Codec, load: Callable[[ModelChoice], LoadedModel] | None = None
     ) -> None:
-        """`load`: gives the models that are named; None: they are this engine's alone."""
+        """`load`: loads models given by name; None: they are loaded for this engine alone."""
         self._model, self._codec, self._load_named = model, codec, load
-        self._loaded: dict[object, tuple[object, MakePredictor]] = {}  # with what keeps its key from being used again
-        self._read_by: dict[object, tuple[Target, Codec]] = {}  # by the same keys
+        self._loaded: dict[object, tuple[object, MakePredictor]] = {}  # the key may be the id of the first value
+        self._read_by: dict[object, tuple[Target, Codec]] = {}  # same keys
         self._loading = at_rest(threading.Lock())
         self.locks: tuple[threading.RLock, ...] = ()
-        """Of the models that draft."""
+        """Locks of the models that draft."""
 
     def predictors(self, chosen: Sequence[object]) -> list[MakePredictor]:
-        """What makes each row's predictors. Raises ValueError, TypeError or LoadError for what cannot draft."""
+        """A factory of row predictors for each choice. Raises ValueError, TypeError or LoadError for one that cannot
+        draft."""
         return [self._find(each) for each in chosen]
 
     def amateur(self, chosen: object) -> Target:
-        """The model that `contrast` names. Raises ValueError for one that says nothing of the target's tokens."""
+        """The target of the model that `contrast` names. Raises ValueError for a model that cannot score the target's
+        tokens."""
         if isinstance(chosen, str) and (chosen == POOL or chosen.startswith((HEADS, LEARNING))):
             raise ValueError(f"contrast={chosen!r} is no model; give a smaller one, or 'layers:2'")
         self._find(chosen)
@@ -103,15 +105,15 @@ class DraftModels:
         return target
 
     def rematch(self, codec: Codec) -> None:
-        """The engine's tokenizer or vocabulary is another: what was matched to the old one is matched again."""
+        """Match the draft models again after the engine's tokenizer or vocabulary has changed."""
         self._codec, self._loaded, self._read_by = (
             codec,
             {},
             {},
-        )  # no lock: who holds the model's must wait for nobody who loads
+        )  # without the lock: a thread that holds the model's lock must not wait for one that loads
 
     def unload(self) -> None:
-        """Lets go of all models."""
+        """Release all draft models."""
         self._loaded.clear()
         self._read_by.clear()
         self.__dict__.pop("_model", None)
@@ -123,7 +125,7 @@ class DraftModels:
             return self._find_heads(chosen)
         key = _key(chosen)
         if (found := self._loaded.get(key)) is not None:
-            return found[1]  # whoever holds the model's lock waits for no one who loads
+            return found[1]  # without the lock: a thread that holds the model's lock must not wait for one that loads
         check_forked(self._loading, "loading a draft model")
         with self._loading:
             loaded = self._loaded
@@ -151,7 +153,7 @@ class DraftModels:
         return found[1]
 
     def _load(self, chosen: object) -> tuple[PreTrainedModel, Codec]:
-        """The model and the tokenizer that it reads with; a model object reads with the target's."""
+        """The chosen model and its tokenizer; a model object uses the target's."""
         if isinstance(chosen, str) and chosen.startswith(LAYERS):
             number = chosen[len(LAYERS) :]
             if not number.isdecimal():
@@ -172,7 +174,7 @@ class DraftModels:
 
         if isinstance(chosen, PreTrainedModel):
             return chosen, self._codec
-        loaded: LoadedModel = chosen  # type: ignore[assignment]  # `can_draft` lets nothing else pass
+        loaded: LoadedModel = chosen  # type: ignore[assignment]  # `can_draft` allows nothing else
         if getattr(loaded, "is_unloaded", False):
             raise RuntimeError(f"draft_model={chosen!r} was unloaded; load it again with copyspec.load")
         return loaded.model, loaded.codec
@@ -205,7 +207,7 @@ def _key(chosen: object) -> object:
 
 
 def can_draft(chosen: object) -> bool:
-    """Whether `chosen` is of a kind that `draft_model` may be."""
+    """Whether `chosen` is of a type that `draft_model` accepts."""
     if isinstance(chosen, (str, os.PathLike)):
         return bool(os.fspath(chosen))
     from transformers import PreTrainedModel

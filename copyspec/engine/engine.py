@@ -1,4 +1,4 @@
-"""The engine: one loaded model and its tokenizer, text in and text out."""
+"""The engine: one loaded model with its tokenizer; it takes text and returns text."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _UNLOADED = ("model", "_target", "_jobs", "_threads")
-"""What an engine has no more after `unload`."""
+"""Attributes that `unload` removes."""
 
 
 class Engine:
-    """A model that can be asked from any thread or task.
+    """A loaded model that any thread or asyncio task may call.
 
-    Callers share passes of the model: what several ask for at the same time is decoded in one batch, of `batch_size`
-    rows, for which they take turns. A slow reader of a stream, or one that went away, blocks nobody.
+    Concurrent callers share forward passes: their requests are decoded in one batch of `batch_size` rows, and callers
+    take turns for free rows. A slow or vanished reader of a stream blocks nobody.
     """
 
     def __init__(
@@ -65,10 +65,14 @@ class Engine:
         static: StaticOptions | None = None,
         load_draft: Callable[[ModelChoice], LoadedModel] | None = None,
     ) -> None:
-        """`on_unsupported="plain"`: decode architectures that cannot verify drafts without drafts; the default
-        raises UnsupportedModelError. The model is used as it is: in its dtype, on its device.
-        `static`: CUDA graphs, compiled passes and exact mode (docs/gpu.md).
-        `load_draft`: loads what `draft_model=` names, for several engines; None: for this one alone."""
+        """The model is used as it is, in its dtype and on its device.
+
+        on_unsupported: "plain" decodes architectures that cannot verify drafts without drafts; "error" raises
+            UnsupportedModelError.
+        static: CUDA graphs, compiled forward passes and exact mode (docs/gpu.md).
+        load_draft: loads the model that `draft_model=` names, shared between engines; None loads it for this engine
+            alone.
+        """
         self.name = name or getattr(model, "name_or_path", "") or type(model).__name__
         self.model = model
         self.codec = Codec(tokenizer)
@@ -82,11 +86,11 @@ class Engine:
         self._given_threads: int | None = None
         self.scheduler = CallScheduler(self.name)
         self.prefix_cache = PrefixCache()
-        """What calls with `prefix_cache=True` keep: `max_bytes` of it at most, `clear` forgets it."""
+        """Cache of keys and values kept by calls with `prefix_cache=True`: at most `max_bytes`; `clear` empties it."""
         self._make_parts()
 
     def _make_parts(self) -> None:
-        """What is made of the model's and the tokenizer's sizes and tokens: as they are now."""
+        """Build everything that depends on the current vocabulary of model and tokenizer."""
         model = self.model
         self._vocabulary = _vocabulary(model)
         self._target = wrap(model, on_unsupported=self._on_unsupported, static=self._static)
@@ -99,7 +103,7 @@ class Engine:
             self._drafting,
             self.prefix_cache,
         )
-        self._jobs.config(CallOptions())  # says what is wrong with it
+        self._jobs.config(CallOptions())  # raises if the generation_config is invalid
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -107,21 +111,23 @@ class Engine:
 
     @property
     def max_length(self) -> int | None:
-        """Tokens of the longest prompt that the model reads; None where there is no end.
+        """Tokens of the longest prompt that the model can read; None if unlimited.
 
-        A decoder's prompt and output share it. Longer prompts raise PromptTooLongError."""
+        A decoder's prompt and output share this length. Longer prompts raise PromptTooLongError.
+        """
         self._check_loaded()
         return encoder_length(self.model.config) if self._target.is_encoder_decoder else self._target.max_length
 
     @property
     def split_length(self) -> int | None:
-        """Where longer texts are split: `max_length`, or the length that a model without an end was trained for."""
+        """Length in tokens at which longer texts are split: `max_length`, or the trained length of a model without a
+        limit."""
         return self.max_length or trained_length(self.model.config)
 
     @property
     def threads(self) -> int:
-        """Threads of torch that the next pass of a model on a CPU takes: as many as are measured to be best, or the
-        number that was set here. `threads=` of a call goes before."""
+        """Torch threads of the next forward pass on a CPU: the number set here, else the one measured to be fastest.
+        `threads=` of a call overrides both."""
         return self._given_threads or self._threads.count()
 
     @threads.setter
@@ -132,7 +138,7 @@ class Engine:
 
     @property
     def turn(self) -> AbstractContextManager[object]:
-        """Entered around every pass of the model, by those who pass something through it themselves."""
+        """The model's lock, to be held around every forward pass by code that runs the model itself."""
         return self._lock
 
     @overload
@@ -160,15 +166,15 @@ class Engine:
     def generate(
         self, prompt: object, references: object = None, *, stream: bool = False, **options: Unpack[GenerateOptions]
     ) -> Result | list[Result] | Iterator[Chunk]:
-        """As `copyspec.generate`, with this model."""
+        """`copyspec.generate` with this model."""
         check_flag("stream", stream)
         call = self.start(prompt, references, check_options(options))
         return call.chunks() if stream else call.answer()
 
     def stream(self, prompt: object, references: object = None, **options: Unpack[GenerateOptions]) -> Iterator[Chunk]:
-        """The output in pieces, as the model's passes bring them. Closing the iterator ends the generation.
+        """Stream the output in pieces, one per forward pass. Closing the iterator ends the generation.
 
-        Wrong arguments raise here, not with the first piece.
+        Invalid arguments raise here, not with the first piece.
         """
         return self.start(prompt, references, check_options(options)).chunks()
 
@@ -180,14 +186,14 @@ class Engine:
         loop: asyncio.AbstractEventLoop | None = None,
         **options: Unpack[GenerateOptions],
     ) -> Call:
-        """Puts prompts into the engine's queue, where calls share passes of the model: as `generate`, to be waited for
-        with `Call.results`, `chunks`, or, where `loop` is the running event loop, `aresults` or `achunks`."""
+        """Put prompts into the engine's queue, where calls share forward passes. Arguments are those of `generate`.
+        Wait with `Call.results` or `chunks`, or with `aresults` or `achunks` if `loop` is the running event loop."""
         return self.start(prompt, references, check_options(options), loop)
 
     def start(
         self, prompt: object, references: object, options: CallOptions, loop: asyncio.AbstractEventLoop | None = None
     ) -> Call:
-        """As `submit`, with options that are checked already."""
+        """`submit` with options that are already checked."""
         with self.scheduler.arriving():
             options = self.followed(options)
             jobs, single = self.jobs(prompt, references, options)
@@ -202,33 +208,35 @@ class Engine:
         skip_too_long: bool = False,
         **options: Unpack[GenerateOptions],
     ) -> Iterator[tuple[int, Result | None]]:
-        """(index of the input, its result) for any number of inputs, in the memory of a batch.
+        """Yield (index of the input, its result) for any number of inputs, in the memory of one batch.
 
-        Inputs are taken as rows become free, and what is wrong with one raises when it is taken. Results come in the
-        order of the inputs; with `ordered=False` as they finish. `skip_too_long`: the result of a prompt that does
-        not fit into the model's context is None, instead of PromptTooLongError. A None among the inputs says that
-        there is nothing to add at this moment. Closing the iterator ends the generation.
+        Inputs are taken as rows become free, and an invalid input raises when it is taken. Results come in the order of
+        the inputs, or as they finish with `ordered=False`. With `skip_too_long` a prompt that exceeds the model's
+        context yields None instead of raising PromptTooLongError. A None among the inputs means that no input is
+        available yet. Closing the iterator ends the generation.
         """
         checked = self.followed(check_options(options))
-        # Loaded now: inputs are taken while this thread has the model.
+        # Load draft models now: inputs are taken while this thread holds the model's lock.
         self._drafting.predictors(checked.draft_models)
         if checked.contrast is not None:
             self._drafting.amateur(checked.contrast)
         return generate_each(self, inputs, checked, ordered=ordered, skip_too_long=skip_too_long)
 
     def queued(self, requests: Iterable[Request | None], options: CallOptions) -> Iterator[list[StepOutput]]:
-        """As `steps`, in passes that other callers share. Closing it ends these rows."""
+        """`steps` through the scheduler, sharing forward passes with other callers. Closing the iterator ends these
+        rows."""
         return self.scheduler.steps(self._enqueue(requests, options), options.timeout)
 
     def followed(self, options: CallOptions) -> CallOptions:
-        """The options, with what the generation_config samples with where they do not say."""
+        """Fill in the sampling options that the call leaves open from the model's generation_config."""
         self._check_loaded()
         return self._current_jobs().followed(options)
 
     def jobs(
         self, prompt: object, references: object, options: CallOptions, earlier: Sequence[Sequence[int]] = ()
     ) -> tuple[list[Job], bool]:
-        """One job per prompt and sample, and whether there was one prompt alone; `earlier` as in `Input`."""
+        """Make one job per prompt and sample; the bool says whether a single prompt was given. `earlier` as in
+        `Input`."""
         self._check_loaded()
         prompts, single = gather(prompt, references, options, earlier)
         return self._current_jobs().make(prompts, options), single
@@ -236,9 +244,9 @@ class Engine:
     def steps(
         self, requests: Iterable[Request | None], options: CallOptions, *, keep_margins: bool = False
     ) -> Generator[list[StepOutput], None, None]:
-        """Decodes step by step, taking turns with other threads: as `decode`. Closing it frees the caches.
+        """Decode step by step like `decode`, taking turns with other threads. Closing the generator frees the caches.
 
-        `requests` is asked for more while this thread has the model.
+        `requests` is iterated while this thread holds the model's lock.
         """
         settings = DecodeSettings(draft=options.draft, batch_size=options.batch_size, keep_margins=keep_margins)
         self._check_loaded()
@@ -257,15 +265,16 @@ class Engine:
         return self.scheduler.submit(self.steps, requests, options, version=self._target, loop=loop)
 
     def rewindable(self, make_job: Callable[[], Job], options: CallOptions) -> RewindableSequence:
-        """One output that its caller decodes step by step and may take back, taking turns with other threads.
+        """One output that the caller decodes step by step and may roll back, taking turns with other threads.
 
-        `make_job` gives equal jobs each time, as `jobs` makes them."""
+        `make_job` must return an equal job each time, made by `jobs`.
+        """
         self._check_loaded()
         passes = self._passes(options)
         return RewindableSequence(self._target, lambda: make_job().request, options.draft, self._costs, passes)
 
     def unload(self) -> None:
-        """Lets go of the model, which is freed when running streams have ended. New calls raise RuntimeError."""
+        """Release the model; it is freed when running streams have ended. New calls raise RuntimeError."""
         self.is_unloaded = True
         with self._lock:
             for name in _UNLOADED:
@@ -274,17 +283,17 @@ class Engine:
         self.prefix_cache.clear()
 
     def _passes(self, options: CallOptions) -> Passes:
-        """How the passes of one call run."""
+        """The runner for the forward passes of one call: its lock and thread count."""
         if self._target.device.type != "cpu":
             return Passes(self._pass_lock, None)
         given = options.threads or self._given_threads
         if given is None and not options.draft.adaptive:
-            given = self._threads.count()  # one for the whole call, or no run would repeat
+            given = self._threads.count()  # fixed for a call: other counts round differently
         return Passes(self._pass_lock, self._threads, given)
 
     def _current_jobs(self) -> JobMaker:
-        """What makes jobs; made anew where tokens or a template were added to the tokenizer, or the model was resized
-        for them. Calls that run already go on with what they began with."""
+        """The current JobMaker, rebuilt if tokens or a template were added to the tokenizer or the model was resized.
+        Calls that are already running keep the old one."""
         if not self.codec.is_current or self._vocabulary != _vocabulary(self.model):
             codec = Codec(self.tokenizer)
             self._drafting.rematch(codec)
@@ -299,7 +308,7 @@ class Engine:
             raise RuntimeError(f"the engine of {self.name!r} was unloaded; load the model again with copyspec.load")
 
     def __getattr__(self, name: str) -> NoReturn:
-        """What `unload` took away, perhaps while another thread was about to ask for it."""
+        """Raise a clear error for attributes removed by `unload`, perhaps in another thread."""
         if name in _UNLOADED and self.__dict__.get("is_unloaded"):
             self._check_loaded()
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
@@ -309,6 +318,6 @@ class Engine:
 
 
 def _vocabulary(model: PreTrainedModel) -> tuple[object, ...]:
-    """The sizes of the vocabulary that the model reads and writes: `resize_token_embeddings` changes them."""
+    """Vocabulary sizes of the model's input and output, which `resize_token_embeddings` changes."""
     config = model.config.get_text_config(decoder=True)
     return getattr(config, "decoder_vocab_size", None), config.vocab_size

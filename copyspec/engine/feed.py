@@ -1,4 +1,4 @@
-"""Any number of inputs through one batch: they are taken as rows become free."""
+"""Decodes any number of inputs in one batch, taking each as a row becomes free."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One prompt of a stream, with what it brings itself."""
+    """One prompt of a stream of inputs, with its own options."""
 
     prompt: OnePrompt
     references: object = None
     """As in `generate`, for this prompt."""
     edit_source: str | None = None
     max_new_tokens: int | None = None
-    """Instead of the limit given for all."""
+    """Overrides the limit given for all inputs."""
     earlier: Sequence[Sequence[int]] = ()
-    """Token ids of stretches of other outputs that may come again in this one: copied from, like references, but they
-    count for less, for nobody says that they belong to this prompt."""
+    """Token ids of passages from other outputs that may appear in this one. They are copied from like references, but
+    with lower priority, since nobody says that they belong to this prompt."""
 
 
 class Decoder(Protocol):
-    """What a stream of inputs needs of an engine: prompts as jobs, and the steps of their requests."""
+    """The parts of an engine that a stream of inputs needs: making jobs and running their requests."""
 
     def jobs(
         self, prompt: object, references: object, options: CallOptions, earlier: Sequence[Sequence[int]] = ()
@@ -48,7 +48,7 @@ def generate_each(
     ordered: bool,
     skip_too_long: bool,
 ) -> Iterator[tuple[int, Result | None]]:
-    """`Engine.generate_each` with checked options. Wrong options raise here, not with the first result."""
+    """`Engine.generate_each` with checked options. Invalid options raise here, not with the first result."""
     if options.n > 1:
         raise ValueError(f"n={options.n} is not offered for a stream of inputs; put each prompt into it n times")
     if options.edit_source is not None:
@@ -58,7 +58,7 @@ def generate_each(
 
 
 class _Feed:
-    """Turns inputs into requests as decoding takes them, and steps into results."""
+    """Turns inputs into decoding requests, and steps into results."""
 
     def __init__(
         self, engine: Decoder, inputs: Iterable[Input | None], options: CallOptions, skip_too_long: bool
@@ -67,7 +67,7 @@ class _Feed:
         self._inputs = inputs
         self._options = options
         self._skip_too_long = skip_too_long
-        self._running: dict[int, tuple[int, Job]] = {}  # decoding's row -> (index of the input, its job)
+        self._running: dict[int, tuple[int, Job]] = {}  # row of decoding -> (index of the input, its job)
         self._skipped: list[int] = []
 
     def run(self) -> Iterator[tuple[int, Result | None]]:
@@ -119,7 +119,7 @@ class _Feed:
 
 
 def _in_order(finished: Iterator[tuple[int, Result | None]]) -> Iterator[tuple[int, Result | None]]:
-    """Holds results back until all before them have come: never more than an unordered stream has passed over."""
+    """Yield results in the order of the inputs, holding each back until all earlier ones have come."""
     waiting: dict[int, Result | None] = {}
     wanted = 0
     for index, result in finished:

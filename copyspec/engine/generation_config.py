@@ -1,4 +1,4 @@
-"""What a model's generation_config asks of every output, as `model.generate(do_sample=False)` honours it."""
+"""Applies a model's generation_config to its outputs as `model.generate(do_sample=False)` does."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ if TYPE_CHECKING:
 
     from copyspec.engine.call_options import CallOptions
 
-# What a config may ask for that is not done, besides those that need other words.
+# Settings that are ignored with a warning; `ignored` handles those that need a different message.
 _NOT_APPLIED = ("token_healing", "dola_layers", "penalty_alpha")
 _NOT_SAMPLED = ("typical_p", "epsilon_cutoff", "eta_cutoff", "top_h")
 _OFF = (None, 0, 0.0, 1.0)
 
 GENERATE_TOP_K = 50
-"""What `generate` samples with where a config with `do_sample` names no top_k."""
+"""The top_k that `generate` uses if a config with `do_sample` gives none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The output that processors are made for."""
+    """The properties of one output that its logits processors depend on."""
 
     config: GenerationConfig
-    prompt: Sequence[int]  # for encoder-decoder models the encoder's input
-    start: int  # tokens of the decoder before the first new one
+    prompt: Sequence[int]  # the encoder's input for encoder-decoder models
+    start: int  # decoder tokens before the first new one
     max_new_tokens: int
     device: torch.device
 
 
 def read(model: PreTrainedModel) -> GenerationConfig:
-    """The model's config as it is now: its owner may replace or change it at any time. Raises ValueError where there
-    is none, TypeError where it is something else."""
+    """The model's current generation_config, which its user may change at any time. Raises ValueError if there is none,
+    TypeError if it is of another type."""
     from transformers import GenerationConfig
 
     config = model.generation_config
@@ -52,9 +52,10 @@ def read(model: PreTrainedModel) -> GenerationConfig:
 
 
 def merged(own: GenerationConfig, options: CallOptions) -> GenerationConfig:
-    """The model's config with what the call sets: its `generation_config`, `min_new_tokens`. `own` stays as it is.
+    """The model's config with the call's `generation_config` and `min_new_tokens`. `own` is not changed.
 
-    Raises TypeError or ValueError for settings that no config has."""
+    Raises TypeError or ValueError for unknown settings.
+    """
     given = options.generation_config
     changes: dict[str, object] = {}
     if given is not None:
@@ -79,14 +80,14 @@ _VERSION = ("transformers_version", "_from_model_config")
 
 
 def limit(config: GenerationConfig, start: int) -> int | None:
-    """New tokens that the config allows behind `start` tokens; None where it does not say."""
+    """Number of new tokens the config allows after `start` tokens; None if it sets no limit."""
     if config.max_new_tokens is not None:
         return int(config.max_new_tokens)
     return None if config.max_length is None else max(1, int(config.max_length) - start)
 
 
 def followed(options: CallOptions, config: GenerationConfig) -> CallOptions:
-    """The options, and for those that were not given what the config samples with, as `generate` follows it."""
+    """The options, with the config's sampling settings where the call gives none, as in `generate`."""
     changes: dict[str, Any] = {}
     if options.temperature is None and config.do_sample:
         changes["temperature"] = 1.0 if config.temperature is None else config.temperature
@@ -105,7 +106,7 @@ def followed(options: CallOptions, config: GenerationConfig) -> CallOptions:
 
 
 def told(before: CallOptions, after: CallOptions, config: GenerationConfig) -> str:
-    """What to say of the settings that a call takes from the config; "" where it takes none."""
+    """The log line about the settings that a call takes from the config; "" if there are none."""
     taken = {name: getattr(after, name) for name in _FOLLOWED if getattr(after, name) != getattr(before, name)}
     if before.limit is None and limit(config, 0) is not None:
         names = ("max_new_tokens", "max_length")
@@ -117,7 +118,7 @@ _FOLLOWED = ("temperature", "top_k", "top_p", "min_p", "max_time")
 
 
 def criteria(options: CallOptions) -> tuple[StoppingCriteria, ...]:
-    """The caller's criteria, and the one of `max_time`, whose clock starts now."""
+    """The caller's criteria, plus that of `max_time`, whose clock starts now."""
     if options.max_time is None:
         return options.criteria
     from transformers import MaxTimeCriteria
@@ -126,7 +127,8 @@ def criteria(options: CallOptions) -> tuple[StoppingCriteria, ...]:
 
 
 def check_vocabulary(config: GenerationConfig, size: int) -> None:
-    """Raises ValueError for token ids in the config that the model does not have: a pass would end in a raw error."""
+    """Raise ValueError for token ids in the config that the model lacks; a forward pass would fail with an obscure
+    error."""
     for name in _TOKEN_IDS:
         value = getattr(config, name, None)
         for token in _numbers(value.keys() if isinstance(value, Mapping) else value):
@@ -148,7 +150,7 @@ _TOKEN_IDS = (
 
 
 def _numbers(value: object) -> Iterator[int]:
-    """The whole numbers in lists of lists."""
+    """All integers in nested lists."""
     value = plain_list(value)
     if isinstance(value, int) and not isinstance(value, bool):
         yield value
@@ -158,7 +160,7 @@ def _numbers(value: object) -> Iterator[int]:
 
 
 def eos_token_ids(config: GenerationConfig) -> frozenset[int]:
-    """Tokens that end an output. Raises ValueError for what is no token id."""
+    """Token ids that end an output. Raises ValueError for an invalid id."""
     eos = plain_list(config.eos_token_id)
     if eos is None:
         return frozenset()
@@ -172,12 +174,12 @@ def eos_token_ids(config: GenerationConfig) -> frozenset[int]:
 
 
 def stop_strings(config: GenerationConfig) -> tuple[str, ...]:
-    """Strings that end an output. Raises TypeError or ValueError for what is none."""
+    """Strings that end an output. Raises TypeError or ValueError for invalid ones."""
     return check_strings("generation_config.stop_strings", config.stop_strings or None)
 
 
 def ignored(config: GenerationConfig) -> Iterator[tuple[int, str]]:
-    """What the config asks for and is not done: each with the level of its log line."""
+    """The config's settings that are not applied, each as (log level, message)."""
     if (beams := config.num_beams or 1) > 1:
         yield WARNING, f"generation_config has num_beams={beams}; copyspec decodes with one beam, as num_beams=1 does"
     if config.guidance_scale not in (None, 1):
@@ -196,14 +198,14 @@ def ignored(config: GenerationConfig) -> Iterator[tuple[int, str]]:
 def processors(output: Output, *, penalise: bool = True) -> list[LogitsProcessor]:
     """Logits processors of the output's config, in the order of `GenerationMixin._get_logits_processor`.
 
-    `penalise=False` leaves its repetition penalty out: the caller gave one. How it samples is not among them:
-    `followed` puts that into the call's options. Raises ValueError for settings that transformers does not take.
+    `penalise=False` leaves out the config's repetition penalty, because the caller gave one. Sampling settings are not
+    included: `followed` copies them into the call's options. Raises ValueError for settings that transformers rejects.
     """
     config = output.config
-    eos_token_ids(config)  # says itself what is wrong
+    eos_token_ids(config)  # raises its own clearer error
     try:
         return list(_processors(config, output, penalise))
-    except Exception as error:  # of any kind: each processor has its own way to say that a setting cannot be meant
+    except Exception as error:  # processors raise errors of many types for invalid settings
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ValueError(f"the model's generation_config asks for what there is not: {said}") from error
 

@@ -1,4 +1,4 @@
-"""Inputs: what one prompt comes with, as token ids of one model."""
+"""Inputs of a call: prompts and the texts to copy from, encoded as token ids of one model."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 UNKNOWN = -1
-"""Stands in a source for a token that the model does not have. No match and no copy crosses it (`CopyContext`)."""
+"""Replaces tokens in a source that the model does not have. No match or copy crosses it (`CopyContext`)."""
 
 
 class PromptTooLongError(ValueError):
-    """The prompt does not fit into the model's context."""
+    """Raised if the prompt does not fit into the model's context."""
 
 
 def gather(
     prompt: object, references: object, options: CallOptions, earlier: Sequence[Sequence[int]] = ()
 ) -> tuple[list[Prompt], bool]:
-    """The prompts of a call with what each may copy from, and whether there was one prompt alone."""
+    """The prompts of a call, each with its texts to copy from; the bool says whether a single prompt was given."""
     prompts, single = parse_prompts(prompt)
     count = len(prompts)
     own = parse_references(references, count) if references is not None else [[]] * count
@@ -53,10 +53,10 @@ def gather(
 
 
 class InputEncoder:
-    """Encodes the inputs of one call for one model. A text that several prompts copy from is encoded once."""
+    """Encodes the inputs of one call for one model. A text shared by several prompts is encoded once."""
 
     def __init__(self, target: Target, codec: Codec, copies: CopyEncodings, encoder_limit: int | None) -> None:
-        """`copies`: of the same codec, for all calls."""
+        """`copies`: cache of encodings for the same codec, shared between calls."""
         self._target = target
         self._codec = codec
         self._encodings = copies
@@ -64,7 +64,7 @@ class InputEncoder:
         self._copies: dict[tuple[str, Lead], Encoded] = {}
 
     def prompt(self, index: int, prompt: Prompt, options: CallOptions) -> Encoded:
-        """The ids of the call's prompt number `index`. Raises ValueError where they do not fit the model."""
+        """Encode the prompt with number `index`. Raises ValueError if it does not fit the model."""
         encoded = self._encode(index, prompt, options)
         self.check_tokens(f"prompt {index}", encoded.ids, "was the model" if prompt.ids is None else "were the ids")
         self._check_length(index, encoded.ids, self._target.start(encoded.ids))
@@ -73,7 +73,7 @@ class InputEncoder:
     def sources(
         self, prompt: Prompt, ids: Sequence[int], earlier: Sequence[Reference], *, with_references: bool
     ) -> list[NamedSource]:
-        """The edit source and the references, empty ones left out, `earlier` outputs last."""
+        """The edit source and the references as sources, without empty ones; `earlier` outputs come last."""
         given = [(prompt.edit, "edit")] if prompt.edit is not None else []
         if with_references:
             given += [(reference, reference.kind) for reference in prompt.references]
@@ -96,7 +96,8 @@ class InputEncoder:
         return sources
 
     def check_tokens(self, where: str, ids: Iterable[int], what: str = "were the ids") -> None:
-        """Raises ValueError for ids that the model does not have; `what` may have been made for another one."""
+        """Raise ValueError for ids outside the model's vocabulary; `what` starts the question about the likely
+        cause."""
         worst = max(ids, default=0)
         if worst >= self._target.vocab_size:
             raise ValueError(
@@ -105,7 +106,7 @@ class InputEncoder:
             )
 
     def _known(self, ids: list[int]) -> list[int]:
-        """`ids` with UNKNOWN for those that the model does not have: offsets stay aligned."""
+        """`ids` with UNKNOWN for tokens that the model lacks, so that character offsets stay aligned."""
         size = self._target.vocab_size
         return ids if max(ids) < size else [token if token < size else UNKNOWN for token in ids]
 

@@ -1,4 +1,4 @@
-"""Jobs: prompts and references as decoding requests, and what decoding answers as results."""
+"""Jobs: turn prompts and references into decoding requests, and decoding steps into results."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Job:
-    """One sample of one prompt: its request, and what has come of it so far."""
+    """One sample of one prompt: its request and its output so far."""
 
     index: int  # of the prompt
     request: Request
@@ -58,18 +58,18 @@ class Job:
     codec: Codec
     options: CallOptions
     stop_strings: StopStrings | None
-    blocks: Sequence[PromptBlock] = ()  # of the prompt, which come behind `sources` in the request
+    blocks: Sequence[PromptBlock] = ()  # of the prompt; in the request they follow `sources`
     tokens: list[int] = field(default_factory=list)
     result: Result | None = None
     recorder: LogprobRecorder | None = None
     leaves_space: bool = False
-    """A space before the first word is no part of the text: where a chat template leaves it to the answer."""
+    """Whether a leading space is dropped from the text, because the chat template leaves it to the answer."""
     logprobs: list[TokenLogprob] = field(default_factory=list)
     _origins: list[object] = field(default_factory=list)
     _margins: list[Margin] = field(default_factory=list)
 
     def add(self, output: StepOutput) -> None:
-        """Takes a step's tokens; makes the result with the last one."""
+        """Add one step's tokens; the last step creates the result."""
         if self.recorder is not None:
             self.logprobs.extend(self.recorder.take(len(self.tokens), output.tokens))
         self.tokens.extend(output.tokens)
@@ -81,14 +81,14 @@ class Job:
                 self.options.output_cache.add(self.codec.decode(self.request.prompt), self.result.text)
 
     def named(self, origin: Origin | None) -> Origin | None:
-        """The origin as one of `sources`: what was copied from a block was copied from the prompt."""
+        """Map an origin onto `sources`: a copy from a prompt block counts as a copy from the prompt."""
         if origin is None or origin.source < len(self.sources):
             return origin
         place = self.blocks[origin.source - len(self.sources)].place(origin.offset)
         return None if place is None else Origin(len(self.sources) - 1, place)
 
     def settled_spans(self, count: int) -> tuple[Span, ...]:
-        """The spans of the first `count` tokens that no later one can change."""
+        """Spans of the first `count` tokens that no later token can change."""
         tokens = tuple(self.tokens[:count])
         whole = text_of(tokens, self.codec.decode)
         text = self.shown(whole)
@@ -97,13 +97,13 @@ class Job:
         return copied.find_spans(self.codec.decode, only_settled=True)
 
     def shown(self, text: str) -> str:
-        """The beginning of the output as the result has it."""
+        """The text of the output so far as the result shows it, without a dropped leading space."""
         return text.removeprefix(" ") if self.leaves_space else text
 
     def _finish(self, finish: Finish, stats: Stats, departures: Sequence[Departure]) -> Result:
         whole, detail = self._text(finish), finish.detail
         text = self.shown(whole)
-        # The model's own end of sequence needs no reason.
+        # Ending at the model's own end-of-sequence token gives no stop reason.
         reason = None if isinstance(detail, int) and detail not in self.options.stop_ids else detail
         skipped = len(whole) - len(text)
         copied = CopiedOutput(tuple(self.tokens), tuple(self._origins), self.sources, text, skipped)  # type: ignore[arg-type]
@@ -132,7 +132,7 @@ class Job:
         return partial(recorder.trace, self.codec.decode, prompt_tokens=len(self.request.prompt))
 
     def _changes(self, departures: Sequence[Departure]) -> tuple[Change, ...]:
-        """Departures from the edit source, which comes first, with characters of its text."""
+        """Departures from the edit source (always the first source), as character ranges of its text."""
         source = self.sources[0] if departures else None
         if source is None or source.offsets is None:
             return ()
@@ -152,7 +152,7 @@ class Job:
 
 
 class JobMaker:
-    """Makes jobs for one model and tokenizer."""
+    """Makes the jobs of one model and tokenizer."""
 
     def __init__(
         self,
@@ -163,9 +163,9 @@ class JobMaker:
         drafting: DraftModels | None = None,
         prefixes: PrefixCache | None = None,
     ) -> None:
-        """`config`: asked once for each call; `encoder_limit`: tokens that the encoder reads at most, None without an
-        encoder or a limit; `drafting`: the models that `draft_model` and `contrast` name; `prefixes`: for calls that
-        ask for it."""
+        """`config` is called once per call. `encoder_limit`: most tokens the encoder reads; None if there is no encoder
+        or no limit. `drafting`: the models that `draft_model` and `contrast` name. `prefixes`: the cache of calls with
+        `prefix_cache=True`."""
         self._prefixes = prefixes
         self._drafting = drafting
         self._copies = CopyEncodings(codec)
@@ -177,10 +177,10 @@ class JobMaker:
         self._read_config = config
         self._encoder_limit = encoder_limit
         self._noted: set[str] = set()
-        self._checked: Mapping[str, object] = {}  # the settings of the config that was found right last
+        self._checked: Mapping[str, object] = {}  # settings of the config that passed the last check
 
     def make(self, prompts: Sequence[Prompt], options: CallOptions) -> list[Job]:
-        """A job per prompt and sample. Raises ValueError where a prompt or an option does not fit the model."""
+        """Make one job per prompt and sample. Raises ValueError if a prompt or an option does not fit the model."""
         config = self.config(options)
         encoder = InputEncoder(self._target, self._codec, self._copies, self._encoder_limit)
         encoder.check_tokens("logit_bias", options.sampling.logit_bias)
@@ -195,10 +195,10 @@ class JobMaker:
         ]
 
     def config(self, options: CallOptions) -> GenerationConfig:
-        """The model's config as it is now, with what the call changes. What it asks for and is not done is logged
+        """The model's current generation_config with the call's changes. Settings that are not supported are logged
         once."""
         config = generation_config.merged(self._read_config(), options)
-        if vars(config) != self._checked:  # its owner may change it at any time
+        if vars(config) != self._checked:  # the user may change the config at any time
             generation_config.check_vocabulary(config, self._target.vocab_size)
             for level, text in generation_config.ignored(config):
                 if text not in self._noted:
@@ -208,7 +208,7 @@ class JobMaker:
         return config
 
     def followed(self, options: CallOptions) -> CallOptions:
-        """The options with what the config samples with where the call does not say; told in the log once."""
+        """The options with the config's sampling settings where the call gives none; they are logged once."""
         config = self.config(options)
         result = generation_config.followed(options, config)
         if result is not options or options.limit is None:
@@ -226,7 +226,7 @@ class JobMaker:
         cache = options.output_cache if options.drafts else None
         earlier = cache.references(self._codec.decode(prompt)) if cache is not None else []
         sources = encoder.sources(given, prompt, earlier, with_references=options.drafts)
-        # Counted without drafts too: the limit is part of the output.
+        # Needed without drafts too: the default token limit depends on it.
         edit_tokens = len(sources[0].tokens) if sources and sources[0].kind == "edit" else 0
         if options.drafts:
             sources.append(NamedSource("prompt", "prompt", None, prompt, encoded.offsets, given.text))
@@ -318,7 +318,7 @@ class JobMaker:
         options: CallOptions,
         own: Sequence[DrafterFactory],
     ) -> Drafter:
-        """The caller's drafters and the one of a constraint, beside ours where those are wanted."""
+        """The drafters of the caller and of a constraint, joined with the built-in one if that is wanted."""
         from copyspec.drafters.own import DraftContext, JoinedDrafter, make_own
 
         size, encode, decode = self._target.vocab_size, self._codec.encode, self._codec.decode

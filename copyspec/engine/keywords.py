@@ -28,107 +28,107 @@ class GenerateOptions(TypedDict, total=False):
     prediction: str | Mapping[str, object] | None
     """The expected output, as a str or in OpenAI's shape: one more reference."""
     generation_config: GenerationConfig | Mapping[str, object] | None
-    """As `generate` takes it: what it sets goes before the model's own, and options of the call before both."""
+    """As for transformers' `generate`: its settings override the model's own, and options of the call override both."""
     max_new_tokens: int | Sequence[int] | None
-    """Limit of the output, or one per prompt. Default: that of the generation_config, else 512; with `edit_source` at
-    least twice its length. Never more than the context holds."""
+    """Maximum number of new tokens, or one per prompt. Default: the generation_config's limit, else 512; with
+    `edit_source` at least twice its length. Always capped by the context length."""
     max_tokens: int | Sequence[int] | None
-    """The same under its other name."""
+    """Another name for `max_new_tokens`."""
     min_new_tokens: int | None
-    """The model's end of sequence and `stop_token_ids` cannot come before so many tokens."""
+    """The model's end-of-sequence token and `stop_token_ids` are suppressed until this many tokens are generated."""
     temperature: float | Sequence[float] | None
-    """0 is greedy; a list has one per prompt. Default: greedy, or what a generation_config with `do_sample` says."""
+    """0 is greedy; a list gives one per prompt. Default: greedy, or the temperature of a generation_config with
+    `do_sample`."""
     top_k: int | None
-    """Sampling takes the so many likeliest tokens; 0: all. Default: as the generation_config says, else all."""
+    """Sample from this many most probable tokens; 0: all. Default: the generation_config's, else all."""
     top_p: float | None
-    """Sampling takes the likeliest tokens that have this probability together; 1: all. Default as for `top_k`."""
+    """Sample from the most probable tokens whose probabilities add up to this; 1: all. Default as for `top_k`."""
     min_p: float | None
-    """Sampling takes tokens with at least this part of the likeliest one's probability; 0: all. Default as for
-    `top_k`."""
+    """Sample from tokens with at least this fraction of the highest probability; 0: all. Default as for `top_k`."""
     repetition_penalty: float | None
-    """As in transformers. None: the model's generation_config decides."""
+    """As in transformers. None: the generation_config's."""
     logit_bias: Mapping[int, float] | None
-    """Token ids to numbers that are added to their logits."""
+    """Maps token ids to values added to their logits."""
     seed: int | Sequence[int] | None
-    """Of the sampling noise, or one per prompt; None draws one, which the result names. Same seed, same output."""
+    """Seed of the sampling noise, or one per prompt; None draws one, which the result reports. Same seed, same
+    output."""
     stop: str | Sequence[str] | None
-    """End before this text, or the first of these."""
+    """End the output before this string, or before the first of several."""
     include_stop: bool | None
     """Keep the stop string (or the text of the stop token) in the text."""
     stop_token_ids: Sequence[int] | None
-    """End the output like the model's own end of sequence."""
+    """Token ids that end the output like the model's end-of-sequence token."""
     ignore_eos: bool | None
-    """Go on behind the model's own end of sequence."""
+    """Continue past the model's end-of-sequence token."""
     stopping_criteria: StoppingCriteria | Sequence[StoppingCriteria] | None
-    """transformers' criteria, asked after each token of a prompt's output."""
+    """transformers stopping criteria, evaluated after each token of a prompt's output."""
     logits_processor: LogitsProcessor | Sequence[LogitsProcessor] | None
-    """transformers' processors, applied to each token's scores as `generate` does."""
+    """transformers logits processors, applied to each token's scores as in `generate`."""
     json_schema: Mapping[str, object] | type | str | None
-    """The output is JSON of this schema: a mapping, a str of JSON, or a pydantic class; see
+    """Constrain the output to JSON of this schema: a mapping, a str of JSON, or a pydantic class; see
     constraints."""
     regex: str | None
-    """The output matches this regular expression."""
+    """Constrain the output to match this regular expression."""
     choices: Sequence[str] | None
-    """The output is one of these strings."""
+    """Constrain the output to one of these strings."""
     grammar: str | None
-    """The output follows this grammar, in llguidance's form of Lark."""
+    """Constrain the output to this grammar, in llguidance's dialect of Lark."""
     logprobs: int | None
-    """Log-probabilities of the output tokens, and of the so many likeliest ones at each place (0: of the output's
-    alone): `Result.logprobs`, `Chunk.logprobs`."""
+    """Return log-probabilities of the output tokens and of this many most probable tokens at each position (0: only the
+    output's): `Result.logprobs`, `Chunk.logprobs`."""
     system: str | None
-    """A system message; a str prompt becomes the user's message of a chat."""
+    """A system message; a str prompt becomes the user message of a chat."""
     chat: bool | Literal["auto"] | None
-    """True wraps a str prompt as a chat; "auto", the default, never does without `system`."""
+    """True wraps a str prompt as a chat; "auto", the default, does so only with `system`."""
     rendered: bool | None
-    """True: a str prompt is what a chat template made of a chat (`apply_chat_template(..., tokenize=False)`): its
-    control tokens are control tokens, and nothing is put around it."""
+    """True: a str prompt is the output of a chat template (`apply_chat_template(..., tokenize=False)`): its control
+    tokens are parsed as such, and nothing is added around it."""
     n: int | None
     """Samples per prompt (`Result.samples`); above 1 it needs a temperature."""
     drafter: DrafterName | DrafterFactory | Sequence[DrafterName | DrafterFactory] | None
-    """"auto": copies, and `draft_model` beside them while it pays; "copy" or "model": only one of them; "none" decodes
-    plainly. A function that takes a `copyspec.DraftContext` and returns a `Drafter`: drafts of your
-    own; in a list with "auto" or other functions they share the tree. The output is the same."""
+    """"auto": copies, plus `draft_model` while it pays; "copy" or "model": only one of them; "none" decodes plainly. A
+    function that takes a `copyspec.DraftContext` and returns a `Drafter`: drafts of your own; in a
+    list with "auto" or other functions they share the draft tree. The output is the same."""
     draft_model: DraftChoice | Sequence[DraftChoice] | None
-    """A smaller model that drafts too, or several: a hub id, a folder, a loaded model of the same tokenizer, an engine
-    of any, "layers:2" for the model's own first two layers, "skip:FILE" for the model without some of its
-    blocks, "heads:FOLDER" for heads that read its hidden states, or "pool" for
-    what it found likely before in the same output. Not altered."""
+    """A smaller model that drafts too, or several: a hub id, a folder, a loaded model with the same tokenizer, an
+    engine with any tokenizer, "layers:2" for the model's own first two layers, "skip:FILE" for the model without some
+    of its blocks, "heads:FOLDER" for heads that read its hidden states, or "pool"
+    for tokens it gave a high probability earlier in the same output. Never altered."""
     datastore: TokenStore | Sequence[TokenStore] | None
-    """An open `copyspec.retrievers.Datastore` of the model's tokenizer, or several: what followed there after the
-    output's last tokens is drafted beside the copies (REST; datastores)."""
+    """An open `copyspec.retrievers.Datastore` built with the model's tokenizer, or several: continuations found there
+    for the output's last tokens are drafted beside the copies (REST; datastores)."""
     contrast: DraftChoice | None
-    """A weaker model, as `draft_model` takes it: the output is that of contrastive decoding, what
-    the model says above what the weaker one says too. It drafts, too."""
+    """A weaker model, given like `draft_model`, for contrastive decoding: its scores are
+    subtracted from the model's. It also drafts."""
     contrast_strength: float | None
-    """How much the weaker model counts; 0: not at all."""
+    """Weight of the weaker model's scores; 0 ignores them."""
     contrast_cutoff: float | None
-    """Tokens below this part of the model's best one's probability are out."""
+    """Tokens below this fraction of the model's highest probability are excluded."""
     max_draft_nodes: int | None
-    """Draft tokens that one pass of the model may verify; 0 decodes plainly."""
+    """Maximum number of draft tokens verified in one forward pass; 0 decodes plainly."""
     rule: str | None
-    """How drafts are accepted: "coupled", the default, writes what the model would have written, or another
+    """Acceptance rule for drafts: "coupled", the default, emits exactly the model's own tokens; or another
     rule."""
     rule_settings: Mapping[str, float] | None
-    """Of a rule that has any: {"lenience": 0.5}, say."""
+    """Settings of the rule, {"lenience": 0.5} for example."""
     lossy: bool | None
-    """True: the rule may be one that changes what the model would write."""
+    """True allows a rule that changes the output."""
     output_cache: OutputCache | None
-    """Earlier outputs of one namespace to copy from, to which this call's are added: `OutputCache("namespace")`, with
+    """Earlier outputs of one namespace to copy from; this call's outputs are added: `OutputCache("namespace")`, with
     `save` and `load`. Default: none."""
     prefix_cache: bool | None
-    """Keep keys and values of prompt and output, and take those of earlier calls as far as the prompt begins as they
-    did: the next turn of a chat, one system prompt (prefix cache)."""
+    """Keep the KV cache of prompt and output, and reuse that of earlier calls for the common prefix of the prompts: the
+    next turn of a chat, one system prompt (prefix cache)."""
     batch_size: int | None
-    """Prompts in the model at once."""
+    """Maximum number of prompts decoded at once."""
     threads: int | None
-    """Of torch, for the passes of a model on a CPU. None: as many as are measured to be best,
-    and no more than OMP_NUM_THREADS or torch.set_num_threads leave it; what the program has is the same behind each
-    pass."""
+    """Torch threads for forward passes on a CPU. None: the number measured to be fastest, at
+    most what OMP_NUM_THREADS or torch.set_num_threads allow; the program's own setting is restored after each pass."""
     max_time: float | None
-    """Seconds after which outputs end where they are, as in `generate`: `stop_reason` is "MaxTimeCriteria"."""
+    """Seconds after which outputs end where they are, as in `generate`, with `stop_reason` "MaxTimeCriteria"."""
     timeout: float | None
-    """Seconds that the call may take, waiting for other calls included: TimeoutError then. A pass that runs is not
-    interrupted. None: no limit."""
+    """Seconds after which the call raises TimeoutError, including the wait for other calls. A running forward pass is
+    not interrupted. None: no limit."""
     trace: bool | None
-    """Keep what each pass did: `Result.trace`, which `Trace.save` writes and `copyspec trace` shows
+    """Record every forward pass: `Result.trace`, which `Trace.save` writes and `copyspec trace` shows
     (format)."""

@@ -1,4 +1,4 @@
-"""The language's n-grams in the tokens of a model."""
+"""N-grams of English, converted to the tokens of a model."""
 
 from __future__ import annotations
 
@@ -16,26 +16,25 @@ logger = logging.getLogger(__name__)
 
 
 class Language:
-    """N-grams for one tokenizer and target, made when they are first asked for: that takes a third of a second, and
-    they take 10 MB."""
+    """N-grams for one tokenizer and target, built on first use in a third of a second; they take 10 MB."""
 
     def __init__(self, codec: Codec, vocab_size: int) -> None:
         self._codec, self._vocab_size = codec, vocab_size
 
     @cached_property
     def ngrams(self) -> NGrams | None:
-        """None for a tokenizer that is written in Python, which would take minutes, and for one that is not made for
-        English: of letters, of proteins."""
+        """The n-grams; None for a slow (pure Python) tokenizer, which would take minutes, and for one without English
+        words, such as a tokenizer of characters or proteins."""
         if not self._codec.tokenizer.is_fast:
             return None
         try:
             ngrams = NGrams(WordNGrams.read(), self._encode, self._vocab_size)
-        except Exception as error:  # of tokenizers, which has no narrower class: drafts are optional, the text is not
+        except Exception as error:  # tokenizers raises plain Exception, and drafts are optional
             logger.info("no n-grams of English: this tokenizer cannot encode them (%s)", error)
             return None
         return ngrams if len(ngrams) else None
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """No tokens for a text with characters that the tokenizer does not know."""
+        """Encode texts; a text with characters unknown to the tokenizer gives no tokens."""
         special = self._codec.special_ids
         return [[] if special.intersection(ids) else ids for ids in self._codec.encode_each(texts)]

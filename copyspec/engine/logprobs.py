@@ -1,4 +1,4 @@
-"""Log-probabilities of what was written: recorded along the accepted walk, where processors are called anyway."""
+"""Log-probabilities of output tokens, recorded by a logits processor along the accepted path."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """One output token, or what might have stood in its place."""
+    """One output token, or an alternative at its position, with its log-probability."""
 
     token_id: int
     token: str
-    """Its text; empty for control tokens and for bytes that are no character alone."""
+    """Its text; empty for control tokens and for bytes that are not a complete character."""
     logprob: float
-    """Natural logarithm, of the scores after processors, temperature and truncation: of transformers' `output_scores`,
-    in float32."""
+    """Natural logarithm of the probability after processors, temperature and truncation, in float32 (the log-softmax of
+    transformers' `output_scores`)."""
     top: tuple[TokenLogprob, ...] = ()
-    """The likeliest tokens at this place, the first one first. Tokens that cannot come are not among them."""
+    """The most probable tokens at this position, in descending order, without tokens of probability zero."""
 
 
 class LogprobRecorder:
-    """A logits processor that changes nothing and remembers what it sees of one row, position by position."""
+    """A logits processor that leaves the scores unchanged and records them for one row, position by position."""
 
     def __init__(
         self, start: int, count: int, warpers: Sequence[LogitsProcessor], decode: Callable[[Sequence[int]], str]
     ) -> None:
-        """`start`: tokens before the output, as processors see them; `count`: likeliest tokens to remember;
-        `warpers`: temperature and truncation, which come behind all processors."""
+        """`start`: number of tokens before the output in `input_ids`; `count`: how many top tokens to record;
+        `warpers`: temperature and truncation, applied after all processors."""
         self._start, self._count, self._warpers, self._decode = start, count, warpers, decode
         self._rows: dict[int, torch.Tensor] = {}  # position -> [V], until the token is known
         self._known: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
@@ -48,11 +48,11 @@ class LogprobRecorder:
         return scores
 
     def take(self, first: int, tokens: Sequence[int]) -> list[TokenLogprob]:
-        """The log-probabilities of the output tokens from position `first` on; each is given out once."""
+        """The log-probabilities of the output tokens from position `first` on; each can be taken once."""
         return [self._token(position, token) for position, token in enumerate(tokens, first)]
 
     def _know(self, position: int, row: torch.Tensor, token: int) -> None:
-        """Keeps what is wanted of a row of the vocabulary's size."""
+        """Reduce a row of scores over the vocabulary to the chosen token and the top tokens."""
         values, ids = row.topk(min(self._count, row.shape[-1]))
         self._known[position] = row[token], values, ids
 

@@ -1,4 +1,4 @@
-"""Checks of single options of a call: what a value may be, and what it comes to."""
+"""Checks and parsing of single call options."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_cache(name: str, value: object) -> None:
 
 
 def check_constraint(json_schema: object, regex: object, choices: object, grammar: object) -> None:
-    """Raises TypeError or ValueError for what is no constraint, and for two of them."""
+    """Raise TypeError or ValueError for an invalid constraint, or for more than one."""
     given = {"json_schema": json_schema, "regex": regex, "choices": choices, "grammar": grammar}
     names = [name for name, value in given.items() if value is not None]
     if len(names) > 1:
@@ -45,7 +45,8 @@ def check_constraint(json_schema: object, regex: object, choices: object, gramma
 
 
 def parse_drafters(given: object) -> tuple[str, tuple[DrafterFactory, ...]]:
-    """Ours by name ("own": none of them), and what makes the caller's: of a name, a factory, or a list of them."""
+    """The name of the built-in drafter ("own": none) and the caller's drafter factories, from a name, a factory or a
+    list."""
     wanted = "'auto', 'copy', 'model', 'none', a function that makes a drafter, or a list of these"
     each = list(given) if isinstance(given, (list, tuple)) else [given]
     names = [one for one in each if isinstance(one, str)]

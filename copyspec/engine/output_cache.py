@@ -1,4 +1,4 @@
-"""The output cache: earlier outputs as sources of later drafts, for one namespace and only where it is asked for."""
+"""The output cache: drafts copy from earlier outputs of the same namespace, if the call asks for it."""
 
 from __future__ import annotations
 
@@ -18,25 +18,24 @@ from copyspec.text.references import Reference
 MAX_ENTRIES = 1024
 MAX_CHARACTERS = 4_000_000
 MOST = 4
-"""Earlier outputs that one request copies from: an unhelpful source costs draft time, not output."""
+"""Earlier outputs that one request copies from. An unhelpful one only costs drafting time."""
 
 _FORMAT = "copyspec output cache 1"
 _FILE_BYTES, _ENTRY_BYTES = 4, 64
-"""Of a file that is read, for each character and each entry that the cache may hold: a larger one is another's, or was
+"""Bytes of a saved file per character and per entry that the cache may hold. A larger file is not one of ours, or was
 saved with larger bounds."""
 
-_LOCK_SECONDS = 10.0  # a save waits for another one: writing a full cache takes a fraction of a second
+_LOCK_SECONDS = 10.0  # how long `save` waits for another one; writing a full cache takes a fraction of a second
 _WORD = re.compile(r"\w+")
 
 
 class OutputCache:
-    """Remembers what was generated, and offers the outputs whose prompts are most like a new prompt as references.
+    """Stores outputs, and offers those with the most similar prompts as references for a new prompt.
 
-    Useful where requests repeat: several turns about one text, a document that is corrected again after small changes,
-    answers to questions asked before. What is offered is copied only where the model would write it anyway. One
-    object is one namespace: texts given with it never reach requests given with another, so use one per user, or per
-    whoever may see each other's outputs. Bounded; the least recently used entries leave first. Safe to share between
-    threads.
+    Useful when requests repeat: several turns about one text, a document corrected again after small changes, questions
+    asked before. Text is copied only where the model would generate it anyway. One object is one namespace: its texts
+    never reach requests given another object, so use one per user, or per group of users who may see each other's
+    outputs. The size is bounded, and the least recently used entries are dropped first. Thread-safe.
     """
 
     def __init__(
@@ -50,8 +49,8 @@ class OutputCache:
                 raise ValueError(f"{name} must be a whole number of at least 1, got {bound!r}")
         self.namespace = namespace
         self.max_entries, self.max_characters, self.most = max_entries, max_characters, most
-        self._entries: OrderedDict[str, tuple[str, frozenset[str]]] = OrderedDict()  # output -> prompt, its words
-        self._holders: Counter[str] = Counter()  # word -> entries whose prompts hold it
+        self._entries: OrderedDict[str, tuple[str, frozenset[str]]] = OrderedDict()  # output -> (prompt, its words)
+        self._holders: Counter[str] = Counter()  # word -> number of entries whose prompts contain it
         self._characters = 0
         self._lock = at_rest(threading.Lock())
 
@@ -60,11 +59,12 @@ class OutputCache:
 
     @property
     def characters(self) -> int:
-        """Characters of all prompts and outputs kept."""
+        """Total characters of all stored prompts and outputs."""
         return self._characters
 
     def add(self, prompt: str, output: str) -> None:
-        """Remembers an output and forgets the oldest ones beyond the bounds. One that is longer is left out."""
+        """Store an output, and drop the least recently used ones beyond the bounds. An output larger than the bound is
+        not stored."""
         if not output.strip() or len(prompt) + len(output) > self.max_characters:
             return
         with self._lock:
@@ -77,7 +77,8 @@ class OutputCache:
                 self._forget(next(iter(self._entries)))
 
     def references(self, prompt: str) -> list[Reference]:
-        """Outputs for drafts of a new prompt, the likeliest first: by the rare words that the prompts share."""
+        """The stored outputs most relevant to a new prompt, best first, scored by the rare words that the prompts
+        share."""
         asked = set(_WORD.findall(prompt.lower()))
         with self._lock:
             total = len(self._entries)
@@ -91,28 +92,28 @@ class OutputCache:
         return [Reference(f"cache {self.namespace}", None, text=output) for output in chosen]
 
     def clear(self) -> None:
-        """Forgets everything."""
+        """Drop all entries."""
         with self._lock:
             self._entries.clear()
             self._holders.clear()
             self._characters = 0
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the cache as JSON, readable for its owner alone; a file that is there is replaced as a whole, or not
-        at all. Of two processes that save at once the later one's cache stays. Raises BlockingIOError where another one
-        has been writing the file for ten seconds."""
+        """Write the cache as JSON, readable only by its owner and atomically replacing an existing file. If two
+        processes save at once, the later one wins. Raises BlockingIOError if another process has been writing for ten
+        seconds."""
         path = Path(path)
         with self._lock:
             entries = [[prompt, output] for output, (prompt, _) in self._entries.items()]
         content = {"format": _FORMAT, "namespace": self.namespace, "entries": entries}
         lock = locked(path.with_name(f".{path.name}.lock"), repr(os.fspath(path)), wait=_LOCK_SECONDS)
-        with lock, replacing(path, mode=0o600) as file:  # what users wrote is for nobody else's eyes
+        with lock, replacing(path, mode=0o600) as file:  # the texts are private to their users
             file.write(json.dumps(content, ensure_ascii=False).encode("utf-8", "surrogatepass"))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], namespace: str, **bounds: int) -> OutputCache:
-        """The cache saved at `path`. Raises ValueError for a damaged file, for one of another namespace and for one
-        that is far larger than `bounds`, OSError for a link or what else is no regular file."""
+        """The cache saved at `path`. Raises ValueError for a damaged file, one of another namespace, or one far larger
+        than `bounds`; OSError for a link or anything else that is not a regular file."""
         path = Path(path)
         cache = cls(namespace, **bounds)
         try:
@@ -145,7 +146,8 @@ class OutputCache:
 
 
 def _read(path: Path, most: int) -> tuple[str, list[tuple[str, str]]]:
-    """Namespace and entries of a file of at most so many bytes. Raises ValueError for what `save` does not write."""
+    """Namespace and entries of a file of at most `most` bytes. Raises ValueError for content that `save` does not
+    write."""
     with os.fdopen(open_regular(path), "rb") as file:
         content = file.read(most + 1)
     if len(content) > most:

@@ -1,4 +1,4 @@
-"""Turns at models: one lock per model, however many engines stand on it or draft with it."""
+"""Locks around forward passes: one per model, shared by all engines that run it or draft with it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ T = TypeVar("T")
 
 
 class PassLock:
-    """Around every pass: holds the locks of a model and of those that draft for it.
+    """Holds the locks of a model and of its draft models during each forward pass.
 
-    Always in the same order, so that two engines that draft for each other never wait for each other.
+    The locks are always taken in the same order, so that two engines drafting for each other cannot deadlock.
     """
 
     def __init__(self, locks: Callable[[], Sequence[threading.RLock]]) -> None:
         self._locks = locks
 
     def run(self, call: Callable[[], T]) -> T:
-        """What `call` returns, with all locks held."""
+        """Run `call` with all locks held, and return its result."""
         give_way()
         locks = self._locks()
         if len(locks) == 1:
@@ -34,8 +34,8 @@ class PassLock:
 
 
 def _holding(locks: Sequence[threading.RLock], call: Callable[[], T]) -> T:
-    # No context manager of our own: an interrupt (Ctrl-C) inside its __enter__ would leave a lock held for good. In a
-    # `with` of the lock itself there is no such moment.
+    # Nested `with` statements on the locks themselves, not a context manager: an interrupt (Ctrl-C) inside its
+    # __enter__ would leave a lock held forever.
     if not locks:
         return call()
     with locks[0]:

@@ -1,4 +1,4 @@
-"""Loaded engines: each model loaded once, kept while it is used, let go of in turn."""
+"""The registry of loaded engines: loads each model once and drops the least recently used one."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from copyspec.models.errors import first_line, load_errors
 from copyspec.models.loading import ModelChoice, identity, load_model
 from copyspec.targets.base import UnsupportedModelError
 
-# Two models, so that comparing two of them does not load each one again and again; more would fill a GPU.
+# Two models can be compared without reloading either; more would fill a GPU.
 MAX_LOADED = 2
 
 
 class Registry:
-    """Loaded engines, the least recently used one leaving first. Thread-safe: each model is loaded once."""
+    """Loaded engines in least-recently-used order. Thread-safe: each model is loaded once."""
 
     def __init__(self, max_loaded: int = MAX_LOADED) -> None:
         self.max_loaded = max_loaded
         self._engines: OrderedDict[tuple[object, ...], Engine] = OrderedDict()
-        self._lock = at_rest(threading.RLock())  # of the dictionary
-        # One load at a time: `from_pretrained` sets torch's default dtype and replaces its initialisers meanwhile.
+        self._lock = at_rest(threading.RLock())  # protects `_engines`
+        # One load at a time: during `from_pretrained` torch's default dtype and its initialisers are changed globally.
         self._loading = at_rest(threading.Lock())
 
     def engine(self, choice: ModelChoice) -> Engine:
-        """The engine of `choice`. Loaded models are handed out while others load."""
+        """The engine of `choice`, loaded if necessary. Loaded engines are returned while others load."""
         engine = self._find(choice)
         if engine is not None:
             return engine
         check_forked(self._loading, "loading a model")
         with self._loading:
-            engine = self._find(choice)  # another thread may have loaded it meanwhile
+            engine = self._find(choice)  # another thread may have loaded it
             if engine is not None:
                 return engine
             engine = load_engine(choice, self.engine)
             with self._lock:
                 self._engines[choice.key()] = engine
                 while len(self._engines) > self.max_loaded:
-                    # Not unloaded: a caller may still hold it. It goes when nobody does.
+                    # Not unloaded, since a caller may still use it; it is freed with the last reference.
                     self._engines.popitem(last=False)
             return engine
 
     def names(self) -> list[str]:
-        """Names of the loaded models, the least recently used one first."""
+        """Names of the loaded models, least recently used first."""
         with self._lock:
             return [engine.name for engine in self._engines.values()]
 
@@ -55,11 +55,11 @@ class Registry:
             engine = self._engines.pop(key, None)
             if engine is None or engine.is_unloaded:
                 return None
-            self._engines[key] = engine  # the most recently used one
+            self._engines[key] = engine  # move to the most recently used end
             return engine
 
     def forget(self, model: object = None) -> int:
-        """Lets go of the engines of `model` (its name, path, object or engine; None: all); says how many."""
+        """Unload the engines of `model` (its name, path, object or engine; None: all) and return how many."""
         with self._lock:
             gone = [
                 key
@@ -72,9 +72,10 @@ class Registry:
 
 
 def load_engine(choice: ModelChoice, load_draft: Callable[[ModelChoice], Engine] | None = None) -> Engine:
-    """Loads the model and its tokenizer. Raises LoadError, or UnsupportedModelError for its architecture.
+    """Load the model and its tokenizer. Raises LoadError, or UnsupportedModelError for its architecture.
 
-    `load_draft`: loads the models that this one drafts with."""
+    load_draft: loads the models that this one drafts with.
+    """
     model, tokenizer = load_model(choice)
     if not isinstance(choice.model, str):
         return Engine(

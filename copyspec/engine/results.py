@@ -1,4 +1,4 @@
-"""What a call gives back: text, token ids, counters, and where copied text came from."""
+"""What a call returns: text, token ids, counters, provenance of copied text, and comparisons."""
 
 from __future__ import annotations
 
@@ -18,24 +18,27 @@ from copyspec.views.race import Landing, Race, RaceLane
 from copyspec.views.race_page import race_page
 
 SourceName = str
-"""`edit_source`, `prompt`, `output`, or the name of a reference (`references[0]`, a document's own name)."""
+"""`edit_source`, `prompt`, `output`, or the name of a reference (`references[0]`, or a document's own name)."""
 
 
 NEAR_TIE = 1e-5
-"""Part of a score that passes of different shape may differ by in float32: ten times what has been measured."""
+"""Relative difference of a score between float32 forward passes of different shape: ten times the largest measured."""
+
+REPR_CHARACTERS = 200
+"""Most characters of its text that a result shows in its repr."""
 
 NOTEBOOK_CHARACTERS = 500_000
-"""Of sources that a notebook keeps with a result that it shows."""
+"""Most characters of source texts that a notebook stores with a displayed result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A stretch of a source that holds the tokens of a span."""
+    """A range of a source that holds the tokens of a span."""
 
     source: SourceName
     kind: str  # edit, reference, prompt or output
     index: int | None  # of the reference in the caller's order; None for the other kinds
-    start: int  # first token, counted in the source's tokens
+    start: int  # first token, as an index into the source's tokens
     end: int  # one past the last token
     start_char: int | None = None  # in the text as the caller gave it; None for token ids and chats
     end_char: int | None = None
@@ -43,10 +46,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Consecutive output tokens that were accepted from one stretch of one source.
+    """Consecutive output tokens that were accepted from one range of one source.
 
-    A span tells where a draft came from. It is no proof that the model used that source: `ties` lists the
-    other places that hold the same tokens, as far as they were looked for (`spans.MAX_TIES`).
+    A span tells where a draft came from. It is no proof that the model used that source: `ties` lists other places that
+    hold the same tokens, up to `spans.MAX_TIES`.
     """
 
     place: Place
@@ -59,41 +62,42 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A stretch of `edit_source` that the output does not follow."""
+    """A range of `edit_source` that the output does not follow."""
 
-    start: int  # characters of `edit_source`, as its tokens have them
+    start: int  # characters of `edit_source`, at token boundaries
     end: int
     margin: float
-    """By how much the model preferred the first token that differs to the source's own: log-probabilities, in nats."""
+    """How much the model preferred the first differing token to the source's own: difference of log-probabilities, in
+    nats."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Result:
-    """One output. `str(result)` is its text."""
+    """The output of one prompt. `str(result)` is its text."""
 
     text: str
-    """Without special tokens; cut before the stop string or stop token unless `include_stop` was given."""
+    """The text without special tokens, cut before the stop string or stop token unless `include_stop` was given."""
     token_ids: tuple[int, ...]
-    """Every generated token, with the one that ended the output."""
+    """All generated tokens, including the one that ended the output."""
     finish_reason: FinishReason
     stop_reason: int | str | None
-    """With `stop`: the stop string, the id out of `stop_token_ids`, or the stop criterion's class name; None for
-    the model's own end of sequence."""
+    """If `finish_reason` is "stop": the stop string, the id out of `stop_token_ids`, or the stopping criterion's class
+    name; None for the model's own end-of-sequence token."""
     prompt_tokens: int
     stats: Stats
     seed: int = 0
     rule: str = "coupled"
-    """How drafts were accepted."""
+    """Name of the acceptance rule."""
     lossy: bool = False
-    """True: the rule may have written what the model would not have; it was asked for with `lossy=True`."""
+    """True if the rule may have changed the output; this has to be allowed with `lossy=True`."""
     samples: tuple[Result, ...] = ()
     """With `n` above 1: all samples in order; this result is the first of them."""
     margins: tuple[Margin, ...] = ()
-    """Of each token up to the first difference, where `compare` found one."""
+    """The two best scores at each position up to the first difference, if `compare` found one."""
     logprobs: tuple[TokenLogprob, ...] = ()
-    """Of each token of `token_ids`, where `logprobs=` was given."""
+    """One entry per token of `token_ids`, if `logprobs=` was given."""
     changes: tuple[Change, ...] = ()
-    """Of a greedy output with `edit_source`, where the model's tokenizer knows characters."""
+    """Differences from `edit_source` in a greedy output, if the tokenizer reports character offsets."""
     _spans: tuple[Span, ...] | Callable[[], tuple[Span, ...]] = field(default=(), repr=False)
     _sources: Callable[[], tuple[SourceText, ...]] = field(default=tuple, repr=False, compare=False)
     _trace: Trace | Callable[[], Trace] | None = field(default=None, repr=False, compare=False)
@@ -101,26 +105,35 @@ class Result:
     def __str__(self) -> str:
         return self.text
 
+    def __repr__(self) -> str:
+        """A summary in one line; `to_dict` has everything."""
+        text = self.text if len(self.text) <= REPR_CHARACTERS else self.text[:REPR_CHARACTERS] + "..."
+        samples = f", {len(self.samples)} samples" if self.samples else ""
+        return (
+            f"Result({text!r}, {len(self.token_ids)} tokens in {self.stats.num_calls} passes, "
+            f"finish_reason={self.finish_reason!r}{samples})"
+        )
+
     @property
     def spans(self) -> tuple[Span, ...]:
-        """Where the output was copied from, in output order. Worked out when first asked for."""
+        """Where the output was copied from, in output order. Computed on first access."""
         if callable(self._spans):
             self._spans = self._spans()
         return self._spans
 
     @property
     def trace(self) -> Trace | None:
-        """What each pass did, where `trace=True` was given."""
+        """A record of each forward pass, if `trace=True` was given."""
         if callable(self._trace):
             self._trace = self._trace()
         return self._trace
 
     def provenance(self) -> Provenance:
-        """The spans in characters, with the texts of their sources; without these where the result was pickled."""
+        """The spans in characters with the texts of their sources, which a pickled result no longer has."""
         return provenance_of(self.text, self.spans, self._sources())
 
     def to_html(self, *, title: str = "Where this text came from") -> str:
-        """A page that shows what was copied from where: one file that needs no network."""
+        """An HTML page showing which text was copied from where: one file that needs no network."""
         return "".join(provenance_page(self.provenance(), title=title, facts=self._facts()))
 
     def _repr_html_(self) -> str:
@@ -133,7 +146,7 @@ class Result:
         return [f"{tokens:,} tokens in {passes:,} passes of the model"] if passes else []
 
     def to_dict(self) -> dict[str, object]:
-        """Everything that is told of the output, ready for JSON; `samples` as such objects too."""
+        """All fields as JSON-compatible values, including the samples."""
         return {
             "text": self.text,
             "token_ids": list(self.token_ids),
@@ -151,7 +164,7 @@ class Result:
         }
 
     def __getstate__(self) -> tuple[object, ...]:
-        self.spans, self.trace  # noqa: B018  what spans are worked out from (tokenizer encodings) is not pickled, nor are sources
+        self.spans, self.trace  # noqa: B018  pickle spans, not the encodings and sources they come from
         return tuple(tuple if name == "_sources" else getattr(self, name) for name in Result.__slots__)
 
     def __setstate__(self, state: Sequence[object]) -> None:
@@ -161,30 +174,31 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of a streamed output: complete characters only, and never a part of a stop string."""
+    """A piece of a streamed output: complete characters only, and never part of a stop string."""
 
     text: str
     token_ids: tuple[int, ...]
-    """The tokens of the step. Their text may come later: characters and stop strings are held until complete."""
+    """The tokens of the step. Their text may come later: it is held back until characters and stop strings are
+    complete."""
     sources: tuple[SourceName | None, ...] = field(default=(), kw_only=True)
-    """Where each of the tokens was copied from; None: the model wrote it."""
-    source: SourceName | None = None  # where the first copied token of the step came from
+    """Where each token was copied from; None: generated by the model."""
+    source: SourceName | None = None  # source of the first copied token
     index: int = 0  # of the prompt
     result: Result | None = None  # with the last chunk of a prompt
     logprobs: tuple[TokenLogprob, ...] = ()
-    """Of each token of `token_ids`, where `logprobs=` was given."""
+    """One entry per token of `token_ids`, if `logprobs=` was given."""
     _spans: Callable[[], tuple[Span, ...]] = field(default=tuple, repr=False, compare=False)
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """The spans of the output so far that no later token can change; with the last chunk those of the result.
+        """The spans so far that no later token can change; with the last chunk, those of the result.
 
-        Worked out anew whenever it is asked for, in time that grows with the output and the references.
+        Computed on each access, in time that grows with the output and the references.
         """
         return self._spans() if self.result is None else self.result.spans
 
     def __reduce__(self) -> tuple[object, ...]:
-        spans = self.spans  # what they are worked out from is not pickled
+        spans = self.spans  # the data they are computed from is not pickled
         return _unpickled, ({**{name: getattr(self, name) for name in Chunk.__slots__}, "_spans": spans},)
 
 
@@ -202,13 +216,13 @@ class Difference:
     copied_token: int | None
     plain_text: str
     copied_text: str
-    plain_margin: Margin | None  # the two best scores there, in each of the runs
+    plain_margin: Margin | None  # the two best scores there, in each run
     copied_margin: Margin | None
 
     @property
     def near_tie(self) -> float | None:
-        """How far apart the two tokens score, over their size, where that is what float32 rounds: passes of different
-        shape may then pick either. None where the scores are further apart, or not known."""
+        """Relative difference between the scores of the two tokens, if small enough to be float32 rounding: forward
+        passes of different shape may then pick either. None if the difference is larger or unknown."""
         margins = (self.plain_margin, self.copied_margin)
         gaps = [_gap(margin, {self.plain_token, self.copied_token}) for margin in margins]
         known = [gap for gap in gaps if gap is not None]
@@ -217,23 +231,23 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class TimedRun:
-    """One way of decoding a prompt: what came of it, and when."""
+    """The result and the timing of one way to decode a prompt."""
 
     name: str  # plain, prompt lookup or copied
     result: Result
     seconds: float
-    cpu_seconds: float  # of the process's processor time, which other programs do not lengthen
-    landings: tuple[Landing, ...]  # of each pass
+    cpu_seconds: float  # processor time of this process, which other programs do not lengthen
+    landings: tuple[Landing, ...]  # one per forward pass
 
     def lane(self, plain: Result) -> RaceLane:
-        """As it is shown beside others."""
+        """The run as the views show it beside others."""
         equal = self.result.token_ids == plain.token_ids
         return RaceLane(self.name, self.seconds, self.result.stats.num_calls, self.landings, equal)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One prompt decoded plainly and with copying, by the same loop. A notebook shows it side by side."""
+    """One prompt decoded plainly and with copying by the same loop. A notebook shows the runs side by side."""
 
     plain: Result
     copied: Result
@@ -241,16 +255,16 @@ class Comparison:
     copied_seconds: float
     difference: Difference | None
     runs: tuple[TimedRun, ...] = ()
-    """All runs in the order they were made: plain, prompt lookup where `prompt_lookup=True` asked for it, copied."""
+    """All runs in order: plain, prompt lookup if `prompt_lookup=True` was given, copied."""
 
     @property
     def equal(self) -> bool:
-        """Whether the copied output is the plain one, token for token."""
+        """Whether the copied output equals the plain one, token for token."""
         return self.difference is None
 
     @property
     def speedup(self) -> float:
-        """Plain time over copied time."""
+        """Plain time divided by copied time."""
         return self.plain_seconds / self.copied_seconds if self.copied_seconds else 0.0
 
     def race(self) -> Race:
@@ -259,7 +273,7 @@ class Comparison:
         return Race([run.lane(self.plain) for run in self.runs], self.copied.provenance(), note)
 
     def to_html(self, *, title: str = "Side by side") -> str:
-        """A page with the runs side by side, growing as they did: one file that needs no network."""
+        """An HTML page that replays the runs side by side: one file that needs no network."""
         return "".join(race_page(self.race(), title=title))
 
     def _repr_html_(self) -> str:
@@ -273,14 +287,14 @@ class Comparison:
 
 
 def _gap(margin: Margin | None, tokens: set[int | None]) -> float | None:
-    """Between the two best scores, over the larger; None where these are not `tokens`."""
+    """Relative difference between the two best scores; None if they do not belong to `tokens`."""
     if margin is None or {margin.token, margin.runner_up} != tokens:
         return None
     return abs(margin.score - margin.runner_up_score) / max(1.0, abs(margin.score), abs(margin.runner_up_score))
 
 
 def describe(difference: Difference) -> str:
-    """Both tokens with the scores that decided."""
+    """Both tokens with the scores that decided between them."""
 
     def side(name: str, token: int | None, text: str, margin: Margin | None) -> str:
         if token is None:

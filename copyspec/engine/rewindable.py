@@ -1,4 +1,4 @@
-"""Outputs that somebody else puts together: written on demand, taken back, and made into chunks and a result."""
+"""Outputs assembled by a caller that decodes step by step and may roll back, as chunks and a result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Assembly", "RewindableSequence", "Stats"]
 
 
 class Assembly:
-    """Chunks and the result of one output, of tokens that are certain by now."""
+    """Builds the chunks and the result of one output from tokens that are already final."""
 
     def __init__(self, job: Job) -> None:
         """`job`: of the prompt that the result is for."""
@@ -29,7 +29,8 @@ class Assembly:
         self._maker = ChunkMaker([job])
 
     def push(self, tokens: Sequence[int], finish: Finish | None = None, stats: Iterable[Stats] = ()) -> Iterator[Chunk]:
-        """The next tokens as chunks; with `finish`, and the counters of all that wrote the output, `job.result`."""
+        """Add final tokens and yield chunks. `finish` ends the output; `stats` are then the counters of everything that
+        was decoded for it, and `job.result` is set."""
         strings = self.job.stop_strings
         for token in tokens if strings is not None else ():
             assert strings is not None

@@ -1,8 +1,8 @@
-"""The scheduler: requests of all callers of an engine, through shared passes of its model.
+"""The scheduler: runs the requests of all callers of an engine through shared batches.
 
-Callers that agree in draft options, batch size and threads share one running batch, a lane. One caller alone drives
-its lane itself, in its own thread: no hand-over between threads, and Ctrl-C ends it as it ends any code. As soon as
-somebody else waits, a worker thread drives, and each caller is handed what its own rows bring.
+Callers with equal draft options, batch size and threads share one running batch, called a lane. A caller who is alone
+drives its lane in its own thread: there is no hand-over between threads, and Ctrl-C works as usual. As soon as somebody
+else waits, a worker thread drives the lane and hands each caller the outputs of its own rows.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from copyspec.engine.call_options import CallOptions
 
 IDLE_SECONDS = 1.0
-"""How long a worker sleeps without work before it exits. Starting another costs a tenth of a millisecond."""
+"""How long an idle worker sleeps before it exits. Starting another costs a tenth of a millisecond."""
 
 RECHECK_SECONDS = 1.0
-"""How long a caller waits for a notice at most: an interrupt may have cut off the thread that was giving it."""
+"""How often a waiting caller looks again: an interrupt may have stopped the thread that was about to notify it."""
 
 ARRIVAL_SECONDS = 0.01
-"""How long a batch that begins waits for callers that are preparing their requests, so that they share its passes."""
+"""How long a new batch waits for callers that are still preparing their requests, so that they share its passes."""
 
 
 class Decode(Protocol):
-    """Decodes requests step by step, as `Engine.steps`."""
+    """Decodes requests step by step; the signature of `Engine.steps`."""
 
     def __call__(
         self, requests: Iterable[Request | None], options: CallOptions
@@ -43,43 +43,44 @@ class Decode(Protocol):
 
 
 class QueueFullError(RuntimeError):
-    """More requests wait than the engine's `max_waiting` allows."""
+    """Raised when more requests wait than the engine's `max_waiting` allows."""
 
 
 class Wakeups:
-    """Wakes all threads that wait for a change. Who waits does so without the scheduler's lock.
+    """Wakes all threads that wait for a change. They wait without holding the scheduler's lock.
 
-    A Condition takes the lock again inside its `wait`, and an interrupt there leaves it free under a `with` that
-    releases it. Here each waiter has a lock of its own, made while the scheduler's is held: no change is missed.
+    A Condition reacquires the lock inside `wait`; an interrupt there leaves the lock free in a `with` block that will
+    release it. Here each waiter has its own lock, created while the scheduler's lock is held, so no change is missed.
     """
 
     def __init__(self) -> None:
         self._waiters: list[threading.Lock] = []
 
     def waiter(self) -> threading.Lock:
-        """To be given to `wait`, without the scheduler's lock. The lock is held."""
-        waiter = threading.Lock()  # no fork waits for it: a child's callers are told, and make their own
+        """Create the lock to pass to `wait`. Call this with the scheduler's lock held, and `wait` without it."""
+        waiter = threading.Lock()  # no `at_rest`: after a fork callers in the child make new waiters
         waiter.acquire()
         self._waiters.append(waiter)
         return waiter
 
     @staticmethod
     def wait(waiter: threading.Lock, seconds: float | None) -> None:
-        """Until the next `notify_all`, `seconds` or RECHECK_SECONDS have passed: the caller looks again."""
+        """Wait for the next `notify_all`, at most `seconds` or RECHECK_SECONDS; the caller then checks again."""
         waiter.acquire(timeout=RECHECK_SECONDS if seconds is None else min(seconds, RECHECK_SECONDS))
 
     def notify_all(self) -> None:
-        """The lock is held."""
+        """Wake all waiters. Call this with the scheduler's lock held."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             waiter.release()
 
 
 class CallScheduler:
-    """Lets callers share the batches of one engine. They take turns for free rows, however many requests each has."""
+    """Lets callers share the batches of one engine. Callers take turns for free rows, however many requests each
+    has."""
 
     def __init__(self, name: str, max_waiting: int | None = None) -> None:
-        """`max_waiting`: requests that wait for a row at most; more raise QueueFullError. None: no limit."""
+        """`max_waiting`: how many requests may wait for a row; one more raises QueueFullError. None: no limit."""
         self.name = name
         self.max_waiting = max_waiting
         self._lanes: dict[object, Lane] = {}
@@ -92,13 +93,13 @@ class CallScheduler:
 
     @property
     def running(self) -> int:
-        """Rows that are being decoded."""
+        """Number of rows being decoded."""
         with self._lock:
             return sum(lane.running for lane in self._lanes.values())
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for a row."""
+        """Number of requests waiting for a row."""
         with self._lock:
             return self._waiting()
 
@@ -107,7 +108,7 @@ class CallScheduler:
 
     @contextmanager
     def arriving(self) -> Iterator[None]:
-        """Around the preparation of requests: passes wait for them, for ARRIVAL_SECONDS at most."""
+        """Context for preparing requests: a new batch waits for them, at most ARRIVAL_SECONDS."""
         with self._lock:
             self._arriving += 1
         try:
@@ -126,9 +127,10 @@ class CallScheduler:
         version: object = None,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> Ticket:
-        """Puts requests into the queue. They are decoded while somebody iterates over `steps` or `asteps`.
+        """Queue requests. They are decoded while somebody iterates over `steps` or `asteps`.
 
-        `version`: requests of different versions share no batch; `loop`: the event loop that waits with `asteps`.
+        version: requests of different versions never share a batch.
+        loop: the event loop that waits with `asteps`.
         """
         ticket = Ticket(requests, options.batch_size, loop)
         key: tuple[object, ...] = (options.draft, options.batch_size, options.threads, version)
@@ -142,7 +144,7 @@ class CallScheduler:
                     "later, or raise engine.scheduler.max_waiting"
                 )
             if any(each.driver == get_ident() for each in self._lanes.values()):
-                key = (*key, ticket)  # asked inside a pass, by a criterion, say: it cannot wait for the next one
+                key = (*key, ticket)  # submitted inside a pass, by a criterion for example: it cannot wait for the lane
             lane = self._lanes.get(key)
             if lane is None:
                 lane = self._lanes[key] = Lane(lambda taken: decode(taken, options), self._lock)
@@ -152,10 +154,10 @@ class CallScheduler:
         return ticket
 
     def steps(self, ticket: Ticket, timeout: float | None = None) -> Iterator[list[StepOutput]]:
-        """What steps added to the ticket's requests, by their index.
+        """Yield the outputs of the ticket's requests step by step, with the index of the request as row.
 
-        Closing it ends their rows within one step. What one of their processors, criteria or drafters raises is raised
-        here, and nowhere else. Raises TimeoutError `timeout` seconds after the first call.
+        Closing the iterator ends the rows within one step. An error of the ticket's own processors, criteria or
+        drafters is raised here and nowhere else. Raises TimeoutError `timeout` seconds after the first call.
         """
         limit = TimeLimit(timeout)
         try:
@@ -189,15 +191,15 @@ class CallScheduler:
             self.cancel(ticket)
 
     def cancel(self, ticket: Ticket, error: BaseException | None = None) -> None:
-        """Ends the ticket's rows: at once where no others share their passes, within one step elsewhere. Whoever waits
-        for it gets the error.
+        """End the ticket's rows: at once if no other caller shares the batch, else within one step. A caller waiting
+        for the ticket gets `error`.
 
-        Without an error the garbage collector may be the caller, in the midst of anything, even with the lock held:
-        then whoever drives next finds the ticket cancelled.
+        Without an error, this may be called by the garbage collector at any point, even while this thread holds the
+        lock. The next driver of the lane then finds the ticket cancelled.
         """
         if error is None:
             ticket.is_cancelled = True
-            if self._lock.locked():  # not `acquire(blocking=False)`: an interrupt behind it would leave the lock held
+            if self._lock.locked():  # not `acquire(blocking=False)`: an interrupt after it would leave the lock held
                 return
         with self._lock:
             if error is not None:
@@ -208,7 +210,7 @@ class CallScheduler:
             abandoned.close()
 
     def close(self) -> None:
-        """Ends the workers within one step each; callers that still wait get a RuntimeError."""
+        """Stop the workers within one step each; callers that still wait get a RuntimeError."""
         with self._lock:
             self._closing = True
             workers = [lane.worker for lane in self._lanes.values() if lane.worker is not None]
@@ -217,7 +219,8 @@ class CallScheduler:
             worker.join()
 
     def forget_workers(self) -> None:
-        """In a process that was forked, where they do not run: calls that came along end, new ones start others."""
+        """After a fork, drop the workers, which run only in the parent: inherited calls fail, new ones start new
+        workers."""
         error = RuntimeError(
             "this process was forked while the call waited for a worker, which is in the parent alone: ask again here, "
             'or start processes with multiprocessing.get_context("spawn")'
@@ -227,13 +230,13 @@ class CallScheduler:
         self._arriving = 0
         for key, lane in lanes.items():
             if lane.worker is None and lane.driver is None and len(lane.tickets) <= 1:
-                self._lanes[key] = lane  # a stream of one caller, who reads on here
+                self._lanes[key] = lane  # a single caller's stream, which can continue in the child
             else:
                 lane.fail_all(error)
 
     def _next(self, ticket: Ticket, limit: TimeLimit) -> list[StepOutput] | None:
-        """What the next step adds to the ticket; None where all its rows have ended. Drives the lane if nobody else
-        is there."""
+        """The outputs of the ticket's next step; None once all its rows have ended. Drives the lane if nobody else
+        does."""
         lane = ticket.lane
         outputs: list[StepOutput] | None = None
         ticket.fill()
@@ -266,14 +269,15 @@ class CallScheduler:
                     self._changed.wait(waiter, seconds)
         except BaseException:
             with self._lock:
-                if claims and lane.driver == get_ident():  # interrupted before the step, or behind it
+                if claims and lane.driver == get_ident():  # interrupted before or after the step
                     lane.driver = None
                     self._changed.notify_all()
             raise
         return outputs
 
     def _drive(self, lane: Lane, alone: Ticket | None) -> list[StepOutput] | None:
-        """One step of a lane. `alone`: whose requests may join, and who is handed what came; None: everybody's."""
+        """Run one step of a lane. `alone`: the only ticket whose requests may join, whose outputs are returned; None:
+        all."""
         outputs: list[StepOutput] = []
         failed: BaseException | None = None
         try:
@@ -299,23 +303,24 @@ class CallScheduler:
         return came
 
     def _abandoned(self, lane: Lane) -> Generator[list[StepOutput], None, None] | None:
-        """The steps of a batch that nobody waits for, to be closed without the lock. A lane without a worker goes."""
+        """The step generator of a batch without waiting callers, to be closed without the lock. Drops lanes without a
+        worker."""
         steps = lane.abandoned()
         if not lane.tickets and lane.worker is None:
             self._lanes = {key: each for key, each in self._lanes.items() if each is not lane}
         return steps
 
     def _arrivals(self, lane: Lane, begins: TimeLimit | None) -> TimeLimit | None:
-        """How long a batch that is to begin waits for callers that prepare their requests; None: there is no reason
-        to. `begins`: what this said before. The lock is held."""
+        """How long a batch about to begin waits for callers that are preparing requests; None if there is no reason to
+        wait. `begins` is the previous answer. The lock is held."""
         if not self._arriving or lane.running or self._closing:
             return None
         return begins or TimeLimit(ARRIVAL_SECONDS)
 
     def _call_worker(self, lane: Lane) -> None:
-        """A worker drives from now on. The lock is held."""
+        """Let a worker drive the lane from now on. The lock is held."""
         if lane.worker is None:
-            # A daemon, so that no program waits for its IDLE_SECONDS; `_close_all` ends it in time.
+            # A daemon, so that the program's exit does not wait IDLE_SECONDS for it; `_close_all` stops it in time.
             lane.worker = threading.Thread(target=self._work, args=(lane,), name=f"copyspec {self.name}", daemon=True)
             lane.worker.start()
         self._changed.notify_all()
@@ -324,11 +329,11 @@ class CallScheduler:
         while self._has_work(lane):
             try:
                 self._drive(lane, None)
-            except Exception:  # handed to those whose rows ran
+            except Exception:  # already delivered to the callers whose rows ran
                 continue
 
     def _has_work(self, lane: Lane) -> bool:
-        """Sleeps until the worker is to make a step; False where it is to exit."""
+        """Sleep until the worker should run a step; return False if it should exit."""
         idle = TimeLimit(IDLE_SECONDS)
         begins: TimeLimit | None = None
         while True:

@@ -1,4 +1,4 @@
-"""Spans: which stretch of which source each part of an output was copied from."""
+"""Spans: find the source and the range that each part of an output was copied from."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from copyspec.text.stops import Detokenizer
 from copyspec.tree import Origin
 from copyspec.views.provenance import SourceText
 
-# Other places listed per span: enough to see that a phrase is common, too few to flood a result.
+# Other places listed per span: enough to show that a phrase is common, without flooding the result.
 MAX_TIES = 8
 
 
 SHORT = 8
-"""Tokens: what was copied from a place that then turned out to be another one."""
+"""Length in tokens up to which a copied run may be merged into the next one, from another place."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedSource:
-    """A source as its caller knows it."""
+    """A source with the name and kind that the caller sees."""
 
     name: str
     kind: str
     index: int | None
     tokens: Sequence[int]
     offsets: Callable[[], Sequence[tuple[int, int]]] | None = None
-    """Characters of each token in the caller's text."""
+    """Character range of each token in the caller's text."""
     text: str | None = None
     """The caller's text; None for token ids and chats."""
 
 
 @dataclass(slots=True)
 class _Run:
-    """Output tokens start..end hold the source's tokens from `offset` on."""
+    """Output tokens [start, end), equal to the source's tokens from `offset` on."""
 
     source: int
     offset: int
@@ -58,11 +58,11 @@ class CopiedOutput:
     tokens: Sequence[int]  # [n]
     origins: Sequence[Origin | None]  # [n]; `Origin.source` indexes `sources`, or is `OUTPUT`
     sources: Sequence[NamedSource]
-    text: str  # as the result has it: it may end before the last token does
-    skipped: int = 0  # characters of the tokens' text before it
+    text: str  # the result's text, which may end before the last token does
+    skipped: int = 0  # characters of the decoded tokens before `text`
 
     def find_spans(self, decode: Callable[[Sequence[int]], str], *, only_settled: bool = False) -> tuple[Span, ...]:
-        """Spans of the output, in its order. `only_settled`: those that no further token can change."""
+        """Spans of the output in its order. `only_settled`: only those that no further token can change."""
         runs = _join(self.tokens, self.origins, self.sources)
         if only_settled and runs and not _is_settled(runs[-1], len(self.tokens)):
             runs.pop()
@@ -79,7 +79,7 @@ class CopiedOutput:
         return tuple(spans)
 
     def source_texts(self, decode: Callable[[Sequence[int]], str]) -> tuple[SourceText, ...]:
-        """The sources as texts; those that the caller gave as token ids or as a chat in the text of their tokens."""
+        """The texts of the sources; those given as token ids or chats are decoded from their tokens."""
         texts = []
         for source in self.sources:
             text, characters = source.text, None
@@ -90,10 +90,10 @@ class CopiedOutput:
 
 
 def _join(tokens: Sequence[int], origins: Sequence[Origin | None], sources: Sequence[NamedSource]) -> list[_Run]:
-    """Copied tokens as runs. A run goes on as long as its source does: over the target's own tokens, and over
-    tokens that were drafted from another place with the same text. The tokens before a run that nobody copied join it
-    too, where its source holds them: the target's own, and common words that were drafted before a copy was found, a
-    SHORT run of another place among them."""
+    """Group copied tokens into runs. A run continues as long as its source matches, over tokens of the target itself
+    and over tokens drafted from another place with the same text. A run also extends backwards over preceding tokens
+    that its source holds: the target's own tokens, and a run of at most SHORT tokens from another place, since common
+    words may be drafted from elsewhere before the right copy is found."""
 
     def at(source: int, offset: int) -> int | None:
         stream = tokens if source == OUTPUT else sources[source].tokens
@@ -120,14 +120,14 @@ def _join(tokens: Sequence[int], origins: Sequence[Origin | None], sources: Sequ
 
 
 def _is_settled(last: _Run, count: int) -> bool:
-    """Whether the last run of `count` tokens stays as it is: it has ended, and is too long to join another one."""
+    """Whether the last run of `count` tokens is final: it has ended, and is too long to be merged into a later one."""
     return last.end < count and last.end - last.start > SHORT
 
 
 def _decoded(tokens: Sequence[int], decode: Callable[[Sequence[int]], str]) -> tuple[str, list[int]]:
-    """The tokens' text, and how many of its characters stand before each of them and after the last. [n + 1]
+    """The tokens' text, and the number of its characters before each token and after the last [n + 1].
 
-    Ids below zero, for tokens that the model does not have, have no text.
+    Negative ids (tokens that the model does not have) have no text.
     """
     detokenizer = Detokenizer(decode)
     pieces, characters = [], [0]
@@ -140,14 +140,14 @@ def _decoded(tokens: Sequence[int], decode: Callable[[Sequence[int]], str]) -> t
 
 
 class _Places:
-    """Origins as places with their characters; what a source's characters are is asked once."""
+    """Converts origins into places with character offsets; each source's offsets are computed once."""
 
     def __init__(self, output: CopiedOutput, decode: Callable[[Sequence[int]], str]) -> None:
         self._sources = output.sources
         self._offsets: dict[int, Sequence[tuple[int, int]] | None] = {}
         _, characters = _decoded(output.tokens, decode)
         self.characters = [min(max(each - output.skipped, 0), len(output.text)) for each in characters]
-        """Characters of the text before each output token, and after the last. [n + 1]"""
+        """Number of characters of the text before each output token and after the last. [n + 1]"""
 
     def place(self, origin: Origin, length: int) -> Place:
         index, start = origin
@@ -163,7 +163,7 @@ class _Places:
 
 
 class _Finder:
-    """Looks for the same tokens elsewhere: sources as bytes of 64-bit numbers, searched by the C library."""
+    """Finds the same tokens elsewhere, by searching the sources as bytes of 64-bit integers."""
 
     def __init__(self, tokens: Sequence[int], sources: Sequence[NamedSource]) -> None:
         self._own = array("q", tokens).tobytes()
@@ -171,10 +171,8 @@ class _Finder:
         self._width = array("q").itemsize
 
     def others(self, run: _Run) -> Iterator[Origin]:
-        """Up to MAX_TIES places that hold the run's tokens, besides the run itself and its source's place.
-
-        The output itself counts where it comes before the run.
-        """
+        """Yield up to MAX_TIES other places that hold the run's tokens, in the sources or in the output before the
+        run."""
         needle = self._own[run.start * self._width : run.end * self._width]
         places = [(i, haystack) for i, haystack in enumerate(self._haystacks)]
         places.append((OUTPUT, self._own[: run.start * self._width]))

@@ -1,4 +1,4 @@
-"""Streams: steps of decoding as chunks of text."""
+"""Streaming: turns decoding steps into chunks of text."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from copyspec.text.stops import Detokenizer, held_back
 
 
 class ChunkMaker:
-    """Turns steps into chunks of text. The texts of a prompt's chunks join to the text of its result."""
+    """Turns steps into chunks. The texts of a prompt's chunks concatenate to the text of its result."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._jobs = jobs
         self._texts = [_TextStream(job) for job in jobs]
 
     def push(self, outputs: Sequence[StepOutput]) -> Iterator[Chunk]:
-        """A chunk per row of the step."""
+        """One chunk per row of the step."""
         for output in outputs:
             job = self._jobs[output.row]
             job.add(output)
@@ -42,7 +42,7 @@ class ChunkMaker:
 
 
 class _TextStream:
-    """The text of one output, without what may still turn out to be a stop string."""
+    """The text of one output, holding back characters that may still become a stop string."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -67,7 +67,7 @@ class _TextStream:
 
 
 def _sources(job: Job, output: StepOutput) -> tuple[str | None, ...]:
-    """The name of each token's source."""
+    """The source name of each token; None for the model's own."""
     names: list[str | None] = []
     for found in output.origins:
         origin = job.named(found)

@@ -1,9 +1,9 @@
-"""How many threads the passes of a model on a CPU take: as many as are measured to be best, pass by pass.
+"""Chooses how many threads the forward passes of a model on a CPU use, by measuring passes that run anyway.
 
-Threads of one pass wait for each other some hundred times. Where other programs hold a core, each of these waits may
-last a slice of the scheduler's time: two threads were 10 to 100 times slower than one beside a busy program on each of
-two cores, and hardly faster on free ones for a small model. So what passes take is compared, on the passes that are
-made anyway, and a pass that takes far longer than it should is an occasion to try fewer.
+The threads of one pass synchronise some hundred times. If another program occupies a core, each of these waits may last
+a time slice of the operating system: two threads were 10 to 100 times slower than one with a busy program on each of
+two cores, and hardly faster on free cores for a small model. Pass times are therefore compared between thread counts,
+and a pass that takes far longer than expected triggers a trial of fewer threads.
 """
 
 from __future__ import annotations
@@ -14,35 +14,35 @@ from collections import deque
 logger = logging.getLogger(__name__)
 
 PAYS = 0.8
-"""Twice the threads must bring a pass down to this share of its time, or half of them are kept: they take cores that
-others may need, and what they bring is lost many times over beside a busy program."""
+"""Doubling the threads must reduce the pass time to this fraction, else the smaller number is kept: extra threads take
+cores that others may need, and beside a busy program they cost far more than they gain."""
 
-TRIES = 3  # passes of a trial
-LATE = 4  # passes at the present number that a trial is compared with
-HOPELESS = 2.0  # times what was expected: a trial of more threads ends with the first pass that takes so long
+TRIES = 3  # passes per trial
+LATE = 4  # latest passes at the current count that a trial is compared with
+HOPELESS = 2.0  # times the expected time: a trial of more threads stops at the first pass this slow
 SLOW = 3.0
-"""Times what was expected: two passes in a row that take so long are no accident."""
+"""Times the expected time: two passes in a row this slow trigger a trial of fewer threads."""
 
 WAITING = 1.5
-"""Times its processor time that a pass takes where its threads wait for cores. Free cores: 1.0."""
-WAITED = 0.03  # seconds that must be lost in such waits: more than a few slices of the scheduler
-FREE = 1.2  # as WAITING: below it nobody else seems to want the core of this thread
+"""Ratio of wall time to processor time above which the threads are waiting for cores. Free cores: 1.0."""
+WAITED = 0.03  # minimum seconds lost in such waits: more than a few time slices
+FREE = 1.2  # ratio of wall to processor time below which the core of this thread seems free
 
-MEMORY = 0.6  # weight of earlier passes in the times that WAITING and FREE are about
-FIRST_WAIT = 2.0  # seconds of passes before more threads are tried: a short call is never the place for it
+MEMORY = 0.6  # weight of earlier passes in the times that WAITING and FREE refer to
+FIRST_WAIT = 2.0  # seconds of passes before more threads are tried, so that short calls are not used for trials
 MOST_WAIT = 600.0
-STAKE = 50.0  # seconds of passes before the next trial, for each one that the last trial lost: 2 % at most
-LEAST_PASS = 1e-3  # seconds; in shorter passes starting threads takes what they save
+STAKE = 50.0  # seconds of passes before the next trial per second lost by the last one: at most 2 % overhead
+LEAST_PASS = 1e-3  # seconds; shorter passes lose as much to starting threads as they gain
 
 
 class ThreadChoice:
-    """The number of threads of one model. It knows no torch: it is asked before a pass, and told what it took."""
+    """The thread count of one model. It does not use torch: the caller asks before a pass and reports its time."""
 
     def __init__(self, start: int) -> None:
         """`start`: threads of the first pass."""
         self.count = max(1, start)
-        """Threads of passes, trials aside."""
-        self._tried = 0  # threads of the trial that is going on; 0: none is
+        """Threads of passes outside trials."""
+        self._tried = 0  # threads of the running trial; 0: none
         self._trial: list[float] = []
         self._late: deque[float] = deque(maxlen=LATE)
         self._is_measured = self.count == 1
@@ -51,12 +51,12 @@ class ThreadChoice:
         self._wait = FIRST_WAIT
 
     def next(self, bound: int) -> int:
-        """Threads of the next pass, `bound` at most."""
+        """Threads of the next pass, at most `bound`."""
         return min(self._tried or self.count, bound)
 
     def observe(self, count: int, bound: int, seconds: float, used: float, ratio: float | None) -> None:
-        """A pass on `count` threads took `seconds`, its first thread `used` seconds of processor time, and all in all
-        `ratio` times what was expected; None where nothing was."""
+        """Record a pass on `count` threads: its wall time `seconds`, the processor time `used` by its first thread, and
+        its time over the expected time, `ratio` (None if nothing was expected)."""
         self._since += seconds
         self._wall = MEMORY * self._wall + seconds
         self._used = MEMORY * self._used + used
@@ -76,7 +76,7 @@ class ThreadChoice:
         return self._wall > WAITING * self._used and self._wall - self._used > WAITED
 
     def _to_try(self, bound: int, seconds: float) -> int:
-        """Another number of threads, where it is time to try one."""
+        """Another thread count if it is time for a trial, else 0."""
         late = list(self._late)
         if len(late) < 2:
             return 0
@@ -89,7 +89,7 @@ class ThreadChoice:
         return 0
 
     def _try(self, ratio: float, seconds: float) -> None:
-        """One more pass of the trial; decides after the last one."""
+        """Add one pass to the trial and decide after the last one."""
         self._trial.append(ratio)
         now, tried = sum(self._late) / len(self._late), sum(self._trial) / len(self._trial)
         self._lost += max(0.0, 1.0 - now / ratio) * seconds
@@ -104,7 +104,7 @@ class ThreadChoice:
             self._settle(self.count, "")
 
     def _settle(self, count: int, why: str) -> None:
-        """`count` from now on."""
+        """End any trial and use `count` threads from now on."""
         if count != self.count:
             logger.info("%d threads of torch instead of %d: %s", count, self.count, why)
             self._wait = FIRST_WAIT

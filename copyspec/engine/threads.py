@@ -1,4 +1,4 @@
-"""Threads of torch: what one pass of a model on a CPU takes, and what the program has again behind it."""
+"""Sets torch's thread count for each forward pass on a CPU, and restores the program's own afterwards."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SMALL = 32_000_000
-"""Parameters: a smaller model begins with one thread, which reads it in some ten milliseconds. A larger one begins
-with as many as the program has, less the cores that others hold: reading a long prompt on one would take minutes."""
+"""Number of parameters up to which a model starts with one thread, which reads its weights in some ten milliseconds. A
+larger one starts with the program's threads less the cores that others use: on one thread a long prompt would take
+minutes."""
 
-_SEEN = threading.local()  # of threads that made a pass
-_LENT: list[tuple[int, int]] = []  # of each pass that runs on a number of its own: the thread's number, and the pass's
+_SEEN = threading.local()  # marks threads that made a pass
+_LENT: list[tuple[int, int]] = []  # (thread's own count, pass's count) of each running pass that changed it
 
 
 class Threads:
-    """How many threads the passes of one engine take. Where the model is not on a CPU it changes nothing.
+    """The thread counts of one engine's forward passes. It changes nothing for models that are not on a CPU.
 
-    torch keeps that number per thread of the program and hands the latest one to new threads. It is changed for each
-    pass and set back behind it, so that a caller's own work is not touched; what the caller has, by OMP_NUM_THREADS or
-    `torch.set_num_threads`, is the most that is taken, and so is what the process may use.
+    torch keeps the count per thread and gives the latest one to new threads. It is changed for each pass and restored
+    afterwards, so that the caller's own work is not affected. The upper limit is the caller's setting (OMP_NUM_THREADS
+    or `torch.set_num_threads`) and the cores the process may use.
     """
 
     def __init__(self, model: PreTrainedModel, costs: CostModel) -> None:
-        """`costs`: where passes are measured; asked how far each was from what was expected."""
+        """`costs`: measures the passes and reports each one's time relative to the expected time."""
         self._parameters = sum(parameter.numel() for parameter in model.parameters())  # the model itself is not kept
         self._costs = costs
         self._limit = allowed()
@@ -46,12 +47,13 @@ class Threads:
         self._choice: ThreadChoice | None = None
 
     def count(self) -> int:
-        """Threads of the next pass in this thread."""
+        """Threads of the next pass in this Python thread."""
         bound = min(_own(), self._limit)
         return self._chosen(bound).next(bound)
 
     def run(self, call: Callable[[], T], given: int | None = None) -> T:
-        """What `call`, a pass, returns, on `given` threads or as many as are measured to be best."""
+        """Run `call`, a forward pass, on `given` threads or the number measured to be fastest, and return its
+        result."""
         own = _own()
         bound = min(own, self._limit)
         if given is None and bound == 1 == own:
@@ -82,14 +84,14 @@ class Threads:
 
 
 class Passes:
-    """The passes of one call: each has the model for itself, and the threads that are best for it."""
+    """Runs the forward passes of one call: each under the lock, on the best number of threads."""
 
     def __init__(self, lock: PassLock, threads: Threads | None, given: int | None = None) -> None:
-        """`threads`: None for a model that is not on a CPU; `given`: the caller's own number of them."""
+        """`threads`: None for a model that is not on a CPU; `given`: the caller's thread count."""
         self._pass_lock, self._threads, self._given = lock, threads, given
 
     def run(self, call: Callable[[], T]) -> T:
-        """What `call` returns, a pass or a part of one."""
+        """Run `call`, a forward pass or a part of one, and return its result."""
         threads, given = self._threads, self._given
         if threads is None:
             return self._pass_lock.run(call)
@@ -97,10 +99,10 @@ class Passes:
 
 
 def _own() -> int:
-    """The number of threads that this thread of the program has of its own.
+    """The thread count that this Python thread has on its own.
 
-    One that asks torch for the first time while a pass runs elsewhere gets that pass's number, for good: it is given
-    what the other thread has.
+    A thread that first uses torch while a pass runs elsewhere would inherit that pass's count for good; it gets the
+    other thread's own count instead.
     """
     own = torch.get_num_threads()
     if not hasattr(_SEEN, "yes"):

@@ -1,4 +1,4 @@
-"""What the scheduler keeps: a ticket per caller, and a lane per running batch. None of it is safe without its lock."""
+"""The scheduler's data: a Ticket per caller and a Lane per running batch. Access needs the scheduler's lock."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 class Ticket:
-    """One caller's requests in the queue."""
+    """The queued requests of one caller."""
 
     lane: Lane
 
     def __init__(
         self, requests: Iterable[Request | None], batch_size: int, loop: asyncio.AbstractEventLoop | None = None
     ) -> None:
-        """`requests` are taken in the caller's own thread, as many as a batch holds: a None among them says that there
-        is nothing to add at this moment. `loop`: the event loop that waits for the ticket."""
-        self.is_cancelled = False  # set by whoever stops waiting, without a lock: the garbage collector may be it
+        """`requests` is iterated in the caller's own thread, as far as a batch has room; a None means that no request
+        is available yet. `loop`: the event loop that waits for the ticket."""
+        self.is_cancelled = False  # set without a lock by whoever stops waiting, which may be the garbage collector
         self.waiting: deque[tuple[int, Request]] = deque()
         self.arrived: asyncio.Event | None = None
         self._requests = iter(requests)
@@ -45,22 +45,22 @@ class Ticket:
 
     @property
     def expects(self) -> bool:
-        """Whether there is something to wait for."""
+        """Whether the caller has something to wait for."""
         is_fed = not (self._is_exhausted or self.is_cancelled)
         return bool(self._outputs or self._error or self._running or self.waiting or is_fed)
 
     @property
     def is_active(self) -> bool:
-        """Whether a pass would bring it on."""
+        """Whether a forward pass would advance it."""
         return not self.is_cancelled and bool(self._running or self.waiting)
 
     @property
     def is_present(self) -> bool:
-        """Whether a row of it runs, or may still begin."""
+        """Whether one of its rows is running or may still begin."""
         return bool(self._running) or not (self.is_cancelled or (self._is_exhausted and not self.waiting))
 
     def fill(self, *, all_of_them: bool = False) -> None:
-        """Takes requests until a batch would be full."""
+        """Take requests until a batch would be full."""
         while not (self._is_exhausted or self.is_cancelled):
             if not all_of_them and len(self.waiting) + self._running >= self._room:
                 return
@@ -75,23 +75,23 @@ class Ticket:
             self._count += 1
 
     def take(self) -> list[StepOutput] | None:
-        """What came, oldest first; None where nothing did. Raises the error that ended the ticket."""
+        """The oldest outputs not yet taken; None if there are none. Raises the error that ended the ticket."""
         if self._outputs:
             return self._outputs.popleft()
         if self._error is not None:
             error, self._error = self._error, None
             self._is_exhausted = True
             raise error
-        # The caller is to bring more requests, and waits for nothing meanwhile.
+        # An empty list tells the caller to supply more requests: nothing else is pending.
         return [] if not (self._running or self.waiting or self._is_exhausted) else None
 
     def start(self) -> tuple[int, Request]:
-        """The next request, whose row begins."""
+        """Start the row of the next request and return it with its index."""
         self._running += 1
         return self.waiting.popleft()
 
     def put(self, outputs: list[StepOutput]) -> None:
-        """What a step brought."""
+        """Add the outputs of one step."""
         for output in outputs:
             self._running -= output.finish is not None
         if not self.is_cancelled:
@@ -100,7 +100,7 @@ class Ticket:
                 self._wake()
 
     def fail(self, error: BaseException) -> None:
-        """Ends all its rows with an error, which its caller gets."""
+        """End all rows with an error, which is raised in the caller."""
         if self._error is None and not self.is_cancelled:
             self._error = error
         self.is_cancelled = True
@@ -108,7 +108,7 @@ class Ticket:
         self._wake()
 
     def lose_rows(self) -> None:
-        """Its rows went with their batch."""
+        """Forget the running rows, whose batch is gone."""
         self._running = 0
 
     def _wake(self) -> None:
@@ -117,52 +117,52 @@ class Ticket:
 
 
 class Lane:
-    """One running batch: the callers whose requests run in it, or wait for a row."""
+    """One running batch and the callers whose requests run in it or wait for a row."""
 
     def __init__(
         self,
         decode: Callable[[Iterable[Request | None]], Generator[list[StepOutput], None, None]],
         lock: threading.Lock,
     ) -> None:
-        """`lock` is the scheduler's; all of this but `step` is called with it held."""
-        self.tickets: deque[Ticket] = deque()  # of live callers; for free rows they take turns, the first one next
+        """`lock` is the scheduler's; every method except `step` is called with it held."""
+        self.tickets: deque[Ticket] = deque()  # live callers; they take turns for free rows, the first one next
         self.worker: threading.Thread | None = None
-        self.driver: int | None = None  # the thread that is in `step`
+        self.driver: int | None = None  # ident of the thread that is in `step`
         self._decode = decode
         self._lock = lock
         self._steps: Generator[list[StepOutput], None, None] | None = None
-        self._rows: dict[int, tuple[Ticket, int]] = {}  # row of the batch -> (whose, index of the request)
+        self._rows: dict[int, tuple[Ticket, int]] = {}  # row of the batch -> (its ticket, index of the request)
         self._count = 0
         self._only: Ticket | None = None
 
     @property
     def running(self) -> int:
-        """Rows."""
+        """Number of running rows."""
         return len(self._rows)
 
     @property
     def needs_worker(self) -> bool:
-        """Whether there is work that no caller does itself."""
+        """Whether there is work that no caller drives itself."""
         if self.driver is not None or not any(ticket.is_active for ticket in self.tickets):
             return False
         live = [ticket for ticket in self.tickets if not ticket.is_cancelled]
         return len(live) > 1 or live[0].arrived is not None
 
     def belongs_to(self, ticket: Ticket) -> bool:
-        """Whether a caller is alone in the lane."""
+        """Whether `ticket` is the only live caller of the lane."""
         if ticket.arrived is not None:
             return False
         return len(self.tickets) <= 1 or all(each is ticket or each.is_cancelled for each in self.tickets)
 
     def step(self, only: Ticket | None) -> list[StepOutput]:
-        """One step of the batch, which `only` this caller's requests may join; None: those of all."""
+        """Run one step of the batch. Only requests of `only` may join it; None: those of all callers."""
         self._only = only
         if self._steps is None:
             self._steps, self._count = self._decode(self._take()), 0
         return next(self._steps)
 
     def deliver(self, outputs: Sequence[StepOutput]) -> None:
-        """Hands each caller what its rows did in one step."""
+        """Hand each caller the outputs of its rows from one step."""
         parts: dict[Ticket, list[StepOutput]] = {}
         ended = False
         for output in outputs:
@@ -178,8 +178,9 @@ class Lane:
             self._prune()
 
     def fail(self, error: BaseException, alone: Ticket | None = None) -> None:
-        """The batch is lost: its callers are told. Who waits goes on in another; where none ran, none can start, but
-        for an interrupt: that is the caller's who drove `alone`."""
+        """Drop the batch after an error and pass the error to the callers whose rows ran. Waiting requests run in a new
+        batch. If no row ran, no request can start and all callers get the error, except that an interrupt goes to
+        `alone`, the caller that was driving."""
         failed = {ticket for ticket, _ in self._rows.values()} or (
             {alone} if alone is not None and not isinstance(error, Exception) else set(self.tickets)
         )
@@ -197,7 +198,7 @@ class Lane:
         self._prune()
 
     def abandoned(self) -> Generator[list[StepOutput], None, None] | None:
-        """The batch's steps, to be closed, where nobody waits for it any more."""
+        """The step generator of a batch that nobody waits for, to be closed by the caller; else None."""
         if self.driver is not None or not all([ticket.is_cancelled for ticket in self.tickets]):
             return None
         steps, self._steps = self._steps, None
@@ -208,7 +209,7 @@ class Lane:
         return steps
 
     def _take(self) -> Iterator[Request | None]:
-        """Requests for the batch, one from each caller in turn; None where nobody waits."""
+        """Yield requests for the batch, one from each caller in turn; None if nobody waits."""
         while True:
             with self._lock:
                 request = self._next_request()
@@ -217,7 +218,7 @@ class Lane:
     def _next_request(self) -> Request | None:
         for _ in range(len(self.tickets)):
             ticket = self.tickets[0]
-            self.tickets.rotate(-1)  # behind the others: a caller of many requests keeps nobody waiting
+            self.tickets.rotate(-1)  # to the back, so that a caller with many requests does not delay others
             if ticket.waiting and not ticket.is_cancelled and self._only in (None, ticket):
                 index, request = ticket.start()
                 self._rows[self._count] = ticket, index
@@ -230,14 +231,14 @@ class Lane:
 
 
 class TimeLimit:
-    """The end of a caller's patience."""
+    """A deadline for a caller's waiting."""
 
     def __init__(self, seconds: float | None) -> None:
         self._seconds = seconds
         self._deadline = None if seconds is None else monotonic() + seconds
 
     def left(self) -> float | None:
-        """Seconds, at least 0; None: no limit."""
+        """Remaining seconds, at least 0; None: no limit."""
         return None if self._deadline is None else max(0.0, self._deadline - monotonic())
 
     def error(self) -> TimeoutError:

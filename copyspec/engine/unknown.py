@@ -1,15 +1,20 @@
-"""Names that are no option: errors that say which one was meant."""
+"""Errors for unknown option names, with the option that was probably meant."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
 
-# Names from other libraries, and what says the same here.
+# Option names of other libraries, and their equivalents here.
 ELSEWHERE = {
     "do_sample": "temperature (0, the default, is greedy)",
     "num_beams": "nothing: outputs are greedy or sampled, beam search is not offered",
-    "max_length": "max_new_tokens",
+    "max_length": "max_new_tokens, which counts without the prompt",
+    "pad_token_id": "nothing: prompts of a list may have any length, and no padding token is needed",
+    "bos_token_id": "nothing: the tokenizer puts it before a str; token ids are taken as they are",
+    "use_cache": "nothing: keys and values are always kept (prefix_cache=True keeps them between calls)",
+    "early_stopping": "nothing: beam search is not offered",
+    "length_penalty": "nothing: beam search is not offered",
     "min_length": "min_new_tokens",
     "no_repeat_ngram_size": "generation_config={'no_repeat_ngram_size': ...}",
     "bad_words_ids": "generation_config={'bad_words_ids': ...}",
@@ -37,7 +42,7 @@ ELSEWHERE = {
 
 
 def reject_unknown(given: Mapping[str, object], known: Iterable[str]) -> None:
-    """Raises TypeError for the first name in `given` that is no option, with the one that was meant."""
+    """Raise TypeError for the first unknown name in `given`, suggesting the option that was probably meant."""
     names = sorted(known)
     for name in given:
         if name in names:

@@ -1,4 +1,4 @@
-"""Low-rank adapters in the format of `peft`, merged into a model once. A folder of one is as foreign as any model's."""
+"""LoRA adapters in the format of `peft`, merged into a model's weights once. An adapter folder is untrusted input."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ _OTHER_KINDS = ("use_dora", "use_qalora", "fan_in_fan_out", "alora_invocation_to
 
 @dataclass(frozen=True, slots=True)
 class LowRank:
-    """Of each weight's name A [rank, in] and B [out, rank]; the weight becomes W + scale * B @ A."""
+    """Maps each weight's name to its factors A [rank, in] and B [out, rank]; the merged weight is W + scale * B @ A."""
 
     parts: Mapping[str, tuple[torch.Tensor, torch.Tensor]]
     scale: float
 
 
 def read_adapter(folder: Path) -> LowRank:
-    """The adapter in a folder. Raises FileError, with the file and what is wrong, for what is none or not supported:
-    other kinds than plain LoRA, ranks that differ, halves, numbers that are none."""
+    """Read the adapter in a folder. Raises FileError, naming the file and the fault, for anything but a complete plain
+    LoRA adapter of one rank with finite values."""
     check_folder(folder)
     for name in (ADAPTER, ADAPTER_WEIGHTS):
         if not (folder / name).is_file():
@@ -61,7 +61,7 @@ def read_adapter(folder: Path) -> LowRank:
 
     try:
         tensors = load_file(folder / ADAPTER_WEIGHTS)
-    except Exception as error:  # whatever the reader finds wrong with it
+    except Exception as error:  # safetensors raises errors of several types
         raise FileError(f"{ADAPTER_WEIGHTS} cannot be read: {first_line(error)}") from error
     halves: dict[str, dict[str, torch.Tensor]] = {}
     for name, tensor in tensors.items():
@@ -87,11 +87,11 @@ def read_adapter(folder: Path) -> LowRank:
 
 
 def merge(base: Path, adapter: Path, folder: Path) -> None:
-    """Writes into `folder` the model of the folder `base` with an adapter merged into its weights, in float32: what an
-    adapter adds to a weight is often less than the next number of bfloat16 is away.
+    """Write into `folder` the model in `base` with an adapter merged into its weights, in float32: an update is often
+    smaller than the spacing of bfloat16 numbers.
 
-    `adapter` may bring a chat template of its own. Raises FileError as `read_adapter` does, and where the two do not
-    fit together.
+    The chat template of `adapter` takes precedence over the base's. Raises FileError like `read_adapter`, and if
+    adapter and base do not match.
     """
     import torch
     from safetensors import safe_open

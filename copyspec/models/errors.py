@@ -1,4 +1,4 @@
-"""What is said where a model cannot be loaded: every error as one, in one line."""
+"""Errors of model loading: every failure becomes one LoadError with a one-line message."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from copyspec.checks import is_panic
 
 
 class LoadError(OSError):
-    """The model cannot be loaded; the message says why and what to do."""
+    """The model cannot be loaded; the message gives the reason and the remedy."""
 
 
 class FileError(ValueError):
-    """A file of a model is not what it must be; the message names the file and goes behind the model's name."""
+    """A model file is invalid; the message names the file and is appended to the model's name."""
 
 
 class CodeError(FileError):
-    """A file of a model asks for code to be run."""
+    """A model file asks for code to be run."""
 
 
 @contextmanager
 def load_errors(say: Callable[[BaseException], str], *, but: type[Exception] = LoadError) -> Iterator[None]:
-    """Every error as a LoadError, but those of one kind: what is wrong with a file comes in many shapes."""
+    """Convert every exception into a LoadError, except those of type `but`: an invalid file raises errors of many
+    types."""
     try:
         yield
     except (LoadError, but):
@@ -38,12 +39,12 @@ def load_errors(say: Callable[[BaseException], str], *, but: type[Exception] = L
 
 
 def is_path(name: str) -> bool:
-    """Whether a name cannot be one of the hub's."""
+    """Whether a name has the form of a path and cannot be a hub id."""
     return name.startswith((".", "/", "~")) or Path(name).is_absolute()
 
 
 def why_not(name: str, error: BaseException) -> str:
-    """Why a model cannot be loaded, in one line."""
+    """The reason why a model cannot be loaded, in one line."""
     if os.path.lexists(name):
         where = " from this folder" if os.path.isdir(name) else ""
         return f"model {name!r} cannot be loaded{where}: {first_line(error)}"
@@ -61,7 +62,7 @@ def why_not(name: str, error: BaseException) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, or what it is where it says nothing that can be understood alone."""
+    """The first line of an error's message, with the error's type if the message alone may not be clear."""
     lines = str(error).strip().splitlines()
     line = lines[0] if lines else ""
     if isinstance(error, (OSError, ValueError, RuntimeError)) and line:

@@ -1,8 +1,8 @@
-"""The files of a model before anything reads them: what they may be, name and ask for.
+"""Checks of a model's files before anything reads them.
 
-A model's folder is somebody else's data. Nothing in it is run, and what it names is a file in it. Here stands what
-transformers would do otherwise: run or download code that a configuration names, open paths outside of the folder,
-wait for a pipe, build a billion layers.
+A model folder is untrusted: none of its code is run, and it may refer only to files inside the folder. These checks
+prevent what transformers would do otherwise: run or download code named in a configuration, open paths outside of the
+folder, block on a pipe, or build a billion layers.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ CONFIG, GENERATION, TOKENIZER_CONFIG, TOKENIZER = (
 )
 WEIGHTS, WEIGHTS_INDEX, ADAPTER = "model.safetensors", "model.safetensors.index.json", "adapter_config.json"
 
-MAX_JSON = 64 << 20  # bytes of a configuration; the longest of the hub have about 20 MB
-MAX_TOKENIZER = 128 << 20  # bytes of a tokenizer's file; the longest of the hub have about 40 MB
-MAX_REPEATS = 20_000  # layers, blocks, experts; configurations make lists of that length before any weight is read
+MAX_JSON = 64 << 20  # bytes of a configuration; the longest on the hub have about 20 MB
+MAX_TOKENIZER = 128 << 20  # bytes of a tokenizer's file; the longest on the hub have about 40 MB
+MAX_REPEATS = 20_000  # layers, blocks, experts; configurations build lists of that length before any weight is read
 
-MAX_KEYS, MAX_TOKEN = 2_000, 1_000  # settings of a tokenizer, and characters of a token; their cost is quadratic
+MAX_KEYS, MAX_TOKEN = 2_000, 1_000  # settings of a tokenizer and characters of a token; both have quadratic cost
 
 _REPEATS = re.compile(r"(^|_)(layers?|blocks?|stages|depths?|experts|heads)$")
 _WINDOWS = re.compile(r"(^|_)(window|window_size|chunk_size)$")
@@ -37,23 +37,23 @@ _PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".msgpack"
 _SUBFOLDERS = ("additional_chat_templates",)
 
 Find = Callable[[str], "Path | None"]
-"""Where a file of a model lies by its name, if it has one: in its folder, or in the hub's cache."""
+"""Returns the path of a model's file by name, in its folder or the hub's cache; None if there is no such file."""
 
 
 def check_folder(folder: Path) -> None:
-    """Raises FileError where something in it is neither file nor folder: a pipe never comes, a device never ends."""
+    """Raise FileError if the folder holds anything but files and folders: reading a pipe or device may never end."""
     for place in (folder, *(folder / below for below in _SUBFOLDERS)):
         for name in os.listdir(place) if place.is_dir() else ():
             try:
                 mode = os.stat(place / name).st_mode
-            except OSError:  # a link to nowhere: whoever needs it says so
+            except OSError:  # a broken link fails when it is read
                 continue
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                 raise FileError(f"{name} is no regular file")
 
 
 def read_json(path: Path, *, limit: int = MAX_JSON) -> dict[str, object]:
-    """An object of JSON. Raises FileError for anything else."""
+    """Read a JSON object. Raises FileError for anything else."""
     check_size(path, limit)
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -67,19 +67,19 @@ def read_json(path: Path, *, limit: int = MAX_JSON) -> dict[str, object]:
 
 
 def check_size(path: Path, limit: int) -> None:
-    """Raises FileError for a longer file."""
+    """Raise FileError if the file is larger than `limit` bytes."""
     if path.stat().st_size > limit:
         raise FileError(f"{path.name} has more than {limit >> 20} MB")
 
 
 def optional_json(find: Find, name: str, *, limit: int = MAX_JSON) -> dict[str, object]:
-    """What `read_json` reads, empty where there is no such file."""
+    """`read_json`, or an empty dict if there is no such file."""
     path = find(name)
     return {} if path is None else read_json(path, limit=limit)
 
 
 def check_config(found: Mapping[str, object], *, trusted: bool) -> None:
-    """Raises FileError for what a config.json may not hold, unless its folder is trusted."""
+    """Raise FileError for disallowed contents of a config.json; a trusted folder may name code."""
     for name in ("transformers_weights", "configuration_files", "fast_tokenizer_files"):
         check_names(found.get(name), CONFIG, name)
     for path, key, value in _walk(found):
@@ -90,7 +90,7 @@ def check_config(found: Mapping[str, object], *, trusted: bool) -> None:
             raise FileError(f"{CONFIG} has {path}={_short(value)}, which is no number")
         if trusted:
             continue
-        if key == "auto_map" and path != key:  # transformers asks on stdout and reads stdin for those of a part
+        if key == "auto_map" and path != key:  # for the code of a part, transformers would ask on stdout and read stdin
             raise CodeError(f"{CONFIG} names code of its own for a part of the model ({path}: {_short(value)})")
         if any(key.strip("_").startswith(name) for name in _KERNELS) and any("/" in each for each in _strings(value)):
             raise CodeError(f"{CONFIG} names a kernel to download and run ({path}: {_short(value)})")
@@ -99,7 +99,7 @@ def check_config(found: Mapping[str, object], *, trusted: bool) -> None:
 
 
 def check_tokenizer(found: Mapping[str, object]) -> None:
-    """Raises FileError for what a tokenizer_config.json may not hold."""
+    """Raise FileError for disallowed contents of a tokenizer_config.json."""
     check_names(found.get("fast_tokenizer_files"), TOKENIZER_CONFIG, "fast_tokenizer_files")
     if len(found) > MAX_KEYS:
         raise FileError(f"{TOKENIZER_CONFIG} has more than {MAX_KEYS:,} keys")
@@ -109,27 +109,27 @@ def check_tokenizer(found: Mapping[str, object]) -> None:
 
 
 def check_names(names: object, file: str, key: str) -> None:
-    """Raises FileError where one of the names in a file, in a list or a dict or alone, leads out of the folder."""
+    """Raise FileError if any file name in `names` (a str, list or dict) leads out of the folder."""
     for name in _strings(names):
         if not is_plain(name):
             raise FileError(f"{file} names a file outside of the folder ({key}: {_short(name)})")
 
 
 def is_plain(name: str) -> bool:
-    """Whether a file of that name lies in the folder itself or below it, on every system."""
+    """Whether `name` refers to a file in or below the folder, on every operating system."""
     parts = re.split(r"[/\\]", name)
     return all(part not in ("", ".", "..") and ":" not in part and "\0" not in part for part in parts)
 
 
 def code_of(file: str, found: Mapping[str, object]) -> str | None:
-    """What the `auto_map` of a file asks to be run, for a message."""
+    """The code that the `auto_map` of a file asks to run, for a message; None without one."""
     asked = found.get("auto_map")
     return f"{file} has auto_map {_short(asked)}" if asked else None
 
 
 def weight_names(find: Find) -> list[str]:
-    """Names of the files of the weights, none of them a pickle; empty where there are none. Raises FileError for an
-    index that names files outside of the folder."""
+    """Names of the weight files, which must be safetensors; empty if there are none. Raises FileError for an index that
+    names files outside of the folder."""
     if find(WEIGHTS) is not None:
         return [WEIGHTS]
     index = optional_json(find, WEIGHTS_INDEX, limit=MAX_TOKENIZER)
@@ -147,12 +147,12 @@ def weight_names(find: Find) -> list[str]:
 
 
 def pickled(folder: Path) -> list[str]:
-    """Names of the files in a folder that may hold pickled weights."""
+    """Names of the files in a folder that may contain pickled weights."""
     return sorted(name for name in os.listdir(folder) if name.endswith(_PICKLED) and (folder / name).is_file())
 
 
 def _walk(found: Mapping[str, object]) -> Iterator[tuple[str, str, object]]:
-    """(path, key, value) of every key of nested objects."""
+    """Yield (path, key, value) for every key of nested objects."""
     waiting: list[tuple[str, object]] = [("", found)]
     while waiting:
         path, value = waiting.pop()

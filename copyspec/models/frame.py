@@ -1,4 +1,4 @@
-"""What a chat template puts around a message, put around plain text: a str gets an answer."""
+"""Applies the chat template to plain text inside the tokenizer, so that a str prompt gets an answer."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_MARK = "\ufdd0"  # a noncharacter that Unicode reserves for use inside a program
+_MARK = "\ufdd0"  # a noncharacter, reserved by Unicode for internal use
 _BEFORE, _AFTER = "frame-begin", "frame-end"
 
 
 def add_frame(tokenizer: PreTrainedTokenizerBase) -> None:
-    """From now on `tokenizer(text)` is the chat of one message `text`, up to where the answer begins.
+    """Make `tokenizer(text)` encode a chat with the single user message `text`, up to the start of the answer.
 
-    `add_special_tokens=False` gives the text alone, as ever. Nothing is done without a chat template, or where the
-    tokenizer is not one of the `tokenizers` package.
+    `add_special_tokens=False` still encodes the text alone. Nothing changes without a chat template or for a slow
+    tokenizer.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None or not tokenizer.chat_template:
@@ -32,5 +32,5 @@ def add_frame(tokenizer: PreTrainedTokenizerBase) -> None:
     around = [_BEFORE, "$A", _AFTER]
     framing = processors.TemplateProcessing(single=around, pair=[*around, "$B"], special_tokens=frame)
     own = backend.post_processor
-    keeps = isinstance(own, processors.ByteLevel)  # which sets offsets; other processors add tokens of their own
+    keeps = isinstance(own, processors.ByteLevel)  # it only sets offsets; other processors add tokens
     backend.post_processor = processors.Sequence([own, framing]) if keeps else framing

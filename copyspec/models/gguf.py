@@ -1,4 +1,4 @@
-"""GGUF files of llama.cpp as folders that transformers loads like any other."""
+"""Converts GGUF files of llama.cpp into model folders that transformers loads."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ logger = logging.getLogger(__name__)
 
 SUFFIX = ".gguf"
 _MAGIC = b"GGUF"
-_NEEDED = ("gguf", "accelerate")  # by transformers, to read such a file
-_FORMAT = 1  # of the converted folder; another one is converted again
-_SAMPLED_BYTES = 1 << 20  # at either end of a file, for its fingerprint
-_DTYPES = {0: "float32", 1: "float16"}  # by general.file_type; all others are quantised or bfloat16
+_NEEDED = ("gguf", "accelerate")  # packages transformers needs to read GGUF
+_FORMAT = 1  # version of the conversion; a folder of another version is converted again
+_SAMPLED_BYTES = 1 << 20  # bytes hashed at each end of the file for its fingerprint
+_DTYPES = {0: "float32", 1: "float16"}  # by general.file_type; all other types are quantised or bfloat16
 
 
 def is_gguf(name: str) -> bool:
-    """Whether `name` is the path of a GGUF file, or would be one if it existed."""
+    """Whether `name` has the form of a path to a GGUF file, whether or not it exists."""
     return name.lower().endswith(SUFFIX) and not os.path.isdir(name)
 
 
 def converted(file: Path, key: str | None = None) -> Path:
-    """The folder that `file` was converted to, once, in the user's cache: weights, tokenizer, chat template.
+    """The folder `file` was converted to, once, in the user's cache: weights, tokenizer and chat template.
 
-    `key`: stands for the file's content where that is known. Quantised weights become bfloat16. Raises FileError for
-    what is no GGUF file, for one that transformers does not read, or with the packages that are missing, and OSError
-    where the cache cannot be written.
+    `key` identifies the file's content if it is known. Quantised weights become bfloat16. Raises FileError for a file
+    that is not GGUF, that transformers cannot read, or for missing packages, and OSError if the cache cannot be
+    written.
     """
     _check(file)
     if key is None:
@@ -52,7 +52,7 @@ def converted(file: Path, key: str | None = None) -> Path:
 
 
 def folder_name(key: str) -> str:
-    """Name in the cache of the folder converted from the file with this key."""
+    """Name of the cached folder for the file with this key."""
     return f"{key}-{_FORMAT}"
 
 
@@ -67,7 +67,7 @@ def _check(file: Path) -> None:
 
 
 def missing_packages() -> list[str]:
-    """Names of the packages that reading a GGUF file needs and that are not installed."""
+    """Packages needed to read a GGUF file that are not installed."""
     return [name for name in _NEEDED if importlib.util.find_spec(name) is None]
 
 
@@ -76,31 +76,32 @@ def _convert(file: Path, folder: Path) -> None:
     try:
         with _isolated(file) as isolated:
             model, tokenizer = _read(isolated)
-    except Exception as error:  # the readers of the file raise anything where it is damaged
+    except Exception as error:  # a damaged file can raise any type of error
         raise FileError(f"{os.fspath(file)!r} cannot be read: {first_line(error)}") from error
     try:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     except Exception as error:
-        if "No space left" in str(error):  # safetensors has an error of its own for it
+        if "No space left" in str(error):  # safetensors raises its own error type for a full disk
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(folder)) from error
         raise
 
 
 @contextlib.contextmanager
 def _isolated(file: Path) -> Iterator[Path]:
-    """The file in a folder of its own: what lies beside it, configurations that name code for example, is not read."""
+    """Link the file into a folder of its own, so that files beside it (configurations naming code, for example) are not
+    read."""
     with tempfile.TemporaryDirectory(prefix="copyspec-gguf-") as folder:
         place = Path(folder) / "model.gguf"
         try:
             place.symlink_to(file.resolve())
-        except OSError:  # Windows, without the right to
+        except OSError:  # Windows without the right to create links
             shutil.copyfile(file, place)
         yield place
 
 
 def _read(file: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model, no longer quantised, and its tokenizer."""
+    """The dequantised model and its tokenizer."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -109,7 +110,7 @@ def _read(file: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     read: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
         file.parent, dtype=_dtype(file), **where, **_dequantize_options()
     )
-    # What was read from a GGUF file counts as quantised for good and cannot be saved; another with its weights can.
+    # A model read from GGUF stays marked as quantised and cannot be saved, so its weights move into a new one.
     config = read.config
     config.__dict__.pop("quantization_config", None)
     with torch.device("meta"):
@@ -121,7 +122,7 @@ def _read(file: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 
 
 def _dequantize_options() -> dict[str, object]:
-    """Asks transformers to dequantize; versions without GgufConfig always do."""
+    """The option that makes transformers dequantise; versions without GgufConfig always do."""
     import transformers
 
     config_class = getattr(transformers, "GgufConfig", None)
@@ -141,7 +142,7 @@ def _dtype(file: Path) -> torch.dtype:
 
 
 def _fingerprint(file: Path) -> str:
-    """Tells files apart without reading gigabytes: path, size, time of change, first and last mebibyte."""
+    """Identify a file without reading gigabytes: by path, size, modification time, and first and last mebibyte."""
     found = file.stat()
     digest = hashlib.blake2b(f"{file.resolve()}\0{found.st_size}\0{found.st_mtime_ns}".encode(), digest_size=16)
     with file.open("rb") as opened:

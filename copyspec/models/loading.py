@@ -1,4 +1,4 @@
-"""Models by name, path or object: which one, on which device, in which dtype, and why one cannot be loaded."""
+"""Loads models by name, path or object: chooses the model, its device and dtype, and explains failures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 MODEL_VARIABLE = "COPYSPEC_MODEL"
 BUNDLED = Path(__file__).parent.parent / "default_model"
 DEFAULT = "default"
-"""The name of the model in the package, whatever is configured. A folder of that name is "./default", or a `Path`."""
+"""Name of the model in the package, whatever is configured. For a folder of that name give "./default" or a `Path`."""
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 _SHORT_DTYPES = {"fp32": "float32", "float": "float32", "bf16": "bfloat16", "fp16": "float16", "half": "float16"}
@@ -37,7 +37,7 @@ _SHORT_DTYPES = {"fp32": "float32", "float": "float32", "bf16": "bfloat16", "fp1
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """Which model, and how it is loaded. Equal choices share one loaded model."""
+    """A model and how it is loaded. Equal choices share one loaded model."""
 
     model: str | PreTrainedModel
     tokenizer: str | PreTrainedTokenizerBase | None = None
@@ -45,8 +45,8 @@ class ModelChoice:
     dtype: str | torch.dtype = "auto"  # "auto": as the checkpoint was saved
     revision: str | None = None
     on_unsupported: Literal["error", "plain"] = "error"
-    static: StaticOptions | None = None  # passes of static shapes: graphs, compiled programs, exact mode
-    trust_remote_code: bool = False  # True: code of the model's folder runs, with the rights of this process
+    static: StaticOptions | None = None  # static shapes: CUDA graphs, compiled passes, exact mode
+    trust_remote_code: bool = False  # True: code from the model's folder runs with this process's rights
     adapter: str | None = None  # a folder of a LoRA adapter, merged into the model
     model_kwargs: ModelKwargs = field(default_factory=ModelKwargs)
 
@@ -65,17 +65,18 @@ class ModelChoice:
         )
 
     def pretrained(self, name: str) -> Pretrained:
-        """The files of the model, or of a tokenizer of another name."""
+        """The files of the model, or of a tokenizer with another name."""
         own = name == self.model
         revision, adapter = (self.revision, self.adapter) if own else (None, None)
         return Pretrained(name, revision, self.trust_remote_code, adapter, self.model_kwargs.hub)
 
 
 def unwrapped(model: object) -> object:
-    """The transformers model inside what `torch.compile` or PEFT make of one; anything else as it is.
+    """The transformers model inside a `torch.compile` or PEFT wrapper; anything else is returned unchanged.
 
-    Adapters that PEFT put into the layers (LoRA and its like) stay in effect; those that are tokens of their own do
-    not pass through the model alone, and raise TypeError."""
+    PEFT adapters inside the layers (LoRA and similar) stay in effect. Prompt-tuning adapters would be lost and raise
+    TypeError.
+    """
     model = getattr(model, "_orig_mod", model)
     base = getattr(model, "get_base_model", None)
     if not callable(base):
@@ -90,7 +91,7 @@ def unwrapped(model: object) -> object:
 
 
 def load_model(choice: ModelChoice) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model, not in training mode, and its tokenizer. Raises LoadError where one of them cannot be loaded."""
+    """Load the model, in evaluation mode, and its tokenizer. Raises LoadError if either cannot be loaded."""
     if isinstance(choice.model, str):
         return _load_model(choice, choice.model), _load_tokenizer(choice, choice.tokenizer or choice.model)
     model = _given_model(choice, choice.model)
@@ -103,8 +104,8 @@ def load_model(choice: ModelChoice) -> tuple[PreTrainedModel, PreTrainedTokenize
 
 
 def choose_default(*, corrects: bool = False) -> str:
-    """The model where none was given or configured: $COPYSPEC_MODEL, the preferred one where the user has put it here
-    for this, or the one in the package. `corrects`: of the models that correct and quote."""
+    """The model used if none is given or configured: $COPYSPEC_MODEL, else the preferred one if the user has installed
+    or fetched it, else the one in the package. `corrects`: choose among models for correcting and quoting."""
     named = os.environ.get(MODEL_VARIABLE)
     if named:
         return named
@@ -113,14 +114,19 @@ def choose_default(*, corrects: bool = False) -> str:
     return PREFERRED if is_ready(ALIASES[PREFERRED]) else _bundled("no model was given")
 
 
-def about_default(model: str) -> str:
-    """What to tell where `choose_default` chose `model` and the user did not."""
+def about_default(model: str, *, corrects: bool = False) -> str:
+    """The log line for a `model` that `choose_default` chose, with a better alternative if there is one."""
     preferred = ALIASES[CORRECTOR if model == CORRECTOR else PREFERRED]
     which = f"{preferred.name} ({preferred.about})"
     if model == str(BUNDLED):
         which = "copyspec's default model (small: grammar corrections and quotes, in English)"
         if ALIASES[PREFERRED].installed() is not None:
             which += f", since {PREFERRED}, which is installed, needs pip install 'copyspec[gguf]'"
+        elif corrects:
+            which += (
+                f"; it leaves most mistakes standing, and `copyspec models fetch {preferred.name}` "
+                f"({preferred.download / 1e6:.0f} MB, once) gets a corrector that finds several times as many"
+            )
     return (
         f"no model given: using {which}; choose another with model=..., copyspec.configure(model=...) or the "
         f"environment variable {MODEL_VARIABLE} (copyspec models lists some)"
@@ -128,12 +134,13 @@ def about_default(model: str) -> str:
 
 
 def named(model: str | os.PathLike[str]) -> str:
-    """The name that is loaded: the package's own folder for the str "default"."""
+    """The name to load; the str "default" becomes the folder in the package."""
     return _bundled(f"model={DEFAULT!r} is the one in the package") if model == DEFAULT else os.fspath(model)
 
 
 def identity(model: object) -> object:
-    """Equal for two ways to write the path of one folder; hub ids stand for themselves, objects for that object."""
+    """A key that is equal for all spellings of one folder's path; hub ids stand for themselves, objects for that
+    object."""
     if isinstance(model, (str, os.PathLike)):
         name = os.fspath(model)
         return os.path.realpath(name) if os.path.isdir(name) else name
@@ -150,7 +157,7 @@ def _bundled(why: str) -> str:
 
 
 def check_dtype(dtype: object) -> str | torch.dtype:
-    """`dtype` as loading takes it; raises with the names there are."""
+    """Normalise `dtype` for loading; raises ValueError or TypeError listing the valid names."""
     if isinstance(dtype, str):
         dtype = dtype.removeprefix("torch.")
         dtype = _SHORT_DTYPES.get(dtype, dtype)
@@ -179,7 +186,7 @@ def _load_model(choice: ModelChoice, name: str) -> PreTrainedModel:
     if device_map is None:
         try:
             model.to(torch.device(device))  # type: ignore[arg-type]  # its decorator hides the signature
-        except RuntimeError as error:  # too little memory, say
+        except RuntimeError as error:  # out of memory, for example
             raise LoadError(why_not(name, error)) from error
     model.train(False)
     return model
@@ -187,8 +194,8 @@ def _load_model(choice: ModelChoice, name: str) -> PreTrainedModel:
 
 @contextmanager
 def _progress_for(name: str) -> Iterator[None]:
-    """Without a progress bar for the model in the package, which is there at once, unless transformers is to say more
-    than warnings."""
+    """Hide the progress bar for the model in the package, which loads at once, unless transformers' verbosity is
+    raised."""
     from transformers.utils import logging as told
 
     if name != str(BUNDLED) or not told.is_progress_bar_enabled() or told.get_verbosity() <= logging.INFO:
@@ -237,7 +244,7 @@ def _same_dtype(wanted: object, has: object) -> bool:
 
 
 def _device(wanted: object) -> str:
-    """The device to load onto, or "auto". Raises LoadError with the devices there are."""
+    """The device to load onto, or "auto". Raises LoadError listing the available devices."""
     import torch
 
     if wanted is None:

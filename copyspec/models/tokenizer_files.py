@@ -1,8 +1,8 @@
-"""A tokenizer.json before it is read: what it makes of a text must be bounded.
+"""Checks a tokenizer.json before it is loaded, so that tokenizing any text takes bounded time and memory.
 
-Its regular expressions and normalisers run in the tokenizers library, in Rust, which nothing here can stop: an
-expression that tries again and again ends in a panic after millions of steps, a normaliser that writes a page for each
-character in the end of the process.
+Its regular expressions and normalisers run in the tokenizers library (Rust) and cannot be interrupted: catastrophic
+backtracking ends in a panic after millions of steps, and a normaliser that writes a page per character exhausts the
+memory.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from copyspec.models.errors import FileError
 FILE = "tokenizer.json"
 
 MAX_GROWTH = 100
-"""Characters that normalisers may make of one. Those of the hub write one or two; Unicode's own forms up to 18."""
+"""Output characters per input character that normalisers may produce. Those on the hub give one or two; Unicode normal
+forms up to 18."""
 MAX_PADDING = 1 << 20  # tokens
-MAX_PATTERN = 20_000  # characters of a regular expression; those of the hub have a few hundred
+MAX_PATTERN = 20_000  # characters of a regular expression; those on the hub have a few hundred
 
 PROBE_SECONDS, PROBE_LENGTH = 1.0, 40
 _PROBED = "aA1 \n!'.é字\u0301"
@@ -28,7 +29,7 @@ _REPEATED = re.compile(r"\*|\+|\{\d+,\}|\{\d+,\d{2,}\}")
 
 
 def check_pipeline(found: Mapping[str, object]) -> None:
-    """Raises FileError for what a tokenizer.json may not do with a text."""
+    """Raise FileError for anything a tokenizer.json may not do to a text."""
     _check_padding(found.get("padding"))
     growth = _growth(list(_parts(found.get("normalizer"))))
     if growth > MAX_GROWTH:
@@ -41,7 +42,7 @@ def check_pipeline(found: Mapping[str, object]) -> None:
 
 
 def _parts(value: object) -> Iterator[Mapping[str, object]]:
-    """The steps of a pipeline in their order, those of sequences in sequences too."""
+    """Yield the steps of a pipeline in order, flattening nested sequences."""
     waiting = [value]
     while waiting:
         part = waiting.pop()
@@ -62,8 +63,8 @@ def _check_padding(padding: object) -> None:
 
 
 def _growth(steps: Sequence[Mapping[str, object]]) -> float:
-    """How many characters may become of one, at most. A step grows what the steps before it wrote only where they
-    write a character that it looks for."""
+    """Upper bound on the characters produced from one. A step multiplies the output of an earlier one only if that
+    output may contain a character that the step replaces."""
     before: list[tuple[str, float]] = [("", 1.0)]
     for step in steps:
         if step.get("type") == "Prepend":
@@ -80,7 +81,7 @@ def _growth(steps: Sequence[Mapping[str, object]]) -> float:
 
 
 def _may_be_empty(pattern: object) -> bool:
-    """Whether an expression finds nothing between any two characters, as far as Python's expressions tell."""
+    """Whether a pattern matches the empty string between characters, tested with Python's regular expressions."""
     told = pattern.get("Regex") if isinstance(pattern, Mapping) else None
     if not isinstance(told, str):
         return True
@@ -99,7 +100,7 @@ def _check_expression(pattern: str, where: str) -> None:
 
 
 def _is_nested(pattern: str) -> bool:
-    """Whether something that varies is repeated: only such expressions take exponential time."""
+    """Whether a repetition contains another variable part: only such patterns can take exponential time."""
     shape = _CLASS.sub("a", re.sub(r"\\(?:[pPxukg]\{[^}]*\}|.)", "a", pattern, flags=re.DOTALL))
     opened: list[int] = []
     for place, char in enumerate(shape):
@@ -113,17 +114,17 @@ def _is_nested(pattern: str) -> bool:
 
 
 def _runs_away(pattern: str) -> bool:
-    """Whether an expression takes too many steps on a short text: what it looks for, again and again, and behind that
-    something else. The library counts the steps of a match, and panics at ten million."""
+    """Whether a pattern takes too many steps on a short text. Each probe is a unit repeated, followed by something that
+    does not match. The library counts steps and panics at ten million."""
     from tokenizers import Regex, pre_tokenizers
 
     try:
         split = pre_tokenizers.Split(Regex(pattern), "isolated")
-    except Exception:  # no expression at all: the library says so when it reads the file
+    except Exception:  # an invalid pattern is reported by the library when it reads the file
         return False
     chars = list(dict.fromkeys(_PROBED + "".join(filter(str.isprintable, pattern))[:60]))
     units = [*chars, *(first + second for first in chars for second in chars if first != second)]
-    ends = "\x01", f"\x01\n\x01{''.join(chars)}\x01"  # what lacks a letter that a match needs is not tried at all
+    ends = "\x01", f"\x01\n\x01{''.join(chars)}\x01"  # a match is not attempted at all if a letter it needs is missing
     until = time.monotonic() + PROBE_SECONDS
     try:
         for unit in units:

@@ -1,4 +1,4 @@
-"""Targets: models entered through their public forward, with a cache that holds trees."""
+"""Targets: models that are run through their public forward, with a KV cache that holds draft trees."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def wrap(
     on_unsupported: Literal["error", "plain"] = "error",
     static: StaticOptions | None = None,
 ) -> Target:
-    """`model` as something that scores trees. The model itself is never altered.
+    """Wrap `model` as a target that scores draft trees. The model itself is never altered.
 
     Where the architecture cannot verify drafts (recurrent layers cannot be rolled back), "error" raises
-    UnsupportedModelError and "plain" gives a target that decodes without drafts. `static`: whether passes have static
-    shapes; None: on CUDA devices.
+    UnsupportedModelError, and "plain" returns a target that decodes without drafts. `static`: options of passes with
+    static shapes; None: use those on CUDA devices.
     """
     from copyspec.targets.dispatch import make_target  # loads torch and transformers
 

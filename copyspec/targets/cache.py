@@ -1,10 +1,10 @@
-"""The tree cache: keys and values of a batch whose rows have their own lengths, committed path by path.
+"""The tree cache: keys and values of a batch whose rows differ in length, and of which only accepted paths are kept.
 
-Every layer is one buffer per keys and values, [B, H, S, D], allocated where and how the layer's own keys are and
-grown by doubling. Row r holds its cached tokens in slots 0 .. length[r] - 1; one target pass writes what it
-computes right behind them, and `keep` makes the accepted path contiguous. Attention sees a view cut to the columns
-in use. The last slot is scratch: pads of a ragged batch are written there and never seen. Rows that leave make room in
-the buffers for rows that join.
+Each layer has one buffer for keys and one for values, [B, H, S, D], allocated like the layer's own keys and grown by
+doubling. Row r holds its cached tokens in slots 0 .. length[r] - 1. A target pass writes its keys and values right
+after them, and `keep` makes the accepted path contiguous. Attention sees a view cut to the columns in use. The last
+slot is scratch: padding of a ragged batch is written there and is never visible. Joining rows reuse the buffer space of
+rows that have left.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
     from copyspec.targets.prefixes import Layers
 
 BLOCK = 64
-"""Capacity is a multiple of this many slots: a short output never grows the first buffer."""
+"""Capacity is a multiple of this many slots, so that a short output never grows the first buffer."""
 
 SPARE = 4
-"""Buffers for more than so many times the rows in use are given back: a batch's last rows need not hold them all."""
+"""Buffers with more than this many times the rows in use are reallocated: the last rows of a batch need less memory."""
 
 
 @dataclass(slots=True)
 class Write:
-    """Where the keys and values of one target pass go. The model reads its sizes from here too."""
+    """Where one target pass writes its keys and values. The model also reads its cache lengths from here."""
 
     start: int = 0  # first slot, where all rows write to the same slots
-    stop: int = 0  # columns in use after this pass, over all rows
+    stop: int = 0  # columns in use after this pass, the maximum over all rows
     slots: torch.Tensor | None = None  # [B, Q], per-row slots; None: start .. stop in every row
-    row: int | None = None  # only this row is passed through the model
-    plain: bool = True  # a causal continuation without pads: the model may build its own mask from the sizes
+    row: int | None = None  # only this row takes part in the pass
+    plain: bool = True  # a causal continuation without padding, for which the model may build its own mask
 
 
 class Move(NamedTuple):
-    """Slots of one row whose keys and values go to slot `start` and behind."""
+    """Slots of one row whose keys and values are moved to slot `start` and the following ones."""
 
     row: int
     sources: Sequence[int]
@@ -48,7 +48,7 @@ class Move(NamedTuple):
 
 
 class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
-    """Keys and values of one layer. Never slides: windows are expressed in the mask, so that nodes can be dropped."""
+    """Keys and values of one layer. Never slides: the mask expresses windows, so that nodes can be dropped."""
 
     is_sliding = False
 
@@ -61,10 +61,10 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         self.initialize(key_states, value_states, self._cache.write.stop)
 
     def initialize(self, key_states: torch.Tensor, value_states: torch.Tensor, used: int) -> None:
-        """Room for `used` columns of keys and values like these, [B, H, Q, D]."""
+        """Allocate buffers for `used` columns of keys and values like these, [B, H, Q, D]."""
         self.dtype, self.device = key_states.dtype, key_states.device
         rows, capacity = self._cache.rows, _capacity(max(used, self._cache.reserved))
-        # Zeros, not empty: a masked column still enters attention as 0 * value, and must be finite.
+        # Zeroed memory, since a masked column still enters attention as 0 * value, which must be finite.
         self.keys = key_states.new_zeros((rows, key_states.shape[1], capacity, key_states.shape[3]))
         self.values = value_states.new_zeros((rows, value_states.shape[1], capacity, value_states.shape[3]))
         self._capacity = capacity
@@ -73,7 +73,7 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Writes the pass's keys and values, [B, H, Q, D] each; returns all columns in use, [B, H, K, D]."""
+        """Write the pass's keys and values, [B, H, Q, D] each; return all columns in use, [B, H, K, D]."""
         write = self._cache.write
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
@@ -94,7 +94,7 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         return keys.narrow(2, 0, write.stop), values.narrow(2, 0, write.stop)
 
     def fill(self, row: int, pieces: Sequence[tuple[torch.Tensor, torch.Tensor]], room: int) -> int:
-        """The pieces, [H, n, D] each, become the first slots of a row; returns how many."""
+        """Put the pieces, [H, n, D] each, into the first slots of a row; return the number of slots filled."""
         if not self.is_initialized:
             self.initialize(pieces[0][0].unsqueeze(0), pieces[0][1].unsqueeze(0), room)
         assert self.keys is not None and self.values is not None
@@ -104,45 +104,45 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         return keys.shape[1]
 
     def read(self, row: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """A copy of slots start .. stop - 1 of a row, [H, n, D]."""
+        """Copy slots start .. stop - 1 of a row, [H, n, D]."""
         assert self.keys is not None and self.values is not None
         return self.keys[row, :, start:stop].clone(), self.values[row, :, start:stop].clone()
 
     def grow(self, capacity: int) -> None:
-        """Moves the buffers into larger ones."""
+        """Reallocate the buffers with a larger capacity."""
         self._allocate(len(self), capacity)
 
     def move(self, rows: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
-        """Copies slots `sources` [n, L] to `targets` [n, L] in `rows` [n, L], as if all were read before any write."""
+        """Copy slots `sources` [n, L] to `targets` [n, L] in `rows` [n, L]; all reads precede the writes."""
         for buffer in (self.keys, self.values):
             assert buffer is not None
             buffer[rows, :, targets] = buffer[rows, :, sources]
 
     def move_row(self, row: int, sources: torch.Tensor, start: int) -> None:
-        """The same for slots `sources` [L] of one row, which go to `start` and behind."""
+        """Copy slots `sources` [L] of one row to `start` and the following slots; all reads precede the writes."""
         for buffer in (self.keys, self.values):
             assert buffer is not None
             one = buffer[row]
             one.narrow(1, start, len(sources)).copy_(one.index_select(1, sources))
 
     def __len__(self) -> int:
-        """Rows that the buffers have room for."""
+        """Number of rows that the buffers have space for."""
         return 0 if self.keys is None else len(self.keys)
 
     def move_rows(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
-        """Copies rows `sources` [n] to `targets` [n], as if all were read before any write."""
+        """Copy rows `sources` [n] to `targets` [n]; all reads precede the writes."""
         used = self._cache.write.stop
         for buffer in (self.keys, self.values):
             assert buffer is not None
             buffer[targets, :, :used] = buffer[sources, :, :used]
 
     def shrink(self, rows: int) -> None:
-        """Keeps room for the first rows only."""
+        """Reallocate the buffers for the first `rows` rows only."""
         assert self.keys is not None and self.values is not None
         self.keys, self.values = self.keys[:rows].clone(), self.values[:rows].clone()
 
     def join(self, other: TreeLayer) -> None:
-        """The rows of `other` come behind the rows in use."""
+        """Append the rows of `other` to the rows in use."""
         first, last, used = self._cache.rows, self._cache.rows + other._cache.rows, other._cache.write.stop
         if last > len(self) or other._capacity > self._capacity:
             self._allocate(max(last, len(self)), max(self._capacity, other._capacity))
@@ -167,12 +167,12 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
 
 
 class TreeCache(Cache):
-    """The cache of one session: layers are created as the model's own layers first write to them."""
+    """The cache of one session. A layer is created when the model first writes to it."""
 
     def __init__(self, rows: int) -> None:
         super().__init__(layers=[])
         self.rows = rows
-        self.reserved = 0  # columns that buffers have room for from the start
+        self.reserved = 0  # columns that new buffers have space for
         self.write = Write()
         self._tree_layers: list[TreeLayer] = []
         self._indices: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -192,12 +192,12 @@ class TreeCache(Cache):
         return self.write.stop, 0
 
     def begin(self, write: Write) -> None:
-        """Tells where the next pass writes. Pads have slot -1, which is the scratch slot of any capacity."""
+        """Set where the next pass writes. Padding has slot -1, the scratch slot at any capacity."""
         self.write = write
         self._indices.clear()
 
     def index(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        """Row and slot indices of the pass, on a layer's device. [B, 1], [B, Q]"""
+        """Row [B, 1] and slot [B, Q] indices of the pass, on a layer's device."""
         if device not in self._indices:
             assert self.write.slots is not None
             rows = torch.arange(self.rows, device=device).unsqueeze(1)
@@ -206,7 +206,7 @@ class TreeCache(Cache):
 
     @torch.inference_mode()
     def move(self, moves: Sequence[Move]) -> None:
-        """Makes accepted paths contiguous, in every layer."""
+        """Make the accepted paths contiguous in every layer."""
         on_device: dict[torch.device, torch.Tensor] = {}
         packed = torch.tensor(moves[0].sources) if len(moves) == 1 else _packed(moves)
         for layer in self._filled():
@@ -218,7 +218,7 @@ class TreeCache(Cache):
                 layer.move(*on_device[layer.device])
 
     def select(self, rows: Sequence[int]) -> None:
-        """Keeps these rows only, in this order. Those that keep their places are not copied."""
+        """Keep only these rows, in this order. Rows that keep their index are not copied."""
         moved = torch.tensor([(row, place) for place, row in enumerate(rows) if row != place]).reshape(-1, 2)
         self.rows = len(rows)
         for layer in self._filled():
@@ -228,13 +228,13 @@ class TreeCache(Cache):
                 layer.shrink(len(rows))
 
     def join(self, other: TreeCache) -> None:
-        """The rows of `other` come behind the rows of this cache. Both have been written to by the same layers."""
+        """Append the rows of `other`. The same layers must have been written to in both."""
         for layer, more in zip(self._filled(), other._filled(), strict=True):
             layer.join(more)
         self.rows += other.rows
 
     def load(self, prefixes: Sequence[Sequence[Layers]], room: int) -> list[int]:
-        """Fills an empty cache: row r begins with `prefixes[r]`. Returns how many slots of each row are filled."""
+        """Fill an empty cache so that row r begins with `prefixes[r]`; return the number of slots filled per row."""
         lengths = [0] * len(prefixes)
         for row, pieces in enumerate(prefixes):
             if not pieces:
@@ -250,11 +250,11 @@ class TreeCache(Cache):
         return lengths
 
     def read(self, row: int, start: int, stop: int) -> Layers:
-        """A copy of slots start .. stop - 1 of a row, [H, n, D]; None for layers without keys of their own."""
+        """Copy slots start .. stop - 1 of a row, [H, n, D]; None for layers without keys of their own."""
         return [layer.read(row, start, stop) if layer.is_initialized else None for layer in self._tree_layers]
 
     def contents(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Keys and values of each layer, [B, H, S, D]. Raises ValueError where a layer has none of its own."""
+        """Keys and values of each layer, [B, H, S, D]. Raises ValueError if a layer has none of its own."""
         held: list[tuple[torch.Tensor, torch.Tensor]] = []
         for layer in self._tree_layers:
             if layer.keys is None or layer.values is None:
@@ -272,7 +272,7 @@ def _capacity(used: int) -> int:
 
 
 def _packed(moves: Sequence[Move]) -> torch.Tensor:
-    """Row, source and target of every slot; short moves are filled up with the scratch slot. [3, n, L]"""
+    """Row, source and target of every slot, [3, n, L]; short moves are padded with the scratch slot."""
     packed = np.full((3, len(moves), max(len(move.sources) for move in moves)), -1, np.int64)
     for index, (row, sources, start) in enumerate(moves):
         packed[0, index] = row

@@ -1,4 +1,4 @@
-"""Decoder-only models: prefill and trees through the model's public forward."""
+"""Decoder-only targets, which run prefill and draft trees through the model's public forward."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _UNCHANGED = nullcontext()
 
 
 class CausalTarget(WrappedModel):
-    """A decoder-only model. `supports_trees` is False where only chains, row by row, give its own logits."""
+    """A decoder-only model. `supports_trees` is False if only chains, one row at a time, match its plain logits."""
 
     supports_drafts = True
     is_encoder_decoder = False
@@ -49,6 +49,8 @@ class CausalTarget(WrappedModel):
 
 
 class CausalSession(TreeSession):
+    """The session of a `CausalTarget`."""
+
     keeps_prefixes = True
 
     def __init__(self, target: CausalTarget, rows: int, new_tokens: int = 0) -> None:

@@ -1,7 +1,7 @@
-"""Columns of one target pass: what stands where, which slot it is written to, and what it may attend to.
+"""The columns of one target pass: their tokens and positions, the slots they are written to, and what they attend to.
 
-Per row: [left pads | chain, root last | tree nodes | right pads]. The root stands in the same column of every row,
-so that the logits of root and nodes are the last columns of the batch.
+Each row is [left padding | chain, ending with the root | tree nodes | right padding]. The root is in the same column of
+every row, so that the logits of root and nodes are the last columns of the batch.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ PAD_SLOT = -1
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """One pass over B rows of Q columns, against K key slots in use."""
+    """One pass over B rows of Q columns, with K key slots in use."""
 
-    packed: IndexArray  # [2, B, Q], tokens and positions, 0 at pads: one copy to the device
-    slots: IndexArray  # [B, Q], PAD_SLOT at pads
-    visible: BoolArray  # [B, Q, K], which slots a column attends to; pads attend to slot 0
-    kept: int  # last columns whose logits are wanted: root and nodes
+    packed: IndexArray  # [2, B, Q], tokens and positions, 0 at padding; one array, for one copy to the device
+    slots: IndexArray  # [B, Q], PAD_SLOT at padding
+    visible: BoolArray  # [B, Q, K], which slots a column attends to; padding attends to slot 0
+    kept: int  # number of last columns whose logits are needed: root and nodes
 
     @property
     def tokens(self) -> IndexArray:
@@ -40,7 +40,7 @@ class Columns:
         return positions
 
     def key_positions(self) -> IndexArray:
-        """Position of the token in each slot: its own index, except for the nodes of this pass. [B, K]"""
+        """Position of the token in each slot, [B, K]: the slot's index, except for the nodes of this pass."""
         rows, width = self.tokens.shape[0], self.visible.shape[2]
         positions = np.tile(np.arange(width), (rows, 1))
         row, column = np.nonzero(self.slots != PAD_SLOT)
@@ -48,13 +48,13 @@ class Columns:
         return positions
 
     def within_window(self, window: int) -> BoolArray:
-        """`visible`, less what lies `window` positions or further back (sliding attention)."""
+        """`visible` without keys that are `window` or more positions away (sliding attention)."""
         distance = self.positions[:, :, None] - self.key_positions()[:, None, :]
         visible: BoolArray = np.logical_and(self.visible, distance < window)
         return visible
 
     def within_chunk(self, chunk: int) -> BoolArray:
-        """`visible`, less what lies in another chunk of `chunk` positions (chunked attention)."""
+        """`visible` without keys in other chunks of `chunk` positions (chunked attention)."""
         same = self.positions[:, :, None] // chunk == self.key_positions()[:, None, :] // chunk
         visible: BoolArray = np.logical_and(self.visible, same)
         return visible
@@ -67,8 +67,8 @@ def lay_out(
     width: int = 0,
     used: int = 0,
 ) -> Columns:
-    """Columns for rows whose first `starts[r]` slots are cached. Chains must not be empty. `width` columns and `used`
-    slots at least."""
+    """Lay out the columns of rows whose first `starts[r]` slots are cached. Chains must not be empty. The result has at
+    least `width` columns and `used` slots."""
     lengths, sizes = list(map(len, chains)), [len(tree.tokens) for tree in trees]
     ends = list(map(int.__add__, starts, lengths))
     chain_width = max(lengths)
@@ -85,7 +85,7 @@ def lay_out(
 
 
 def _fill(columns: Columns, starts: Sequence[int], chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> None:
-    """What `native/trees.c` does."""
+    """The Python version of `lay_out` in `native/trees.c`."""
     tokens, positions = columns.packed
     slots, visible = columns.slots, columns.visible
     columns.packed[:], slots[:], visible[:] = 0, PAD_SLOT, False
@@ -108,8 +108,8 @@ def _fill(columns: Columns, starts: Sequence[int], chains: Sequence[Sequence[int
 
 
 def ancestors(parents: Sequence[int]) -> tuple[BoolArray, list[int]]:
-    """Which nodes lie on the path to each node, itself included, [m, m], and how many, [m]: its depth."""
-    paths: list[int] = []  # one bit per node: copying a whole path is one operation
+    """For each node, which nodes are on its path, itself included, [m, m], and how many: its depth, [m]."""
+    paths: list[int] = []  # one bit per node: copying a path is one operation
     for node, parent in enumerate(parents):
         paths.append(1 << node | (0 if parent == ROOT else paths[parent]))
     size = (len(parents) + 7) // 8

@@ -1,7 +1,7 @@
-"""Detours: a module's method, or a flag of it, that is another one for one thread and a while.
+"""Detours: temporary replacements of a module's method or flag, visible to one thread only.
 
-Other threads, the user's own `generate` among them, meet the original all the time. Several threads may be on detours
-of one module at once and leave them in any order; the module is then as it was.
+Other threads, such as those in the user's own `generate`, keep seeing the original. Several threads may have detours
+on one module and end them in any order; the module is restored when the last one ends.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from torch import nn
 
 from copyspec.forks import at_rest
 
-_GUARD = at_rest(threading.RLock())  # of the detours in place
+_GUARD = at_rest(threading.RLock())  # guards the detours in place
 _ABSENT = object()
 
 
 class _Detour:
-    """Stands in the place of the attribute."""
+    """Replaces the attribute, and forwards to the current thread's value or the original."""
 
     def __init__(self, owner: nn.Module, name: str) -> None:
         self.before: object = vars(owner).get(name, _ABSENT)
@@ -40,7 +40,7 @@ class _Detour:
 
 @contextmanager
 def detour(owner: nn.Module, name: str, value: Callable[..., Any] | bool) -> Iterator[None]:
-    """For its length `owner.name` is `value` in this thread."""
+    """Replace `owner.name` by `value` in this thread while the context is active."""
     thread = threading.get_ident()
     with _GUARD:
         placed = vars(owner).get(name)
@@ -61,7 +61,7 @@ def detour(owner: nn.Module, name: str, value: Callable[..., Any] | bool) -> Ite
 
 
 def original(owner: nn.Module, name: str) -> Any:
-    """The attribute without detours."""
+    """The attribute's value without detours."""
     with _GUARD:
         placed = vars(owner).get(name)
         return placed._original if isinstance(placed, _Detour) else getattr(owner, name)

@@ -1,4 +1,4 @@
-"""Which target a model gets."""
+"""Chooses the target class for a model."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def make_target(model: PreTrainedModel, on_unsupported: OnUnsupported, static: S
 
 
 def _shaped(target: CausalTarget | Seq2SeqTarget, static: StaticOptions | None) -> Target:
-    """The target, behind one whose passes have static shapes where those are wanted."""
+    """Wrap the target so that its passes have static shapes, if the options ask for it."""
     options = static or StaticOptions()
     options.verify()
     return target if options.use == "never" else StaticTarget(target, options)
@@ -70,7 +70,7 @@ def _plain(model: PreTrainedModel) -> Target:
 
 
 def _no_drafts(model: PreTrainedModel, facts: ModelFacts) -> str | None:
-    """Why the model says of itself that it verifies no drafts."""
+    """The reason, by the model's own configuration, why it cannot verify drafts; None if there is none."""
     name = type(model).__name__
     if is_recurrent(model):
         return f"{name} has recurrent layers, whose state cannot return to where a draft was rejected"

@@ -1,4 +1,4 @@
-"""What a model says about itself: devices, limits, the kinds of attention, the arguments of its forward."""
+"""Facts read from a model: its device, limits, kinds of attention, and the arguments of its forward."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ ATTENTION_KINDS = frozenset({"full_attention", "sliding_attention", "chunked_att
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """Read once when a model is wrapped."""
+    """What a target needs to know of its model, read when the model is wrapped."""
 
-    device: torch.device  # of the input embeddings: where token ids go
-    zero: torch.Tensor  # [], what an additive mask holds where a key is seen; of the model's dtype
-    lowest: torch.Tensor  # [], and where it is not
+    device: torch.device  # of the input embeddings, where token ids are sent
+    zero: torch.Tensor  # [], value of a visible key in an additive mask, in the model's dtype
+    lowest: torch.Tensor  # [], value of a hidden key
     vocab_size: int
     max_length: int | None
     arguments: frozenset[str]  # of the model's forward
-    kinds: tuple[str, ...]  # of attention layers; one kind takes one mask, several take a dict by kind
+    kinds: tuple[str, ...]  # of attention layers; models of one kind take one mask, others a dict by kind
     window: int | None  # of sliding layers
     chunk: int | None  # of chunked layers
     positions: PositionStyle
-    configs: tuple[PreTrainedConfig, ...]  # of the model and its parts, each with an attention implementation
-    few_shapes: bool  # passes come in sizes of a short list: kernels are planned for each shape of attention
-    group: int  # query heads of a key head that masked attention takes together; 1: as transformers does
+    configs: tuple[PreTrainedConfig, ...]  # of the model and its parts, each with its own attention implementation
+    few_shapes: bool  # whether passes use few fixed sizes, because kernels are planned for each shape
+    group: int  # query heads per key head that masked attention processes together; 1: transformers' attention
 
 
 def read_facts(model: PreTrainedModel) -> ModelFacts:
-    """Facts of a causal or encoder-decoder model."""
+    """Read the facts of a causal or encoder-decoder model."""
     config = model.config.get_text_config(decoder=True)
     device, dtype = read_device(model), read_dtype(model)
     arguments = frozenset(inspect.signature(model.forward).parameters)
@@ -52,7 +52,7 @@ def read_facts(model: PreTrainedModel) -> ModelFacts:
         zero=torch.zeros((), dtype=dtype, device=device),
         lowest=torch.full((), torch.finfo(dtype).min, dtype=dtype, device=device),
         vocab_size=int(getattr(config, "decoder_vocab_size", None) or config.vocab_size),
-        max_length=None if positions in ("relative", "bloom") else max_length(config),  # a bias by distance has no end
+        max_length=None if positions in ("relative", "bloom") else max_length(config),  # distance biases have no limit
         arguments=arguments,
         kinds=_attention_kinds(config, window, chunk),
         window=window,
@@ -65,18 +65,18 @@ def read_facts(model: PreTrainedModel) -> ModelFacts:
 
 
 def prefers_few_shapes(device: torch.device) -> bool:
-    """On a CPU a wider pass takes longer, and a new shape costs nothing."""
+    """Whether passes should use few shapes. On a CPU a new shape costs nothing, but a wider pass takes longer."""
     return device.type != "cpu"
 
 
 def read_device(model: PreTrainedModel) -> torch.device:
-    """Where token ids go: the device of the input embeddings."""
+    """The device to send token ids to: that of the input embeddings."""
     device = _embeddings(model).device
     if device.type != "meta":
         return device
     if model.device.type != "meta":
         return model.device
-    # All of it is offloaded, and moved by the hooks of accelerate.
+    # All weights are offloaded; accelerate's hooks move them for each forward.
     hook = getattr(model.get_input_embeddings(), "_hf_hook", None)
     hooks = (hook, *getattr(hook, "hooks", ()))
     places = [each.execution_device for each in hooks if getattr(each, "execution_device", None) is not None]
@@ -84,7 +84,7 @@ def read_device(model: PreTrainedModel) -> torch.device:
 
 
 def read_dtype(model: PreTrainedModel) -> torch.dtype:
-    """Of activations and masks: the type of the input embeddings."""
+    """The dtype of activations and masks: that of the input embeddings, unless they are quantised."""
     dtype = _embeddings(model).dtype
     quantised = not dtype.is_floating_point or dtype.itemsize == 1
     return model.dtype if quantised else dtype
@@ -97,7 +97,7 @@ def _embeddings(model: PreTrainedModel) -> torch.Tensor:
 
 
 def _configs_of(model: PreTrainedModel) -> tuple[PreTrainedConfig, ...]:
-    """Those that attention layers read: an early exit has a configuration of its own, its layers have the model's."""
+    """The configurations that attention layers read. An early-exit model has one of its own besides its layers'."""
     found = {id(part): part for part in configs(model.config)}
     for module in model.modules():
         config = vars(module).get("config")

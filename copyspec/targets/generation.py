@@ -1,4 +1,4 @@
-"""`generate` up to its loop: the tokens and arguments that a model prepares for itself, whatever its class does."""
+"""Runs `generate` up to its decoding loop, to get the tokens and arguments that a model class prepares for itself."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Arguments = dict[str, Any]
 def prepared(
     model: PreTrainedModel, prompt: Sequence[int], chain: Sequence[int], *, use_cache: bool
 ) -> tuple[torch.Tensor, Arguments]:
-    """What `generate` enters its loop with: the tokens [1, L], and the arguments for `prepare_inputs_for_generation`.
+    """The tokens [1, L] with which `generate` enters its loop, and the arguments of `prepare_inputs_for_generation`.
 
-    `chain` is what the decoder reads first: the prompt itself, or of encoder-decoder models the start tokens.
+    `chain` is the decoder's first input: the prompt itself, or the start tokens of encoder-decoder models.
     """
     kept: list[tuple[torch.Tensor, Arguments]] = []
 
@@ -41,7 +41,7 @@ def prepared(
     inputs: Arguments = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if model.config.is_encoder_decoder:
         inputs["decoder_input_ids"] = torch.tensor([list(chain)], device=device)
-    generator: Any = model  # by a method of GenerationMixin, which its types do not show
+    generator: Any = model  # typed Any, since its type does not show GenerationMixin's methods
     generator.generate(**inputs, custom_generate=keep, generation_config=settings(model, use_cache=use_cache))
     tokens, arguments = kept[0]
     arguments.pop("synced_gpus", None)
@@ -50,7 +50,7 @@ def prepared(
 
 
 def settings(model: PreTrainedModel, *, new_tokens: int = 1, **options: object) -> GenerationConfig:
-    """For greedy decoding of `new_tokens` more tokens, whatever ends them, with the special tokens of `model`."""
+    """Greedy decoding of exactly `new_tokens` more tokens, with the special tokens of `model`."""
     named = {
         name: getattr(model.generation_config, name, None)
         for name in ("pad_token_id", "bos_token_id", "decoder_start_token_id")

@@ -1,4 +1,4 @@
-"""How many positions a model can hold so that every pass gives the logits of plain decoding."""
+"""The number of positions up to which every pass of a model gives the logits of plain decoding."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _BORDER = "original_max_position_embeddings"
 
 
 class RopeBorder(NamedTuple):
-    """The last length at which rotary frequencies are those of any shorter pass."""
+    """The last length at which rotary frequencies equal those of shorter passes."""
 
     positions: int
     rope_type: str
 
 
 def max_length(config: PreTrainedConfig) -> int | None:
-    """Positions that the configuration names, cut at the border of its rotary frequencies; None where it names none."""
+    """Maximum positions by the configuration, limited by its rotary frequencies; None if it names no maximum."""
     named = _first(config, _LENGTH_NAMES)
     border = rope_border(config)
     if border is None:
@@ -29,7 +29,7 @@ def max_length(config: PreTrainedConfig) -> int | None:
 
 
 def encoder_length(config: PreTrainedConfig) -> int | None:
-    """Tokens that the encoder of an encoder-decoder reads, where its positions are absolute; None elsewhere."""
+    """Maximum encoder input of an encoder-decoder model with absolute positions, in tokens; None for other models."""
     if not config.is_encoder_decoder:
         return None
     encoder = config.get_text_config(encoder=True)
@@ -37,16 +37,16 @@ def encoder_length(config: PreTrainedConfig) -> int | None:
 
 
 def trained_length(config: PreTrainedConfig) -> int | None:
-    """The length that a configuration names though the model's positions, being relative, have no end (T5)."""
+    """The length named by the configuration of a model whose relative positions have no limit (T5)."""
     return _first(config.get_text_config(decoder=True), _LENGTH_NAMES)
 
 
 def rope_border(config: PreTrainedConfig) -> RopeBorder | None:
-    """Where the model's rotary frequencies change with the largest position of a pass; None where they never do.
+    """The length at which the rotary frequencies depend on the largest position of a pass; None if they never do.
 
-    LongRoPE (arXiv:2402.13753) takes its long factors, and dynamic NTK scaling another base, for all tokens of a
-    pass as soon as one position lies beyond the border. A draft node, a piece of a prompt or a longer neighbour in
-    the batch would decide for the others, and cached keys keep the frequencies of their own pass.
+    Beyond it LongRoPE (arXiv:2402.13753) switches to its long factors, and dynamic NTK scaling to another base, for
+    all tokens of the pass. A draft node, a prefill chunk or a longer row of the batch would thus change the other
+    tokens, and cached keys keep the frequencies of their own pass.
     """
     borders = []
     for parameters in _rope_parameters(config):
@@ -63,7 +63,7 @@ def rope_border(config: PreTrainedConfig) -> RopeBorder | None:
 
 
 def _rope_parameters(config: PreTrainedConfig) -> Iterator[Mapping[str, object]]:
-    """The rotary settings of all layers, or of each type of layer."""
+    """The rotary settings of the model, and those per layer type."""
     for name in ("rope_parameters", "rope_scaling"):
         parameters = getattr(config, name, None)
         if isinstance(parameters, Mapping):

@@ -1,10 +1,9 @@
-"""Linear layers of a model on a CPU, for passes of few tokens: the same products in the time of reading the weights.
+"""Linear layers for CPU passes of few tokens, in hardly more time than it takes to read the weights.
 
-PyTorch's general products of a few rows take up to three times as long as their weights take to be read. Where the
-compiled module (`native/linear.c`) can do better, the layers of a model use it for the length of a pass of ours: the
-weights are read where they lie, so no memory is taken, and behind the pass the model is as it was. In float32 sums
-round differently, as between any two numbers of rows; in bfloat16 it is used where it gives PyTorch's own bits, which
-is tried for each shape of weights.
+PyTorch's matrix products of a few rows take up to three times as long as reading their weights. Where the compiled
+module (`native/linear.c`) is faster, a model's layers use it during our passes; it reads the weights in place, without
+extra memory, and the model is restored after the pass. In float32, sums round differently, as they do between any two
+numbers of rows; in bfloat16 the module is only used where it gives PyTorch's exact bits, tested per weight shape.
 """
 
 from __future__ import annotations
@@ -33,58 +32,58 @@ except ImportError:  # the source is native/linear.c
 logger = logging.getLogger(__name__)
 
 VERSION = 3
-"""Of the module that fits: one compiled from an older source is left alone."""
+"""Version of `_linear` that fits this module; one compiled from an older source is not used."""
 
 ROWS = {torch.float32: range(2, 129), torch.bfloat16: range(1, 65)}
-"""Tokens of a pass, of all rows: beyond, general products are as fast, and so is that of one token in float32."""
+"""Tokens per pass, over all rows, for which the module is faster; single tokens in float32 are as fast in PyTorch."""
 
 SLOW_BFLOAT16 = frozenset({"avx2"})
-"""Instructions without products of bfloat16, where PyTorch's take four times as long for any number of tokens."""
+"""Instruction sets without bfloat16 products; there PyTorch takes four times as long for any number of tokens."""
 
 LEAST_WEIGHTS = 1 << 16
-"""Of a layer: smaller ones stay in the processor's cache, and take no time worth saving."""
+"""Minimum number of weights of a layer: smaller ones stay in the processor's cache, so there is no time to save."""
 
 TRIED = 60_000
-"""Numbers that are compared for each shape: another order of sums shows in one of thirty thousand in bfloat16."""
+"""Outputs compared per weight shape: in bfloat16 another order of sums changes one of thirty thousand."""
 
-_PANEL, _WHOLE = 32, {torch.float32: 16, torch.bfloat16: 32}  # outputs and inputs come in multiples of these
+_PANEL, _WHOLE = 32, {torch.float32: 16, torch.bfloat16: 32}  # output and input sizes must be multiples of these
 _FORMATS = {torch.float32: "f", torch.bfloat16: "H"}
-_TOLERANCE = 1e-4  # of the trial in float32, beside the largest output
+_TOLERANCE = 1e-4  # of the float32 comparison, relative to the largest output
 
 Forward = Callable[[torch.Tensor], torch.Tensor]
 
 
 def is_compiled(dtype: torch.dtype) -> bool:
-    """Whether the module was compiled, and this processor has its instructions."""
+    """Whether the module is compiled and supports this processor and `dtype`."""
     return bool(instructions(dtype))
 
 
 def is_there() -> bool:
-    """Whether the module was compiled, whatever this processor has."""
+    """Whether the module is compiled, for any processor."""
     return _linear is not None and _linear.VERSION == VERSION
 
 
 def instructions(dtype: torch.dtype) -> str:
-    """The processor's instructions that the module uses: "avx512", "avx2", or "" where it can use none."""
+    """The instruction set that the module uses for `dtype`: "avx512" or "avx2", or "" where it supports none."""
     return _linear.instructions(_FORMATS[dtype]) if is_there() and dtype in _FORMATS else ""
 
 
 def multiplied(dtype: torch.dtype) -> range:
-    """The numbers of tokens of a pass for which the module is faster than PyTorch."""
+    """Numbers of tokens per pass for which the module is faster than PyTorch."""
     if dtype == torch.bfloat16 and instructions(dtype) in SLOW_BFLOAT16:
         return range(1, sys.maxsize)
     return ROWS.get(dtype, range(0))
 
 
 class FastLinears:
-    """The linear layers of a model that the module multiplies; none where it cannot."""
+    """The linear layers of a model for which the module is used; empty where it cannot be."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._forwards: list[tuple[dict[str, object], Forward]] = []  # by the module's own dictionary
+        self._forwards: list[tuple[dict[str, object], Forward]] = []  # the layer's `__dict__`, its new forward
         self.counts = range(0)
-        """Tokens of a product that some layer would leave to the module."""
+        """Numbers of tokens for which at least one layer uses the module."""
         if "forward" in vars(model) or getattr(model, "_compiled_call_impl", None) is not None:
-            return  # compiled by torch, which would do so again
+            return  # the model is compiled: other forwards would make torch compile it again
         tried: dict[object, bool] = {}
         for module in model.modules():
             if type(module) is nn.Linear and "forward" not in vars(module) and _fits(module):
@@ -103,8 +102,8 @@ class FastLinears:
 
     @contextmanager
     def used(self) -> Iterator[None]:
-        """For its length the layers use the module. For the holder of the model's lock; others who pass something
-        through the model meanwhile get the same products."""
+        """Let the layers use the module while the context is active. The caller holds the model's lock; forward passes
+        of other threads in that time use it too, with the same products."""
         for names, forward in self._forwards:
             names["forward"] = forward
         try:
@@ -115,8 +114,8 @@ class FastLinears:
 
 
 def few_row_product(weight: torch.Tensor) -> Forward:
-    """What multiplies a few rows, [..., D], with `weight`, [V, D], which stays where it is: by the module where that is
-    faster and right, else by PyTorch. For weights that belong to no layer of a model."""
+    """Return a function that multiplies a few rows, [..., D], by `weight`, [V, D], without copying it: with the module
+    where that is faster and exact, else with PyTorch. For weights outside of a model's layers."""
     module = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
     module.weight = nn.Parameter(weight, requires_grad=False)
     return _forward(module) if _fits(module) and _is_right(module) else module.forward
@@ -134,8 +133,8 @@ def _fits(module: nn.Linear) -> bool:
 
 @torch.inference_mode()
 def _is_right(module: nn.Linear) -> bool:
-    """Whether the module gives for many tokens what PyTorch gives for each of them alone: its bits in bfloat16, but
-    for sums that round differently in float32."""
+    """Whether the module's results for many tokens equal PyTorch's for single ones: bit by bit in bfloat16, and within
+    rounding in float32."""
     forward, weight = _forward(module), module.weight
     tokens = min(1 + TRIED // weight.shape[0], max(ROWS[weight.dtype]))
     given = torch.randn((tokens, weight.shape[1]), generator=torch.Generator().manual_seed(0)).to(weight.dtype)
@@ -151,7 +150,7 @@ def _is_right(module: nn.Linear) -> bool:
 
 
 def _forward(module: nn.Linear) -> Forward:
-    """What takes the place of the layer's `forward`."""
+    """Create the replacement of the layer's `forward`."""
     held = _Held()
 
     def forward(input: torch.Tensor) -> torch.Tensor:
@@ -181,14 +180,14 @@ def _forward(module: nn.Linear) -> Forward:
 
 
 class _Held:
-    """The weights of a layer as arrays, as long as they are the same memory."""
+    """A layer's weights as arrays; rebuilt when the weights move in memory."""
 
     def __init__(self) -> None:
         self._at = (0, 0)
         self._arrays: tuple[Numbers, Numbers | None] | None = None
 
     def arrays(self, weight: torch.Tensor, bias: torch.Tensor | None) -> tuple[Numbers, Numbers | None] | None:
-        """None where the module cannot read them any more: they were moved, say."""
+        """The arrays; None if the module can no longer read the weights, because they moved to a GPU, for example."""
         at = (weight.data_ptr(), 0 if bias is None else bias.data_ptr())
         if at != self._at or self._arrays is None:
             fits = (
@@ -200,7 +199,7 @@ class _Held:
 
 
 def _numbers(tensor: torch.Tensor) -> Numbers:
-    """The same memory as an array; bfloat16 as its bits, which NumPy has no type for."""
+    """View a tensor as an array that shares its memory; bfloat16 as raw bits, since NumPy has no such type."""
     tensor = tensor.detach()
     array: Numbers = (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).contiguous().numpy()
     return array

@@ -1,4 +1,4 @@
-"""Masks of one target pass, as the model's attention layers take them."""
+"""Additive attention masks of one target pass."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def tree_masks(columns: Columns, facts: ModelFacts) -> torch.Tensor | dict[str, torch.Tensor]:
-    """Additive masks [B, 1, Q, K]: one, or one per kind of attention layer where the model has several."""
+    """Additive masks [B, 1, Q, K]: one tensor, or a dict by kind if the model has several kinds of attention."""
     full: torch.Tensor | None = None
     masks: dict[str, torch.Tensor] = {}
     for kind in facts.kinds:
@@ -30,13 +30,13 @@ def tree_masks(columns: Columns, facts: ModelFacts) -> torch.Tensor | dict[str, 
 
 
 def to_mask(visible: BoolArray, facts: ModelFacts) -> torch.Tensor:
-    """`visible` [B, Q, K] as the additive mask [B, 1, Q, K]: 0 where visible, else the lowest number. For grouped
-    attention the mask of each head of a group stands behind the one before, [B, 1, G * Q, K]."""
+    """Convert `visible` [B, Q, K] to an additive mask [B, 1, Q, K]: 0 where visible, else the lowest number. Grouped
+    attention gets the masks of the heads of a group after each other, [B, 1, G * Q, K]."""
     return additive(torch.from_numpy(visible).to(facts.device, non_blocking=True), facts)
 
 
 def additive(seen: torch.Tensor, facts: ModelFacts) -> torch.Tensor:
-    """`to_mask` of what is on the device already."""
+    """`to_mask` for a boolean tensor that is already on the device."""
     seen = seen.unsqueeze(1)
     if facts.group == 1:
         return torch.where(seen, facts.zero, facts.lowest)

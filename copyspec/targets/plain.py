@@ -1,4 +1,4 @@
-"""Plain decoding of models that cannot take a draft back: each row as `generate` decodes it."""
+"""Plain decoding, row by row as `generate` does it, for models that cannot take back a rejected draft."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from copyspec.tree import DraftTree
 
 _INNER_STATE = ("conv1d_state", "recurrent_states")
-"""Attributes in which RecurrentGemma keeps the state of its last call, on its own modules."""
+"""Attributes in which RecurrentGemma stores the state of its last call on its own modules."""
 
 
 class PlainTarget(WrappedModel):
-    """A model that is only ever given the next token."""
+    """A target that only ever scores the next token."""
 
     supports_trees = False
     supports_drafts = False
@@ -42,14 +42,14 @@ class PlainTarget(WrappedModel):
 
 
 class PlainSession:
-    """One row. It begins and steps as `generate` does, through the methods by which a model prepares its inputs."""
+    """One row, which starts and steps like `generate`, through the model's own methods for preparing inputs."""
 
     runner = "eager"
     is_settled = True
 
     def __init__(self, target: PlainTarget, prompt: Sequence[int]) -> None:
         self._model, self._facts = target.model, target.facts
-        self._generation: Any = target.model  # by the methods of GenerationMixin, which its types do not show
+        self._generation: Any = target.model  # typed Any, since its type does not show GenerationMixin's methods
         self._prompt = list(prompt)
         self._ids = torch.empty((1, 0), dtype=torch.long, device=target.facts.device)
         self._arguments: Arguments = {}
@@ -63,7 +63,7 @@ class PlainSession:
     def score_with_states(
         self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
     ) -> tuple[torch.Tensor, Sequence[RowStates] | None]:
-        return self.score(chains, trees), None  # nothing is drafted
+        return self.score(chains, trees), None  # no drafter can use them
 
     @torch.inference_mode()
     def score(self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
@@ -84,7 +84,7 @@ class PlainSession:
         return logits
 
     def _pass(self, *, is_first: bool) -> torch.Tensor:
-        """The logits after the last token, [1, 1, V], of one step of `generate`."""
+        """Run one step of `generate`; return the logits after the last token, [1, 1, V]."""
         step = None if is_first or not self._arguments["use_cache"] else 1
         inputs = self._generation.prepare_inputs_for_generation(
             self._ids, next_sequence_length=step, is_first_iteration=is_first, **self._arguments
@@ -98,7 +98,7 @@ class PlainSession:
         return logits
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
-        """Nothing to do: the chain is in the model's state already, and there are no drafts."""
+        """Do nothing: the chain is already in the model's state, and there are no drafts."""
 
     def trim(self, lengths: Sequence[int]) -> None:
         raise NotImplementedError(f"{type(self._model).__name__} cannot go back to an earlier token")
@@ -115,7 +115,7 @@ class PlainSession:
 
     @contextmanager
     def _inner_state(self) -> Iterator[None]:
-        """For its length the model holds this row's state, and then again what it held before."""
+        """Let the model hold this row's recurrent state while the context is active, then restore its own."""
         before = {place: getattr(*place) for place in self._inner}
         for (part, name), state in self._inner.items():
             setattr(part, name, state)

@@ -1,8 +1,8 @@
-"""The prefix cache: keys and values of earlier rows, kept by their tokens for prompts that begin as those did.
+"""The prefix cache: keys and values of earlier rows, reused for prompts that begin with the same tokens.
 
-They are kept in blocks of BLOCK_TOKENS, each under its own tokens and the block before it, so that prompts share what
-they share and a lookup compares tokens, not hashes (the blocks of PagedAttention, Kwon et al. 2023, arXiv:2309.06180).
-What was used longest ago makes room, the ends of prefixes before their beginnings.
+They are stored in blocks of BLOCK_TOKENS tokens. A block's key is its tokens and the preceding block, so that prompts
+share common prefixes and a lookup compares tokens instead of hashes (like the blocks of PagedAttention, Kwon et al.
+2023, arXiv:2309.06180). The least recently used blocks are evicted first, the ends of prefixes before their beginnings.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
     from copyspec.targets.hooks.model_state import ModelState
 
 BLOCK_TOKENS = 32
-"""A prompt is read again from its last whole block: 16 tokens too many on average, a fraction of a pass."""
+"""Tokens per block. A prompt is reread from its last whole block: 16 tokens on average, a fraction of a pass."""
 
 MAX_BYTES = 1 << 30
-"""About 23,000 tokens of SmolLM2-135M in float32, or 8,000 of an 8B model in bfloat16."""
+"""Default size: about 23,000 tokens of SmolLM2-135M in float32, or 8,000 of an 8B model in bfloat16."""
 
 MAX_STATES = 32
-"""Of adapters that are switched: more than a program switches between, few enough to compare with each."""
+"""Maximum number of adapter states: more than a program switches between, few enough to compare with each."""
 
 Layers = Sequence["tuple[torch.Tensor, torch.Tensor] | None"]
-"""Keys and values of each layer, [H, n, D]; None for a layer that keeps none of its own."""
+"""Keys and values of each layer, [H, n, D]; None for a layer without any of its own."""
 
 
 class PrefixSession(Protocol):
-    """A session whose rows may begin with keys and values that were computed before."""
+    """A session whose rows can start from keys and values that were computed earlier."""
 
     @property
     def lengths(self) -> Sequence[int]: ...
 
     def load(self, prefixes: Sequence[Sequence[Layers]], room: int) -> None:
-        """Row r begins with the pieces `prefixes[r]`, one behind the other; `room`: slots that it will need."""
+        """Start row r with the pieces `prefixes[r]`, in order; `room`: number of slots to allocate."""
         ...
 
     def read(self, row: int, start: int, stop: int) -> Layers:
-        """A copy of what a row holds in slots start .. stop - 1."""
+        """Copy the keys and values in slots start .. stop - 1 of a row."""
         ...
 
 
@@ -56,12 +56,12 @@ class _Block:
 
 
 class PrefixCache:
-    """Of one model. Safe to use from several threads."""
+    """The prefix cache of one model. Thread-safe."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        """`max_bytes`: of keys and values that are kept at most."""
+        """`max_bytes`: maximum size of the stored keys and values."""
         self.max_bytes = max_bytes
-        # (the block before, the tokens) -> block; what was used last comes last, and each block behind its successors.
+        # (number of the preceding block, tokens) -> block; least recently used first, each block after its successors.
         self._blocks: OrderedDict[tuple[int, tuple[int, ...]], _Block] = OrderedDict()
         self._roots: list[tuple[ModelState, int]] = []
         self._numbers = 0
@@ -70,23 +70,23 @@ class PrefixCache:
 
     @property
     def num_bytes(self) -> int:
-        """Of keys and values that are kept now."""
+        """Size of the keys and values stored now."""
         return self._bytes
 
     def __len__(self) -> int:
-        """Tokens whose keys and values are kept."""
+        """Number of tokens whose keys and values are stored."""
         return BLOCK_TOKENS * len(self._blocks)
 
     def clear(self) -> None:
-        """Forgets everything."""
+        """Remove all entries."""
         with self._lock:
             self._blocks.clear()
             self._roots.clear()
             self._bytes = 0
 
     def find(self, state: ModelState, tokens: Sequence[int]) -> list[Layers]:
-        """The blocks with which `tokens` begin, as far as they are kept; never all of them: the last token is passed
-        through the model in any case, for its logits."""
+        """Return the cached blocks that `tokens` begin with. They never cover all tokens, since the last one must be
+        passed through the model for its logits."""
         found: list[Layers] = []
         with self._lock:
             keys = self._known(self._root(state), tokens[: max(0, len(tokens) - 1)])
@@ -95,7 +95,7 @@ class PrefixCache:
         return found
 
     def add(self, state: ModelState, tokens: Sequence[int], read: Callable[[int, int], Layers]) -> None:
-        """Keeps the whole blocks of `tokens`, whose keys and values from start to stop are `read(start, stop)`."""
+        """Store the whole blocks of `tokens`; `read(start, stop)` returns their keys and values."""
         with self._lock:
             root = self._root(state)
             keys = self._known(root, tokens)
@@ -113,13 +113,13 @@ class PrefixCache:
                     keys.append(key)
                     used.add(key)
                     before = block.number
-            except torch.OutOfMemoryError:  # the memory is needed for the passes
+            except torch.OutOfMemoryError:  # the passes need this memory
                 self.clear()
                 return
             self._touch(keys)
 
     def _known(self, root: int, tokens: Sequence[int]) -> list[tuple[int, tuple[int, ...]]]:
-        """The keys of the blocks with which `tokens` begin."""
+        """The keys of the cached blocks that `tokens` begin with."""
         keys: list[tuple[int, tuple[int, ...]]] = []
         before = root
         for start in range(0, len(tokens) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
@@ -136,7 +136,7 @@ class PrefixCache:
             self._blocks.move_to_end(key)
 
     def _make_room(self, size: int, used: set[tuple[int, tuple[int, ...]]]) -> bool:
-        """Forgets what was used longest ago, until `size` bytes more may be kept; False where that is in use."""
+        """Evict the least recently used blocks until `size` more bytes fit; False if only blocks in `used` are left."""
         while self._bytes + size > self.max_bytes:
             oldest = next(iter(self._blocks), None)
             if oldest is None or oldest in used:
@@ -145,7 +145,7 @@ class PrefixCache:
         return True
 
     def _root(self, state: ModelState) -> int:
-        """What comes before the first block of the model as it is. Other weights never come back."""
+        """The number that precedes the first block for this state of the model. Clears the cache on new weights."""
         for known, number in self._roots:
             if known == state:
                 return number

@@ -1,4 +1,4 @@
-"""Rows one by one: for models that cannot hold rows of different lengths in one batch."""
+"""Sessions that process rows one at a time, for models that cannot batch rows of different lengths."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class RowSessions:
-    """A session made of sessions of one row each, which are scored in turn."""
+    """A session composed of one-row sessions, which are scored in turn."""
 
     runner = "eager"
     is_settled = True
@@ -31,7 +31,7 @@ class RowSessions:
 
     @property
     def keeps_prefixes(self) -> bool:
-        """As the rows' sessions say."""
+        """Whether all rows' sessions can load and store prefixes."""
         return all(getattr(session, "keeps_prefixes", False) for session in self._sessions)
 
     def load(self, prefixes: Sequence[Sequence[Layers]], room: int) -> None:

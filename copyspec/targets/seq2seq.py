@@ -1,4 +1,4 @@
-"""Encoder-decoder models: the encoder runs once, the decoder scores trees like a decoder-only model."""
+"""Encoder-decoder targets: the encoder runs once, and the decoder scores trees like a decoder-only model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Seq2SeqTarget(WrappedModel):
-    """An encoder-decoder model. `supports_trees` is False where only chains, row by row, give its own logits."""
+    """An encoder-decoder model. `supports_trees` is False if only chains, one row at a time, match its plain logits."""
 
     supports_drafts = True
     is_encoder_decoder = True
@@ -46,6 +46,8 @@ class Seq2SeqTarget(WrappedModel):
 
 
 class Seq2SeqSession(TreeSession):
+    """The session of a `Seq2SeqTarget`: encoder states, cross-attention cache, and the decoder's tree cache."""
+
     @torch.inference_mode()
     def __init__(self, target: Seq2SeqTarget, prompts: Sequence[Sequence[int]]) -> None:
         super().__init__(len(prompts), chains_only=not target.supports_trees)
@@ -84,7 +86,7 @@ class Seq2SeqSession(TreeSession):
 
     @property
     def has_no_cross(self) -> bool:
-        """Whether no pass has yet made the keys and values of cross-attention."""
+        """Whether no pass has computed the keys and values of cross-attention yet."""
         return not self._cross.layers
 
     def cross_contents(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -97,11 +99,11 @@ class Seq2SeqSession(TreeSession):
         return held
 
     def cross_mask(self) -> torch.Tensor:
-        """Which of the encoder's states are no pads. [B, S]"""
+        """Which encoder states are not padding, [B, S]."""
         return self._mask()
 
     def _mask(self) -> torch.Tensor:
-        """Which of the encoder's states are no pads. [B, S]"""
+        """Which encoder states are not padding, [B, S]."""
         states = self._encoded.last_hidden_state
         assert states is not None
         return states.new_ones(states.shape[:2], dtype=torch.long) if self._visible is None else self._visible
@@ -113,7 +115,7 @@ class Seq2SeqSession(TreeSession):
         self._encoded = BaseModelOutput()
 
     def _encode(self, prompts: Sequence[Sequence[int]]) -> tuple[BaseModelOutput, torch.Tensor | None]:
-        """The encoder's output, states [B, S, D], and which are no pads [B, S] (None: all)."""
+        """Run the encoder; return its states [B, S, D], and which of them are not padding [B, S] (None: all)."""
         longest = max(map(len, prompts))
         pad = self._model.config.pad_token_id or 0
         tokens = torch.tensor([[*prompt, *[pad] * (longest - len(prompt))] for prompt in prompts])
@@ -162,7 +164,7 @@ class Seq2SeqSession(TreeSession):
 
 
 def first_tokens(model: PreTrainedModel) -> list[int]:
-    """The decoder's start token, as `generate` takes it; the encoder reads the prompt."""
+    """The decoder's start token, chosen as in `generate`; the prompt goes to the encoder."""
     for config in (model.generation_config, model.config):
         token = getattr(config, "decoder_start_token_id", None)
         token = getattr(config, "bos_token_id", None) if token is None else token
@@ -174,7 +176,7 @@ def first_tokens(model: PreTrainedModel) -> list[int]:
 
 
 def _widened(values: torch.Tensor | None, width: int, dim: int = 1) -> torch.Tensor:
-    """`values` with zeros behind them along `dim`, up to `width`."""
+    """Pad `values` with zeros at the end of `dim`, up to `width`."""
     assert values is not None
     missing = width - values.shape[dim]
     if not missing:

@@ -1,4 +1,4 @@
-"""What sessions of causal and encoder-decoder models share: rows, their tree cache, score and keep."""
+"""The common part of causal and encoder-decoder sessions: rows, their tree cache, `score` and `keep`."""
 
 from __future__ import annotations
 
@@ -23,40 +23,41 @@ if TYPE_CHECKING:
     from copyspec.tree import DraftTree
 
 PREFILL_CHUNK = 2048
-"""Tokens of one prefill pass: enough to keep any device busy, few enough to bound activations and masks."""
+"""Maximum tokens of one prefill pass: enough to keep any device busy, few enough to bound activations and masks."""
 
 MASK_LIMIT = 1 << 25
-"""Elements of the largest mask that is built for a ragged batch (128 MiB); above it rows are cached one by one."""
+"""Maximum elements of a mask for a ragged batch (128 MiB); above it rows are prefilled one at a time."""
 
 
 class TreeSession(ABC):
-    """Rows of one batch in one tree cache. Subclasses know how their model is entered.
+    """Rows of one batch in one tree cache. Subclasses implement how their model is called.
 
-    With `chains_only` the model never sees a mask or a position of ours: drafts are one continuation of the chain,
-    and the session has one row. With `few_shapes` passes have sizes of a short list, and prompts a pass of their own.
+    With `chains_only` the model builds its own masks and positions: a draft is a plain continuation of the chain, and
+    the session has one row. With `few_shapes` passes use a small set of sizes, and prompts are read in their own pass.
     """
 
     runner = "eager"
     is_settled = True
     _model: PreTrainedModel
     keeps_prefixes = False
-    """Whether what a row holds depends on its tokens and their places alone (`prefixes.PrefixSession`)."""
+    """Whether a row's keys and values depend on its tokens and their positions alone, so that `PrefixCache` may hold
+    them."""
 
     def __init__(self, rows: int, *, chains_only: bool = False, few_shapes: bool = False, new_tokens: int = 0) -> None:
-        """`new_tokens`: how many may follow the prompts."""
+        """`new_tokens`: expected number of tokens after the prompts."""
         self._cache = TreeCache(rows)
         self._chains_only, self._few_shapes = chains_only, few_shapes and not chains_only
         self._ahead, self._attended = min(new_tokens, LOOK_AHEAD), 0
         self.prefill_chunk = PREFILL_CHUNK
         self._lengths = [0] * rows
-        self._chains: Sequence[Sequence[int]] | None = None  # of the last `score`, until `keep`
+        self._chains: Sequence[Sequence[int]] | None = None  # of the last `score`, until `keep` commits them
 
     @property
     def lengths(self) -> Sequence[int]:
         return self._lengths
 
     def score(self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
-        if not torch.is_inference_mode_enabled():  # entering it again takes longer than a look
+        if not torch.is_inference_mode_enabled():  # the check is faster than entering it again
             with torch.inference_mode():
                 return self.score(chains, trees)
         check_rows(len(self._lengths), chains, trees)
@@ -119,7 +120,7 @@ class TreeSession(ABC):
 
     @torch.inference_mode()
     def prefill(self, chains: Sequence[Sequence[int]]) -> None:
-        """Caches these tokens behind each row's own, and scores nothing."""
+        """Cache these tokens after each row's cached ones, without returning logits."""
         starts, empty = self._lengths, [EMPTY] * len(chains)
         check_rows(len(starts), chains, empty)
         with self._entered() or nullcontext():
@@ -144,12 +145,12 @@ class TreeSession(ABC):
 
     @torch.inference_mode()
     def load(self, prefixes: Sequence[Sequence[Layers]], room: int) -> None:
-        """Rows that hold nothing yet begin with these pieces; `room`: slots that they will need."""
+        """Start the rows, which must be empty, with these pieces; `room`: number of slots to allocate."""
         self._lengths = self._cache.load(prefixes, room)
 
     @torch.inference_mode()
     def read(self, row: int, start: int, stop: int) -> Layers:
-        """A copy of keys and values in slots start .. stop - 1 of a row, [H, n, D] per layer."""
+        """Copy the keys and values in slots start .. stop - 1 of a row, [H, n, D] per layer."""
         return self._cache.read(row, start, stop)
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
@@ -159,7 +160,7 @@ class TreeSession(ABC):
         for row, (chain, path) in enumerate(zip(self._chains, paths, strict=True)):
             behind = self._lengths[row] + len(chain)
             self._lengths[row] = behind + len(path)
-            # The first chain of the tree already lies where it belongs; nodes of a path come in rising order.
+            # The tree's first chain is already in place; the nodes of a path are in rising order.
             if path and path[-1] != len(path) - 1:
                 in_place = next(place for place, node in enumerate(path) if place != node)
                 moves.append(Move(row, [behind + node for node in path[in_place:]], behind + in_place))
@@ -170,7 +171,7 @@ class TreeSession(ABC):
     def trim(self, lengths: Sequence[int]) -> None:
         if len(lengths) != len(self._lengths) or any(map(int.__gt__, lengths, self._lengths)):
             raise ValueError(f"rows of {list(self._lengths)} tokens cannot be cut to {list(lengths)}")
-        # What lies behind a row's length is never seen, and is written over by the next pass.
+        # Slots after a row's length are never visible, and the next pass overwrites them.
         self._lengths = list(lengths)
         self._chains = None
 
@@ -195,13 +196,13 @@ class TreeSession(ABC):
 
     @abstractmethod
     def _entered(self) -> AbstractContextManager[object] | None:
-        """Around every pass: what must be changed at the model for its length, and undone after it. None: nothing."""
+        """The context for a pass, which changes the model and restores it; None if no change is needed."""
 
     @abstractmethod
     def _continue(self, chains: Sequence[Sequence[int]], start: int, kept: int) -> torch.Tensor:
-        """Logits of the last `kept` tokens of chains of one length that follow `start` cached tokens. [B, kept, V]
+        """Logits of the last `kept` tokens of equally long chains that follow `start` cached tokens. [B, kept, V]
 
-        The model builds its own masks and positions here, as in plain decoding.
+        The model builds its own masks and positions, as in plain decoding.
         """
 
     @abstractmethod
@@ -214,7 +215,7 @@ class TreeSession(ABC):
         return longest > 1 and (longest > self.prefill_chunk or (len(chains) > 1 and mask > MASK_LIMIT))
 
     def _read(self, chains: Sequence[Sequence[int]], starts: Sequence[int]) -> None:
-        """Caches chains without a mask of ours: at once where they stand alike, or row by row."""
+        """Cache chains with the model's own causal mask: in one pass if starts and lengths are equal, else by row."""
         if _equal(starts) and _equal(list(map(len, chains))) and not self._needs_pieces(chains, 0):
             self._cache.begin(Write(starts[0], starts[0] + len(chains[0])))
             self._continue(chains, starts[0], 1)
@@ -231,7 +232,7 @@ class TreeSession(ABC):
 
 
 def check_rows(rows: int, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> None:
-    """Raises ValueError where a call does not fit the session's rows."""
+    """Raise ValueError if chains or trees do not match the session's rows."""
     if len(chains) != rows or len(trees) != rows:
         raise ValueError(f"the session has {rows} rows, got {len(chains)} chains and {len(trees)} trees")
     if not all(map(len, chains)):
@@ -240,7 +241,7 @@ def check_rows(rows: int, chains: Sequence[Sequence[int]], trees: Sequence[Draft
 
 
 def only_chain(tree: DraftTree) -> Sequence[int]:
-    """The tokens of a tree without branches; raises ValueError where it has some."""
+    """The tokens of a tree without branches. Raises ValueError if it has any."""
     if any(parent != node - 1 for node, parent in enumerate(tree.parents)):
         raise ValueError("this target verifies chains only: pass DraftTree.first_chain() of each tree")
     return tree.tokens

@@ -1,4 +1,4 @@
-"""What every target is: a model, and what it says about itself."""
+"""The base class of targets: a model and the facts read from it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class WrappedModel(ABC):
-    """The facts of a model, which may be moved to another device or type between sessions."""
+    """A model with its facts. It may be moved to another device or dtype between sessions, so these are reread."""
 
     def __init__(self, model: PreTrainedModel, facts: ModelFacts) -> None:
         self.model = model
@@ -33,7 +33,7 @@ class WrappedModel(ABC):
 
     @property
     def linears(self) -> FastLinears:
-        """Its linear layers, for passes of few tokens."""
+        """The model's fast linear layers, for passes of few tokens."""
         if self._linears is None:
             self._linears = FastLinears(self.model)
         return self._linears
@@ -44,7 +44,7 @@ class WrappedModel(ABC):
 
     @abstractmethod
     def _open(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> Session:
-        """`open` of a model that is ready to decode."""
+        """Implements `open`, after `check_mode`."""
 
     @property
     def vocab_size(self) -> int:
@@ -60,7 +60,7 @@ class WrappedModel(ABC):
 
 
 def check_mode(model: PreTrainedModel) -> None:
-    """Raises ValueError for a model in training mode."""
+    """Raise ValueError if the model is in training mode."""
     if model.training:
         name = type(model).__name__
         raise ValueError(f"{name} is in training mode, where dropout makes its output random; call model.eval() first")

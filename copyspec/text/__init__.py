@@ -1,1 +1,2 @@
-"""Between text and token ids: codec, chat templates, prompts, references, stop strings, blocks of a prompt."""
+"""Conversion between text and token ids: codec, chat templates, prompts, references, stop strings, blocks of a
+prompt."""

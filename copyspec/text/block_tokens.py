@@ -1,4 +1,4 @@
-"""The tokens of a prompt's blocks, as an output has them that starts with them."""
+"""Tokens of a prompt's blocks (texts that may be edited), encoded as they appear at the start of an output."""
 
 from __future__ import annotations
 
@@ -12,31 +12,32 @@ from copyspec.sources import FORK
 from copyspec.text.blocks import Block
 
 PARAGRAPH = 100
-"""Characters of a line from which it is a paragraph if it ends like a sentence: lines of code and verse are shorter."""
+"""Minimum characters of a line that counts as a paragraph if it ends like a sentence; lines of code and verse are
+shorter."""
 
-END_TOKENS = 4  # of a paragraph that its last ones are encoded with
+END_TOKENS = 4  # how many last tokens of a paragraph are encoded again at its end
 
 _ENDS = re.compile(r"[.!?][\"')\]”’]*[ \t]*(\n\s*)(?=[\"'“(]?[^\W\d_a-z])")
 _BREAKS = (":", ":\n", ":\n\n", "\n", "\n\n", ">", ">\n", "```\n", '"', "“", "'", "‘", "«", "„", "`", "**", "> ", "- ")
 
 Encode = Callable[[str], tuple[Sequence[int], Sequence[tuple[int, int]]]]
-"""The token ids of a text and the characters of each."""
+"""Returns the token ids of a text and the character range of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedBlock:
-    """The tokens of a block."""
+    """A block as tokens."""
 
-    ids: list[int]  # FORK in front of what follows a paragraph's end
-    starts: list[tuple[int, int]]  # where an edited text may start: (token, bucket)
-    ends: list[list[int]]  # by FORK, what the output may end with there instead
+    ids: list[int]  # with FORK before the tokens that follow a paragraph's end
+    starts: list[tuple[int, int]]  # (token, bucket) where an edited text may start
+    ends: list[list[int]]  # for each FORK, the alternative tokens of an output that ends there
 
 
 def encode_block(text: str, block: Block, encode: Encode) -> EncodedBlock:
-    """The tokens that `block` of `text` has in an output, which may leave it behind any paragraph.
+    """Encode `block` of `text` as it would appear in an output, which may leave the block after any paragraph.
 
-    Many tokenizers join a paragraph's last mark with the line breaks behind it: where the output goes on with
-    something else, that token is another one.
+    Many tokenizers merge a paragraph's last punctuation mark with the line breaks after it, so if the output continues
+    differently, that token is a different one.
     """
     own = text[block.start : block.stop]
     tokens, places = encode(own)
@@ -45,14 +46,14 @@ def encode_block(text: str, block: Block, encode: Encode) -> EncodedBlock:
     ends: list[list[int]] = []
     done = 0
     for stop in _paragraph_ends(own) if places else ():
-        at = bisect_right(places, stop, key=itemgetter(1))  # the token that holds the line break
+        at = bisect_right(places, stop, key=itemgetter(1))  # index of the token that holds the line break
         back = max(done, at - END_TOKENS)
         ending = list(encode(own[places[back][0] : stop])[0]) if back < at < len(tokens) else []
         same = 0
         while back + same < at and same < len(ending) and ending[same] == tokens[back + same]:
             same += 1
         if back + same < at:
-            continue  # cut otherwise from here on: nothing is known of its end
+            continue  # the two encodings differ from here on, so the alternative ending is unknown
         ids += [*tokens[done:at], FORK]
         offsets += [*places[done:at], (stop, stop)]
         ends.append(ending[same:])
@@ -64,7 +65,8 @@ def encode_block(text: str, block: Block, encode: Encode) -> EncodedBlock:
 
 
 def break_tokens(encode: Callable[[str], Sequence[int]]) -> frozenset[int]:
-    """Tokens that labels, openings and lines end with: what is said first may be over behind them."""
+    """Tokens that end labels, openings and lines: after them an output's introduction may be over and a copy may
+    begin."""
     found = [encode(before + mark) for mark in _BREAKS for before in ("", "a", "a ")]
     return frozenset(ids[-1] for ids in found if ids)
 
@@ -76,7 +78,7 @@ def _paragraph_ends(text: str) -> Iterator[int]:
 
 
 def token_starts(starts: Sequence[tuple[int, int]], offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The tokens that hold the characters, each once, with their buckets."""
+    """Map character positions to the tokens that hold them, each token once with its highest bucket."""
     found: dict[int, int] = {}
     at = 0
     for start, bucket in starts:

@@ -1,4 +1,7 @@
-"""Blocks of a prompt: texts in it that the output may edit or repeat, found by how they are set apart."""
+"""Finds blocks of a prompt: texts in it that the output may edit or repeat, recognised by how they are delimited.
+
+Each block has odds against the hypothesis that no text is edited, quantised into buckets.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +13,25 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 BUCKETS = 19
-"""Of odds against no text being edited, each twice the one before."""
+"""Number of buckets; the odds double from one to the next."""
 
 EVEN = 12
-"""The bucket of even odds."""
+"""The bucket of odds 1."""
 
 MOST_ODDS = 2.0 ** (BUCKETS - 1 - EVEN)
 
 MOST_BLOCKS = 8
 MOST_STARTS = 48
-LOOKED_AT = 20_000  # characters of a prompt, the last ones: what is edited stands near its end
-MOST_CHARACTERS = 40_000  # of all blocks: they overlap
+LOOKED_AT = 20_000  # last characters of a prompt that are searched: the edited text stands near its end
+MOST_CHARACTERS = 40_000  # total of all blocks, which may overlap
 LEAST_SHARE = 0.1
-LEAST_SIZE = 2  # characters of a block
-WRAPPING = 40  # characters of an opening or a closing mark
+LEAST_SIZE = 2  # minimum characters of a block
+WRAPPING = 40  # maximum characters of an opening or closing mark
 _HEADER = r"[^\w\n]{0,4}\w[\w -]{0,40}[*_\"]*:[*_\"]*"
 _MARKUP = r"<\|[^|<>\n]{1,40}\|>|</?(?:start|end)_of_turn>|\[/?INST\]|</?s>"
 _SPEAKER = r"^[*# ]{0,4}(?:System|User|Human|Assistant|AI|Bot|Model)[*]*:[*]*\s*"
 _TURN = rf"(?:(?:{_MARKUP})(?:\s*[a-z]+(?=\n|<\|))?\s*)+|{_SPEAKER}"
-"""Between two turns: all markup and the role that is named in it, or a speaker's name at the start of a line."""
+"""Separates two turns: template markup with the role named in it, or a speaker's name at the start of a line."""
 
 _MARKS = re.compile(
     rf"(?P<turn>{_TURN})"
@@ -50,8 +53,9 @@ _ROLE = r"[*#]{0,3}[ \t]*[A-Z][A-Za-z]*(?: [A-Za-z]+)?[*]*:[*]*"
 _END_OF_TURN = re.compile(rf"{_TURN}|\n[ \t]*\n{_ROLE}[ \t]*(?:\n|\Z)", re.MULTILINE)
 _CLOSED = re.compile(r"['\"”»“’`」](?!\w)")
 
-# Logarithms of odds against no text being edited, fitted by `benchmarks.replay.fit_blocks`: of each mark, for the text
-# up to its own end and in a wider reading (with its marks, to the end of the paragraph or the turn); of each feature.
+# Log-odds against no text being edited, fitted by `benchmarks.replay.fit_blocks`. Each mark has one weight for the text
+# up to its own end, and one for the wider reading (with its marks, or to the end of the paragraph or turn); each
+# feature has one weight.
 _OF_MARKS = {
     "turn": (0.27, -1.24),
     "tag": (1.04, 0.77),
@@ -92,7 +96,7 @@ WEIGHTS = [weight for pair in _OF_MARKS.values() for weight in pair] + list(_OF_
 
 _APART = frozenset({"tag", "fence", "rule", "quote", "json"})
 _FENCES = frozenset({"fence", "rule"})
-_NEAREST = 4  # of them that are looked at
+_NEAREST = 4  # how many of the nearest ones are checked
 _ASKED = re.compile(r"[:?][*_]*[ \t]*\n\s*\Z")
 _SYSTEM = re.compile(r"\bsystem\b|<<SYS>>", re.IGNORECASE)
 _REPLY = re.compile(r"\b(?:assistant|model|bot|ai)\b|\[/INST\]", re.IGNORECASE)
@@ -101,7 +105,7 @@ _ASKS = re.compile(r"[^\n]*[:?][ \t]*\n")
 
 @dataclass(slots=True)
 class Block:
-    """A stretch of a text, in characters, and where in it an edited text may start: (character, bucket)."""
+    """A character range of a text, with the positions in it where an edited text may start: (character, bucket)."""
 
     start: int
     stop: int
@@ -112,21 +116,22 @@ class Block:
 class Candidate:
     start: int
     stop: int
-    features: tuple[float, ...]  # the number of the mark and its reading, then its features
+    features: tuple[float, ...]  # 2 * number of the mark + reading, then the feature values
     weight: float
 
 
 def find_blocks(text: str) -> list[Block]:
-    """The likeliest blocks, the likeliest first. They may overlap: one text can end in several places."""
+    """The most probable blocks, best first. Blocks may overlap, since one text may have several possible ends."""
     found = sorted(candidates(text), key=lambda each: (-each.weight, each.start, -each.stop))[:MOST_STARTS]
-    # What is certain to be edited, as against nothing, may still start in two places: their odds keep their ratio.
+    # Scale all odds together if the largest exceeds MOST_ODDS, so that two near-certain starts keep their ratio.
     scale = min(1.0, MOST_ODDS / max((candidate.weight for candidate in found), default=1.0))
     least = LEAST_SHARE * (1.0 + sum(candidate.weight for candidate in found))
-    blocks: dict[tuple[int, int], Block] = {}  # by where they stop: one text with several beginnings
+    blocks: dict[tuple[int, int], Block] = {}  # by stop position: one block may have several starts
     inner: list[Candidate] = []
     characters = 0
     for candidate in found:
-        # Behind a space the first token is another one than at the start of an output: such a text is its own block.
+        # After a space the first token differs from that at the start of an output, so such a text gets a block of its
+        # own.
         apart = candidate.start if text[candidate.start - 1 : candidate.start] == " " else -1
         block = blocks.get((candidate.stop, apart))
         new = candidate.stop - candidate.start - (block.stop - block.start if block is not None else 0)
@@ -156,7 +161,8 @@ def _is_held(candidate: Candidate, blocks: Iterable[Block]) -> bool:
 
 
 def _goes_with(candidate: Candidate, blocks: Iterable[Block]) -> bool:
-    """Whether it is one of the blocks with the marks around it, or without: an output that starts with them ends so."""
+    """Whether it is an existing block with, or without, its delimiting marks: an output that begins with the mark also
+    ends with it."""
     kind, reading = divmod(int(candidate.features[0]), 2)
     if KINDS[kind] not in _APART:
         return False
@@ -170,7 +176,7 @@ def _goes_with(candidate: Candidate, blocks: Iterable[Block]) -> bool:
 
 
 def candidates(text: str) -> list[Candidate]:
-    """Every text that marks set apart, in its readings."""
+    """All delimited texts, each in its possible readings."""
     first, end = max(0, len(text) - LOOKED_AT), len(text.rstrip())
     fenced, others, marked = _set_apart(text, first)
     found: dict[tuple[int, int], Candidate] = {}
@@ -179,7 +185,7 @@ def candidates(text: str) -> list[Candidate]:
     replies = _replies(text, turns, end)
     marks: list[tuple[int, str, re.Match[str] | None]] = [(first, "paragraph", None)]
     marks += [(match.end(), str(match.lastgroup), match) for match in _MARKS.finditer(text, first)]
-    apart: list[tuple[int, int]] = []  # texts in quotes, fences and tags behind the mark, the nearest last
+    apart: list[tuple[int, int]] = []  # texts in quotes, fences and tags after the mark, nearest last
     for start, kind, match in reversed(marks):
         while at and turns[at - 1][0] >= start:
             at -= 1
@@ -262,7 +268,7 @@ def _set_apart(text: str, first: int) -> tuple[_Stretches, _Stretches, set[int]]
 
 
 def _replies(text: str, turns: Sequence[tuple[int, int]], end: int) -> list[int]:
-    """Which of the turns' marks stand before what the model said earlier."""
+    """Indices of the turn marks that precede an earlier reply of the model."""
     stops = [start for start, _ in [*turns, (end, end)][1:]]
     return [
         number
@@ -272,7 +278,7 @@ def _replies(text: str, turns: Sequence[tuple[int, int]], end: int) -> list[int]
 
 
 def _readings(text: str, kind: str, match: re.Match[str] | None, start: int, turn: int) -> Iterator[tuple[int, int]]:
-    """Where the text behind a mark starts and stops, in two readings; empty ones for none."""
+    """Yield the range of the text after a mark in two readings; an empty range if there is none."""
     nothing = (start, start)
     if match is not None and kind in _APART:
         stop, closed = _closed(text, kind, match, start, turn)
@@ -290,7 +296,7 @@ def _readings(text: str, kind: str, match: re.Match[str] | None, start: int, tur
 
 
 def _closed(text: str, kind: str, match: re.Match[str], start: int, turn: int) -> tuple[int, int]:
-    """Where what is set apart by a mark stops, without and with the closing mark; `start` where it is not closed."""
+    """The end of a delimited text without and with its closing mark; `start` twice if it is not closed."""
     if kind == "json":
         close = max(text.rfind("}", start, turn), text.rfind("]", start, turn))
         return (close + 1, close + 1) if close >= 0 else (start, start)

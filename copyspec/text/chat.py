@@ -1,4 +1,4 @@
-"""Chats: messages through a tokenizer's chat template."""
+"""Renders chats through a tokenizer's chat template, with checks on the messages."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Message = Mapping[str, object]
-"""`role` and `content`, as chat templates read them; content may be text or a list of `{"type": "text", ...}`."""
+"""A mapping with `role` and `content`, as chat templates take it; content is text or a list of `{"type": "text",
+...}`."""
 
-# Noncharacters that Unicode reserves for use inside a program.
+# Noncharacters, reserved by Unicode for internal use.
 _MARK, _MARK_MORE = "\ufdd0", "\ufdd1"
 
 
@@ -24,7 +25,7 @@ class ChatError(ValueError):
 
 
 def check_chat(messages: Sequence[object], where: str) -> list[Message]:
-    """`messages` as a chat; raises ChatError that names the message that is none."""
+    """Check `messages` as a chat; raises ChatError naming the invalid message."""
     chat: list[Message] = []
     for i, message in enumerate(messages):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
@@ -44,7 +45,7 @@ def check_chat(messages: Sequence[object], where: str) -> list[Message]:
 
 
 def with_system(messages: Sequence[Message], system: str | None) -> list[Message]:
-    """`messages` with a system message in front; raises ChatError where there is one already."""
+    """Put a system message before `messages`; raises ChatError if they begin with one already."""
     if system is None:
         return list(messages)
     if messages and messages[0]["role"] == "system":
@@ -55,10 +56,10 @@ def with_system(messages: Sequence[Message], system: str | None) -> list[Message
 def render(
     tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], tools: Sequence[Mapping[str, object]] = ()
 ) -> str:
-    """The template's text. A last message of the assistant is continued; else the assistant's turn is opened.
+    """Apply the chat template. A final assistant message is continued; otherwise the assistant's turn is opened.
 
-    Templates without a system role get it in front of the first message of the user. `tools`: what the model may
-    call, as JSON schemas; their texts are the program's own and go in as they are.
+    If the template rejects a system role, its text is put before the first user message. `tools`: JSON schemas of
+    callable tools; their texts come from the program and are not escaped.
     """
     if not tokenizer.chat_template:
         raise ChatError(
@@ -67,7 +68,7 @@ def render(
         )
     try:
         return _apply(tokenizer, messages, tools)
-    except Exception as error:  # templates are programs: they raise whatever they like
+    except Exception as error:  # a template is a program and may raise any error
         folded = _fold_system(messages)
         if folded is not None and isinstance(error, (TemplateError, TypeError)):
             try:
@@ -86,13 +87,13 @@ def render(
 
 
 def continues(messages: Sequence[Message]) -> bool:
-    """Whether the last message is the assistant's, and goes on."""
+    """Whether the chat ends with an assistant message that is to be continued."""
     last = messages[-1] if messages else {}
     return last.get("role") == "assistant" and bool(last.get("content"))
 
 
 def map_texts(messages: Sequence[Message], change: Callable[[str, str], str]) -> list[Message]:
-    """Every text inside the messages through `change(text, role)`; roles and types stay."""
+    """Apply `change(text, role)` to every text inside the messages, except roles and types."""
 
     def walk(value: object, role: str) -> object:
         if isinstance(value, str):
@@ -112,7 +113,7 @@ def map_texts(messages: Sequence[Message], change: Callable[[str, str], str]) ->
 
 
 def unused_mark(messages: Sequence[Message]) -> str:
-    """A string that no text of the messages holds."""
+    """A string that occurs in none of the messages' texts."""
     texts: list[str] = []
 
     def collect(text: str, _role: str) -> str:
@@ -147,7 +148,7 @@ def _apply(
 
 
 def _fold_system(messages: Sequence[Message]) -> list[Message] | None:
-    """The system message's text in front of the first user message's; None where there is nothing to fold."""
+    """Merge the system message into the first user message; None if that does not apply."""
     if len(messages) < 2 or messages[0]["role"] != "system" or messages[1]["role"] != "user":
         return None
     system, user = messages[0]["content"], messages[1]["content"]

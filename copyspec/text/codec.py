@@ -1,4 +1,5 @@
-"""Text to token ids and back. Control tokens come from the tokenizer and the chat template, never from a text."""
+"""Converts text to token ids and back. Control tokens come only from the tokenizer and the chat template, never from
+text."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from tokenizers import Encoding
     from transformers import PreTrainedTokenizerBase
 
-# SentencePiece's visible space: a token that begins with it already stands for " word".
+# SentencePiece's visible space: a token that begins with it stands for a word after a space.
 SENTENCEPIECE_SPACE = "▁"
 
 
@@ -28,18 +29,19 @@ Lead = Literal["", "\n", " "]
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Token ids of a text, and where each stands in it."""
+    """Token ids of a text, with their positions in it."""
 
     ids: list[int]
     offsets: Callable[[], Sequence[tuple[int, int]]] | None = None
-    """Start and end character of each token, [len(ids)]; None where nobody knows (token ids, chats, slow
-    tokenizers). A function, because most encodings are never asked."""
+    """Returns the [start, end) characters of each token, [len(ids)]; None if unknown (token ids, chats, slow
+    tokenizers). A function, because most encodings never need it."""
     leaves_space: bool = False
-    """Whether an answer begins with a space that is the template's: it ends right before the answer's first word."""
+    """Whether the prompt ends right before the answer's first word, so that the answer's leading space belongs to the
+    template."""
 
 
 class Codec:
-    """A tokenizer as the engine uses it. Thread-safe: fast tokenizers alone are not."""
+    """The engine's interface to a tokenizer. Thread-safe, which fast tokenizers are not."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer
@@ -48,7 +50,7 @@ class Codec:
         added = tokenizer.added_tokens_decoder
         special = {str(token) for token in tokenizer.all_special_tokens}
         special |= {token.content for token in added.values() if token.special}
-        # One-character tokens cannot be broken up.
+        # One-character tokens cannot be split.
         self._special = _any_of(text for text in special if len(text) > 1)
         template = tokenizer.chat_template if isinstance(tokenizer.chat_template, str) else ""
         in_template = {token.content for token in added.values() if token.content in template}
@@ -59,44 +61,45 @@ class Codec:
         self._told_of: set[str] = set()
         self._strings = {token.content: i for i, token in added.items() if token.special}
         self.special_ids = frozenset(tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
-        """Ids of control tokens, and of the one for what the vocabulary lacks."""
+        """Ids of control tokens and of the unknown token."""
 
     @property
     def is_current(self) -> bool:
-        """Whether the tokenizer still has the tokens and the template that this was made for."""
+        """Whether the tokenizer still has the tokens and the template it had when this object was created."""
         return self._made_of == _told(self.tokenizer)
 
     def encode(self, text: str, *, wrap: bool = False) -> Encoded:
-        """`text` as ordinary text; `wrap` adds what the tokenizer puts around a prompt (`add_special_tokens`).
+        """Encode `text` as ordinary text; `wrap` adds the special tokens around a prompt (`add_special_tokens`).
 
-        Without a special token's string inside `text` the ids are those of calling the tokenizer.
+        If `text` contains no special token's string, the ids equal those of calling the tokenizer.
         """
         pieces = _cut(text, self._special)
         if len(pieces) > 1:
-            # The tokenizer's own way is nearest to ordinary text, but a string may stand in the vocabulary too.
+            # Prefer the tokenizer's own `split_special_tokens`, unless it still emits a special token found in the
+            # vocabulary.
             encoded = self._encode_whole(text, wrap, split_special_tokens=True)
             if self._count_special(encoded.ids) == self._count_special(self._encode_whole("", wrap).ids):
                 return encoded
         return self._encode_pieces(pieces, wrap=wrap)
 
     def encode_each(self, texts: Sequence[str]) -> list[list[int]]:
-        """The token ids of many short texts, which hold no special token's string. Fast tokenizers alone can."""
+        """The token ids of many short texts without special tokens. Fast tokenizers only."""
         with self._use():
             self.tokenizer(
                 "", add_special_tokens=False, verbose=False
-            )  # what a call before this one padded or cut, this one does not
+            )  # resets the padding and truncation of an earlier call
             encodings = self.tokenizer.backend_tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
     def encode_chat(self, messages: Sequence[Message], tools: Sequence[Mapping[str, object]] = ()) -> Encoded:
-        """`messages` through the chat template, up to where the assistant's answer begins or goes on.
+        """Apply the chat template and encode the result, up to where the assistant's answer begins or continues.
 
-        Raises ChatError where there is no template or it rejects the messages.
+        Raises ChatError if there is no template or it rejects the messages.
         """
         mark = unused_mark(messages)
 
         def guard(text: str, role: str) -> str:
-            # Templates take "</think>" and its like out of the assistant's own turns: only those keep them.
+            # Templates strip markers like "</think>" from assistant turns only, so these must stay intact there.
             return mark.join(_cut(text, self._special if role == "assistant" else self._control))
 
         text = render(self.tokenizer, map_texts(messages, guard), tools)
@@ -104,27 +107,27 @@ class Codec:
         return Encoded(ids, leaves_space=not continues(messages) and self.lead(ids, starts_text=False) == " ")
 
     def encode_rendered(self, text: str) -> Encoded:
-        """`text` as the tokenizer reads it, control tokens and all, with nothing put around it."""
+        """Encode rendered text as the tokenizer does, parsing control tokens and adding nothing around it."""
         return self._encode_whole(text, wrap=False)
 
     def control_token(self, text: str) -> str | None:
-        """The first control token whose string `text` holds."""
+        """The first control token whose string occurs in `text`, or None."""
         found = self._control.search(text) if self._control is not None else None
         return found[0] if found is not None else None
 
     def first_time(self, control: str) -> bool:
-        """Whether nobody has asked this before: what is told of a control token is told once."""
+        """True on the first call for a control token, so that each is warned about once."""
         size = len(self._told_of)
         self._told_of.add(control)
         return len(self._told_of) > size
 
     def lead(self, prompt: Sequence[int], *, starts_text: bool) -> Lead:
-        """What stands between a prompt and its output, as far as the output's tokens depend on it.
+        """The context before the output's first token, as far as it affects tokenization: "", "\n" or " ".
 
-        Tokenizers write a word differently after a space than at the start of a line. The output begins a text
-        of its own where nothing precedes it (`starts_text`: encoder-decoder models), a line where the prompt
-        ends in white space, as chat templates that end in a newline do, and goes on after a space anywhere
-        else. A wrong guess costs the first word of a copy, never the output.
+        Tokenizers encode a word differently after a space than at the start of a line. The output starts a new text if
+        nothing precedes it (`starts_text`: encoder-decoder models), a new line if the prompt ends in white space, as
+        chat templates ending in a newline do, and otherwise continues after a space. A wrong guess costs the first word
+        of a copy, never the output.
         """
         if starts_text:
             return ""
@@ -134,7 +137,7 @@ class Codec:
         return "\n" if self.decode(prompt[-8:])[-1:].isspace() else " "
 
     def encode_copy(self, text: str, lead: Lead) -> Encoded:
-        """`text` with the tokens it has in an output after `lead`."""
+        """Encode `text` with the tokens it would have in an output after `lead`."""
         if lead == "" or not text or text[0].isspace():
             return self.encode(text)
         if lead == "\n":
@@ -145,7 +148,7 @@ class Codec:
         return Encoded(spaced.ids, _shifted(spaced.offsets, -1))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of output tokens, special tokens left out; never cleaned up, so that pieces join to the whole."""
+        """Decode output tokens without special tokens and without clean-up, so that pieces concatenate to the whole."""
         with _no_panic(self.tokenizer):
             text = self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         assert isinstance(text, str)
@@ -153,24 +156,24 @@ class Codec:
 
     @cached_property
     def breaks(self) -> frozenset[int]:
-        """Tokens behind which what an output says first may be over, and a copy begin."""
+        """Tokens after which an output's introduction may be over and a copy may begin."""
 
         def encode(text: str) -> Sequence[int]:
             try:
                 ids = self.encode(text).ids
-            except Exception:  # of tokenizers, which has no narrower class: one that does not know the mark
+            except Exception:  # tokenizers raises plain Exception for a mark it does not know
                 return ()
             return () if self.special_ids.intersection(ids) else ids
 
         return break_tokens(encode)
 
     def special_id(self, text: str) -> int | None:
-        """The id of the special token that `text` is."""
+        """The id of the special token with the string `text`, or None."""
         return self._strings.get(text)
 
     def _marks_first_word(self, text: str) -> bool:
-        """Whether the first word of a text has the token that it has after a space, as SentencePiece writes it. It is a
-        tokenizer's way, seen at the first text."""
+        """Whether the first word of a text is encoded as after a space, as SentencePiece does. Determined on the first
+        text."""
         if self._marks is None:
             first = self.encode(text[:8]).ids[:1]
             self._marks = bool(first) and str(self.tokenizer.convert_ids_to_tokens(first[0])).startswith(
@@ -190,10 +193,9 @@ class Codec:
         )
 
     def _encode_pieces(self, pieces: Sequence[str], *, wrap: bool) -> Encoded:
-        """The pieces' text without any token that would cross from one piece into the next.
+        """Encode the pieces as one text in which no token crosses from one piece into the next.
 
-        They are joined by a special token, which no tokenizer merges with its surroundings, and its id is
-        taken out again.
+        They are joined by a special token, which no tokenizer merges with its neighbours, and its id is removed again.
         """
         if len(pieces) == 1:
             return self._encode_whole(pieces[0], wrap)
@@ -245,7 +247,7 @@ class Codec:
 
 @contextmanager
 def _no_panic(tokenizer: PreTrainedTokenizerBase) -> Iterator[None]:
-    """Fast tokenizers are written in Rust, whose panics are no `Exception`: nobody's handler would see one."""
+    """Convert a panic of a fast tokenizer (Rust), which is not an `Exception`, into a ValueError."""
     try:
         yield
     except BaseException as error:
@@ -256,7 +258,7 @@ def _no_panic(tokenizer: PreTrainedTokenizerBase) -> Iterator[None]:
 
 
 def _told(tokenizer: PreTrainedTokenizerBase) -> tuple[object, ...]:
-    """What changes with every token that is added and every template that is set; a few microseconds."""
+    """A key that changes when tokens are added or a template is set; computed in a few microseconds."""
     return len(tokenizer), tuple(tokenizer.all_special_ids), tokenizer.chat_template
 
 
@@ -266,7 +268,7 @@ def _any_of(strings: Iterable[str]) -> re.Pattern[str] | None:
 
 
 def _cut(text: str, special: re.Pattern[str] | None) -> list[str]:
-    """Cuts `text` behind the first character of every special token's string: no piece holds one."""
+    """Split `text` after the first character of every special token's string, so that no piece contains one."""
     pieces: list[str] = []
     while special is not None and (found := special.search(text)):
         pieces.append(text[: found.start() + 1])
@@ -275,9 +277,9 @@ def _cut(text: str, special: re.Pattern[str] | None) -> list[str]:
 
 
 def _without(ids: list[int], separator_id: object, separator: str, pieces: Sequence[str]) -> list[int] | None:
-    """Indices of `ids` that are not the separators between `pieces`; None where the counts do not add up.
+    """Indices of `ids` that are not separators between `pieces`; None if the number of separators does not match.
 
-    A chat template writes special tokens of its own, so the separators are told apart by their order.
+    A chat template writes special tokens of its own, so separators are identified by their order.
     """
     own = [piece.count(separator) for piece in pieces]
     found = [i for i, token in enumerate(ids) if token == separator_id]
@@ -293,8 +295,8 @@ def _without(ids: list[int], separator_id: object, separator: str, pieces: Seque
 
 
 def _unjoined(encoding: Encoding, kept: Sequence[int], pieces: Sequence[str], width: int) -> list[tuple[int, int]]:
-    """Offsets in the joined text as offsets in the pieces' own text."""
-    ends: list[int] = []  # where each separator ends in the joined text
+    """Convert offsets in the joined text to offsets in the text of the pieces."""
+    ends: list[int] = []  # end of each separator in the joined text
     end = 0
     for piece in pieces[:-1]:
         end += len(piece) + width

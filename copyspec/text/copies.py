@@ -1,4 +1,4 @@
-"""Encodings of long texts to copy from, remembered between calls: encoding 100,000 words takes most of a second."""
+"""A cache of the encodings of long source texts between calls: encoding 100,000 words takes most of a second."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from copyspec.text.codec import Codec, Encoded, Lead
 
 MIN_CHARACTERS = 2_000
-"""Shorter texts are encoded in a millisecond, and are mostly seen once."""
+"""Shorter texts are encoded within a millisecond and rarely come again."""
 
 MAX_CHARACTERS = 2_000_000
-"""Of all texts that are remembered: some 400,000 tokens, whose encodings take about 100 MB."""
+"""Total of all cached texts: some 400,000 tokens, whose encodings take about 100 MB."""
 
 
 class CopyEncodings:
-    """Encodings of one codec, those that were used last. Safe to use from several threads."""
+    """The most recently used encodings of one codec. Thread-safe."""
 
     def __init__(self, codec: Codec, max_characters: int = MAX_CHARACTERS) -> None:
         self._codec = codec
@@ -29,7 +29,7 @@ class CopyEncodings:
         self._lock = at_rest(threading.Lock())
 
     def encode(self, text: str, lead: Lead) -> Encoded:
-        """As `Codec.encode_copy`. The ids are those of other calls, too: they are not to be changed."""
+        """`Codec.encode_copy` with caching. The ids are shared between calls and must not be modified."""
         if not MIN_CHARACTERS <= len(text) <= self._max:
             return self._codec.encode_copy(text, lead)
         key = (text, lead)

@@ -1,4 +1,5 @@
-"""Texts in a prompt that its output may edit or repeat, as sources of drafts, when the caller named none."""
+"""Turns the blocks of a prompt (texts that its output may edit or repeat) into draft sources, if the caller named
+none."""
 
 from __future__ import annotations
 
@@ -16,29 +17,29 @@ from copyspec.text.blocks import find_blocks
 from copyspec.text.codec import Codec, Lead
 
 _BORDER = "<|border|>"
-"""In place of a control token: a block ends there."""
+"""Replaces control tokens in the searched text, so that a block ends there."""
 
-MOST_TOKENS = 8000  # of a prompt, the last ones, that are looked at
+MOST_TOKENS = 8000  # last tokens of a prompt that are searched
 _WIDTH = array("q").itemsize
 
 
 @dataclass(frozen=True, slots=True)
 class PromptBlock:
-    """One such text, in the tokens that it has at the start of an output."""
+    """A block as a source, in the tokens it has at the start of an output."""
 
     source: Source
     pieces: Sequence[tuple[int, int | None]]
-    """Where in the prompt its tokens stand, by its first token from which it is so: token i of the block is token
-    shift + i. None where no such place is."""
+    """Pieces of the block as (first token, shift): token i of a piece is the prompt's token shift + i; shift is None if
+    the piece does not occur in the prompt."""
 
     def place(self, token: int) -> int | None:
-        """The token of the prompt that its `token` is."""
+        """Index in the prompt of the block's token number `token`, or None."""
         shift = self.pieces[bisect_right(self.pieces, token, key=itemgetter(0)) - 1][1]
         return None if shift is None else shift + token
 
 
 def prompt_blocks(codec: Codec, prompt: Sequence[int]) -> list[PromptBlock]:
-    """The likeliest texts of a prompt whose output follows it."""
+    """The most probable blocks of a prompt, for an output that directly follows it."""
     tail = prompt[-MOST_TOKENS:]
     text = "".join(
         _BORDER if is_control else codec.decode(list(tokens))
@@ -64,7 +65,8 @@ def _encode(codec: Codec, lead: Lead, text: str) -> tuple[Sequence[int], Sequenc
 
 
 def _shift(ids: Sequence[int], prompt: bytes, start: int) -> int | None:
-    """The last place of `ids` in the prompt, less `start`. Their ends may be joined to what stands around them."""
+    """The last position of `ids` in the prompt, minus `start`. The first and last token are ignored, because they may
+    be merged with their neighbours in the prompt."""
     cut = 1 if len(ids) > 2 else 0
     needle = array("q", ids[cut : len(ids) - cut]).tobytes()
     at = prompt.rfind(needle)

@@ -1,4 +1,4 @@
-"""Prompts as callers write them: text, chats, token ids, and lists of those."""
+"""Parses the prompts that callers give: text, chats, token ids, and lists of those."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from copyspec.text.codec import Encoded
 from copyspec.text.references import Reference
 
 OnePrompt: TypeAlias = "str | Sequence[int] | Sequence[Message] | Mapping[str, object]"
-"""Text, token ids, a chat, or what a tokenizer makes of one text."""
+"""Text, token ids, a chat, or a tokenizer's output for one text."""
 ManyPrompts: TypeAlias = "list[str] | tuple[str, ...] | Sequence[Sequence[int]] | Sequence[Sequence[Message]]"
 
 ACCEPTED = "a str, a chat ([{'role': 'user', 'content': ...}]), a list of token ids, or a list of those"
@@ -20,20 +20,20 @@ ACCEPTED = "a str, a chat ([{'role': 'user', 'content': ...}]), a list of token 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt in one of its three forms, the other two None, and what it comes with."""
+    """One prompt: exactly one of `text`, `chat` and `ids` is set. Also holds its edit source and references."""
 
     text: str | None = None
     chat: list[Message] | None = None
     ids: list[int] | None = None
-    leaves_space: bool = False  # of ids: see `Encoded`
+    leaves_space: bool = False  # for ids: see `Encoded`
     edit: Reference | None = None
     references: Sequence[Reference] = ()
 
 
 def parse_prompts(prompt: object) -> tuple[list[Prompt], bool]:
-    """The prompts, and whether the caller gave one alone (and gets one result, not a list).
+    """Parse prompts; the bool says whether a single one was given (which gets one result instead of a list).
 
-    Raises TypeError or ValueError that names what was given and what a prompt may be.
+    Raises TypeError or ValueError that names the value and the accepted forms.
     """
     prompt = _unpadded(prompt, "prompt") if _is_encoding(prompt) else plain_list(prompt)
     if not isinstance(prompt, (list, tuple)):
@@ -71,12 +71,12 @@ def _parse_one(prompt: object, where: str) -> Prompt:
 
 
 def _is_encoding(value: object) -> TypeGuard[Mapping[str, object]]:
-    """What calling a tokenizer gives: a BatchEncoding, or a dict of its tensors."""
+    """Whether `value` is a tokenizer's output: a BatchEncoding, or a dict of its tensors."""
     return isinstance(value, Mapping) and "input_ids" in value
 
 
 def _unpadded(encoding: Mapping[str, object], where: str) -> object:
-    """The token ids of an encoding, a list of them or one list per row, without padding on either side."""
+    """The token ids of an encoding (one list, or one per row) without padding on either side."""
     ids, mask = plain_list(encoding["input_ids"]), plain_list(encoding.get("attention_mask"))
     if mask is None or not isinstance(ids, (list, tuple)):
         return ids

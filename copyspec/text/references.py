@@ -1,4 +1,4 @@
-"""References as callers write them: texts to copy from that the model is not shown."""
+"""Parses references: texts to copy from that the model does not see."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ACCEPTED = (
     "a list of those, or one such list per prompt"
 )
 
-_NAMES = ("source", "file_path", "file_name")  # of documents, in their metadata
+_NAMES = ("source", "file_path", "file_name")  # metadata keys that may hold a document's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +23,11 @@ class Reference:
 
     name: str
     index: int | None
-    """In the caller's `references`; None for predictions, texts being edited and ambient references."""
+    """Index in the caller's `references`; None for predictions, edited texts and ambient references."""
     text: str | None = None
     ids: Sequence[int] | None = None
     kind: str = "reference"
-    """As spans tell it. Anything but `reference` is told nothing of its worth, and weighs as the prompt does."""
+    """The kind shown in spans. Kinds other than `reference` have no known relevance and get the prior of the prompt."""
 
 
 # References of the `with copyspec.references(...)` blocks around the call, outermost first.
@@ -36,9 +36,9 @@ _AMBIENT: ContextVar[tuple[Reference, ...]] = ContextVar("copyspec_references", 
 
 @contextmanager
 def references(*texts: object) -> Iterator[None]:
-    """Adds references to every call inside the block, in this thread or asyncio task.
+    """Add references to every call inside the block, in this thread or asyncio task.
 
-    `texts` are references as `generate` takes them for one prompt: strings, documents, lists of those.
+    `texts` are references as `generate` takes them for one prompt: strings, documents, or lists of those.
     """
     found: list[Reference] = []
     for text in texts:
@@ -51,12 +51,12 @@ def references(*texts: object) -> Iterator[None]:
 
 
 def ambient_references() -> tuple[Reference, ...]:
-    """Those of the `references(...)` blocks around the caller."""
+    """The references of the `references(...)` blocks around the caller."""
     return _AMBIENT.get()
 
 
 def parse_references(value: object, prompts: int) -> list[list[Reference]]:
-    """References per prompt; a flat list is shared by all. Raises TypeError or ValueError with the way out."""
+    """References per prompt; a flat list is shared by all. Raises TypeError or ValueError with the remedy."""
     value = plain_list(value)
     if not _is_per_prompt(value):
         return [_parse_list(value, "references")] * prompts
@@ -76,7 +76,7 @@ def parse_references(value: object, prompts: int) -> list[list[Reference]]:
 
 
 def parse_prediction(value: object) -> list[Reference]:
-    """OpenAI's `prediction`: its text as one reference."""
+    """Parse OpenAI's `prediction` into one reference."""
     if value is None:
         return []
     if isinstance(value, str):
@@ -92,10 +92,11 @@ def parse_prediction(value: object) -> list[Reference]:
 
 
 def parse_earlier(value: object) -> list[Reference]:
-    """`Input.earlier`: lists of token ids."""
+    """Parse `Input.earlier`: lists of token ids."""
     value = plain_list(value)
     for i, item in enumerate(value if isinstance(value, (list, tuple)) else [value]):
-        # Many short lists come with every input: checked in one pass, without the words that `check_ids` has.
+        # Every input may bring many short lists, so they are checked in one pass; `check_ids` is used only for its
+        # message.
         if not isinstance(item, (list, tuple)) or not all(isinstance(token, int) for token in item):
             raise TypeError(f"earlier must hold lists of token ids; got {shown(item)}")
         if min(item, default=0) < 0:
@@ -105,7 +106,7 @@ def parse_earlier(value: object) -> list[Reference]:
 
 
 def parse_edits(value: object, prompts: int) -> list[Reference | None]:
-    """The text being edited, per prompt: a str for one prompt, or a list with one str (or None) per prompt."""
+    """The edited text of each prompt, from a str for one prompt or a list with one str (or None) per prompt."""
     value = plain_list(value)
     if value is None:
         return [None] * prompts
@@ -135,7 +136,7 @@ def _edit(value: object, where: str) -> Reference | None:
 
 
 def _is_per_prompt(value: object) -> bool:
-    """A list that holds lists which are no token ids: one list per prompt."""
+    """Whether `value` is a list of lists that are not token ids: one list per prompt."""
     if not isinstance(value, (list, tuple)) or is_ids(value):
         return False
     inner = [plain_list(item) for item in value]
@@ -143,7 +144,7 @@ def _is_per_prompt(value: object) -> bool:
 
 
 def _parse_list(value: object, where: str) -> list[Reference]:
-    """References of one prompt, numbered in the caller's order."""
+    """Parse the references of one prompt, numbered in the caller's order."""
     value = plain_list(value)
     if value is None:
         return []
@@ -153,8 +154,8 @@ def _parse_list(value: object, where: str) -> list[Reference]:
 
 
 def text_and_metadata(value: object) -> tuple[str, Mapping[str, object]] | None:
-    """The text of a document of LangChain (`page_content`, `metadata`), LlamaIndex (`get_content()`, `metadata`) or
-    Haystack (`content`, `meta`); None for anything else."""
+    """Text and metadata of a LangChain document (`page_content`, `metadata`), LlamaIndex node (`get_content()`,
+    `metadata`) or Haystack document (`content`, `meta`); None for anything else."""
     content = getattr(value, "page_content", None)
     metadata = getattr(value, "metadata", None)
     if content is None and callable(get := getattr(value, "get_content", None)) and isinstance(metadata, Mapping):

@@ -1,4 +1,4 @@
-"""Where an output ends besides its end-of-sequence token, watched token by token."""
+"""Stop conditions besides the end-of-sequence token, checked token by token, and incremental detokenization."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ if TYPE_CHECKING:
     import torch
     from transformers import StoppingCriteria
 
-# Tokens decoded again with each new one: longer than any character split into bytes, short enough to be free.
+# Tokens decoded again with each new one: longer than any character split into bytes, short enough to be cheap.
 WINDOW = 16
 
 INCOMPLETE = "\ufffd"
-"""What tokenizers write for bytes that are no character yet."""
+"""The replacement character that tokenizers emit for bytes of an incomplete character."""
 
 
 class Detokenizer:
-    """Text of a growing output, complete characters only. The pieces and `finish` join to `text_of` all tokens."""
+    """Incremental detokenizer that emits complete characters only. All pieces plus `finish` equal `text_of` of all
+    tokens."""
 
     def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
         self._decode = decode
         self._window: list[int] = []
-        self._given = 0  # characters of the window's text that were handed out
+        self._given = 0  # characters of the window's text already emitted
 
     def push(self, tokens: Sequence[int]) -> str:
-        """The text that `tokens` complete, however they are divided among calls."""
+        """The text completed by `tokens`, independent of how they are split over calls."""
         return "".join(map(self._push, tokens))
 
     def finish(self) -> str:
-        """What was held back: bytes that never became a character."""
+        """Text that was held back: bytes that never became a character."""
         piece = self._decode(self._window)[self._given :]
         self._given += len(piece)
         return piece
@@ -46,7 +47,7 @@ class Detokenizer:
         return piece
 
     def _shorten(self, text: str) -> None:
-        """Forgets the tokens before the last ones, cut where those decode alone as they do at the text's end."""
+        """Drop old tokens from the window, at a cut after which the rest decodes to the same end of the text."""
         for start in range(len(self._window) - WINDOW, 0, -1):
             rest = self._decode(self._window[start:])
             if rest and text.endswith(rest):
@@ -56,9 +57,9 @@ class Detokenizer:
 
 
 def text_of(tokens: Sequence[int], decode: Callable[[Sequence[int]], str]) -> str:
-    """The text of a whole output, as a stream shows it.
+    """The text of a whole output, equal to its streamed text.
 
-    A tokenizer with byte fallback takes back complete characters when broken bytes follow them; a stream cannot.
+    With byte fallback, decoding the whole may drop complete characters that invalid bytes follow; a stream cannot.
     """
     text = decode(tokens)
     if INCOMPLETE not in text:
@@ -69,15 +70,15 @@ def text_of(tokens: Sequence[int], decode: Callable[[Sequence[int]], str]) -> st
 
 @dataclass(frozen=True, slots=True)
 class StopMatch:
-    """A stop string in the output's text."""
+    """The position of a stop string in the output's text."""
 
     string: str
-    start: int  # character of the text
+    start: int  # first character
     end: int
 
 
 class StopStrings:
-    """Ends an output with the token that completes a stop string, wherever the string's borders lie."""
+    """Ends an output with the token that completes a stop string, even if the string starts or ends inside a token."""
 
     def __init__(self, strings: Sequence[str], decode: Callable[[Sequence[int]], str]) -> None:
         self.match: StopMatch | None = None
@@ -88,7 +89,8 @@ class StopStrings:
         self._length = 0  # characters before the tail
 
     def push(self, token: int) -> str | None:
-        """The stop string that this token completes. Of several the one that begins first, then the longest."""
+        """The stop string that this token completes: of several, the one that starts first, then the longest. Else
+        None."""
         text = self._tail + self._detokenizer.push([token])
         found = [(at, -len(string), string) for string in self.strings if (at := text.find(string)) >= 0]
         if found:
@@ -102,7 +104,7 @@ class StopStrings:
 
 
 def held_back(text: str, strings: Sequence[str]) -> int:
-    """Characters at the end of `text` that may be the beginning of a stop string."""
+    """Number of characters at the end of `text` that may be the beginning of a stop string."""
     longest = max((len(string) for string in strings), default=1) - 1
     for length in range(min(longest, len(text)), 0, -1):
         end = text[-length:]
@@ -114,12 +116,12 @@ def held_back(text: str, strings: Sequence[str]) -> int:
 class CriterionStop:
     """A `transformers` stopping criterion as a stop condition of one row.
 
-    It is called with the ids [1, L] that `model.generate` would show it (prompt and output; for
-    encoder-decoder models the decoder's) and with no scores.
+    It is called with the ids [1, L] that `model.generate` would pass (prompt and output; the decoder's ids for
+    encoder-decoder models) and with scores None.
     """
 
     def __init__(self, criterion: StoppingCriteria, start: Sequence[int], room: int, device: torch.device) -> None:
-        """`room`: output tokens at most; `device`: where the model's ids live."""
+        """`room`: maximum number of output tokens; `device`: the device of the ids."""
         import torch
 
         self._criterion = criterion
@@ -128,7 +130,7 @@ class CriterionStop:
         self._ids[0, : len(start)] = torch.tensor(list(start), dtype=torch.long)
 
     def push(self, token: int) -> str | None:
-        """The criterion's class name where it ends the output with this token."""
+        """The criterion's class name if it ends the output at this token, else None."""
         import torch
 
         self._ids[0, self._length] = token

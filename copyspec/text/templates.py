@@ -1,7 +1,7 @@
-"""Chat templates within bounds: they are programs of a model's folder, and run in Jinja's sandbox.
+"""Runs chat templates with limits: a template is a program from the model's folder, executed in Jinja's sandbox.
 
-The sandbox keeps code out; here a template's time, and the text that it makes, are bounded too. transformers renders:
-meanwhile it compiles this thread's templates with a meter.
+The sandbox prevents code execution; this module also limits a template's run time and output. transformers does the
+rendering, but compiles this thread's templates with a meter.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from jinja2.visitor import NodeTransformer
 
 from copyspec.forks import at_rest
 
-# What a template may make, in characters, list items and rounds of loops, beyond the text that it is given: each
-# message may be gone over again for every other one. And how long it may take on a processor.
+# Limits of one rendering beyond the given text, in characters, list items and loop iterations: a template may go over
+# each message again for every other one. SECONDS is processor time.
 MADE, MADE_A_CHARACTER, SECONDS = 1_000_000, 100, 5.0
-WIDTH = 1_000  # of what filters pad, indent and cut
-DIGITS = 4_000  # of a whole number, in bits; chats hold no longer ones
+WIDTH = 1_000  # maximum argument of filters that pad, indent and cut
+DIGITS = 4_000  # bits of an integer; chats need no larger ones
 
 _PADDING = ("batch", "center", "format", "indent", "pprint", "slice", "tojson", "truncate", "wordwrap", "xmlattr")
-_WIDE = re.compile(r"\d{5}|\*|\{[^}]*\{")  # of a format: a width of five digits or from elsewhere
+_WIDE = re.compile(r"\d{5}|\*|\{[^}]*\{")  # format with a width of five digits or a computed width
 
-_LOCK = at_rest(threading.RLock())  # of transformers' function that compiles
+_LOCK = at_rest(threading.RLock())  # protects transformers' compile function, which is replaced
 
 
 class _Meter:
-    """What one rendering has made."""
+    """Counts the output and time of one rendering."""
 
     def __init__(self, given: int) -> None:
         self._left = MADE + MADE_A_CHARACTER * given
         self._calls, self._until = 0, time.thread_time() + SECONDS
 
     def spend(self, made: int) -> None:
-        """Counts, and raises where it is too much."""
+        """Count `made` units, and raise if a limit is exceeded."""
         self._left -= made
         self._calls += 1
         if self._left < 0:
@@ -51,7 +51,7 @@ class _Meter:
             raise TemplateRuntimeError(f"it takes more than {SECONDS:g} s")
 
     def check(self, size: int) -> None:
-        """Raises where something of that size could not be counted afterwards."""
+        """Raise if creating something of this size would exceed the limit."""
         if size > self._left:
             raise TemplateRuntimeError("it makes too much text")
 
@@ -61,7 +61,7 @@ _METER: ContextVar[_Meter] = ContextVar("meter")
 
 @contextmanager
 def bounded(source: str, given: int) -> Iterator[None]:
-    """Meanwhile transformers renders the template `source` within bounds. `given`: characters of the messages."""
+    """Context in which transformers renders the template `source` with limits. `given`: characters of the messages."""
     from transformers.utils import chat_template_utils
 
     module: Any = chat_template_utils
@@ -84,7 +84,7 @@ def bounded(source: str, given: int) -> Iterator[None]:
 def _compiled(source: str) -> Template:
     from transformers.utils import chat_template_utils
 
-    # Compiling works constants out: not a word of the source is for an environment without a meter.
+    # Compiling evaluates constant expressions, so the source must never reach an environment without a meter.
     plain: Environment = chat_template_utils._cached_compile_jinja_template("").environment
     environment = plain.overlay(finalize=_written)
     kind: Any = type(plain)
@@ -92,13 +92,13 @@ def _compiled(source: str) -> Template:
     filters = {name: _filter(name, made) for name, made in plain.filters.items()}
     environment.filters = {**filters, "metered list": _counted, "metered text": _joined, "metered size": _spent}
     environment.globals = {**plain.globals, "namespace": _PlainNamespace}
-    environment.globals.pop("lipsum", None)  # as much text as one asks for
+    environment.globals.pop("lipsum", None)  # generates any amount of text
     return environment.from_string(source)
 
 
 @lru_cache
 def _metered(base: Any) -> Any:
-    """transformers' kind of environment, with a meter."""
+    """A subclass of transformers' environment class with a meter."""
 
     class Metered(base):  # type: ignore[misc]  # a class that is known at run time
         intercepted_binops = frozenset(("+", "*", "**", "%"))
@@ -128,7 +128,7 @@ def _metered(base: Any) -> Any:
 
 
 class _Metering(NodeTransformer):
-    """Counts the rounds of loops, the text between expressions, and what `~` joins."""
+    """Adds counting of loop iterations, literal text, and strings joined by `~` to the template."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         self.generic_visit(node)
@@ -149,7 +149,7 @@ class _Metering(NodeTransformer):
 
 
 class _PlainNamespace(Namespace):
-    """Takes no names with an underscore in front, as in transformers from 5.20 on: they lead out of the sandbox."""
+    """Rejects names that start with an underscore, as transformers does from 5.20: they lead out of the sandbox."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:
         self, given = args[0], dict(*args[1:], **kwargs)
@@ -247,7 +247,7 @@ def _check_format(text: str) -> None:
 
 
 def _check_change(text: str, given: Sequence[object]) -> None:
-    """A method of a text may make as much as the text is long, as often as what it is given is long or says."""
+    """Check a string method's worst case: its text times the largest number or length among its arguments."""
     factors = [abs(each) if isinstance(each, int) else _size(each) for each in given if isinstance(each, (int, str))]
     _METER.get().check(len(text) + max(1, len(text)) * max([0, *factors]))
 
@@ -262,7 +262,7 @@ def _is_list(value: object) -> bool:
 
 
 def text_size(messages: Sequence[Mapping[str, object]]) -> int:
-    """Characters in the values of messages, however deep."""
+    """Total characters of all strings in the messages, at any depth."""
     size, waiting = 0, list[object](messages)
     while waiting:
         value = waiting.pop()

@@ -1,1 +1,1 @@
-"""Verification: how the target's token is picked at each node, and the walk along the draft tree."""
+"""Verification: picks the target's token at each node of the draft tree and walks along the accepted path."""

@@ -1,9 +1,8 @@
-"""Scores of all rows at once, so that what a device runs does not depend on how many rows there are.
+"""Processed scores of all rows in one batch, so that the number of kernel launches does not grow with the batch.
 
-The nodes of all rows stand behind each other, rows of the same sampling side by side: one gather of their logits, one
-temperature, one truncation and one block of noise per kind of sampling. A repetition penalty, which looks at the
-tokens before a node, is worked out for all nodes from the row's tokens and the node's path. Bit by bit the scores are
-those of each row alone.
+The nodes of all rows are concatenated, sorted by sampling settings: one gather of the logits for all, then one
+temperature and truncation per group of equal settings. A repetition penalty depends on the tokens before a node; it is
+computed for all nodes from the row's tokens and the node's path. The scores equal those of each row alone bit by bit.
 """
 
 from __future__ import annotations
@@ -26,24 +25,25 @@ if TYPE_CHECKING:
 
 
 class _Layout(NamedTuple):
-    """Where the nodes of all rows are. n nodes, k keys of noise, p tokens that are penalised."""
+    """How the nodes of all rows are concatenated: n nodes, k noise keys, p penalised tokens."""
 
-    order: list[int]  # rows, by their sampling
-    sizes: list[int]  # nodes of each row in `order`, its root among them
-    groups: list[tuple[int, int, Picker]]  # first and last node of each kind of sampling
-    nodes: torch.Tensor  # [4, n]: row, column, key of its noise, place of its row in `order`
+    order: list[int]  # rows, sorted by sampling settings
+    sizes: list[int]  # nodes of each row in `order`, including its root
+    groups: list[tuple[int, int, Picker]]  # first node and end of each group of equal sampling settings
+    nodes: torch.Tensor  # [4, n]: row of the batch, column, index of its noise key, index of its row in `order`
     keys: torch.Tensor  # [2, k]
-    joined: torch.Tensor  # [2, p]: place of a row in `order`, token that joined its output since the last pass
-    on_path: torch.Tensor  # [2, p]: node, token before it
-    penalties: torch.Tensor  # [B], by place in `order`
+    joined: torch.Tensor  # [2, p]: index of a row in `order`, token that joined its output since the last pass
+    on_path: torch.Tensor  # [2, p]: node, a draft token on its path
+    penalties: torch.Tensor  # [B], by index in `order`
 
 
 def picks_at_once(
     pickers: Sequence[Picker], trees: Sequence[DraftTree], logits: torch.Tensor, rows: Sequence[int]
 ) -> list[ScoredPicks]:
-    """The picks of these rows of the batch, none of which has a bias or `depends_on_history`; one read.
+    """Pick the tokens of these rows of the batch with a single read from the device.
 
-    `logits` [B, 1 + M, V], of all rows of the batch; `pickers` and `trees` are those of `rows`.
+    None of the rows may have a logit bias or `depends_on_history`.
+    `logits` [B, 1 + M, V] are those of all rows of the batch; `pickers` and `trees` belong to `rows`.
     """
     layout = _lay_out(pickers, trees, np.array(rows), logits.device)
     batch_rows, columns, places, _ = layout.nodes
@@ -71,7 +71,7 @@ def picks_at_once(
 def _lay_out(
     pickers: Sequence[Picker], trees: Sequence[DraftTree], batch_rows: npt.NDArray[np.int64], device: torch.device
 ) -> _Layout:
-    """Copies all that depends on the rows to the device at once."""
+    """Pack everything that depends on the rows into one transfer to the device."""
     order = sorted(range(len(pickers)), key=lambda row: pickers[row].kind)
     sizes = [1 + len(trees[row]) for row in order]
     places = np.zeros(sum(sizes), np.int64)
@@ -112,7 +112,7 @@ def _lay_out(
 
 
 def _paths(tree: DraftTree, first: int) -> list[tuple[int, int]]:
-    """Each node of a tree, whose root is node `first` of all, with each token on its path, its own included."""
+    """Pair each node with every token on its path, its own included; `first` is the index of the tree's root."""
     found: list[list[int]] = []
     for parent, token in zip(tree.parents, tree.tokens, strict=True):
         found.append([token] if parent == ROOT else [*found[parent], token])
@@ -120,8 +120,8 @@ def _paths(tree: DraftTree, first: int) -> list[tuple[int, int]]:
 
 
 def _penalised(scores: torch.Tensor, pickers: Sequence[Picker], layout: _Layout) -> torch.Tensor:
-    """Divides positive scores of tokens that a node has before it by its row's penalty, and multiplies negative ones
-    (Keskar et al. 2019, arXiv 1909.05858, as in transformers)."""
+    """Apply each row's repetition penalty to the tokens before each node: positive scores are divided by it, negative
+    ones multiplied (Keskar et al. 2019, arXiv 1909.05858, as in transformers)."""
     nothing, yes = scores.new_zeros(scores.shape[1], dtype=torch.bool), scores.new_ones((), dtype=torch.bool)
     seen = torch.stack([nothing if picker.seen is None else picker.seen for picker in pickers])
     seen.index_put_((layout.joined[0], layout.joined[1]), yes)

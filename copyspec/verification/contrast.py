@@ -1,4 +1,4 @@
-"""Contrastive decoding: what a model says above what a weaker one says, too."""
+"""Contrastive decoding: prefer the tokens to which a model gives higher scores than a weaker model does."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ DEFAULT_CUTOFF = 0.1
 
 @dataclass(frozen=True, slots=True)
 class ContrastOptions:
-    """How two models' logits become one. Raises ValueError that names the option, its value and what it may be.
+    """How the logits of two models are combined. Raises ValueError with the option, its value and the valid range.
 
-    The target's logits count 1 + strength, the weaker model's -strength; tokens that the target gives less than
-    cutoff times the probability of its best one are out (Li et al. 2023, arXiv 2210.15097, in the form of O'Brien and
-    Lewis 2023, arXiv 2309.09117, equation 2, which speculative contrastive decoding takes: Yuan et al. 2024, arXiv
-    2311.08981).
+    The score is (1 + strength) * target - strength * weaker model. Tokens with less than cutoff times the probability
+    of the target's best token are excluded (Li et al. 2023, arXiv 2210.15097, in the form of O'Brien and Lewis 2023,
+    arXiv 2309.09117, equation 2, also used by speculative contrastive decoding: Yuan et al. 2024, arXiv 2311.08981).
     """
 
     strength: float = DEFAULT_STRENGTH  # beta
@@ -33,7 +32,7 @@ class ContrastOptions:
         check_number("contrast_cutoff", self.cutoff, low=0.0, high=1.0, open_low=True, why="1: the best token alone")
 
     def __call__(self, expert: torch.Tensor, amateur: torch.Tensor) -> torch.Tensor:
-        """Scores in float32; -inf for what is cut off. [..., V] each"""
+        """Combine two models' logits, [..., V] each, into scores in float32; -inf for excluded tokens."""
         expert, amateur = expert.float(), amateur.float()
         least = expert.amax(-1, keepdim=True) + math.log(self.cutoff)
         scores = (1.0 + self.strength) * expert - self.strength * amateur

@@ -1,4 +1,4 @@
-"""How near the choice of a token was."""
+"""Score margins: how close the choice of a token was."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Margin:
-    """The two best scores where an output token was picked, after processors (and noise, if sampling)."""
+    """The two best scores at an output token, after processors (and noise when sampling)."""
 
     token: int
     score: float
@@ -20,7 +20,7 @@ class Margin:
 
 
 def best_two(scores: torch.Tensor) -> Margin:
-    """Of the scores of one position, [V]."""
+    """Return the two best of one position's scores, [V]."""
     values, tokens = scores.float().topk(2)
     (score, runner_up_score), (token, runner_up) = values.tolist(), tokens.tolist()
     return Margin(token=token, score=score, runner_up=runner_up, runner_up_score=runner_up_score)

@@ -1,9 +1,9 @@
-"""Position-keyed noise: sampling as a greedy walk.
+"""Sampling noise keyed by position, which turns sampling into an argmax.
 
-A token drawn from P is argmax(log P + G) with G Gumbel noise (Gumbel 1954; Maddison et al. 2014,
-arXiv:1411.0030). Keyed by (seed, sample, position) instead of by the order of draws, the same position gets
-the same noise whatever was drafted, however the tree was shaped and whoever else was in the batch: sampled
-output with drafts equals sampled output without, token for token.
+A token drawn from P is argmax(log P + G) with Gumbel noise G (Gumbel 1954; Maddison et al. 2014,
+arXiv:1411.0030). The noise is keyed by (seed, sample, position) instead of the order of draws, so a position gets
+the same noise whatever was drafted, whatever shape the tree has, and whichever rows share the batch. Sampled
+output with drafts therefore equals sampled output without, token for token.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 _MASK64 = 0xFFFFFFFFFFFFFFFF
 _MASK32 = 0xFFFFFFFF
-# splitmix64 (Steele et al. 2014) for the keys, on the host.
+# splitmix64 (Steele et al. 2014) makes the keys on the host.
 _GAMMA = 0x9E3779B97F4A7C15
-# A 32-bit mixer with low bias (C. Wellons, hash-prospector, 2018) for the vocabulary, on the device.
+# A 32-bit mixer with low bias (C. Wellons, hash-prospector, 2018) expands them over the vocabulary on the device.
 _MIX_A, _MIX_B = 0x7FEB352D, 0x846CA68B
 _SPREAD = 0x9E3779B9
 
@@ -37,32 +37,32 @@ def gumbel(
 ) -> torch.Tensor:
     """Standard Gumbel noise for every token at every absolute position. [len(positions), vocab_size], float32.
 
-    `only`: the noise of these tokens alone. [n], then [len(positions), n]
-    Integer arithmetic up to the last step, so that devices agree up to the last bit of a logarithm.
+    `only` [n] restricts it to these tokens: [len(positions), n].
+    The arithmetic is integer up to the final logarithms, so devices differ at most by their rounding.
     """
     keys = torch.from_numpy(position_keys(seed, sample, positions)).to(device)
     return noise_of(keys, vocab_size, only=only)
 
 
 def position_keys(seed: int, sample: int, positions: Sequence[int]) -> npt.NDArray[np.int64]:
-    """The lower and the upper 32 bits of what the noise of each position is made of. [2, n]"""
+    """The noise key of each position, split into its lower and upper 32 bits. [2, n]"""
     keys = [_position_key(seed, sample, position) for position in positions]
     return np.array([[key & _MASK32 for key in keys], [key >> 32 for key in keys]], np.int64)
 
 
 def noise_of(keys: torch.Tensor, vocab_size: int, *, only: torch.Tensor | None = None) -> torch.Tensor:
-    """`gumbel` of `keys` [2, n], on their device."""
+    """Gumbel noise from `position_keys` [2, n], computed on their device; otherwise as `gumbel`."""
     low, high = keys.unsqueeze(2)
     tokens = (torch.arange(vocab_size, device=keys.device) if only is None else only).unsqueeze(0)
     bits = _mix32((tokens * _SPREAD + low) & _MASK32)
     bits = _mix32(bits ^ high)
-    # Uniform on (0, 1), finest where the noise is largest: -log(-log1p(-u)) grows as u falls to 2**-33.
+    # Uniform on (0, 1), with the finest steps where noise is largest: -log(-log1p(-u)) grows as u falls to 2**-33.
     uniform = ((bits.to(torch.float32) + 0.5) * 2.0**-32).clamp_(max=1 - 2.0**-24)
     return -torch.log(-torch.log1p(-uniform))
 
 
 def uniform(seed: int, sample: int, position: int, draw: int) -> float:
-    """The number of a `draw` at an absolute position: uniform on [0, 1), the same whenever it is asked for."""
+    """A uniform number on [0, 1), determined by seed, sample, absolute position and the index of the draw there."""
     return (_splitmix64(_position_key(seed, sample, position) ^ draw) >> 11) * 2.0**-53
 
 
@@ -80,7 +80,7 @@ def _splitmix64(state: int) -> int:
 
 
 def _mix32(x: torch.Tensor) -> torch.Tensor:
-    # Products of two 32-bit numbers wrap in int64; their low 32 bits are right either way.
+    # Products of two 32-bit numbers overflow int64 and wrap; their low 32 bits are still correct.
     x = x ^ (x >> 16)
     x = (x * _MIX_A) & _MASK32
     x = x ^ (x >> 15)

@@ -1,7 +1,8 @@
-"""Picking: the target's own token at a node, greedy or sampled, by one rule.
+"""Picking: the target's own token at a node of the draft tree, greedy or sampled.
 
-y = argmax of the processed scores, plus position-keyed noise when sampling. A draft node is accepted when y
-is its token; no drafter's probability enters (Leviathan et al. 2023, arXiv:2211.17192, with a one-hot Q).
+The token is the argmax of the processed scores, plus position-keyed noise when sampling. A draft node is accepted
+when it holds that token; the drafter's probabilities play no part (Leviathan et al. 2023, arXiv:2211.17192, with a
+one-hot Q). A node's history is the tokens before it: the prompt, the output, and the draft tokens on its path.
 """
 
 from __future__ import annotations
@@ -26,23 +27,23 @@ from copyspec.verification.noise import gumbel
 
 
 class Picks(Protocol):
-    """The target's own tokens for one row of one step. Nodes are numbered as in the tree, ROOT is -1."""
+    """The target's tokens for one row in one step. Nodes are numbered as in the tree; ROOT is -1."""
 
     def token(self, node: int) -> int:
-        """The token after `node`. Asked along the accepted walk only, once per node."""
+        """The target's token after `node`. Called once per node, and only along the accepted path."""
         ...
 
     def margin(self, node: int) -> Margin:
-        """The two best scores after a `node` that `token` was asked for."""
+        """The two best scores after `node`; `token` must have been called for it."""
         ...
 
     def scores(self, node: int) -> torch.Tensor:
-        """What the token after `node` was picked from, [V]; of the node that `token` was asked for last."""
+        """The scores that the token after `node` was picked from, [V]; `node` is the last one given to `token`."""
         ...
 
 
 class Picker:
-    """Picks one row's tokens. Knows the ids that logits processors would have seen in plain decoding."""
+    """Picks one row's tokens, and keeps the ids that logits processors would see in plain decoding."""
 
     def __init__(
         self,
@@ -52,38 +53,38 @@ class Picker:
         capacity: int,
         device: torch.device,
     ) -> None:
-        """`start`: the ids before the output, as processors see them; `capacity`: output tokens at most."""
+        """`start`: the ids before the output, as processors see them; `capacity`: maximum number of output tokens."""
         self._sampling = sampling
         self._biased = torch.tensor(list(sampling.logit_bias), dtype=torch.long, device=device)
         self._bias = torch.tensor(list(sampling.logit_bias.values()), dtype=torch.float32, device=device)
-        # For all nodes of all rows at once where the host would wait for each token. A CPU walks: few nodes need it.
+        # A GPU penalises all nodes at once, which avoids a synchronisation per token. A CPU does it along the walk.
         at_once = not processors and not sampling.logit_bias and penalises_at_once(device)
         self.penalty = float(sampling.repetition_penalty) if at_once else 1.0
-        self.seen: torch.Tensor | None = None  # which tokens the penalty is for, [V]; those of `take_pending` too
+        self.seen: torch.Tensor | None = None  # [V] bool: tokens to penalise, besides those still pending
         self._pending: list[int] = list(start) if self.penalty != 1.0 else []
         self._told: list[int] = list(self._pending)
         self._processors = [] if self.penalty != 1.0 else _history_dependent(sampling, processors)
         self._warpers = warpers(sampling)
         self._length = len(start)
-        self._shift = 0  # from the position of a token to the one that keys its noise
+        self._shift = 0  # offset from a token's position to the position that keys its noise
         self._ids = torch.zeros(1, len(start) + capacity if self._processors else 0, dtype=torch.long, device=device)
         if self._processors:
             self._ids[0, : len(start)] = torch.tensor(list(start), dtype=torch.long)
 
     @property
     def is_argmax(self) -> bool:
-        """True: the token is the argmax of the logits as they are, which a batch takes in one go."""
+        """Whether the token is the argmax of the unprocessed logits, which a batch computes for all rows at once."""
         plain = self._sampling.is_greedy and not self._processors and not len(self._biased)
         return plain and self.penalty == 1.0
 
     @property
     def depends_on_history(self) -> bool:
-        """True: the scores at a node depend on the walk to it, and are worked out along the walk."""
+        """Whether a node's scores depend on its history, so that they are computed node by node along the walk."""
         return bool(self._processors)
 
     @property
     def kind(self) -> tuple[float, int, float, float]:
-        """Equal for rows whose scores go through the same temperature and truncation."""
+        """The sampling settings of temperature and truncation; rows of equal kind are processed together."""
         sampling = self._sampling
         if sampling.is_greedy:
             return (0.0, 0, 1.0, 0.0)
@@ -91,16 +92,16 @@ class Picker:
 
     @property
     def is_joint(self) -> bool:
-        """Whether its scores are worked out together with those of other rows (`at_once`)."""
+        """Whether the row's scores can be computed together with those of other rows (`at_once`)."""
         return not self._processors and not len(self._biased)
 
     def positions(self, deepest: int) -> range:
-        """Those that key the noise of depths 0 .. deepest."""
+        """The positions that key the noise at depths 0 .. deepest."""
         start = self._length + self._shift
         return range(start, start + 1 + deepest)
 
     def take_pending(self) -> list[int]:
-        """Tokens that joined the row since this was asked last, where a penalty is for them."""
+        """Return and clear the tokens that joined the row since the last call; empty without a joint penalty."""
         pending, self._pending = self._pending, []
         return pending
 
@@ -110,35 +111,37 @@ class Picker:
 
     @property
     def length(self) -> int:
-        """Tokens so far: the absolute position of the next one."""
+        """Tokens so far, prompt included: the absolute position of the next one."""
         return self._length
 
     def append(self, token: int) -> None:
-        """Tells which token joined the output."""
+        """Add a token that joined the output."""
         if self._processors:
             self._ids[0, self._length] = token
         self.extend([token])
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Tells which tokens joined the output, where no processor asks for them."""
+        """Add tokens that joined the output; only for rows without logits processors."""
         if self.penalty != 1.0:
             self._pending += tokens
             self._told += tokens
         self._length += len(tokens)
 
     def key_noise_from(self, position: int) -> None:
-        """The next token gets the noise of `position`, those after it of the positions behind: a text that is
-        decoded behind prompts of several lengths keeps one sequence of noise."""
+        """Key the next token's noise by `position`, and that of later tokens by the positions after it.
+
+        A text that is decoded after prompts of different lengths thus keeps the same noise.
+        """
         self._shift = position - self._length
 
     def scores(self, logits: torch.Tensor, tree: DraftTree) -> torch.Tensor:
-        """What the argmax is taken of at the root and each node, [1 + m, V], given the logits there (row 0: the
-        root). Only where `depends_on_history` is False."""
+        """The scores whose argmax is the token at the root and each node, [1 + m, V], from the logits there (row 0 is
+        the root). Not for rows with `depends_on_history`."""
         scores, noise = self._biased_scores(logits), self._noise(logits, tree)
         return scores if noise is None else self.perturb(scores, noise[[0, *tree.depths()]])
 
     def walk_picks(self, logits: torch.Tensor, tree: DraftTree) -> Picks:
-        """Picks that are worked out node by node, each with its own prefix. Arguments as for `scores`."""
+        """Picks that are computed node by node, each with its own history. Arguments as for `scores`."""
         return _WalkPicks(self, self._biased_scores(logits), [0, *tree.depths()], self._noise(logits, tree))
 
     def _biased_scores(self, logits: torch.Tensor) -> torch.Tensor:
@@ -148,14 +151,14 @@ class Picker:
         return scores
 
     def _noise(self, logits: torch.Tensor, tree: DraftTree) -> torch.Tensor | None:
-        """Noise by depth, [deepest + 1, V]; None when greedy."""
+        """Noise by depth, [deepest + 1, V]; None for greedy decoding."""
         if self._sampling.is_greedy:
             return None
         positions = self.positions(max(tree.depths(), default=0))
         return gumbel(self._sampling.seed, self._sampling.sample, positions, logits.shape[-1], logits.device)
 
     def process(self, scores: torch.Tensor) -> torch.Tensor:
-        """Scores [1, V] through the history-dependent processors, with the output as told to `append`."""
+        """Run the history-dependent processors on scores [1, V] after the output given to `append`."""
         shape = scores.shape
         for processor in self._processors:
             scores = processor(self._ids[:, : self._length], scores)
@@ -167,8 +170,8 @@ class Picker:
         return scores
 
     def unperturbed(self, logits: torch.Tensor, path: Sequence[int]) -> torch.Tensor:
-        """What P is the softmax of, [1, V], after the output so far and the draft tokens of `path`, given the
-        logits [1, V] there: with bias, processors and, when sampling, temperature and truncation; no noise."""
+        """The scores whose softmax is P, [1, V], after the output so far and the draft tokens of `path`, from the
+        logits [1, V] there: with bias, processors and, when sampling, temperature and truncation, without noise."""
         scores = self._biased_scores(logits)
         ids, processors = self._ids[:, : self._length], self._processors
         if self.penalty != 1.0:
@@ -181,20 +184,20 @@ class Picker:
         return scores
 
     def perturb(self, scores: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-        """Scores [n, V] through temperature and truncation, plus `noise`. Their argmax is a draw from P:
-        the softmax's normaliser is the same for all tokens and need not be computed."""
+        """Apply temperature and truncation to scores [n, V], then add `noise`. The argmax is a draw from P; the
+        softmax's normaliser is not needed, since it is equal for all tokens."""
         for warper in self._warpers:
             scores = warper(self._ids, scores)
         return scores + noise
 
 
 def penalises_at_once(device: torch.device) -> bool:
-    """Whether a repetition penalty is worked out for all nodes of a pass, and not along the walk."""
+    """Whether a repetition penalty is computed for all nodes of a pass at once instead of along the walk."""
     return device.type != "cpu"
 
 
 class ScoredPicks:
-    """Picks of which all scores are known beforehand."""
+    """Picks whose scores are all computed before the walk."""
 
     def __init__(self, tokens: Sequence[int], scores: torch.Tensor, row: int) -> None:
         self.tokens = tokens  # [1 + m]
@@ -211,9 +214,9 @@ class ScoredPicks:
 
 
 def best_tokens(scores: torch.Tensor) -> list[list[int]]:
-    """The token of the largest score, the first of several, at each node of each row. [B, 1 + m] of [B, 1 + m, V]"""
+    """The argmax (first of ties) at each node of each row: [B, 1 + m] from scores [B, 1 + m, V]."""
     if scores.device.type == "cpu":
-        # NumPy's argmax reads the numbers in vectors: it takes a tenth of the time of torch's, or less.
+        # NumPy's argmax is vectorised and takes a tenth of the time of torch's, or less.
         found: list[list[int]] = scores.float().numpy().argmax(-1).tolist()
     else:
         found = scores.argmax(-1).tolist()
@@ -221,7 +224,7 @@ def best_tokens(scores: torch.Tensor) -> list[list[int]]:
 
 
 class _WalkPicks:
-    """Picks whose scores depend on the walk: processors see each node's own prefix, and each prefix once."""
+    """Picks computed during the walk: processors run once per node, on the node's own history."""
 
     def __init__(self, picker: Picker, scores: torch.Tensor, depths: Sequence[int], noise: torch.Tensor | None) -> None:
         self._picker = picker
@@ -254,13 +257,13 @@ def _kind(scores: object) -> str:
 def _history_dependent(sampling: SamplingOptions, processors: Sequence[LogitsProcessor]) -> list[LogitsProcessor]:
     chosen = list(processors)
     if sampling.repetition_penalty != 1.0:
-        # First, as in transformers: built-in penalties precede the caller's own processors.
+        # Put it first, as in transformers, where built-in penalties precede the caller's own processors.
         chosen.insert(0, RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
     return chosen
 
 
 def warpers(sampling: SamplingOptions) -> list[LogitsProcessor]:
-    """Temperature and truncation in transformers' order. They look at scores only, row by row."""
+    """Temperature and truncation in transformers' order. They depend on the scores alone, row by row."""
     if sampling.is_greedy:
         return []
     chosen: list[LogitsProcessor] = []

@@ -1,4 +1,4 @@
-"""Choosing a rule of verification by name. Loads no torch."""
+"""Looks up a verification rule by name. Does not import torch."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ _EXACT: tuple[type[Rule], ...] = (Coupled, Greedy, Rejection, MultiStep, KSequen
 _LOSSY: tuple[type[Rule], ...] = (Lenience, TopKGap, BiLD, Typical)
 
 RULES: Mapping[str, type[Rule]] = {kind.name: kind for kind in (*_EXACT, *_LOSSY)}
-"""Every rule by its name, the default first."""
+"""All rules by name, the default first."""
 DEFAULT_RULE = Coupled.name
 
 
 @dataclass(frozen=True, slots=True)
 class VerificationOptions:
-    """Which rule accepts drafts. Every rule but the lossy ones keeps the target's distribution."""
+    """Which rule accepts draft tokens. All rules but the lossy ones keep the target's distribution."""
 
     rule: str = DEFAULT_RULE  # a name in RULES
-    lossy: bool = False  # True: a rule that changes the output's distribution may be used
-    settings: Mapping[str, float] = field(default_factory=dict)  # of the rule: lenience's "lenience", and so on
+    lossy: bool = False  # True allows a rule that changes the output's distribution
+    settings: Mapping[str, float] = field(default_factory=dict)  # options of the rule, such as "lenience"
 
     @property
     def is_lossy(self) -> bool:
         return RULES[self.rule].preserves is None
 
     def make(self, sampling: SamplingOptions) -> Rule:
-        """The rule; raises ValueError that names the option, its value and the way out."""
+        """Create the rule. Raises ValueError that names the option, its value and what to use instead."""
         if not isinstance(self.lossy, bool):
             raise ValueError(f"lossy must be True or False, got {self.lossy!r}")
         chosen = rule(self.rule, **self.settings)
@@ -45,13 +45,13 @@ class VerificationOptions:
 
 
 def decides_apart(chosen: Rule, sampling: SamplingOptions) -> bool:
-    """True where the rule's tokens are not those of the default, at these options: greedy P leaves the exact rules
-    nothing to choose."""
+    """Whether the rule's tokens can differ from the default's with these options. Under greedy decoding all exact
+    rules pick the same tokens."""
     return chosen.preserves is None or (chosen.preserves == "distribution" and not sampling.is_greedy)
 
 
 def rule(name: str, /, **settings: float) -> Rule:
-    """The rule of that name with its settings. Raises ValueError for unknown names, settings and values."""
+    """Create a rule from its name and settings. Raises ValueError for unknown names and settings, and bad values."""
     kind = RULES.get(name) if isinstance(name, str) else None
     if kind is None:
         raise ValueError(f"unknown rule {name!r}; rules are {', '.join(map(repr, RULES))}")

@@ -1,4 +1,4 @@
-"""The accepted walk: descend while a child holds the target's own token."""
+"""The walk along the draft tree: descend while a child holds the target's own token."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from copyspec.verification.picking import Picks
 
 
 def accepted(tree: DraftTree, tokens: Sequence[int]) -> list[int]:
-    """The accepted nodes, root to leaf, where the target's token is known after the root and every node, [1 + m].
+    """The accepted nodes, root to leaf, given the target's token after the root and after each node, [1 + m].
 
-    As `walk`, in one look at each node: children come after their parents.
+    Equivalent to `walk`, in one scan over the nodes, since children come after their parents.
     """
     if COMPILED is not None:
         path: list[int] = COMPILED.accepted(tree.tokens, tree.parents, tokens)
@@ -26,11 +26,11 @@ def accepted(tree: DraftTree, tokens: Sequence[int]) -> list[int]:
 
 
 def walk(tree: DraftTree, picks: Picks, emit: Callable[[int, int], bool]) -> list[int]:
-    """Walks from the root; calls `emit(token, node)` for every output token, in order.
+    """Walk from the root, and call `emit(token, node)` for every output token, in order.
 
-    `node` is where the token was picked (ROOT first). At most one node per depth is accepted. The walk ends
-    with a token that no child holds, or as soon as `emit` returns True: the output ends with that token,
-    exactly where plain decoding would have ended. Returns the accepted nodes, root to leaf.
+    `node` is the node after which the token was picked (ROOT first). The walk ends with a token that no child
+    holds, or as soon as `emit` returns True: the output then ends with that token, exactly where plain decoding
+    would have ended. Returns the accepted nodes, root to leaf, at most one per depth.
     """
     edges = zip(tree.parents, tree.tokens, strict=True)
     children = {edge: node for node, edge in enumerate(edges)}

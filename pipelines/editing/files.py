@@ -62,6 +62,7 @@ class FileReport:
     summary: Summary  # of this file alone
     error: Exception | None = None  # why it could not be corrected; the file is as it was
     was_done: bool = False  # a run before had finished it
+    backup: str | None = None  # where the old file is kept; None where the file was not replaced, or nothing asked to
 
     @property
     def is_changed(self) -> bool:
@@ -239,6 +240,7 @@ class FileJob:
         if not (self._options.in_place and not self.report.is_changed):
             output.made_from = self._read.hexdigest() if self._options.in_place else None
             output.commit()
+            self.report.backup = None if output.kept is None else os.fspath(output.kept)
 
     def _opened_output(self, target: Path) -> AtomicFile:
         if self._output is None:
@@ -373,7 +375,7 @@ class _Hashed:
 
 def _count(summary: Summary, done: Done[FileJob]) -> None:
     summary.segments += len(done.pieces)
-    summary.add_refusals(done.refusals)
+    summary.add_refusals(done.segment_refusals)
     summary.edits += len(done.edits)
     for piece in done.pieces:
         summary.changed += bool(piece.checked.edits)

@@ -17,6 +17,7 @@ from .standing import (
     check_replaceable,
     exchanged,
     keep_attributes,
+    kept_as_backup,
     kept_beside,
     short,
 )
@@ -46,8 +47,9 @@ class AtomicFile:
     """Bytes go to a file beside `path`, which takes its place on `commit`. Without one, `path` stays as it was.
 
     Owner, permissions and extended attributes are those of the file that is replaced; one that is read-only or has
-    hard links is refused. `backup` is a suffix: the old file is kept under its name with that suffix. A reader sees the
-    old file or the new one, never a part; so does whoever comes after a power cut.
+    hard links is refused. `backup` is a suffix: the old file is kept under its name with that suffix, and with a number
+    behind it where there is an older backup, which stays. A reader sees the old file or the new one, never a part; so
+    does whoever comes after a power cut.
     """
 
     def __init__(self, path: Path, *, backup: str | None = None, standing: Standing | None = None) -> None:
@@ -57,7 +59,9 @@ class AtomicFile:
         cannot be written."""
         check_suffix(backup)
         self.path = target_of(path) if standing is None else path
-        self.backup = None if backup is None else self.path.with_name(self.path.name + backup)
+        self._backup = backup
+        self.kept: Path | None = None
+        """Where `commit` kept the old file."""
         if standing is None:
             check_replaceable(self.path)
         self.made_from: str | None = None
@@ -90,8 +94,8 @@ class AtomicFile:
             self._check()
             standing = Standing.of(self.path)
             keep_attributes(self.path, self._temporary)
-            if self.backup is not None:
-                _copy(self.path, self.backup)
+            if self._backup is not None:
+                self.kept = _kept(self.path, self._backup)
         else:
             os.chmod(self._temporary, 0o666 & ~_umask())
         if Standing.of(self.path) != standing:
@@ -169,14 +173,14 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def _copy(source: Path, target: Path) -> None:
-    """A copy that is whole whenever it is there."""
+def _kept(source: Path, suffix: str) -> Path:
+    """Where a copy of the file stands, which is whole whenever it is there."""
     # Named after the source: what a killed run leaves is found by that name.
-    handle, name = tempfile.mkstemp(prefix=_prefix(source), suffix=".tmp", dir=target.parent)
+    handle, name = tempfile.mkstemp(prefix=_prefix(source), suffix=".tmp", dir=source.parent)
     os.close(handle)
     try:
         shutil.copy2(source, name)
-        os.replace(name, target)
+        return kept_as_backup(Path(name), source, suffix)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)

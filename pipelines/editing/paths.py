@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 
 from ..formats.suffixes import SUFFIXES
+from .journal import SUFFIX
+from .standing import RESULT
 
 STDIN = "-"
+BACKUP_SUFFIX = ".bak"
 _NAMED_SUFFIXES = 6  # in a line for people
+_OWN = re.compile(rf"({re.escape(SUFFIX)}|{re.escape(RESULT)}(-\d+)?)\Z")
+"""Names of what runs write beside the files: journals, and results that could not be put into place."""
 
 SKIPPED_FOLDERS = frozenset({"node_modules", "__pycache__", "venv", "build", "dist", "site-packages"})
 """Folders of what nobody wrote by hand. Names that begin with a full stop are skipped too."""
@@ -36,12 +42,23 @@ def suffixes_of(format: str | None) -> frozenset[str]:
 
 @dataclass(slots=True)
 class Skipped:
-    """What a folder holds and does not give."""
+    """What a folder holds and does not give, and what copyspec wrote beside the files."""
 
-    found: list[tuple[str, str]] = field(default_factory=list)  # path and reason: format, hidden, link, folder, exclude
+    found: list[tuple[str, str]] = field(default_factory=list)
+    """Path and reason: format, hidden, link, folder, exclude, own."""
 
     def add(self, path: str, reason: str) -> None:
         self.found.append((path, reason))
+
+    def settle(self, kept: Iterable[str], is_own: Callable[[str], bool], own: Iterable[str]) -> None:
+        """Forgets what was named beside the folder that holds it, and knows copyspec's own files, each once."""
+        named = {os.path.realpath(path) for path in kept}
+        found: dict[str, tuple[str, str]] = {}
+        for path, reason in [*self.found, *((path, "own") for path in own)]:
+            real = os.path.realpath(path) if reason != "link" else path
+            if real not in named:
+                found.setdefault(real, (path, "own" if reason == "format" and is_own(path) else reason))
+        self.found = list(found.values())
 
     def line(self) -> str:
         """For people: how many of what; "" where there are none."""
@@ -56,6 +73,7 @@ class Skipped:
             "link": "links",
             "folder": "folders that nobody writes by hand",
             "exclude": "excluded",
+            "own": "of copyspec's own (journals, results, backups)",
         }
         return ", ".join(f"{counts[reason]} {what}" for reason, what in said.items() if counts[reason])
 
@@ -66,12 +84,15 @@ def expand(
     suffixes: Collection[str],
     exclude: Sequence[str] = (),
     skipped: Skipped | None = None,
+    backup: str = BACKUP_SUFFIX,
 ) -> list[str]:
     """The files that `paths` name, each once, in order; what is not there stays in the list.
 
     Folders give their files with one of `suffixes` (lower case, with the full stop), and those of the folders inside;
     links in them are not followed. Patterns (`*`, `**`, `?`, `[...]`) give what they match. `exclude`: patterns for a
-    name, or for a path from its end. `skipped` is told what folders hold beside.
+    name, or for a path from its end. Journals and results of copyspec are left out even where they are named, as shells
+    name them for `*.*`; so are backups, with the suffix `backup`, of files that are named too. `skipped` is told what
+    folders hold beside, and these.
     """
     skipped = Skipped() if skipped is None else skipped
     found: list[str] = []
@@ -82,7 +103,15 @@ def expand(
             if real not in seen:
                 seen.add(real)
                 found.append(file)
-    return found
+    own = re.compile(rf"(?P<file>.+){re.escape(backup)}(\.\d+)?", re.DOTALL)
+
+    def is_own(file: str) -> bool:
+        of = own.fullmatch(file)
+        return bool(_OWN.search(file)) or (of is not None and os.path.realpath(of["file"]) in seen)
+
+    kept = [file for file in found if not is_own(file)]
+    skipped.settle(kept, is_own, [file for file in found if is_own(file)])
+    return kept
 
 
 def _files(path: str, suffixes: Collection[str], exclude: Sequence[str], skipped: Skipped) -> Iterator[str]:

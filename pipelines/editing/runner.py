@@ -79,6 +79,12 @@ class Done(Generic[Owner]):
         """Why stretches of the part stayed as they were."""
         return (*self.refused, *(piece.checked.refusal for piece in self.pieces if piece.checked.refusal is not None))
 
+    @property
+    def segment_refusals(self) -> tuple[Refusal, ...]:
+        """The same, but for segments whose edits were left out one by one: `Checked.dropped` says why."""
+        left_out = (piece.checked.refusal for piece in self.pieces if not piece.checked.dropped)
+        return (*self.refused, *(refusal for refusal in left_out if refusal is not None))
+
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:

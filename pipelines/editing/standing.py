@@ -8,7 +8,9 @@ import itertools
 import os
 import stat
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from filecmp import cmp
 from pathlib import Path
 
 RESULT = ".copyspec-result"
@@ -104,8 +106,32 @@ def exchanged(left: Path, right: Path) -> bool:
 
 def kept_beside(temporary: Path, path: Path) -> Path:
     """Gives a finished file a name that lasts, beside the file that it was made for; no file is overwritten."""
-    for number in itertools.count(1):
-        name = beside(path, RESULT if number == 1 else f"{RESULT}-{number}")
+    return _named(temporary, (beside(path, RESULT if n == 1 else f"{RESULT}-{n}") for n in itertools.count(1)))
+
+
+def backup_names(path: Path, suffix: str) -> Iterator[Path]:
+    """Where an old file is kept: under its name with `suffix`, or where that is taken, with `.1`, `.2` ... behind."""
+    name = path.name + suffix
+    return (path.with_name(name if number == 0 else f"{name}.{number}") for number in itertools.count())
+
+
+def kept_as_backup(temporary: Path, path: Path, suffix: str) -> Path:
+    """Gives `temporary`, a copy of the file at `path`, the name of a backup, and says which. No file is overwritten;
+    the latest backup counts as this one where it holds the same bytes, so that a repeated run adds none."""
+    latest = None
+    for name in backup_names(path, suffix):
+        if not os.path.lexists(name):
+            break
+        latest = name
+    if latest is not None and latest.is_file() and cmp(temporary, latest, shallow=False):
+        temporary.unlink()
+        return latest
+    return _named(temporary, backup_names(path, suffix))
+
+
+def _named(temporary: Path, names: Iterable[Path]) -> Path:
+    """Gives a file the first of the names that none has."""
+    for name in names:
         if os.path.lexists(name):
             continue
         try:
@@ -114,6 +140,8 @@ def kept_beside(temporary: Path, path: Path) -> Path:
             continue
         except OSError:  # a file system without hard links
             os.rename(temporary, name)
+            return name
+        temporary.unlink()
         return name
     raise AssertionError("counting has no end")
 

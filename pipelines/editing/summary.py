@@ -23,8 +23,8 @@ class Summary:
     changed: int = 0  # of them, with at least one edit
     edits: int = 0
     resumed: int = 0  # segments that a journal or an equal text before gave; the model was not asked
-    skipped: Counter[str] = field(default_factory=Counter)  # segments that stayed as they were, by reason
-    dropped: Counter[str] = field(default_factory=Counter)  # edits that guards left out, by reason
+    skipped: Counter[str] = field(default_factory=Counter)  # whole segments that stayed as they were, by reason
+    dropped: Counter[str] = field(default_factory=Counter)  # single edits that guards left out, by reason
     tokens: int = 0  # of outputs
     row_calls: int = 0  # passes of the model, counted for each text that took part
     model_seconds: float = 0.0  # each text's, of the steps that it took part in
@@ -106,7 +106,7 @@ class Summary:
         if self.resumed:
             told.append(f"known before         {self.resumed} segments")
         if self.skipped:
-            told.append(f"left as they were    {_counts(self.skipped)}")
+            told.append(f"segments left alone  {_counts(self.skipped)}")
         if self.dropped:
             told.append(f"edits left out       {_counts(self.dropped)}")
         told.append(f"tokens               {self.tokens}, {self.tokens_per_second:.0f} a second")
@@ -126,7 +126,7 @@ class Summary:
         if self.files_failed:
             told.append(f"{self.files_failed} failed")
         if self.skipped:
-            told.append(f"left as they were: {_counts(self.skipped)}")
+            told.append(f"segments left as they were: {_counts(self.skipped)}")
         if self.dropped:
             told.append(f"edits left out: {_counts(self.dropped)}")
         return "; ".join(told)

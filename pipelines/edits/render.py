@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,6 +22,9 @@ _CONTROLS = {
 """A file may hold escape sequences; a terminal must not obey them."""
 
 
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\x7f": "\\177"}
+
+
 def visible(text: str) -> str:
     """`text` with control characters as signs, but for tabs and line feeds: safe to show in a terminal."""
     return text.translate(_CONTROLS)
@@ -30,20 +34,48 @@ def unified_diff(pairs: Iterable[Pair], path: str, *, context: int = 3) -> Itera
     """The lines of a unified diff, ends included, that `patch` applies; nothing where nothing changed.
 
     `pairs` are the parts of a file in order, as they were and as they are, in bounded memory: their text joined is
-    the file. Bad bytes come through as the surrogates that they are.
+    the file. Bad bytes come through as the surrogates that they are. `path` is named as git names files: from the
+    folder in which the diff is applied (`path_in_diff`).
     """
     hunk = _Hunk(context)
-    is_first = True
+    header = [f"--- {_quoted(f'a/{path}')}\n", f"+++ {_quoted(f'b/{path}')}\n"]
     for before, after in _by_lines(pairs):
         for line in hunk.feed(before, after):
-            if is_first:
-                yield from (f"--- a/{path}\n", f"+++ b/{path}\n")
-                is_first = False
+            yield from header
+            header.clear()
             yield line
-    closing = list(hunk.close())
-    if closing and is_first:
-        yield from (f"--- a/{path}\n", f"+++ b/{path}\n")
-    yield from closing
+    for line in hunk.close():
+        yield from header
+        header.clear()
+        yield line
+
+
+def base_of_diff(paths: Iterable[str]) -> str:
+    """The folder from which a diff of these files names them: the current one where it holds them all, else the
+    nearest that holds it and them. git and patch take no names that lead out of the folder they work in."""
+    here = os.getcwd()
+    folders = [os.path.dirname(os.path.abspath(path)) for path in paths]
+    try:
+        return os.path.commonpath([here, *folders])
+    except ValueError:  # on several drives
+        return here
+
+
+def path_in_diff(path: str, base: str) -> str:
+    """The name of a file as git writes it, from the folder `base`: `docs/a.md`, not `./docs/a.md`."""
+    try:
+        name = os.path.relpath(path, base)
+    except ValueError:  # on another drive
+        name = os.path.splitdrive(os.path.abspath(path))[1].lstrip("\\/")
+    return name.replace(os.sep, "/")
+
+
+def _quoted(name: str) -> str:
+    """A name as git writes it in a diff: in quotes where characters would be misread, with a tab behind white space."""
+    if any(ord(char) < 32 or char in '"\\\x7f' for char in name):
+        chars = (_ESCAPES.get(char) or (char if char >= " " else f"\\{ord(char):03o}") for char in name)
+        return f'"{"".join(chars)}"'
+    return f"{name}\t" if " " in name else name
 
 
 class _Hunk:
@@ -138,15 +170,15 @@ def colored_diff(lines: Iterable[str]) -> Iterator[str]:
     removed: list[str] = []
     added: list[str] = []
     for line in lines:
-        if line.startswith("-") and not added and not line.startswith("--- a/"):
+        if line.startswith("-") and not added and not line.startswith(("--- a/", '--- "a/')):
             removed.append(line)
             continue
-        if line.startswith("+") and removed and not line.startswith("+++ b/"):
+        if line.startswith("+") and removed and not line.startswith(("+++ b/", '+++ "b/')):
             added.append(line)
             continue
         yield from _colored(removed, added)
         removed, added = [], []
-        if line.startswith("-") and not line.startswith("--- a/"):
+        if line.startswith("-") and not line.startswith(("--- a/", '--- "a/')):
             removed.append(line)
         else:
             yield _styled(line[:1], [(visible(line), False)])

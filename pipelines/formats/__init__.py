@@ -98,10 +98,9 @@ def format_of(path: str | os.PathLike[str], name: str | None = None, *, options:
     suffix = PurePath(path).suffix.lower()
     if name is None:
         if suffix not in SUFFIXES:
-            known = ", ".join(filter(None, SUFFIXES))
-            raise FormatError(
-                f"{os.fspath(path)!r}: no format for {suffix!r}; known are {known}. Name the format: {', '.join(NAMES)}"
-            )
+            held = risk(suffix, "txt")
+            hint = "format='txt' reads it as plain text" if held is None else f"such files hold {held}"
+            raise FormatError(f"{os.fspath(path)!r}: no format for {suffix!r} is known; {hint}")
         name = SUFFIXES[suffix]
     if name not in _MAKERS:
         raise ValueError(f"unknown format {name!r}: name one of {', '.join(NAMES)}")

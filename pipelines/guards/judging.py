@@ -58,6 +58,7 @@ were too few to tell."""
 
 _SET_OFF = frozenset('<>*_"“”«»`')  # what sticks to words that are meant as they are: foreign ones, names of things
 MEANT = 2.0  # times the margin, for another form of a word that the writer uses often
+_CONTINUES = ",;"  # behind these a text goes on
 _MARKS = re.compile(r"[.!?…]+")
 _RUNS = re.compile(r"[^\w\s'’]+")
 _MOVING = frozenset(",.!?;:")
@@ -127,7 +128,9 @@ class Judge:
         return refusal if margin is None or margin < max(1.0, self._caution) * self._margins["swap"] else None
 
     def _wrong_end(self, was: str, becomes: str, end: int) -> Refusal | None:
-        """Ends of sentences stay where they are, but for one that a sentence lacks."""
+        """Ends of sentences stay where they are, but for one that a sentence lacks; no text ends with a comma."""
+        if end == self._segment.end and becomes.rstrip()[-1:] in {*_CONTINUES} - {was.rstrip()[-1:]}:
+            return Refusal("marks", f"{becomes!r} would end a text that does not go on")
         had, has = _MARKS.findall(was), _MARKS.findall(becomes)
         if len(had) == len(has) and not any(len(a) > 1 and a != b for a, b in zip(had, has, strict=True)):
             return None

@@ -42,6 +42,8 @@ def encoded_prompt(engine: Engine, messages: Sequence[BaseMessage], tools: Seque
     """
     if not messages:
         raise ChatError("there are no messages: give at least one")
+    if not any(message.content or getattr(message, "tool_calls", None) for message in messages):
+        raise ChatError("every message is empty: there is nothing to answer")
     template = str(engine.tokenizer.chat_template or "")
     if tools and "tools" not in template:
         raise ChatError(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import logging
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -136,6 +138,51 @@ def test_in_place_keeps_permissions_backup_and_links(tmp_path: Path, capfdbinary
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "a.txt.bak", "link.txt"]
 
 
+def test_no_backup_is_overwritten_and_shells_name_our_own_files(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    texts = [b"He goed home\n", b"teh cat\n", b"recieve it\n"]
+    for number, text in enumerate(texts):
+        Path("a.txt").write_bytes(text)
+        for left in ("b.md.copyspec-journal", "b.md.copyspec-result", "b.md.copyspec-result-2"):
+            Path(left).write_bytes(b"teh\n")
+        code, out, err = run_binary(capfdbinary, "gec", "-i", "--backup", *sorted(os.listdir()))
+        assert (code, out) == (0, b""), err
+        assert f"skipped: {3 + number} of copyspec's own (journals, results, backups)" in err
+        assert "the old files are kept as FILE.bak" in err
+        assert ("an older backup is there and stays" in err) == bool(number)
+    kept = [Path(name).read_bytes() for name in ("a.txt.bak", "a.txt.bak.1", "a.txt.bak.2")]
+    assert kept == texts
+    Path("a.txt").write_bytes(texts[-1])  # undone, and corrected again: that backup is there already
+    assert run_binary(capfdbinary, "gec", "-i", "--backup", "a.txt")[0] == 0
+    assert not Path("a.txt.bak.3").exists() and Path("a.txt.bak.2").read_bytes() == texts[-1]
+    assert b"He went" in run_binary(capfdbinary, "gec", "a.txt.bak", "--format", "txt")[1]  # named alone it is meant
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+@pytest.mark.parametrize("here", [".", "docs", "docs/deep"])
+@pytest.mark.parametrize("named", ["{}", "./{}", "{root}/{}", "."])
+def test_git_applies_a_diff(
+    here: str, named: str, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["a.md", "docs/b c.md", "docs/deep/caf\u00e9 \u6587.md", 'docs/q"uo\\te\t.md']
+    for name in names:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"He goed home\n")
+    monkeypatch.chdir(tmp_path / here)
+    paths = [named.format(os.path.relpath(tmp_path / name), root=tmp_path / here) for name in names]
+    if named == ".":
+        names = [name for name in names if (tmp_path / name).is_relative_to(tmp_path / here)]
+    code, diff, err = run_binary(capfdbinary, "gec", "--diff", *paths)
+    assert code == 1
+    is_outside = here != "." and named != "."
+    assert ("the diff names files from" in err) == is_outside
+    subprocess.run(["git", "apply", "-"], input=diff, cwd=tmp_path if is_outside else tmp_path / here, check=True)
+    assert {(tmp_path / name).read_bytes() for name in names} == {b"He went home\n"}
+
+
 def test_check_and_diff_are_exit_codes(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     wrong, right = tmp_path / "wrong.txt", tmp_path / "right.txt"
     wrong.write_bytes(b"He goed home\r\nok\r\n")
@@ -171,7 +218,7 @@ def test_bad_files_are_named_and_the_others_done(tmp_path: Path, capfdbinary: py
         (missing, "No such file"),
         (wide, "UTF-16"),
         (table, "name the column"),
-        (unknown, "no format for '.xyz'"),
+        (unknown, "no format for '.xyz' is known; --format 'txt' reads it as plain text"),
         (tmp_path / "no*match.txt", "No such file"),
     ):
         (line,) = [line for line in err.splitlines() if str(path) in line]
@@ -233,14 +280,20 @@ def test_edits_page_m2_and_stats(tmp_path: Path, capfdbinary: pytest.CaptureFixt
 
 
 def test_guards_are_options(
-    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     file = tmp_path / "a.txt"
     file.write_bytes(b"He has 7 cats at home\n")
     corrector = FunctionCorrector(lambda text: text.replace("7", "8"))
     monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: corrector)
     _, out, err = run_binary(capfdbinary, "gec", file)
-    assert out == b"He has 7 cats at home\n" and "left as they were: 1 numbers" in err
+    assert out == b"He has 7 cats at home\n" and "edits left out: 1 numbers" in err and "left as" not in err
+    with caplog.at_level(logging.INFO, "copyspec"):  # as -v sets it
+        run_binary(capfdbinary, "gec", file)
+    assert f"{file}:1: left out (numbers): '7' would become '8'" in caplog.messages
     assert run_binary(capfdbinary, "gec", file, "--allow-numbers")[1] == b"He has 8 cats at home\n"
     assert (
         run_binary(capfdbinary, "gec", file, "--allow-numbers", "--protect", "[0-9]")[1] == b"He has 7 cats at home\n"

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 
 from copyspec.cli.common import UsageError
 from copyspec.cli.config import defaults
+from copyspec.pipelines import FunctionCorrector
 from tests.helpers.commands import run_binary
 
+ROOT = Path(__file__).parent.parent.parent
 WRONG = "It is late.\nThe childrens came to see the boat.\n"
 
 
@@ -36,6 +41,57 @@ def test_edits_are_listed_by_file_line_and_column(capfdbinary: pytest.CaptureFix
 
 def test_quiet_checks_name_the_files(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     assert run_binary(capfdbinary, "gec", "--check", "-q", "a.txt", "c.txt") == (1, b"a.txt\n", "")
+
+
+def test_the_hook_of_pre_commit_lists_and_changes_nothing(
+    project: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
+    program, *arguments = shlex.split(hook["entry"])
+    assert (program, hook["language"]) == ("copyspec", "python") and hook["require_serial"]
+    for files, passes in ((["c.txt"], True), (["c.txt", "a.txt"], False)):
+        code, out, _ = run_binary(capfdbinary, *arguments, *files)  # a hook fails where its exit status is not 0
+        assert (code == 0, out == b"") == (passes, passes)
+    assert Path("a.txt").read_text() == WRONG and len(list(project.iterdir())) == 3
+    assert set(hook["types_or"]) == {"markdown", "plain-text", "rst", "asciidoc", "tex"}, "what folders give, too"
+
+
+def test_a_folder_says_what_it_leaves_out_and_loads_no_model_for_nothing(
+    project: Path,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    loaded = []
+
+    def load(*_: object) -> FunctionCorrector:
+        loaded.append(1)
+        return FunctionCorrector(lambda text: text, name="nothing")
+
+    monkeypatch.setattr("copyspec.cli.gec.corrector_of", load)
+    for left in (".git/x.md", "vendor/v.md", "node_modules/n.md", "film.srt", "data.csv", "x.md.copyspec-journal"):
+        (project / left).parent.mkdir(exist_ok=True)
+        (project / left).write_text("The childrens.\n")
+    Path("link.md").symlink_to("a.txt")
+    for path in project.glob("*.txt"):
+        path.unlink()
+    Path("b.rst").write_text("::\n\n    The childrens\n")
+    with caplog.at_level(logging.INFO, "copyspec"):  # as -v sets it
+        code, _, err = run_binary(capfdbinary, "gec", ".", "--exclude", "vendor", "--check")
+    assert code == 0 and not loaded, "no prose, no model"
+    assert (
+        "skipped: 2 of other formats (.csv, .srt), 1 hidden, 1 links, 1 folders that nobody writes by hand, "
+        "1 excluded, 1 of copyspec's own (journals, results, backups)"
+    ) in err
+    for named in ("./film.srt (format)", "./.git/ (hidden)", "./link.md (link)", "./vendor/ (exclude)"):
+        assert f"skipped: {named}" in caplog.messages
+    Path("b.rst.bak").touch()
+    _, _, err = run_binary(
+        capfdbinary, "gec", ".", "film.srt", *sorted(map(str, Path().glob("*.*"))), "--format", "txt"
+    )
+    assert "1 of other formats (.csv)" not in err and "2 of copyspec's own" in err, "what is named is not left out"
+    Path("c.txt").write_text("It is late.\n")
+    assert run_binary(capfdbinary, "gec", "c.txt", "--check")[0] == 0 and len(loaded) == 1
 
 
 @pytest.mark.parametrize(

@@ -142,10 +142,20 @@ def test_every_line_is_a_question_where_none_is_given(
     asked = "\n".join(["When does the office open?", "", "What is the zebra's name?", "Which month do bees visit?"])
     monkeypatch.setattr("sys.stdin", io.StringIO(asked))
     capsys.readouterr()
-    assert main(["rag", "--index", "town", "--dir", str(corpora)]) == 0
+    assert main(["rag", "--index", "town", "--dir", str(corpora)]) == 1  # one has no answer
     out, err = capsys.readouterr()
-    assert "The harbour office opens at seven every morning." in out and "Bees visit the meadow in June." in out
-    assert err.count("no answer found") == 1
+    shown = [block.splitlines() for block in out.rstrip().split("\n\n")]
+    assert [lines[0] for lines in shown] == asked.replace("\n\n", "\n").split("\n") and err == ""
+    assert shown[0][1] == "The harbour office opens at seven every morning."
+    assert shown[1][1].startswith("no answer found: ") and "Bees visit the meadow in June." in shown[2][1]
+    monkeypatch.setattr("sys.stdin", io.StringIO(asked))
+    assert main(["rag", "--index", "town", "--dir", str(corpora), "--json"]) == 1
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["question"], row["text"]) for row in rows] == [
+        (lines[0], lines[1].removeprefix("Perhaps: ") if number != 1 else "") for number, lines in enumerate(shown)
+    ]
+    monkeypatch.setattr("sys.stdin", io.StringIO("When does the office open?"))
+    assert main(["rag", "--index", "town", "--dir", str(corpora)]) == 0
     assert main(["rag", "--index", "town", "--dir", str(corpora), "--html", str(corpora / "x.html")]) == 2
 
 

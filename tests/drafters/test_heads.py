@@ -61,6 +61,10 @@ def random_heads(kind: str, *, vocabulary: torch.Tensor | None = None) -> HeadFi
     if kind == "recurrent":
         tensors = {"gate": drawn(16, 2 * SIZE), "up": drawn(16, 2 * SIZE), "down": drawn(SIZE, 16)}
         return HeadFile(RecurrentHead(tensors | {"norms": torch.ones(2, SIZE)}, DEPTH), vocabulary, "random")
+    if kind == "layers":
+        tensors = {"gate": drawn(16, 2 * SIZE), "up": drawn(16, 2 * SIZE), "down": drawn(SIZE, 16)}
+        tensors |= {"norms": torch.ones(2, SIZE), "mix": drawn(SIZE, 2 * SIZE)}
+        return HeadFile(RecurrentHead(tensors, DEPTH, (1, 0)), vocabulary, "random")
     if kind == "parallel":
         blocks = [[{"down": drawn(4, SIZE), "up": drawn(SIZE, 4)}] for _ in range(DEPTH)]
         return HeadFile(ParallelHeads(blocks), vocabulary, "random")
@@ -130,6 +134,7 @@ def add_heads(request: Request, heads: DraftHeads, *, copies: bool) -> None:
         ("recurrent", False, "mpt"),  # rows one by one
         ("eagle", True, "llama"),
         ("eagle", False, "mpt"),
+        ("layers", True, "llama"),
         ("eagle-3", False, "deep"),
     ],
 )
@@ -249,6 +254,9 @@ def test_a_folder_drafts_beside_copies(tmp_path: Path) -> None:
         ({"probe": torch.ones(64)}, "trained on another model, 'tiny'"),
         ({"up": torch.full((16, 64), float("nan"))}, "values in 'up' that are no numbers"),
         ({"up": torch.ones(3, 3)}, r"has 'up' of shape \[3, 3\], and the model needs \[16, 64\]"),
+        ({"layers": [1, True]}, r"has layers=\[1, True\]; it is a list of numbers"),
+        ({"layers": [0, 2]}, r"has layers=\[0, 2\], and 2 layers of this model are known"),
+        ({"layers": [0, 1]}, "has no tensor 'mix'"),
         ({"vocabulary": torch.tensor([1, 1])}, "no list of different tokens"),
         ({"vocabulary": torch.tensor([99999])}, "no list of different tokens"),
     ],

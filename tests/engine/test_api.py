@@ -341,7 +341,9 @@ def test_samples_differ_and_the_result_is_the_first() -> None:
     result = engine().generate(PROMPT, temperature=1.0, seed=1, n=3, max_new_tokens=20)
     assert len(result.samples) == 3 and result.samples[0].token_ids == result.token_ids
     assert len({sample.token_ids for sample in result.samples}) == 3
-    assert repr(result) and result.stats.num_output_tokens == len(result.token_ids)
+    assert repr(result).startswith(f"Result({result.text!r}, {len(result.token_ids)} tokens in ")
+    assert repr(result).endswith(", finish_reason='length', 3 samples)") and len(repr(result)) < 400
+    assert result.stats.num_output_tokens == len(result.token_ids)
 
 
 def test_max_new_tokens_its_default_and_the_context() -> None:

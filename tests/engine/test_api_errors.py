@@ -28,7 +28,12 @@ CHAT = [{"role": "user", "content": "a"}]
         ({"temprature": 1}, "unknown option 'temprature'; did you mean 'temperature'?"),
         ({"reference": "a"}, "unknown option 'reference'; did you mean 'references'?"),
         ({"do_sample": True}, "unknown option 'do_sample'; here it is temperature (0, the default, is greedy)"),
-        ({"max_length": 9}, "unknown option 'max_length'; here it is max_new_tokens"),
+        ({"max_length": 9}, "unknown option 'max_length'; here it is max_new_tokens, which counts without the prompt"),
+        (
+            {"pad_token_id": 0},
+            "unknown option 'pad_token_id'; here it is nothing: prompts of a list may have any",
+        ),
+        ({"use_cache": True}, "unknown option 'use_cache'; here it is nothing: keys and values are always kept"),
         ({"num_beams": 4}, "unknown option 'num_beams'; here it is nothing: outputs are greedy or sampled"),
         ({"xyzzy": 1}, "unknown option 'xyzzy'; options are adapter, batch_size, chat"),
         ({"stop": 5}, "stop must be a str or a list of them; got int: 5"),
@@ -171,7 +176,16 @@ def test_wrong_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     missing = tmp_path / "missing"
     assert f"model {str(missing)!r} is a path, but there is no such folder" in message(OSError, "a", model=missing)
-    assert "cannot be loaded from this folder" in message(OSError, "a", model=tmp_path)
+    assert "cannot be loaded from this folder: there is no config.json in it: give the folder" in message(
+        OSError, "a", model=tmp_path
+    )
+    for name in ("x.gguf", "checkpoint-5/config.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+        assert f"or {'the file ' if 'gguf' in name else ''}" in message(OSError, "a", model=tmp_path)
+        assert repr(str(tmp_path / name.partition("/")[0])) in message(OSError, "a", model=tmp_path)
+        (tmp_path / name).unlink()
+    assert "(did you mean 'smollm2'?)" in message(OSError, "a", model="smolm2")
     assert "dtype must be one of auto, float32" in message(ValueError, "a", model=str(missing), dtype="float8")
     assert "dtype must be one of auto, float32" in message(TypeError, "a", model=str(missing), dtype=8)
     assert "on_unsupported must be 'error' or 'plain'" in message(ValueError, "a", model="x", on_unsupported="no")

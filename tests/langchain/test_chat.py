@@ -374,6 +374,8 @@ def test_models_without_a_template_say_so() -> None:
     llm = ChatCopySpec(model=Engine(llama(len(tokenizer)), tokenizer))
     with pytest.raises(ValueError, match="has no chat template"):
         llm.invoke("hi")
+    with pytest.raises(ValueError, match="every message is empty"):
+        ChatCopySpec(model=engine_with()).invoke("")
     with pytest.raises(ValueError, match="there are no messages"):
         ChatCopySpec(model=engine_with()).invoke([])
 

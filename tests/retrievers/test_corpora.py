@@ -17,6 +17,7 @@ from copyspec.retrievers import (
     Datastore,
     DenseRetriever,
     Document,
+    HuggingFaceEmbedder,
     IndexFileError,
     load_passages,
     load_retriever,
@@ -200,6 +201,7 @@ def test_the_command_builds_lists_and_removes(
     assert (code, err) == (0, "2 files have not changed and were not read again\n")
     code, out, err = run(capsys, "index", *again, "--duplicates")
     assert (code, err) == (0, "") and json.loads(out)["size"] == 14
+    _change_one_file(corpus, tmp_path / "corpora", model, capsys)
     code, out, err = run(
         capsys, "index", "add", "my-tokens", str(corpus), "--kind", "tokens", "--model", str(model), *where
     )
@@ -213,6 +215,31 @@ def test_the_command_builds_lists_and_removes(
     assert run(capsys, "index", "remove", "my-dense", *where) == (0, "removed my-dense\n", "")
     code, out, err = run(capsys, "index", "list", *where)
     assert (code, err) == (0, "") and [line.split()[0] for line in out.splitlines()] == ["my-bm25", "my-tokens"]
+
+
+def _change_one_file(corpus: Path, corpora: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a dense corpus only the passages of a file that changed are embedded again, and old ones are gone."""
+    changed = corpus / "b" / "one.md"
+    before = changed.read_text(encoding="utf-8")
+    changed.write_text("Otters sleep on their backs.", encoding="utf-8")
+    embedded: list[str] = []
+    embed = HuggingFaceEmbedder.__call__
+
+    def counted(self: HuggingFaceEmbedder, texts: list[str]) -> NDArray[np.float32]:
+        embedded.extend(texts)
+        return embed(self, texts)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HuggingFaceEmbedder, "__call__", counted)
+        add = ["add", "my-dense", str(corpus), "--kind", "dense", "--encoder", str(model), "--dir", str(corpora)]
+        code, _, err = run(capsys, "index", *add)
+    assert code == 0 and "have not changed and were not read again" in err and "took out" in err
+    assert [text for text in embedded if "Otters" in text] == embedded != []
+    held = Corpora(corpora).open("my-dense", encode=model)[1]
+    texts = [passage.text for passage in held]
+    assert "Otters sleep on their backs." in texts and TEXT not in texts
+    changed.write_text(before, encoding="utf-8")
+    assert run(capsys, "index", *add)[0] == 0
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 
@@ -9,8 +10,9 @@ import pytest
 import torch
 
 import copyspec
+from benchmarks.drafts.blocks import Guesses, table_of
 from tests.helpers.texts import byte_level, llama
-from training import distill, heads, skips
+from training import block_drafter, distill, heads, lookahead, skips
 from training.outputs import LOOP, OutputPlan, check_plan, read_shard, until_loop
 
 PARAGRAPHS = [
@@ -24,7 +26,10 @@ PARAGRAPHS = [
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     tokenizer = byte_level(template=None)
-    llama(len(tokenizer)).save_pretrained(folder)
+    made = copy.deepcopy(llama(len(tokenizer)))
+    with torch.no_grad():
+        made.get_output_embeddings().weight.mul_(4.0)  # surer: likely drafts
+    made.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
@@ -40,7 +45,7 @@ def lines(path: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("kind", ["recurrent", "parallel", "feature"])
+@pytest.mark.parametrize("kind", ["recurrent", "recurrent --layers 1 0", "parallel", "feature"])
 def test_heads_are_trained_resumed_and_used(kind: str, model: Path, data: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     command = f"--model {model} --data {data} --out {out} --kind {kind} --depth 2 --inner 8 --vocabulary 64 --batch 16"
@@ -56,9 +61,9 @@ def test_heads_are_trained_resumed_and_used(kind: str, model: Path, data: Path, 
     tokens, found = read_shard(out / "states" / "outputs-00000.safetensors")[0]
     assert len(tokens) == len(found) <= 8
     engine = copyspec.load(str(model))
-    plain = engine.generate(PARAGRAPHS[0], max_new_tokens=16, drafter="none")
-    drafted = engine.generate(PARAGRAPHS[0], max_new_tokens=16, draft_model=f"heads:{out / 'heads'}", drafter="model")
-    assert drafted.token_ids == plain.token_ids and drafted.stats.num_draft_tokens > 0
+    plain = engine.generate(PARAGRAPHS[0], max_new_tokens=24, drafter="none")
+    drafted = engine.generate(PARAGRAPHS[0], max_new_tokens=24, draft_model=f"heads:{out / 'heads'}", drafter="model")
+    assert drafted.token_ids == plain.token_ids and drafted.stats.draft_seconds > 0
     with pytest.raises(ValueError, match="give another --out"):
         heads.main([*command.replace("--inner 8", "--inner 9").split(), "--steps", "61"])
     with pytest.raises(ValueError, match="holds outputs of"):
@@ -110,3 +115,52 @@ def test_a_student_comes_closer_and_drafts(model: Path, data: Path, tmp_path: Pa
     boosted = [*command.replace(str(out), str(tmp_path / "second")).split(), "--boost", str(out / "student")]
     distill.main([*boosted, "--steps", "1"])
     assert (tmp_path / "second" / "student").is_dir()
+
+
+def test_lookahead_embeddings_are_trained_and_draft(model: Path, data: Path, tmp_path: Path) -> None:
+    """PaSS: what the frozen model says at trained embeddings, drafted in the engine, equal to plain decoding."""
+    run = f"--model {model} --data {data} --out {tmp_path} --rows 4 --tokens 12 --shards 1 --dtype float32"
+    heads.main([*run.split(), "--steps", "1", "--inner", "4", "--depth", "1"])
+    command = f"--model {model} --data {data} --states {tmp_path / 'states'} --out {tmp_path / 'ahead'} --dtype float32"
+    lookahead.main([*command.split(), "--count", "2", "--steps", "40", "--rate", "0.05"])
+    found = lines(tmp_path / "ahead" / "log.jsonl")
+    assert [each["step"] for each in found] == [20, 40] and found[1]["loss"] < found[0]["loss"]
+    engine, embeddings = copyspec.load(str(model)), lookahead.load_embeddings(tmp_path / "ahead")
+    plain = engine.generate(PARAGRAPHS[0], max_new_tokens=24, drafter="none")
+    prompt = engine.codec.encode(PARAGRAPHS[0]).ids
+
+    def guess(ids: list[int], places: torch.Tensor) -> torch.Tensor:
+        return lookahead.said_at(engine.model, ids, places, embeddings)[0]
+
+    table = table_of(guess, prompt, plain.token_ids)  # type: ignore[arg-type]
+    drafted = engine.generate(PARAGRAPHS[0], max_new_tokens=24, drafter=Guesses(table))
+    assert drafted.token_ids == plain.token_ids
+    ids = [*prompt, *plain.token_ids]
+    places = torch.tensor([len(prompt), len(prompt) + 3])
+    together, own = lookahead.said_at(engine.model, ids, places, embeddings)
+    for row, place in enumerate(places.tolist()):  # each group sees its own past alone
+        alone = lookahead.said_at(engine.model, ids[: place + 1], torch.tensor([place]), embeddings)[0][0]
+        torch.testing.assert_close(together[row], alone, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(own, engine.model(torch.tensor([ids])).logits[0], atol=1e-4, rtol=1e-4)
+
+
+def test_a_block_drafter_is_trained_and_drafts(data: Path, tmp_path: Path) -> None:
+    """SpecDec's drafter for the bundled corrector: it learns what comes, and sees nothing behind its place."""
+    command = f"--data {data} --out {tmp_path} --texts 6 --count 3 --layers 1"
+    block_drafter.main([*command.split(), "--steps", "4"])
+    engine, drafter = copyspec.load("default", dtype="float32"), block_drafter.load_block(tmp_path)
+    source = "The fox live in the forest and has always like the berries there."
+    plain = engine.generate(f"Correct the grammar: {source}", edit_source=source, drafter="none")
+    prompt = engine.codec.encode(f"Correct the grammar: {source}").ids
+    ids, places = [*prompt, *plain.token_ids], torch.tensor([len(prompt) - 1, len(prompt) + 2])
+    with torch.no_grad():
+        found = block_drafter.said_behind(drafter, engine.model, ids, places)
+        before = block_drafter.said_behind(drafter, engine.model, ids[: len(prompt) + 1], places[:1])
+    torch.testing.assert_close(found[:1], before, atol=1e-4, rtol=1e-4)
+
+    def guess(text: list[int], at: torch.Tensor) -> torch.Tensor:
+        return block_drafter.said_behind(drafter, engine.model, text, at)
+
+    table = table_of(guess, prompt, plain.token_ids)  # type: ignore[arg-type]
+    drafted = engine.generate(f"Correct the grammar: {source}", edit_source=source, drafter=["copy", Guesses(table)])
+    assert drafted.token_ids == plain.token_ids

@@ -1,4 +1,4 @@
-"""Edit alignment: how far the output has come in the text that it edits."""
+"""Edit alignment: finds the position in the edited text that the output has reached, by edit distance."""
 
 from __future__ import annotations
 
@@ -11,27 +11,26 @@ from numpy.typing import NDArray
 BAND = 256
 """Positions kept on either side of the best one: insertions and deletions up to about this length are followed."""
 
-MOVE_EVERY = 32  # output tokens between two looks at where the band should be; far fewer than BAND
-FEW = 16  # places of a token that are looked at one by one, the ones before the band too
-SOON = 24  # output tokens after the place was known, up to which walking along the row is cheaper than arrays
-NEAR = 3  # a place whose cost is up to so much above the least is one where the output may stand
+MOVE_EVERY = 32  # output tokens between two adjustments of the band; far fewer than BAND
+FEW = 16  # up to this many occurrences of a token, a loop over all is cheaper than a bisection
+SOON = 24  # up to this many tokens after a known position, a loop over its surroundings is cheaper than arrays
+NEAR = 3  # the output may be at any position whose cost is at most this much above the minimum
 
 
 class Alignment:
-    """D[j], the least number of insertions, deletions and substitutions that turn source[:j] into the output so far.
+    """Edit distances D[j] between source[:j] and the output so far, updated with every output token.
 
-    One row of the Wagner-Fischer table, moved on by each output token. Neighbours differ by -1, 0 or 1, so that a
-    row is two sets of positions, where it rises and where it falls, and moving on is a dozen operations on integers
-    of as many bits as the row is long: G. Myers, A fast bit-vector algorithm for approximate string matching (1999),
-    in the form of H. Hyyro (2003) for whole strings. Long sources are followed in a band around the position of
-    least cost. The output may begin at any of the first `free` positions without cost: for a source that an
-    instruction stands before.
+    D is one row of the Wagner-Fischer table. Neighbouring entries differ by -1, 0 or 1, so the row is stored as two bit
+    sets (where it rises and where it falls), and an update takes a dozen operations on integers of that many bits:
+    G. Myers, A fast bit-vector algorithm for approximate string matching (1999), in the form of H. Hyyro (2003) for
+    whole strings. In long sources only a band around the position of least cost is kept. The output may begin at any of
+    the first `free` positions without cost, for sources that start with an instruction.
     """
 
     def __init__(self, source: Sequence[int], band: int = BAND, free: int = 0) -> None:
         self.start = 0  # the j of the band's first entry
         self._length = len(source)
-        self._places: dict[int, list[int]] = {}  # token -> where it stands in the source
+        self._places: dict[int, list[int]] = {}  # token -> its positions in the source
         for place, token in enumerate(source):
             self._places.setdefault(token, []).append(place)
         self._band = band
@@ -41,15 +40,15 @@ class Alignment:
         self._all = (1 << self._width) - 1
         self._rises = self._all & ~((1 << free) - 1)  # bit i: D[start + i + 1] = D[start + i] + 1
         self._falls = 0  # bit i: D[start + i + 1] = D[start + i] - 1
-        self._place: int | None = None if free else 0  # where the output was last known to stand
-        self._stood = 0  # tokens of output then
+        self._place: int | None = None if free else 0  # last known position of the output in the source
+        self._stood = 0  # number of output tokens at that time
 
     def __len__(self) -> int:
         return self._width + 1
 
     @property
     def costs(self) -> NDArray[np.int16]:
-        """D over the band, less D at its first entry. [len(self)]"""
+        """D over the band, relative to its first entry. [len(self)]"""
         entries = self._width + 1
         octets = entries // 8 + 1
         both = (self._rises | self._falls << 8 * octets) << 1  # the first entry neither rises nor falls
@@ -59,7 +58,7 @@ class Alignment:
         return costs
 
     def extend(self, tokens: Iterable[int]) -> None:
-        """More tokens of output."""
+        """Append `tokens` to the output and update D."""
         every, places_of = min(MOVE_EVERY, self._band // 2), self._places
         rises, falls, start, width, all_ = self._rises, self._falls, self.start, self._width, self._all
         for token in tokens:
@@ -71,7 +70,7 @@ class Alignment:
                         break
                     if place >= start:
                         equal |= 1 << (place - start)
-            # Along the new version of the row `across` says where D rises over the old one.
+            # `across`: the entries of the new row that are larger than in the old one.
             same = (((equal & rises) + rises) ^ rises) | equal
             across = ((falls | (all_ & ~(same | rises))) << 1) | 1
             steady = equal | falls
@@ -86,15 +85,15 @@ class Alignment:
         self._rises, self._falls = rises, falls
 
     def least(self) -> int:
-        """The least cost of any position."""
+        """Return the minimum of D."""
         return self._base + int(self.costs.min())
 
     def best(self) -> int:
-        """The first position of least cost."""
+        """Return the first position of minimum cost."""
         return self.start + int(self.costs.argmin())
 
     def near(self) -> dict[int, int]:
-        """The positions whose cost is at most NEAR above the least, and how much it is above."""
+        """Return the positions whose cost is at most NEAR above the minimum, each with its excess over it."""
         since = self._output - self._stood
         if self._place is not None and since <= SOON:
             return self._near_place(self._place, since)
@@ -105,7 +104,7 @@ class Alignment:
         return {start + place: cost - least for place, cost in zip(places.tolist(), above, strict=True)}
 
     def stand(self, position: int) -> None:
-        """The output is known to stand at `position`: whatever else it might have been is forgotten."""
+        """Set the output's position to `position`, as a certain fact: D becomes the distance from it."""
         start = max(0, position - self._band)
         self._set_band(start, min(self._length, position + self._band) - start)
         self._base = position - start
@@ -114,12 +113,14 @@ class Alignment:
         self._place, self._stood = position, self._output
 
     def in_band(self, position: int) -> bool:
-        """Whether `position` lies in the band."""
+        """Whether the band covers `position`."""
         return self.start <= position <= self.start + self._width
 
     def _near_place(self, place: int, since: int) -> dict[int, int]:
-        """`near`, where the output stood at `place` before its last `since` tokens: then D[j] was |j - place|, and
-        now it is at least |j - place - since|, the least at most `since`. Nothing else than this stretch is near."""
+        """`near`, if the output was at `place` before its last `since` tokens.
+
+        At that time D[j] was |j - place|. Now D[j] is at least |j - place - since| and its minimum at most `since`, so
+        only positions between `place` and `place` + 2 * `since`, give or take NEAR, can be near."""
         first = max(place - NEAR, self.start)
         stop = min(place + 2 * since + NEAR, self.start + self._width)
         rises, falls = self._rises >> (first - self.start), self._falls >> (first - self.start)
@@ -140,7 +141,7 @@ class Alignment:
         stop = start + self._width
         if best + self._band > stop:
             stop = min(best + 2 * self._band, self._length)
-            self._rises |= ((1 << (stop - start)) - 1) & ~self._all  # behind the band D rises by 1 a position
+            self._rises |= ((1 << (stop - start)) - 1) & ~self._all  # past the old band, D is taken to rise by 1 each
         if best - self._band > start:
             past = best - self._band - start
             gone = (1 << past) - 1

@@ -1,4 +1,4 @@
-"""`growth.grow` in C, where there was a compiler when the package was installed."""
+"""`growth.grow` in C if it was compiled when the package was installed, else in Python."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from copyspec.drafters.predictors.ngrams import KEY_BITS, LEAST, MOST, ORDERS, N
 
 try:
     import copyspec.drafters.copying._growth as _growth
-except ImportError:  # the sources are in native/
+except ImportError:  # not compiled; the C sources are in native/
     _growth = None  # type: ignore[assignment]
 
 VERSION = 4
-"""Of the module that fits: one compiled from older sources is left alone."""
+"""Required version of the compiled module; one built from older sources is not used."""
 
 IS_COMPILED = _growth is not None and _growth.VERSION == VERSION
 
@@ -44,10 +44,10 @@ CONSTANTS = (
     LEAST,
     COLUMNS,
 )
-"""What the module is told once."""
+"""Constants that the C module gets once, in the order it expects."""
 
 BREAKING_CONSTANTS = (*CONSTANTS[:16], growth.LATER_BREAKING, *CONSTANTS[17:])
-"""The same for rows whose copies break off soon: 16 is the place of LATER_COPY."""
+"""Constants for rows whose copies end after a few tokens: LATER_BREAKING replaces LATER_COPY at index 16."""
 
 _TABLES: object = IS_COMPILED and _growth.make_tables(*CONSTANTS)
 _BREAKING_TABLES: object = IS_COMPILED and _growth.make_tables(*BREAKING_CONSTANTS)
@@ -56,7 +56,7 @@ _BREAKING_TABLES: object = IS_COMPILED and _growth.make_tables(*BREAKING_CONSTAN
 def grow(
     corpus: CopyContext, cursors: list[Cursor], estimates: Estimates, budget: Budget, ngrams: NGrams | None = None
 ) -> Grown:
-    """The tree of `growth.grow`, to the last bit of its scores, in a tenth of the time where it is compiled."""
+    """Grow the tree of `growth.grow` with bit-identical scores; the compiled module takes a tenth of the time."""
     if not _TABLES or (ngrams is not None and ngrams.arrays is None):
         return growth.grow(corpus, cursors, estimates, budget, ngrams)
     grown = _growth.grow(

@@ -1,4 +1,7 @@
-"""The text of a row as one sequence: its sources, then the output as it grows, with an index by token."""
+"""The corpus of a row: its sources and its growing output as one token sequence, with an index by token.
+
+A source may hold forks: positions at which the output may either continue with the source or end there.
+"""
 
 from __future__ import annotations
 
@@ -16,51 +19,50 @@ from copyspec.text.blocks import EVEN
 from copyspec.tree import Origin
 
 BORDER = -1
-"""Stands between sources: it equals no token, so that nothing matches or copies across it. Other negative numbers are
-forks: FORK one whose target is not known yet, and -p, below FORK, one at which the text goes on behind it or at
-position p."""
+"""Separator between sources: it equals no token, so no match or copy crosses it. Other negative entries are forks: FORK
+itself until its target is known, then -p (below FORK): the text continues behind the fork or at position p."""
 
 EDIT, REFERENCE, PROMPT, WRITTEN = range(4)
-"""Kinds of position, in the order of trust; WRITTEN: the row's own output."""
+"""Kinds of position, in order of trust; WRITTEN is the row's own output."""
 
 LIKELY = EVEN - 3
-"""Bucket of a start's odds from which a match there is told from one elsewhere."""
+"""Starts in an odds bucket from here on are likely enough that a match there has situations of its own."""
 
 COMMON_TOKENS = 16
-OWN_COUNT = 3  # what a token of the output counts in frequencies, a token of a source counting 1
+OWN_COUNT = 3  # an output token counts as many source tokens in the token frequencies
 _KINDS = {"edit": EDIT, "reference": REFERENCE, "prompt": PROMPT, "block": REFERENCE}
-_DUPLICATE_TOKENS = 8  # a shorter reference found inside a prompt is as likely chance as quotation
+_DUPLICATE_TOKENS = 8  # a shorter reference may occur in a prompt by chance
 
 
-_make_origin = partial(tuple.__new__, Origin)  # twice as fast as the class itself, and called for every node
+_make_origin = partial(tuple.__new__, Origin)  # called for every node, and twice as fast as calling the class
 
 
 class CopyContext:
-    """All that a row may copy from, addressed by position in one list of tokens.
+    """All tokens that a row may copy from, addressed by position in one list.
 
-    Sources that are copied from to their end are followed by the end of sequence. The last prompt comes
-    last and the output directly after it, so that matches run from the one into the other. Where a prompt
-    quotes another source of the row, only the source is indexed: the same text is no second evidence.
+    Sources that the output may copy to their end are followed by an end-of-sequence token. The last prompt comes last
+    and the output directly after it, so that matches can span both. Where a prompt quotes another source of the row,
+    only the source is indexed, because the same text is no additional evidence.
     """
 
     def __init__(self, sources: Sequence[Source], eos: int | None, continues_prompt: bool = True) -> None:
         self.tokens: list[int] = [BORDER]
-        self.kinds: list[int] = [PROMPT]  # kind of each position before the output, and of its first
-        self._starts: list[int] = []  # where each source starts, ascending
-        self._sources: list[int] = []  # its index among the row's sources
+        self.kinds: list[int] = [PROMPT]  # by position, up to the first one of the output
+        self._starts: list[int] = []  # first position of each source, ascending
+        self._sources: list[int] = []  # the index of each in `sources`
         self._lengths: list[int] = []
         prompts = [index for index, source in enumerate(sources) if source.kind == "prompt"]
         self._prompts = frozenset(prompts)
         last = prompts[-1] if prompts and continues_prompt else None
         edits = [index for index, source in enumerate(sources) if source.kind == "edit"]
         self.follows_input = not continues_prompt and not edits and bool(prompts)
-        """Whether the followed text is the encoder's input, which may be one to edit or not."""
+        """Whether the followed text is an encoder's input, which the output may edit or not."""
         followed = prompts[-1] if self.follows_input else edits[0] if edits else None
         self.forks: dict[int, int] = {}
-        """Where the other way of each fork starts: its position. The token there is less than FORK, and says so too."""
+        """Position of each fork, by the position at which its alternative starts. `tokens` holds the reverse."""
         self._ends = range(0)
         self.followed = (0, 0)
-        """First position and the one past the last (its BORDER) of the text that the output may follow in order."""
+        """Start and end position (at its BORDER) of the text that the output may follow in order; (0, 0): none."""
         order = [index for index in range(len(sources)) if index != last]
         for index in order if last is None else [*order, last]:
             if index == last:
@@ -75,8 +77,8 @@ class CopyContext:
             self._add_ends(sources, eos)
         self.output_start = len(self.tokens)
         self.text_starts: dict[int, int] = {}
-        """Where in blocks an edited text may start, and the bucket of its odds."""
-        self._block_spans: dict[int, tuple[int, int]] = {}  # start of a block -> where it stands in the prompt
+        """Positions in blocks at which the edited text may start, each with the bucket of its odds."""
+        self._block_spans: dict[int, tuple[int, int]] = {}  # start of a block -> its span in the prompt
         for index, start in zip(self._sources, self._starts, strict=True):
             source = sources[index]
             for token, bucket in source.starts:
@@ -84,7 +86,7 @@ class CopyContext:
             if source.place is not None:
                 self._block_spans[start] = source.place
         self.likely_starts = {start for start, bucket in self.text_starts.items() if bucket >= LIKELY}
-        self.kinds.append(WRITTEN)  # of what comes after the last prompt
+        self.kinds.append(WRITTEN)  # of the first position of the output
         self.array: NDArray[np.int64] = np.array(self.tokens, dtype=np.int64)
         self.places: dict[int, list[int]] = {}  # token -> the positions after it, before the output
         self.written: dict[int, list[int]] = {}  # token -> the positions after it, in the output
@@ -93,14 +95,16 @@ class CopyContext:
         """Where prompts quote the followed text: positions of its first token there."""
         self._arrays: dict[int, NDArray[np.int64]] = {}
         self.versions = self._find_versions()
-        """References that are other versions of the edited text: they are followed beside it, and not searched."""
+        """References that are other versions of the edited text. They are followed beside it, and not indexed."""
         self._index()
         self._counts = {token: len(places) for token, places in self.places.items()}
         self.common = sorted(self._counts, key=self._counts.__getitem__, reverse=True)[:COMMON_TOKENS]
-        """The most frequent tokens of the text so far, in order."""
+        """The most frequent tokens of the text so far, most frequent first."""
 
     def behind_fork(self, position: int) -> int:
-        """Where in its source the text goes on that may end at `position`; any other position as it is."""
+        """Map a position in a fork's alternative back to the source: to where the text continues behind the fork.
+
+        Other positions are returned as they are."""
         if position not in self._ends:
             return position
         start = position
@@ -109,7 +113,7 @@ class CopyContext:
         return self.forks[start] + (2 if position > start else 1)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """More tokens of output."""
+        """Append `tokens` to the output."""
         text, written, counts, common = self.tokens, self.written, self._counts, self.common
         for token in tokens:
             text.append(token)
@@ -122,7 +126,7 @@ class CopyContext:
                 self._rank(token, count)
 
     def _rank(self, token: int, count: int) -> None:
-        """Puts a token that has come `count` times into its place among the common ones."""
+        """Update the rank of a token, now of frequency `count`, among the common ones."""
         counts, common = self._counts, self.common
         if token in common:
             rank = common.index(token)
@@ -139,17 +143,17 @@ class CopyContext:
             rank -= 1
 
     def place_array(self, token: int) -> NDArray[np.int64]:
-        """`places[token]` as an array, kept: for tokens that occur often."""
+        """Return `places[token]` as a cached array, for tokens with many occurrences."""
         found = self._arrays.get(token)
         if found is None:
             found = self._arrays[token] = np.array(self.places[token], dtype=np.int64)
         return found
 
     def origins(self, positions: Sequence[int]) -> list[Origin | None]:
-        """Where the tokens at `positions` stand in their sources; None for a position below 0, and for an end of
-        sequence, which stands in none."""
+        """Return the source and offset of the token at each position; None for positions below 0, and for the added
+        end-of-sequence tokens, which belong to no source."""
         found: list[Origin | None] = []
-        start = stop = source = -1  # of the source that the position before stood in: most follow each other
+        start = stop = source = -1  # source of the previous position, which is mostly the same
         for position in positions:
             if not start <= position < stop:
                 if position < 0:
@@ -165,16 +169,16 @@ class CopyContext:
         return found
 
     def starts(self, kind: int) -> list[int]:
-        """Where the sources of `kind` start."""
+        """Return the first positions of the sources of `kind`."""
         return [start for start in self._starts if start < self.output_start and self.kinds[start] == kind]
 
     def around(self, position: int) -> tuple[int, int]:
-        """First position and the one past the last of the source that holds `position`, or that it ends."""
+        """Return start and end (exclusive) of the source that holds `position` or ends there."""
         which = bisect_right(self._starts, position) - 1
         return self._starts[which], self._starts[which] + self._lengths[which]
 
     def doubles(self, start: int) -> list[tuple[int, int]]:
-        """The stretches of the other blocks that hold some of the text of the block that starts at `start`."""
+        """Return the spans of the other blocks that overlap, in the prompt, with the block that starts at `start`."""
         here = self._block_spans.get(start)
         if here is None:
             return []
@@ -185,7 +189,7 @@ class CopyContext:
         ]
 
     def _add(self, index: int, source: Source, eos: int | None, *, ends: bool) -> None:
-        """`ends`: where the source ends, the output may end. An encoder's input often holds that end already."""
+        """Append a source. `ends`: the output may end where it ends, so `eos` is added unless a prompt has it."""
         kind = _KINDS[source.kind]
         self._starts.append(len(self.tokens))
         self._sources.append(index)
@@ -197,7 +201,7 @@ class CopyContext:
         self.kinds.extend([kind] * (len(self.tokens) - len(self.kinds)))
 
     def _add_ends(self, sources: Sequence[Source], eos: int | None) -> None:
-        """What may come at a fork instead of what follows there: behind all other sources, and in none of them."""
+        """Append the alternatives of all forks (closing tokens and `eos`), behind and outside all sources so far."""
         ends_start = len(self.tokens)
         for index, start, length in list(zip(self._sources, self._starts, self._lengths, strict=True)):
             ends = iter(sources[index].ends)
@@ -234,7 +238,7 @@ class CopyContext:
                 places.setdefault(token, []).append(position)
 
     def _quoted(self) -> set[int]:
-        """Positions of prompts inside quotations of the other sources."""
+        """Prompt positions inside quotations of the other sources."""
         quoted: set[int] = set()
         own = [start for start, index in zip(self._starts, self._sources, strict=True) if index in self._prompts]
         if not own:
@@ -244,7 +248,7 @@ class CopyContext:
             if self.kinds[position] == PROMPT:
                 first.setdefault(self.tokens[position], []).append(position)
         for start, length in zip(self._starts, self._lengths, strict=True):
-            # The first and the last token may be joined to what stands around the quotation.
+            # In the prompt, the first and last token may have merged with the text around the quotation.
             if start in own:
                 continue
             for begin, stop in self._unforked(start, start + length):
@@ -259,7 +263,7 @@ class CopyContext:
         return quoted
 
     def _unforked(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """The stretches of a source between its forks."""
+        """The spans of a source between its forks."""
         for position in sorted(fork for fork in self.forks.values() if start <= fork < stop):
             yield start, position
             start = position + 1

@@ -1,4 +1,7 @@
-"""Cursors: every place of a row's text that may be copied from next, with what is known of it."""
+"""Finds the cursors of a row: the positions of its corpus that the next token may be copied from.
+
+Each cursor has a situation (`situations`): how it was found, and the length of its match.
+"""
 
 from __future__ import annotations
 
@@ -36,30 +39,30 @@ from copyspec.drafters.copying.suffix import LONGEST, matches
 from copyspec.drafters.copying.versions import version_of
 from copyspec.text.blocks import EVEN
 
-NEAR = 32  # positions after the place copied from last that count as near it
-LONG_RUN = 4  # tokens copied in a row, outside followed text, after which a copy is expected to resume
-BEGUN = 2  # tokens of a draft from that text that were right, from which it has
-FIRST_DIFFER = 2  # tokens of an output that may stand in place of those that the edited text starts with
-LABEL = 2  # tokens of an output, none of them copied from the edited text, from which they are a label or an opening
+NEAR = 32  # positions after the end of the last copy that count as near it
+LONG_RUN = 4  # copied tokens in a row, outside followed text, after which a broken-off copy is expected to resume
+BEGUN = 2  # accepted draft tokens from the edited text after which the output counts as having begun it
+FIRST_DIFFER = 2  # first output tokens that may replace those at the start of the edited text
+LABEL = 2  # output tokens without one copied from the edited text, after which they count as a label or an opening
 REPEATED_INSTRUCTION = EVEN + 2
-"""Bucket of the odds that an output begins as its prompt does, although a text is edited."""
-RESUME_WITHIN = 6  # tokens after a copy broke off within which it may resume
+"""Odds bucket for an output that begins like its prompt although a text is edited."""
+RESUME_WITHIN = 6  # output tokens after a copy broke off within which it may resume
 BESIDE = frozenset({ALIGNED, ALIGNED_1, ALIGNED_3, EDIT_START, RESUMED_BY_KIND[EDIT]})
-"""Families of cursors in the edited text beside which its versions are looked at."""
-RESUME_FOLLOWED_WITHIN = 48  # the same in followed text, which is followed to its end
+"""Families of cursors in the edited text that get cursors in its other versions beside them."""
+RESUME_FOLLOWED_WITHIN = 48  # as RESUME_WITHIN, in followed text, which the output follows to the end
 
 
 class Tracker:
-    """Where the output stands in the row's sources: suffix matches, edit alignment, copies that broke off."""
+    """Tracks the output's position in the row's sources by suffix matches, edit alignment and interrupted copies."""
 
     def __init__(self, corpus: CopyContext, breaks: Set[int] = frozenset()) -> None:
         self._corpus, self._breaks = corpus, breaks
         self._followed = followed_text(corpus)
-        self._is_begun = False  # whether the output has copied the text that it is said to edit
+        self._is_begun = False  # whether the output has begun to copy `edit_source`
         self._copied = Copied(anchor=self._followed.start)
 
     def cursors(self) -> list[Cursor]:
-        """All places to copy from next; a place appears once."""
+        """Return all positions that the next token may be copied from, each once, with its situation."""
         corpus, followed, copied = self._corpus, self._followed, self._copied
         anchor, output_start, kinds = copied.anchor, corpus.output_start, corpus.kinds
         near, by_excess = followed.near(), followed.by_excess
@@ -93,7 +96,10 @@ class Tracker:
         return forked(corpus.tokens, cursors) if corpus.forks else cursors
 
     def follow(self, tokens: Sequence[int], taken: int, cursors: Sequence[Cursor], weights: Sequence[float]) -> None:
-        """The output grows by `tokens`; the last tree held `taken` of them, and `cursors` stood where it was left."""
+        """Append `tokens` to the output, of which the last tree held the first `taken`.
+
+        `cursors`: those at the last accepted node. `weights`: by situation.
+        """
         text, copied = self._corpus.tokens, self._copied
         best = max(cursors, key=lambda cursor: weights[cursor[1]], default=None)
         rest = len(tokens) - taken
@@ -111,7 +117,7 @@ class Tracker:
         self._followed.follow(tokens, copied)
 
     def _add_versions(self, cursors: list[Cursor]) -> None:
-        """Beside each cursor in the edited text, where its versions then stand."""
+        """Add, for each cursor in the edited text, the corresponding positions of its other versions."""
         starts = (EDIT_START * STRIDE, EDIT_LATER)
         for number, version in enumerate(self._corpus.versions):
             family, seen = VERSION + min(number, VERSIONS - 1), set()
@@ -124,12 +130,12 @@ class Tracker:
                     cursors.append((place, family * STRIDE + (LONGEST if state in starts else length)))
 
     def _add_starts(self, cursors: list[Cursor]) -> None:
-        """Before the first token of output nothing need match."""
+        """Add the cursors for the first output token, which need no match."""
         corpus, followed = self._corpus, self._followed
         if isinstance(
             followed, FoundText
-        ):  # what the prompt's end matches tells less of them than how they are set apart
-            ends = {stop for _, stop in map(corpus.around, corpus.text_starts)}  # which the prompt's end may match
+        ):  # the odds of a block's start tell more than a match of the prompt's end does
+            ends = {stop for _, stop in map(corpus.around, corpus.text_starts)}  # the prompt's end may match there
             cursors[:] = [cursor for cursor in cursors if cursor[0] not in corpus.text_starts and cursor[0] not in ends]
             cursors += [(start, PROMPT_START * STRIDE + bucket) for start, bucket in corpus.text_starts.items()]
             if corpus.text_starts:
@@ -140,16 +146,16 @@ class Tracker:
             starts = [(followed.start, INPUT_START), *((position, INPUT_LATER) for position in later)]
             cursors += [start for start in starts if start[0] not in seen]
         elif followed.start > 0:
-            # A prompt that ends with the text says nothing of the output's end, which stands behind it there.
+            # Matches by chance: a prompt that ends with the edited text matches that text's end.
             cursors[:] = [cursor for cursor in cursors if cursor[0] not in (followed.start, followed.stop - 1)]
             cursors.append((followed.start, EDIT_START * STRIDE))
-            # An output that does not begin with the text repeats its instruction, or words of it.
+            # An output that does not begin with the edited text may repeat the instruction, or words of it.
             repeated = PROMPT_START * STRIDE + REPEATED_INSTRUCTION
             cursors += [(start, repeated) for start in corpus.starts(PROMPT)[-1:] if start not in seen]
         cursors += [(start, REFERENCE_START * STRIDE) for start in corpus.starts(REFERENCE) if start not in seen]
 
     def _add_later_starts(self, cursors: list[Cursor]) -> None:
-        """Behind a label, a sentence or an opening of the model's own the edited text may begin."""
+        """Add the starts of the edited text after an introduction: a label, a sentence or other words of the model."""
         corpus, followed = self._corpus, self._followed
         tokens, written = corpus.tokens, len(corpus.tokens) - corpus.output_start
         is_break, was_break = tokens[-1] in self._breaks, written > 1 and tokens[-2] in self._breaks
@@ -182,7 +188,7 @@ class Tracker:
         return [*before, (start + 1, EDIT_LATER_DIFFERS)] if was_break else before
 
     def _add_resumed(self, cursors: list[Cursor]) -> None:
-        """Where nothing matches, a copy that broke off may resume: past a substitution, insertion or deletion."""
+        """Add positions at which an interrupted copy may resume after a substitution, insertion or deletion."""
         corpus, followed, copied = self._corpus, self._followed, self._copied
         anchor, since = copied.anchor, copied.since
         kind = corpus.kinds[anchor] if anchor < corpus.output_start else WRITTEN
@@ -202,7 +208,7 @@ class Tracker:
 
 
 def _beyond(tokens: list[int], position: int) -> int:
-    """How many of LONG_RUNS the match before `position`, known to be of LONGEST, reaches."""
+    """Count the lengths in LONG_RUNS that the match before `position` reaches; it is known to reach LONGEST."""
     known, end = LONGEST, len(tokens)
     for reached, length in enumerate(LONG_RUNS):
         if position < length or tokens[position - length : position - known] != tokens[end - length : end - known]:

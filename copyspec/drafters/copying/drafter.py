@@ -1,4 +1,4 @@
-"""The copy drafter: every source of a row in one tree."""
+"""The copy drafter: drafts one tree from all sources of a row, and learns from what is accepted."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ from copyspec.sources import Source
 from copyspec.tree import EMPTY, ROOT, DraftTree
 
 CHAIN_SEARCH = 3
-"""Nodes that are looked at for each token of a chain."""
+"""To find the best chain of n tokens, a tree of this many times n nodes is grown."""
 
-NOTHING = Grown()  # has grown yet; nothing is ever added to it
+NOTHING = Grown()  # the empty tree; never changed
 
 
 class CopyDrafter:
     """Drafts by copying from a row's sources, its prompt and its own output.
 
-    `eos` is drafted where the edited text or a reference ends; None: no end is drafted. `continues_prompt`: the
-    last source of kind `prompt` stands directly before the output, as it does for decoder-only models; where it
-    does not, and nothing is said to be edited, that source is followed as a text that the output may edit.
-    `ngrams`: of the target's tokenizer, for where there is nothing to copy. `breaks`: tokens behind which what the
-    output says first may be over, and the edited text begin.
+    `eos`: drafted where the edited text or a reference ends; None: no end is drafted. `continues_prompt`: the last
+    source of kind `prompt` stands directly before the output, as for decoder-only models. If it does not and there is
+    no edit source, that prompt is followed as a text that the output may edit. `ngrams`: in the target's tokens, for
+    where there is nothing to copy. `breaks`: tokens that may end an introduction before the edited text.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class CopyDrafter:
         self._grown = NOTHING
 
     def propose(self, budget: Budget) -> DraftTree:
-        """A tree of likely continuations. Its time grows with the nodes and hardly with the context."""
+        """Return a tree of likely continuations. The time grows with the number of nodes, hardly with the context."""
         self._cursors, self._grown = [], NOTHING
         if budget.max_nodes <= 0:
             return EMPTY
@@ -61,16 +60,16 @@ class CopyDrafter:
         return self._tree(self._grown, budget.cut(self._grown.scores))
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """Follows the output and learns from what became of the last tree."""
+        """Append `tokens` to the output, and learn from what was accepted of the last tree."""
         cursors, taken = self._learn(tokens)
-        if not self._corpus.followed[0]:  # copies of a text that is said to be edited go on
+        if not self._corpus.followed[0]:  # copies of an edit source are expected to continue
             self._estimates.record_pass(len(tokens))
         self._tracker.follow(tokens, taken, cursors, self._estimates.deeper)
         self._corpus.extend(tokens)
         self._cursors, self._grown = [], NOTHING
 
     def _chain(self, budget: Budget) -> DraftTree:
-        """The chain of most expected tokens, out of a larger tree, which is learned from as a whole."""
+        """The chain of most expected accepted tokens, cut from a larger tree; all of that tree is learned from."""
         wide = Budget(CHAIN_SEARCH * budget.max_nodes)
         grown = self._grown = grow(self._corpus, self._cursors, self._estimates, wide, self._ngrams)
         if not grown.tokens:
@@ -96,7 +95,7 @@ class CopyDrafter:
         )
 
     def _lengthen(self, grown: Grown, node: int) -> bool:
-        """Adds the token that the likeliest cursor after `node` stands at, which is otherwise not worth a place."""
+        """Append the token of the heaviest cursor after `node`, although a tree would have no place for it."""
         text, weights = self._corpus.tokens, self._estimates.deeper
         cursors = [each for each in forked(text, grown.cursors[node]) if each[0] < len(text) and text[each[0]] >= 0]
         if not cursors:
@@ -111,11 +110,13 @@ class CopyDrafter:
         return True
 
     def _learn(self, tokens: Sequence[int]) -> tuple[list[Cursor], int]:
-        """Walks the last tree along `tokens`: the cursors where the walk leaves it, and after how many tokens."""
+        """Walk the last tree along `tokens` and update the records.
+
+        Returns the cursors at the last accepted node, and the number of accepted nodes."""
         grown, estimates = self._grown, self._estimates
         parents, drafted, scores, records = grown.parents, grown.tokens, grown.scores, estimates.records
         replaced = self._corpus.substitutes.places
-        node, taken, likely = ROOT, 0, None  # `likely`: the first child of `node`
+        node, taken, likely = ROOT, 0, None  # `likely`: the first, most likely child of `node`
         touched = set()
         for child, parent in enumerate(parents):  # children come after their parents: one pass walks the path
             if parent != node:
@@ -147,7 +148,7 @@ class CopyDrafter:
         return (self._cursors if node == ROOT else grown.cursors[node]), taken
 
     def _learn_substitute(self, child: int, right: bool, likely: bool, taken: int, tokens: Sequence[int]) -> None:
-        """What tokens[taken] says of a child that was drafted in its place."""
+        """Update the substitutes of a child's token, where the output has tokens[taken]."""
         text, substitutes, token = self._corpus.tokens, self._corpus.substitutes, self._grown.tokens[child]
         place = substitutes.places.get(token, -1)
         if right:
@@ -163,7 +164,7 @@ class CopyDrafter:
             substitutes.replaced(token, len(text) + taken)
 
     def _tree(self, grown: Grown, count: int) -> DraftTree:
-        """The first `count` nodes, the most likely chain moved to the front."""
+        """The first `count` nodes as a draft tree, with the most likely chain moved to the front."""
         if not count:
             return EMPTY
         parents = grown.parents
@@ -177,7 +178,7 @@ class CopyDrafter:
             return DraftTree(grown.tokens[:count], parents[:count], grown.scores[:count], origins)
         on_chain = set(chain)
         order = chain + [node for node in range(count) if node not in on_chain]
-        place = [*range(count), ROOT]  # its last entry is at the index of ROOT, -1
+        place = [*range(count), ROOT]  # the last entry has the index of ROOT, -1
         for index, node in enumerate(order):
             place[node] = index
         ordered = itemgetter(*order)

@@ -1,4 +1,4 @@
-"""Estimates: how much a cursor's word counts, from measured priors and from this row's own record."""
+"""Estimates: weights of cursors by situation, from fitted priors and from the acceptance in this row so far."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from copyspec.drafters.copying.context import COMMON_TOKENS
 from copyspec.drafters.copying.situations import COMMON, EDIT_START, NONE_AT_ROOT, NONE_DEEPER, STRIDE
 from copyspec.drafters.copying.substitutes import REPEATED
 
-PRIOR_COUNT = 6.0  # pseudo-count of the prior, in right predictions
-PRIOR_COUNT_WRONG = 3.0  # in wrong ones, which are few and tell most; short matches at the root take PRIOR_COUNT
-DECAY = 0.99  # of a record, for each later prediction
-MAX_FACTOR = 6.0  # by which a record may raise or lower the odds
-MAX_FACTOR_NONE = 4.0  # the same, of the odds that no cursor is right
+PRIOR_COUNT = 6.0  # pseudo-count of right predictions
+PRIOR_COUNT_WRONG = 3.0  # of wrong ones, lower as they are few and tell most; not for short matches at the root
+DECAY = 0.99  # of a record, per prediction
+MAX_FACTOR = 6.0  # largest factor of a record on the odds, up or down
+MAX_FACTOR_NONE = 4.0  # the same for the odds that no cursor is right
 NGRAM_PRECISION = 0.9
-"""Precision of the word n-grams before anything is known of this output."""
+"""Initial ratio of the n-grams' accuracy to their probabilities."""
 PRIOR_COUNT_WORDS = 3.0  # pseudo-count of NGRAM_PRECISION
-FEW_ACCEPTED = 4.0  # tokens of a pass on average, below which copies break off soon
-DECAY_ACCEPTED = 0.8  # of that average, for each later pass
+FEW_ACCEPTED = 4.0  # with fewer tokens per forward pass on average, copies count as ending early
+DECAY_ACCEPTED = 0.8  # of that running average, per forward pass
 
 SHORT = 3
-"""Matches below this length keep records of their own, at the root and deeper: a short one at the root comes after a
-difference, deeper it was joined to a draft, and neither says how long copies hold once they match."""
+"""Matches below this length have separate records at the root and deeper. At the root a short match follows a
+difference; deeper, its cursor joined a draft. Neither tells how long established copies hold."""
 
 SHORT_AT_ROOT, SHORT_DEEPER, LONG = range(3)
 RECORDS_PER_FAMILY = 3
 
 
 def record_number(after: int, *, is_root: bool) -> int:
-    """The record of a first choice whose cursor would, had it been right, be in the situation `after`.
+    """Return the number of the record of a top prediction.
 
-    `is_root`: it was a child of the root.
+    `after`: its cursor's situation if the prediction is right. `is_root`: it was made at the root.
     """
     family, length = divmod(after, STRIDE)
     return family * RECORDS_PER_FAMILY + (LONG if length > SHORT else SHORT_AT_ROOT if is_root else SHORT_DEEPER)
@@ -40,78 +40,78 @@ def record_number(after: int, *, is_root: bool) -> int:
 
 RECORD_AT_ROOT = [record_number(after, is_root=True) for after in range(EDIT_START * STRIDE)]
 RECORD_DEEPER = [record_number(after, is_root=False) for after in range(EDIT_START * STRIDE)]
-"""Record numbers by the situation after a right token, which is always a matched one: below EDIT_START."""
+"""Record numbers by the situation after a right token, which is a matched one and so below EDIT_START."""
 
 
 @dataclass(slots=True)
 class Record:
-    """How often predictions were right, and how often they should have been. Earlier ones count less and less."""
+    """Decayed counts of right and wrong predictions, and what was expected of them."""
 
     right: float = 0.0
     wrong: float = 0.0
-    expected: float = 0.0  # the sum of their probabilities
-    doubted: float = 0.0  # the sum of what was left to others
+    expected: float = 0.0  # sum of the probabilities
+    doubted: float = 0.0  # sum of 1 - probability
 
     def add(self, probability: float, right: bool) -> None:
-        """A prediction that held `probability` was `right` or not."""
+        """Record a prediction with this `probability`, which was `right` or not."""
         self.right = self.right * DECAY + right
         self.wrong = self.wrong * DECAY + (not right)
         self.expected = self.expected * DECAY + probability
         self.doubted = self.doubted * DECAY + 1.0 - probability
 
     def odds_factor(self, prior_count_wrong: float, limit: float) -> float:
-        """Factor that the odds of a prediction are to be given: those that it had over those expected."""
+        """Return the observed odds divided by the expected ones, smoothed, within 1/limit and limit."""
         hits = (self.right + PRIOR_COUNT) / (self.expected + PRIOR_COUNT)
         misses = (self.wrong + prior_count_wrong) / (self.doubted + prior_count_wrong)
         return min(limit, max(1.0 / limit, hits / misses))
 
 
 class Estimates:
-    """The weights of one row. They are ratios: the event that no cursor is right weighs about 1.
+    """The weights of one row, relative to the event that no cursor is right, which weighs about 1.
 
-    Each family of situations keeps records of how often its first choice was right and how often it should have
-    been, and multiplies its weights by what they say. `found`: the row's sources were found in its prompt, and nobody
-    said what may be copied.
+    For each family of situations, records compare the accuracy of its top predictions with the expected one and scale
+    the weights. `found`: the row's sources were found in its prompt instead of being named by the caller.
     """
 
     def __init__(self, *, found: bool = False) -> None:
         fitted = priors_found if found else priors
         self._priors = fitted.PRIORS
-        self.at_root = list(self._priors)  # by situation, for the tree's root
-        self.deeper = list(self._priors)  # the same for its other nodes
+        self.at_root = list(self._priors)  # weights by situation, at the tree's root
+        self.deeper = list(self._priors)  # the same at its other nodes
         self.crowds: Sequence[float] = fitted.CROWDS
         self.repeated: Sequence[float] = REPEATED  # see `substitutes`
         self.none_at_root = self._priors[NONE_AT_ROOT]
         self.none_deeper = self._priors[NONE_DEEPER]
         self.common = [self._priors[COMMON * STRIDE + rank // 2] for rank in range(COMMON_TOKENS)]  # by rank
         self.records = [Record() for _ in range(EDIT_START * RECORDS_PER_FAMILY)]  # see `record_number`
-        self.language = NGRAM_PRECISION  # factor of what n-grams say comes next where no cursor is right
-        self.copies_break = False  # whether copies broke off soon of late
-        self._accepted = FEW_ACCEPTED  # tokens of a pass, the later ones counting more
-        self._words = Record()  # of what they said there
-        self._any = Record()  # at the root, of any cursor being right
+        self.language = NGRAM_PRECISION  # factor on the n-grams' share of the weight of "none"
+        self.copies_break = False  # whether copies have ended early of late
+        self._accepted = FEW_ACCEPTED  # running average of the tokens per forward pass
+        self._words = Record()  # of the n-grams, where no cursor was right
+        self._any = Record()  # of any offered token being right at the root
 
     def record_pass(self, tokens: int) -> None:
-        """A pass brought so many `tokens`."""
+        """Record that a forward pass brought this many `tokens`."""
         self._accepted += (1.0 - DECAY_ACCEPTED) * (tokens - self._accepted)
         self.copies_break = self._accepted < FEW_ACCEPTED
 
     def record_any(self, probability: float, right: bool) -> None:
-        """All that was predicted at the root held `probability`, and one of them was `right` or none."""
+        """Record whether one of the root's predictions, of this total `probability`, was `right`."""
         self._any.add(probability, right)
         self.none_at_root = self._priors[NONE_AT_ROOT] / self._any.odds_factor(PRIOR_COUNT, MAX_FACTOR_NONE)
 
     def record_words(self, probability: float, right: bool) -> None:
-        """Where none of the cursors was right, the n-grams had said so much of the tokens that none of them offered."""
+        """Record whether the n-grams were `right` where no cursor was. `probability`: what they gave to tokens that no
+        cursor offered."""
         self._words.add(probability, right)
         words = self._words
-        # Above 1 the words would take more than what the cursors leave them.
+        # Above 1, the n-grams would get more than the weight that the cursors leave.
         self.language = min(
             1.0, NGRAM_PRECISION * (words.right + PRIOR_COUNT_WORDS) / (words.expected + PRIOR_COUNT_WORDS)
         )
 
     def refresh(self, number: int) -> None:
-        """Recomputes the weights that record `number` scales."""
+        """Recompute the weights that record `number` scales."""
         family, kind = divmod(number, RECORDS_PER_FAMILY)
         factor = self.records[number].odds_factor(
             PRIOR_COUNT_WRONG if kind != SHORT_AT_ROOT else PRIOR_COUNT, MAX_FACTOR

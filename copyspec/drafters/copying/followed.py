@@ -1,4 +1,7 @@
-"""The text that an output follows in order: told by the caller, read by an encoder, or found by what is copied."""
+"""The followed text: the one that the output reproduces in order, with edits.
+
+The caller names it (`edit_source`), it is an encoder's input, or it is found by where copies come from.
+"""
 
 from __future__ import annotations
 
@@ -24,40 +27,40 @@ from copyspec.drafters.copying.situations import (
 from copyspec.drafters.copying.suffix import LONGEST
 from copyspec.text.blocks import EVEN
 
-KNOWN = 4  # tokens copied in a row from where the followed text was thought to stand, after which it does stand there
-JUMP = 8  # tokens copied in a row elsewhere, after which that is where the output stands
-WITHIN = 48  # tokens after a copy broke off within which it is followed
+KNOWN = 4  # tokens copied in a row from the expected position, after which it counts as certain
+JUMP = 8  # tokens copied in a row from another position, after which the output is taken to be there
+WITHIN = 48  # output tokens after the end of a copy for which the text is still followed
 
 FEW_EDITS, EDITED_SHARE = 1, 0.5
-"""An encoder's input is followed up to so many edits and, besides, one in two output tokens: of translations and
-summaries nearly every token is one, of corrections every tenth to third."""
-INSTRUCTION = 12  # tokens of an encoder's input that may stand before the text to edit
+"""An encoder's input is followed up to this many edits, plus this share of the output tokens: translations and
+summaries edit nearly every token, corrections one in ten to one in three."""
+INSTRUCTION = 12  # tokens of an instruction that may precede the edited text in an encoder's input
 
 ESTABLISHED, ESTABLISHED_SHARE = 12, 0.4
-"""Tokens copied in order, and their share of those written meanwhile, from which a text copied from its start is
-followed past its changes. A summary copies a phrase here and there; a corrected text is nearly all copied."""
+"""A text that was copied from its start is followed past changes after this many tokens copied in order, if they are at
+least this share of the output since. Summaries copy a phrase here and there, corrections copy nearly everything."""
 UNBEGUN, UNBEGUN_SHARE = 24, 0.7
-"""The same of copies that began in the middle of a text: answers quote so, and then go their own way."""
-CREDIT = 12  # tokens for which it counts that the copy began where the prompt says that a text starts
-CREDIT_ODDS = EVEN  # bucket of such a start, at least
-FOUND_EDITS = 3  # edits since the output last stood somewhere for certain, beside one for each token
+"""The same for copies that began in the middle of a text, as quotations in answers do, which then end."""
+CREDIT = 12  # tokens counted as copied if the copy began at a likely start of a text in the prompt
+CREDIT_ODDS = EVEN  # least odds bucket of such a start
+FOUND_EDITS = 3  # edits allowed since the last certain position, in addition to one per token
 
 
 @dataclass(slots=True)
 class Copied:
-    """What became of the copy that the last tree held, after some more tokens of output."""
+    """The last copy of the output, and how many tokens came after it."""
 
-    anchor: int = 0  # where it stood when it broke off; 0: nothing was copied yet
-    run: int = 0  # how many tokens it had copied, at most LONGEST
-    since: int = 0  # output tokens since then
-    cursor: Cursor | None = None  # the heaviest one behind the last accepted draft; None: there was none
+    anchor: int = 0  # corpus position behind its last copied token; 0: nothing was copied yet
+    run: int = 0  # number of tokens copied, at most LONGEST
+    since: int = 0  # output tokens after it
+    cursor: Cursor | None = None  # the heaviest cursor at the last accepted node; None: there was none
 
 
 class Followed(ABC):
-    """A stretch of the corpus that the output follows, and how far it has come in it."""
+    """A span of the corpus that the output follows, and the output's position in it."""
 
     by_excess: tuple[int, int, int, int] = (ALIGNED, ALIGNED_1, ALIGNED_3, ALIGNED_3)
-    """Family of a match by its edit cost above the least."""
+    """Family of a match, by its edit cost above the minimum."""
     resumed = EDIT_RESUMED
 
     def __init__(self, corpus: CopyContext) -> None:
@@ -67,20 +70,20 @@ class Followed(ABC):
         self.is_active = False
         """Whether the output follows it at present."""
         self.doubles: Sequence[tuple[int, int]] = ()
-        """Stretches of the corpus with the same text; copies from them are no evidence of another place."""
+        """Spans of the corpus with the same text: copies from them are no evidence of another position."""
 
     def near(self) -> Mapping[int, int]:
-        """The positions where the output may stand, and how far their edit cost is above the least."""
+        """Return the corpus positions that the output may have reached, with their edit cost above the minimum."""
         if self.alignment is None or not self.is_active:
             return {}
         return {self.start + place: excess for place, excess in self.alignment.near().items()}
 
     @abstractmethod
     def follow(self, tokens: Sequence[int], copied: Copied) -> None:
-        """The output grows by `tokens`, the last `copied.since` of them behind what was copied."""
+        """Append `tokens` to the output; the last `copied.since` tokens of the output were not copied."""
 
     def _stand(self, tokens: Sequence[int], copied: Copied) -> None:
-        """The output stands where it was copied from last; only what came after it is left to align."""
+        """Take the last copy's end as the output's certain position, and align only the tokens after it."""
         assert self.alignment is not None
         self.alignment.stand(copied.anchor - self.start)
         self.alignment.extend(tokens[len(tokens) - copied.since :])
@@ -90,7 +93,7 @@ class Followed(ABC):
 
 
 class EditedText(Followed):
-    """The text that the caller says is edited."""
+    """The text that the caller named as `edit_source`."""
 
     def __init__(self, corpus: CopyContext) -> None:
         super().__init__(corpus)
@@ -108,7 +111,7 @@ class EditedText(Followed):
 
 
 class EncoderInput(Followed):
-    """The text that an encoder reads, which may be one to edit or not: the cost of the alignment says so."""
+    """An encoder's input. The output may edit it or not, which the edit distance tells."""
 
     def __init__(self, corpus: CopyContext) -> None:
         super().__init__(corpus)
@@ -128,9 +131,9 @@ class EncoderInput(Followed):
 
 
 class FoundText(Followed):
-    """The source that copies come from in order, once there are enough of them: of a row whose prompt has blocks.
+    """A source that is found to be followed once enough tokens were copied from it in order.
 
-    Beside references, which the caller says may be copied, none is looked for: their own record serves better there.
+    Only for rows with blocks in the prompt. With references none is searched for, as their own records do better.
     """
 
     by_excess = (FOLLOWED, FOLLOWED_1, FOLLOWED_3, FOLLOWED_3)
@@ -139,7 +142,7 @@ class FoundText(Followed):
     def __init__(self, corpus: CopyContext) -> None:
         super().__init__(corpus)
         self._is_begun = False
-        self._written = self._in_order = 0  # tokens since it was found, and those of them that were copied in order
+        self._written = self._in_order = 0  # output tokens since it was found, and how many were copied in order
 
     def follow(self, tokens: Sequence[int], copied: Copied) -> None:
         if not self._corpus.text_starts:
@@ -165,7 +168,7 @@ class FoundText(Followed):
             self.is_active = is_established and is_near
 
     def _where(self, tokens: Sequence[int], copied: Copied) -> tuple[bool, bool]:
-        """Whether the output now stands where it was copied from, and whether that is where it was thought to."""
+        """Whether the last copy settles the output's position, and whether it is the expected one."""
         if copied.cursor is None or copied.since > len(tokens) or not 0 < copied.anchor < self._corpus.output_start:
             return False, False
         in_order = FOLLOWED <= copied.cursor[1] // STRIDE <= FOLLOWED_3
@@ -183,7 +186,7 @@ class FoundText(Followed):
 
 
 def followed_text(corpus: CopyContext) -> Followed:
-    """What the output of a row may follow."""
+    """Make the `Followed` of a row."""
     if not corpus.followed[0]:
         return FoundText(corpus)
     return EncoderInput(corpus) if corpus.follows_input else EditedText(corpus)

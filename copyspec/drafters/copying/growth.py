@@ -1,4 +1,7 @@
-"""Growing one tree from many cursors, best first."""
+"""Grows the draft tree from the cursors, best first: the reference for the compiled `grow` in native/.
+
+A cursor is a position in the corpus (`context.CopyContext`) whose token may come next, with its situation.
+"""
 
 from __future__ import annotations
 
@@ -30,18 +33,18 @@ from copyspec.tree import ROOT
 Cursor = tuple[int, int]
 """(position in the corpus, situation): a hypothesis that the token at the position comes next."""
 
-NOWHERE = -1  # position of a token that no cursor stands at: a common one
-LEAST_SCORE = 0.001  # of a node: below, nothing is worth its cost on any device
-SURE = 6.0  # weight of the cursors at a node above which no others join them
-JOIN = 4  # cursors that join a node, of the sources and of the output
-KEEP = 24  # cursors that move on together: bounds the time in text that repeats itself
-LATER = 0.25  # a node's own score times this is the rank at which its children are looked for
-LATER_COPY = 0.35  # the same after a single cursor: it takes one node, not several
-LATER_BREAKING = 0.24  # the same where copies break off soon: what else could come is worth more than their length
-OPEN = 0.15  # probability that no cursor at the root is right, from which words of the language are looked for
-STILL_OPEN = 0.02  # the same of a node deeper, times its score: there words are as rare as they are dear to look for
-FEWEST = 0.003  # score of such a word, or of a common token: below, it hardly ever finds a place in a tree
-CHILDREN, COPY = -2, -3  # in place of a token in a heap: the children of a node, or a sure copy's, not looked for yet
+NOWHERE = -1  # position of a token that was not copied
+LEAST_SCORE = 0.001  # nodes with a lower score are not worth their cost on any device
+SURE = 6.0  # from this total weight of a node's cursors, no further cursors join it
+JOIN = 4  # at most this many cursors join a node, from the sources and from the output each
+KEEP = 24  # cursors kept per node, which bounds the time in repetitive text
+LATER = 0.25  # a node is expanded when the best entry of the heap is below its score times this
+LATER_COPY = 0.35  # as LATER, after a single cursor, whose expansion takes one node instead of several
+LATER_BREAKING = 0.24  # as LATER_COPY, where copies end early: alternatives are then worth more than longer copies
+OPEN = 0.15  # probability of no cursor at the root being right, from which n-grams are looked up
+STILL_OPEN = 0.02  # as OPEN below the root, times the node's score: look-ups cost more there than they bring
+FEWEST = 0.003  # n-gram and common tokens of a lower score hardly ever find a place in a tree
+CHILDREN, COPY = -2, -3  # heap entries without a token: a node to expand, or one to continue with its single sure copy
 
 JOINED = [FAR_BY_KIND[kind] * STRIDE + 1 for kind in range(len(FAR_BY_KIND))]
 """The situation of a cursor that joins a node, by kind of its position."""
@@ -49,41 +52,41 @@ JOINED = [FAR_BY_KIND[kind] * STRIDE + 1 for kind in range(len(FAR_BY_KIND))]
 
 @dataclass(slots=True)
 class Grown:
-    """A tree as it grew: scores fall, but for small steps. The lists are by node."""
+    """A grown tree, its lists indexed by node. Nodes are in order of falling score, apart from small steps."""
 
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
-    positions: list[int] = field(default_factory=list)  # of the token, where the heaviest cursor stood, or NOWHERE
-    cursors: list[list[Cursor]] = field(default_factory=list)  # those that were right, moved on
-    offered: set[int] = field(default_factory=set)  # tokens that something at the root says come next
-    covered: float = 0.0  # their probability
-    context: int = 0  # the key of the n-grams' context at the root
-    words: Words = ()  # of the language, that may come first: with their shares where nothing offered is right
+    positions: list[int] = field(default_factory=list)  # corpus position of the node's heaviest cursor, or NOWHERE
+    cursors: list[list[Cursor]] = field(default_factory=list)  # the node's cursors, moved behind its token
+    offered: set[int] = field(default_factory=set)  # tokens of the root's cursors, and the common ones
+    covered: float = 0.0  # total probability of these
+    context: int = 0  # key of the n-gram context at the root
+    words: Words = ()  # n-gram predictions at the root, given that no offered token is right
 
 
 _Entry = tuple[float, int, int, int, int, list[Cursor]]
-"""(-score, order, token, parent, position, cursors that were right and have moved on)."""
+"""(-score, order, token, parent, position, the token's cursors, moved behind it)."""
 
 _Vote = list[Any]
-"""What is known of one next token: weight, position of the heaviest cursor at it, its cursors moved on, weight of the
-heaviest. A list, for weights are added in place."""
+"""Of one next token: total weight, position of the heaviest cursor, the cursors moved behind it, the heaviest weight.
+A list, because weights are added in place."""
 
 
 def grow(
     corpus: CopyContext, cursors: list[Cursor], estimates: Estimates, budget: Budget, ngrams: NGrams | None = None
 ) -> Grown:
-    """The most likely nodes, best first, until the budget is full or no further node can pay for its cost.
+    """Grow a tree of the most likely nodes, best first, until the budget is full or no further node is worth its cost.
 
     Cursors at equal tokens share a node and add their weights: P(token) = weight of its cursors /
-    (weight of all cursors + weight of none being right). `ngrams` share out the latter, as far as they know what
-    comes next. A node's score is the product along its path.
+    (weight of all cursors + weight of none being right). `ngrams` distribute the latter weight over the tokens that
+    they predict. A node's score is the product of these probabilities along its path.
 
-    What comes after a node waits until nothing is left that is likelier than LATER times the node: a call that ends
-    where a copy would have gone on loses little, for the next one goes on there. Less still where copies break off
-    soon anyway (`Estimates.copies_break`).
+    A node is expanded only when no entry is left with a score above LATER times the node's own. A draft that ends
+    inside a copy loses little, because the next draft continues it; even less if copies end after a few tokens
+    anyway (`Estimates.copies_break`).
 
-    Raises ValueError for weights, costs, cursors and common tokens that are none.
+    Raises ValueError for invalid weights, costs, cursors and common tokens.
     """
     _check(corpus, cursors, estimates, budget)
     grown, text, weights = Grown(), corpus.tokens, estimates.deeper
@@ -94,7 +97,7 @@ def grow(
     end, none, order, count, replaced = len(text), estimates.none_deeper, 1, 0, corpus.substitutes.places
     max_nodes, costs = budget.max_nodes, budget.costs
     cheapest = min([after - before for before, after in pairwise(costs)]) if len(costs) > 1 else 0.0
-    expected, least = 1.0, max(LEAST_SCORE, cheapest)  # the latter of a node that may raise the tokens per time
+    expected, least = 1.0, max(LEAST_SCORE, cheapest)  # `least`: a lower score cannot raise the tokens per time
     while heap and -heap[0][0] > LATER * least:
         negative, _, token, parent, position, group = heappop(heap)
         if token == CHILDREN:
@@ -106,7 +109,7 @@ def grow(
             continue
         if token == COPY:
             negative = -grown.scores[parent]
-        while True:  # along a copy, until something else comes first
+        while True:  # along a single copy, as long as its next token is the best entry
             if token == COPY:
                 position, state = group[0]
                 token, weight = text[position], weights[state]
@@ -140,7 +143,7 @@ def grow(
 
 
 def _check(corpus: CopyContext, cursors: list[Cursor], estimates: Estimates, budget: Budget) -> None:
-    """Raises ValueError for arguments that no tree can grow from, as the compiled module does."""
+    """Raise ValueError for invalid arguments, as the compiled module does."""
     for none in (estimates.none_at_root, estimates.none_deeper):
         if not 0.0 < none < inf:
             raise ValueError(f"the weight of none being right is {none!r}; it is a number above 0")
@@ -163,7 +166,7 @@ def _check(corpus: CopyContext, cursors: list[Cursor], estimates: Estimates, bud
 
 
 def checked_total(total: float) -> float:
-    """`total`, if it is one that weights can be divided by."""
+    """Return `total` if weights can be divided by it, else raise ValueError."""
     if not 0.0 < total < inf:
         raise ValueError(
             f"weights add up to {total!r}; they are numbers from 0, and that of none being right is above it"
@@ -172,12 +175,12 @@ def checked_total(total: float) -> float:
 
 
 def later(group: list[Cursor]) -> float:
-    """A node's score times this is the rank at which what comes after it, where `group` stands, is looked for."""
+    """Return the factor on a node's score that ranks its expansion, for the cursors `group` behind it."""
     return LATER_COPY if len(group) == 1 else LATER
 
 
 def forked(text: list[int], cursors: list[Cursor]) -> list[Cursor]:
-    """The cursors, those at a fork on both of its ways."""
+    """Return the cursors; each one at a fork is replaced by two, at its continuation and at its alternative."""
     end = len(text)
     if not any([at < end and text[at] < FORK for at, _ in cursors]):
         return cursors
@@ -193,7 +196,7 @@ def forked(text: list[int], cursors: list[Cursor]) -> list[Cursor]:
 
 
 def join(corpus: CopyContext, token: int, group: list[Cursor]) -> None:
-    """Adds to a node's cursors the places that agree with the drafted path by its last token only."""
+    """Add to a node's cursors the latest positions that match the drafted path in its last token only."""
     seen = {position for position, _ in group}
     seen.add(len(corpus.tokens))
     kinds = corpus.kinds
@@ -208,8 +211,7 @@ def join(corpus: CopyContext, token: int, group: list[Cursor]) -> None:
 def roots(
     corpus: CopyContext, cursors: list[Cursor], estimates: Estimates, grown: Grown, ngrams: NGrams | None
 ) -> tuple[list[_Entry], float]:
-    """The heap to grow from: what the cursors say comes next, the tokens that come often, and the language's. And the
-    weight of all of it, with that of none being right."""
+    """Return the initial heap (tokens of the cursors, common tokens, n-grams) and the total weight, with "none"."""
     votes = _vote(corpus, cursors, estimates, grown, ROOT)
     common = [entry for entry in zip(estimates.common, corpus.common, strict=False) if entry[1] not in votes]
     if ngrams is not None:
@@ -220,7 +222,7 @@ def roots(
     grown.offered = {*votes, *corpus.common}
     least = FEWEST * total
     for weight, token in common:
-        if weight < least:  # beside a sure copy all are
+        if weight < least:  # true of all if a cursor is sure
             break
         votes[token] = [weight, NOWHERE, []]
     if ngrams is not None and none >= OPEN * total:
@@ -241,9 +243,10 @@ def children(
     ngrams: NGrams | None,
     order: int = 0,
 ) -> tuple[list[_Entry], float]:
-    """The entries of the children of `node`, after which `cursors` stand, each with the number `order`; and the weight
-    of all that was said there, with that of none being right."""
-    cursors = cursors or []  # a node after which none stands keeps none
+    """Return the heap entries of the children of `node`, with this `order`, and their total weight, with "none".
+
+    `cursors`: those behind `node`, changed in place."""
+    cursors = cursors or []
     cursors[:] = forked(corpus.tokens, cursors)
     sure = sum([estimates.deeper[state] for _, state in cursors]) >= SURE
     if not sure:
@@ -251,7 +254,7 @@ def children(
     votes = _vote(corpus, cursors, estimates, grown, node)
     none, score = estimates.none_deeper, grown.scores[node]
     total = checked_total(none + sum([vote[0] for vote in votes.values()]))
-    # Beside one sure copy no words are looked for, which follow most nodes: they would take longer than they save.
+    # Most nodes are followed by a single sure copy: n-gram look-ups there would take longer than they save.
     if ngrams is not None and none * score >= STILL_OPEN * total and not (sure and len(cursors) == 1):
         _add_words(votes, ngrams.share_out(none * estimates.language, _context(grown, node), FEWEST / score * total))
     share = -score / total
@@ -260,7 +263,7 @@ def children(
 
 
 def _add_words(votes: dict[int, _Vote], words: Words) -> None:
-    """Adds `words`, given with their weights."""
+    """Add tokens with their weights to `votes`."""
     for token, weight in words:
         vote = votes.get(token)
         if vote is None:
@@ -270,7 +273,7 @@ def _add_words(votes: dict[int, _Vote], words: Words) -> None:
 
 
 def _context(grown: Grown, node: int) -> int:
-    """The key of the n-grams' context that ends with `node`."""
+    """The key of the n-gram context that ends with `node`."""
     key, shift = 0, 0
     while node != ROOT:
         token = grown.tokens[node]
@@ -287,7 +290,7 @@ def _context(grown: Grown, node: int) -> int:
 def _vote(
     corpus: CopyContext, cursors: list[Cursor], estimates: Estimates, grown: Grown, node: int
 ) -> dict[int, _Vote]:
-    """What the cursors after `node` say comes next, by token. Cursors at a border say nothing."""
+    """Sum up the cursors after `node` by their next token. Cursors at a border or the end have none."""
     if not cursors:
         return {}
     weights, crowds, text = estimates.at_root if node == ROOT else estimates.deeper, estimates.crowds, corpus.tokens
@@ -313,7 +316,7 @@ def _vote(
             substitute, before = text[position], text[-1] if node == ROOT else grown.tokens[node]
             weight *= estimates.repeated[column + (text[position - 1] == before)]
             if substitute >= 0:
-                # Beside a better reason for the same token, where the replaced one stood says nothing.
+                # If another cursor proposes the same token with more weight, this one need not move on.
                 is_best = substitute not in votes or weight > votes[substitute][3]
                 _cast(votes, substitute, weight, position, (at + 1, AFTER_SUBSTITUTE[state]) if is_best else None)
     return votes
@@ -332,7 +335,7 @@ def _cast(votes: dict[int, _Vote], token: int, weight: float, position: int, mov
 
 
 def _ancestor(grown: Grown, node: int, index: int) -> int:
-    """The node at `index` on the path to `node`: a cursor past the text's end goes on with what has been drafted."""
+    """The node at `index` on the path to `node`, for a cursor that has passed the text's end into the draft."""
     path = []
     while node != ROOT:
         path.append(node)

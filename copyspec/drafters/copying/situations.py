@@ -1,4 +1,7 @@
-"""Situations: what is known about a cursor into a source, as one small number, and which follows when it is right."""
+"""Situations: the features of a cursor (family and match length) as one small number, which indexes its weight.
+
+Also: the situation that follows when a cursor was right, and factors for cursors among many others (`crowd_columns`).
+"""
 
 from __future__ import annotations
 
@@ -8,40 +11,40 @@ from copyspec.drafters.copying.context import EDIT, LIKELY, PROMPT, REFERENCE, W
 from copyspec.drafters.copying.suffix import LONGEST
 
 LONG_RUNS = (32, 64, 128)
-"""Match lengths from which a situation is a further one, beyond LONGEST: how long a copy has held says whether the
-output is one that changes a word in twelve or one that changes a line in fifty."""
+"""Match lengths beyond LONGEST that get situations of their own: long copies tell an output that changes one word in
+twelve from one that changes one line in fifty."""
 STRIDE = LONGEST + 1 + len(LONG_RUNS)
 
 FAMILIES = (
-    "aligned",  # in the edited text, at the least edit cost; by match length
-    "aligned+1",  # at one more than the least cost
-    "aligned+3",  # at two or three more
+    "aligned",  # in the edited text, at the position of least edit cost; by match length
+    "aligned+1",  # at an edit cost of one more
+    "aligned+3",  # at an edit cost of two or three more
     "edit",  # elsewhere in the edited text
     "reference",
     "prompt",
     "written",
-    "near reference",  # a little after the place copied from last
+    "near reference",  # a little after the end of the last copy
     "near prompt",
     "near written",
-    "followed",  # in a text that was found to be followed, at the least edit cost
+    "followed",  # in a text of the prompt that the output was found to follow, at the least edit cost
     "followed+1",
     "followed+3",
-    "start",  # where a text that is edited may start, before any was found to be followed
-    "version",  # beside a cursor in the edited text, in the first reference that is another version of that; by
-    # match length: 0 too
+    "start",  # at a possible start of the edited text, before any text was found to be followed
+    "version",  # in the first reference that is a version of the edited text, beside a cursor there; by match length
+    # from 0
     "second version",
     "third version",  # and all further ones
-    "edit start",  # nothing matches: the start of the output; of an encoder's input: its start, and a little after;
-    # behind what the output says first
+    "edit start",  # without a match: the edited text's start for the first token; at or a little after the start of an
+    # encoder's input; or after an introduction
     "reference start",
-    "prompt start",  # where a text that is edited may start, by how likely
-    "later start",  # the same, behind what the output says first
-    "edit resumed",  # nothing matches: past a difference, by tokens since and position; see `resumed`
+    "prompt start",  # a possible start of the edited text, by bucket of its odds
+    "later start",  # the same, after an introduction in the output
+    "edit resumed",  # without a match: after a difference, by tokens since then and position; see `resumed`
     "reference resumed",
     "prompt resumed",
     "written resumed",
     "followed resumed",
-    "common",  # nothing need match: the most frequent tokens of the text so far, by rank in pairs
+    "common",  # without a match: the most frequent tokens of the text so far, by rank in pairs
     "none",  # weight of the event that no cursor is right: at the root, and deeper
 )
 ALIGNED, ALIGNED_1, ALIGNED_3 = range(3)
@@ -52,13 +55,13 @@ START, VERSION = FAMILIES.index("start"), FAMILIES.index("version")
 VERSIONS = 3
 EDIT_START, REFERENCE_START, PROMPT_START, LATER_START = range(VERSION + VERSIONS, VERSION + VERSIONS + 4)
 INPUT_START, INPUT_LATER = EDIT_START * STRIDE + 1, EDIT_START * STRIDE + 2
-"""Situations of an encoder's input: no fit sees them, for recorded outputs are of decoder-only models."""
+"""Situations of an encoder's input. They are not fitted, because recorded outputs are of decoder-only models."""
 EDIT_LATER = EDIT_START * STRIDE + 3
-"""The edited text may start here: behind a line or a label that the output began with."""
-EDIT_LATER_DIFFERS = EDIT_LATER + 1  # one token on: the output's first token differs from the text's
+"""Start of the edited text after an introduction (a line or a label) in the output."""
+EDIT_LATER_DIFFERS = EDIT_LATER + 1  # one token further: the text's first token was replaced
 EDIT_LABEL = EDIT_LATER + 2
-"""What stands before the edited text in the prompt, as a label's colon does: the text may follow it here too."""
-RESUMED = 16  # columns of a resumed cursor, the first of them unused
+"""What precedes the edited text in the prompt, such as a label's colon: the text may follow it here too."""
+RESUMED = 16  # columns of the "resumed" families; the first is unused
 EDIT_RESUMED = LATER_START + 1
 RESUMED_BY_KIND = {kind: EDIT_RESUMED + number for number, kind in enumerate((EDIT, REFERENCE, PROMPT, WRITTEN))}
 FOLLOWED_RESUMED = EDIT_RESUMED + 4
@@ -73,19 +76,19 @@ def situation(family: int, length: int) -> int:
 
 
 def later_start(bucket: int, *, differs: bool = False) -> int:
-    """Where an edited text may start that did not come first, by how likely. `differs`: its first tokens do."""
+    """Return the situation of a "later start", by odds bucket. `differs`: the text's first tokens were replaced."""
     return LATER_START * STRIDE + bucket - LIKELY + (STRIDE // 2 if differs else 0)
 
 
 def resumed(since: int, shift: int) -> int:
-    """Column of a resumed cursor: `since` tokens after the copy broke off, `shift` positions past where it did."""
+    """Return the column of a resumed cursor: `since` tokens after the copy broke off, `shift` positions further."""
     if since < 4:
         return 1 + (since - 1) * 4 + min(shift, 3)
     return 13 + (0 if shift == 0 else 1 if shift == since else 2)
 
 
 def resumed_shifts(since: int) -> tuple[int, ...]:
-    """Positions past the break worth trying after `since` tokens: insertion, substitution, a deletion besides."""
+    """Return the positions past the break to try after `since` tokens: an insertion, a substitution, a deletion too."""
     return (0, 1, 2, 3) if since < 4 else (0, since, since - 1)
 
 
@@ -113,7 +116,7 @@ def _next_situations() -> list[int]:
 
 
 NEXT_SITUATION = _next_situations()
-"""The situation of a cursor after the token it stood at was right."""
+"""The situation of a cursor after its token was right."""
 
 
 def _after_substitute(state: int) -> int:
@@ -127,18 +130,18 @@ def _after_substitute(state: int) -> int:
 
 
 AFTER_SUBSTITUTE = [_after_substitute(state) for state in range(COUNT)]
-"""The situation of a cursor after a substitute of the token it stood at was right; 0: of those only that match
-something substitutes are thought of."""
+"""The situation of a cursor after a substitute of its token was right; 0: no substitutes, as the cursor matches
+nothing."""
 
 
-# A cursor counts for less among many of its kind, and beside longer matches.
-COMPANIES = 6  # buckets of how many cursors of a node have the same match length: 1, 2, 3-4, 5-8, 9-16, more
-GAPS = 4  # buckets of how much shorter a match is than the node's longest: 0, 1, 2, more
+# The crowd table: a cursor weighs less among many of the same match length, and beside longer matches.
+COMPANIES = 6  # buckets of the number of a node's cursors with the same match length: 1, 2, 3-4, 5-8, 9-16, more
+GAPS = 4  # buckets of the difference to the node's longest match: 0, 1, 2, more
 CROWD_ROWS = (*(f"{kind} {length}" for kind in ("aligned", "other") for length in "1234"), "no match")
-"""Rows of the crowd table: kind of cursor, match length (4: and more)."""
+"""Rows of the crowd table: kind of cursor and match length (4: or more)."""
 CROWD = len(CROWD_ROWS) * COMPANIES * GAPS
 COMPANY = [company * GAPS for company in (0, 0, 1, 2, 2, 3, 3, 3, 3, *[4] * 8, 5)]
-"""Where the columns of a bucket start, by how many cursors there are; the last stands for more too."""
+"""First column of each bucket, by number of cursors; the last entry is for all larger numbers."""
 
 LENGTH = [min(state % STRIDE, LONGEST) if state // STRIDE < EDIT_START else 0 for state in range(COUNT)]
 """Match length of each situation, at most LONGEST."""
@@ -155,14 +158,14 @@ def _crowd_row(state: int) -> int:
 
 
 CROWD_ROW = [_crowd_row(state) for state in range(COUNT)]
-"""Where the row of each situation starts in the crowd table."""
+"""Index of the first entry of each situation's row in the crowd table."""
 
 
 def crowd_columns(cursors: Sequence[tuple[int, int]]) -> dict[int, int]:
-    """By match length, the column of the crowd table for a node with these cursors."""
+    """Return, by match length, the column of the crowd table for a node with these cursors."""
     if len(cursors) <= 1:
         return {LENGTH[state]: 0 for _, state in cursors}
-    columns: dict[int, int] = {}  # at first how many have the length
+    columns: dict[int, int] = {}  # first holds the number of cursors of each length
     for _, state in cursors:
         length = LENGTH[state]
         columns[length] = columns.get(length, 0) + 1

@@ -1,20 +1,22 @@
-"""Suffix matching: where the end of the text so far has occurred before, and how long each match is."""
+"""Suffix matching: finds earlier occurrences of the text's last tokens, and the length of each match."""
 
 from __future__ import annotations
 
 from copyspec.drafters.copying.context import CopyContext
 
 LONGEST = 16
-"""Matches are measured up to this length: a longer one is no more certain."""
+"""Matches are measured up to this length, in tokens."""
 
-FEW = 24  # up to here one loop over the occurrences is cheaper than array operations
-RECENT = 32  # occurrences kept of each match length, the latest ones, where there are more
-MANY = 4096  # occurrences looked at, the latest ones: bounds the time where one token fills the text
+FEW = 24  # up to this many occurrences, a loop is cheaper than array operations
+RECENT = 32  # latest occurrences kept of each match length
+MANY = 4096  # latest occurrences searched, which bounds the time if one token fills the text
 
 
 def matches(corpus: CopyContext) -> list[tuple[int, int]]:
-    """(position, length) of every earlier occurrence of the text's last token: what stands at `position` followed
-    there, after `length` tokens (at most LONGEST) that equal the text's end. Of very many, the longest and latest.
+    """Return (position, length) of the earlier occurrences of the text's last token; of very many, the longest and
+    latest.
+
+    The `length` tokens before `position` (at most LONGEST) equal the text's end, so the token there may come next.
     """
     tokens = corpus.tokens
     end = len(tokens)
@@ -37,7 +39,7 @@ def matches(corpus: CopyContext) -> list[tuple[int, int]]:
 
 
 def _measure(tokens: list[int], places: list[int], end: int, known: int, found: list[tuple[int, int]]) -> None:
-    """Lengths one by one; `known` tokens before each place are known to match."""
+    """Measure the matches one by one; `known` tokens before each place are known to match."""
     before = tokens[end - 1 - known]
     for place in places:
         if place >= end:  # the text's end itself
@@ -51,7 +53,7 @@ def _measure(tokens: list[int], places: list[int], end: int, known: int, found: 
 
 
 def _narrow(corpus: CopyContext, last: int, found: list[tuple[int, int]]) -> None:
-    """Lengths of many places at once: all that match one token more, until few are left."""
+    """Measure many matches at once, one token at a time, until FEW are left."""
     tokens, array = corpus.tokens, corpus.array
     end = len(tokens)
     places = corpus.place_array(last)[-MANY:]

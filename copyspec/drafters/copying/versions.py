@@ -1,30 +1,33 @@
-"""References that are another version of the edited text: a correction by a smaller model, an earlier translation."""
+"""References that are another version of the edited text, such as a smaller model's correction of it.
+
+A version is aligned with the edited text, so that a position in one gives the position in the other.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import SequenceMatcher
 
-ALIKE = 0.6  # share of the tokens of both texts that a version has in common with the edited text, in order
-LENGTHS = 1.5  # times as long as the other, at most
-MOST = 4096  # tokens: comparing two texts takes the product of their lengths
+ALIKE = 0.6  # least similarity (SequenceMatcher.ratio) of a version and the edited text
+LENGTHS = 1.5  # largest ratio of their lengths
+MOST = 4096  # longest text compared, in tokens: the time grows with the product of the lengths
 LONGEST_SUFFIX = 16
 
 
 class Version:
-    """Where a version stands when the edited text stands at a position, and back. Positions are those of the corpus."""
+    """Maps positions of the edited text to positions of one version, and back. Positions are those of the corpus."""
 
     def __init__(self, tokens: list[int], source: range, version: range) -> None:
-        """`tokens`: of the corpus, which grows."""
+        """`tokens`: the corpus, which grows with the output; `source`, `version`: the spans of the two texts."""
         self._tokens, self.source, self.version = tokens, source, version
         texts = [tokens[each.start : each.stop] for each in (source, version)]
         matcher = SequenceMatcher(None, texts[0], texts[1], autojunk=False)
         self.alike = matcher.ratio()
         self._beside: list[tuple[int, int]] = [(0, 0)] * (len(source) + 1)
-        """By place in the edited text: the first and the last place of the version that may be meant."""
+        """By offset in the edited text: the first and last offset in the version that may correspond."""
         self._back = [0] * (len(version) + 1)
         for kind, first, last, begin, end in matcher.get_opcodes():
-            begun = self._beside[first][0] if first else 0  # an insertion stands before what comes next, too
+            begun = self._beside[first][0] if first else 0  # an insertion also belongs to the offset it precedes
             for place in range(first, last + 1):
                 at = begin + place - first
                 self._beside[place] = (at, at) if kind == "equal" else (begin, end)
@@ -33,8 +36,9 @@ class Version:
                 self._back[place] = min(first + place - begin, last)
 
     def beside(self, position: int) -> tuple[int, int]:
-        """Where the version stands when the edited text stands at `position`, by what the output ends with, and how
-        many tokens of that stand before it there."""
+        """Return the version's position for `position` in the edited text, and the length of the suffix match there.
+
+        Of several candidates the one with the longest suffix match with the output is taken."""
         first, last = self._beside[position - self.source.start]
         best, longest = last, -1
         for place in range(first, last + 1):
@@ -44,7 +48,7 @@ class Version:
         return self.version.start + best, longest
 
     def source_place(self, position: int) -> int:
-        """Where the edited text stands when the version stands at `position`."""
+        """Return the edited text's position for `position` in the version."""
         return self.source.start + self._back[position - self.version.start]
 
     def _suffix(self, position: int) -> int:
@@ -56,10 +60,10 @@ class Version:
 
 
 def may_be_version(source: int, version: int) -> bool:
-    """Whether texts of so many tokens are worth comparing."""
+    """Whether texts of these lengths, in tokens, are worth comparing."""
     return max(source, version) <= min(MOST, LENGTHS * source, LENGTHS * version)
 
 
 def version_of(versions: Iterable[Version], position: int) -> Version | None:
-    """The version that holds a position."""
+    """Return the version that holds `position`, or None."""
     return next((each for each in versions if position in each.version), None)

@@ -1,4 +1,8 @@
-"""Predictors: drafters that say which tokens come next with which probability, and what such words are worth."""
+"""Predictors: drafters that give next-token probabilities, and the calibration and weights of their predictions.
+
+In this package a "word" is a predicted token with its probability; "copies" are the tokens proposed by copying, and
+"left" is the probability that none of them is right.
+"""
 
 from __future__ import annotations
 
@@ -12,95 +16,95 @@ Path = tuple[int, ...]
 """Draft tokens from the root to a node; () is the root."""
 
 Words = Sequence[tuple[int, float]]
-"""What may come next: (token, probability), the likeliest first. The probabilities sum up to at most 1."""
+"""Predicted next tokens: (token, probability), most likely first. The probabilities sum to at most 1."""
 
-BINS = 10  # of probabilities, each with a record of its own
-TRUST = 6.0  # words after which a bin's record counts as much as the model's own probability
-DECAY = 0.99  # of the record, per word
-PRIOR_HITS = 0.5
-FORGET = 0.01  # of a bad record, for each draft that the model was not asked for: it is asked again now and then
-SUREST = 0.99  # no record makes a word surer
+BINS = 10  # bins of probability, calibrated separately
+TRUST = 6.0  # words after which a bin's observed accuracy counts as much as the model's own probability
+DECAY = 0.99  # of the observed accuracy, per word
+PRIOR_HITS = 0.5  # accuracy of the most likely word before any was seen
+FORGET = 0.01  # step of `hits` back to PRIOR_HITS per draft made without the model, so that it is tried again
+SUREST = 0.99  # highest calibrated probability
 
-LEFT = (0.4, 0.15, 0.05)  # probabilities that copies leave to other tokens: a weight for each range, in this order
-PRIOR_WEIGHTS = (4.0, 2.0, 1.0, 0.5)
+LEFT = (0.4, 0.15, 0.05)  # borders between ranges of the probability that copies leave; each range has its own weight
+PRIOR_WEIGHTS = (4.0, 2.0, 1.0, 0.5)  # from the range above 0.4 to that below 0.05
 LEAST_WEIGHT, MOST_WEIGHT = 0.05, 64.0
-RATE = 0.5  # step of a weight's logarithm, by its gradient
+RATE = 0.5  # learning rate of a weight's logarithm
 
 
 class Predictor(Protocol):
-    """One row's view of a model, or of a table, that predicts."""
+    """One row's view of a draft model or of a table that predicts tokens."""
 
     @property
     def kind(self) -> str:
-        """What its tokens are called in the stats: "model", "heads", "pool" or "datastore"."""
+        """The name of its tokens in the stats: "model", "heads", "pool" or "datastore"."""
         ...
 
     @property
     def can_read(self) -> bool:
-        """Whether a `read` may tell it what comes after paths that it knows nothing of."""
+        """Whether `read` can give it predictions after paths that it does not know yet."""
         ...
 
     def weight(self, left: float) -> float:
-        """How much its word counts, on the scale of `Estimates`, beside copies that leave the probability `left`
-        to other tokens."""
+        """The weight of its predictions, on the scale of `Estimates`, where copies leave the probability `left`."""
         ...
 
     @property
     def hits(self) -> float:
-        """How often its likeliest word is right."""
+        """Recent share of correct top-1 predictions."""
         ...
 
     @property
     def seconds(self) -> float:
-        """What a `read` takes; 0 before any was measured."""
+        """Expected time of a `read`, in seconds; 0 before the first measurement."""
         ...
 
     def words(self, path: Path) -> Words | None:
-        """What comes after `path`; None: not known before a `read` that holds it."""
+        """Return the predictions after `path`; None if they need a `read` of a tree that holds `path`."""
         ...
 
     def read(self, tree: DraftTree) -> bool:
-        """Looks at the root and the nodes of `tree`, whose `words` are known afterwards. False: it cannot."""
+        """Compute the `words` after the root and every node of `tree`. Returns False if it cannot."""
         ...
 
     def follow(self, tokens: Sequence[int]) -> None:
-        """The output grew by `tokens`; what was known of the paths after it is forgotten."""
+        """Append `tokens` to the output and forget the predictions after the old one."""
         ...
 
     def rest(self) -> None:
-        """It is not asked for this draft: it would not pay."""
+        """Note that it was not called for this draft, because that would not pay."""
         ...
 
     def learn(self, left: float, gradient: float) -> None:
-        """`gradient`: of the log-likelihood of one output token by the logarithm of `weight(left)`."""
+        """Adapt the weight. `gradient`: derivative of the log-likelihood of one output token with respect to the
+        logarithm of `weight(left)`."""
         ...
 
 
 class Reliability:
-    """How often the words of a model are right, by the probability that it gave them.
+    """Calibration of a model's probabilities: how often tokens of a given probability were right.
 
-    A model that drafts for another is right more or less often than it says: a greedy target takes its likeliest
-    token always, and a draw with shared noise agrees more often than two independent ones would.
+    A draft model's probabilities are not acceptance rates: a greedy target always takes its most likely token, and
+    draws that share their noise agree more often than independent ones.
     """
 
     def __init__(self) -> None:
         self._right = [0.0] * BINS
         self._expected = [0.0] * BINS
         self.hits = PRIOR_HITS
-        """How often the likeliest word was right of late."""
+        """Recent share of correct top-1 predictions."""
 
     def __call__(self, probability: float) -> float:
-        """The chance that a word of this `probability` is right."""
+        """Return the calibrated probability that a word of this `probability` is right."""
         bin_ = _bin(probability)
         ratio = (self._right[bin_] + TRUST * (bin_ + 0.5) / BINS) / (self._expected[bin_] + TRUST * (bin_ + 0.5) / BINS)
         return min(probability * ratio, SUREST)
 
     def rest(self) -> None:
-        """The model was not asked: what its words were worth is a little less certain now."""
+        """Note that the model was not called: its measured accuracy moves a little towards the prior."""
         self.hits += FORGET * (PRIOR_HITS - self.hits)
 
     def record(self, words: Words, token: int) -> None:
-        """A model said `words` as it gave them, and `token` came."""
+        """Record that `token` came where the model had predicted `words`, uncalibrated."""
         self.hits = DECAY * self.hits + (1 - DECAY) * (words[0][0] == token)
         for word, probability in words:
             self._record(probability, word == token)
@@ -112,7 +116,7 @@ class Reliability:
 
 
 class Weights:
-    """What a model's word counts beside copies, by how sure the copies are: learned from which of them was right."""
+    """Weights of a model's predictions beside copies, one for each range of LEFT, learned from which were right."""
 
     def __init__(self, prior: Sequence[float] = PRIOR_WEIGHTS) -> None:
         self._weights = list(prior)
@@ -128,14 +132,14 @@ class Weights:
 
 
 def calibrated(words: Words, reliability: Reliability) -> Words:
-    """`words` as likely as they have been, their sum at most 1."""
+    """Return `words` with calibrated probabilities, scaled to a sum of at most 1."""
     found = [(token, reliability(probability)) for token, probability in words]
     total = max(1.0, sum(probability for _, probability in found))
     return [(token, probability / total) for token, probability in found]
 
 
 def paths(tokens: Sequence[int], parents: Sequence[int]) -> list[Path]:
-    """The path of each node."""
+    """Return the path of each node."""
     found: list[Path] = []
     for token, parent in zip(tokens, parents, strict=True):
         found.append((token,) if parent == ROOT else (*found[parent], token))
@@ -143,7 +147,7 @@ def paths(tokens: Sequence[int], parents: Sequence[int]) -> list[Path]:
 
 
 def walked(tree: DraftTree, tokens: Sequence[int]) -> list[int]:
-    """The nodes of `tree` along `tokens`, as far as it holds them."""
+    """Return the nodes of `tree` that spell the longest prefix of `tokens` it holds."""
     found: list[int] = []
     node = ROOT
     for child, parent in enumerate(tree.parents):  # children come after their parents

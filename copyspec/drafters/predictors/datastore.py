@@ -1,4 +1,4 @@
-"""The datastore drafter: what followed the end of the output in a corpus, as one tree (REST)."""
+"""The datastore drafter (REST): drafts the continuations that the end of the output has in a corpus, as one tree."""
 
 from __future__ import annotations
 
@@ -9,27 +9,30 @@ from typing import Protocol
 from copyspec.budget import Budget
 from copyspec.tree import EMPTY, ROOT, DraftTree, Origin
 
-HITS = 64  # places looked at per step: more change few trees and cost two microseconds each
-LENGTH = 16  # tokens from each place: deeper nodes are hardly reached from a corpus
-CONTEXT = 32  # tokens of the output that are looked up
-LEAST_SCORE = 0.001  # of a node: below, none is worth its cost on any device
+HITS = 64  # matches read per step: more change few trees and cost two microseconds each
+LENGTH = 16  # tokens of continuation read from each match: deeper nodes are hardly ever accepted
+CONTEXT = 32  # last tokens of the text that are looked up
+LEAST_SCORE = 0.001  # nodes with a lower score are not worth their cost on any device
 
 PRIOR = (0.05, 0.34, 0.45, 0.45, 0.52, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8)
-"""How often one of the next tokens drafted is right, by tokens that match; the last stands for all longer ones.
-Up to five measured on recorded chats, answers and summaries with 8 million tokens of books and articles."""
+"""Probability that one of the drafted next tokens is right, by length of the match; the last entry is for all longer
+matches. Lengths up to five are measured on recorded chats, answers and summaries, with a datastore of 8 million tokens
+of books and articles."""
 
-PRIOR_WEIGHT = 8.0  # proposals that PRIOR is worth against what is learned from this output
-DECAY = 0.97  # of what was learned, per proposal: an output moves from one subject to another
+PRIOR_WEIGHT = 8.0  # PRIOR counts as much as this many proposals of this output
+DECAY = 0.97  # of the learned rates, per proposal, because an output moves from one subject to another
 
 
 class Store(Protocol):
-    """What the drafter asks of a datastore."""
+    """The look-up that the drafter needs of a datastore."""
 
     def find(
         self, context: Sequence[int], length: int, count: int
     ) -> tuple[tuple[int, int], Sequence[tuple[int, int, Sequence[int], float]]]:
-        """How many tokens of the context's end occur and in how many places; and what follows at `count` places:
-        (document, offset, at most `length` tokens, share of the weight)."""
+        """Find the longest suffix of `context` that occurs in the store.
+
+        Returns its length and its number of occurrences, and for up to `count` of them
+        (document, offset, at most `length` following tokens, share of the weight)."""
         ...
 
 
@@ -37,18 +40,18 @@ _Hit = tuple[int, int, Sequence[int], float]
 """(document, offset, tokens, weight)."""
 
 _Entry = tuple[float, int, int, int, int, list[_Hit]]
-"""(-score, depth, order, parent, token, the hits that go through it)."""
+"""(-score, depth, order, parent, token, the hits whose continuations pass through this node)."""
 
 
 class DatastoreDrafter:
-    """Drafts what followed the longest matches of the output's end in a datastore.
+    """Drafts what followed the longest suffix matches of the output in a datastore.
 
-    REST (He et al. 2024, arXiv 2311.08252) sums up the continuations in a trie. Here nodes leave it best first
-    by their share of the weight, so a node comes after its parent and every node of the budget is used. What
-    share of the proposals is right at all is learned by length of the match.
+    REST (He et al. 2024, arXiv 2311.08252) collects the continuations in a trie. Here nodes are taken from the trie
+    best first by their share of the weight, so that parents precede children and the whole budget is used. The
+    probability that a proposal is right at all is learned for each length of match.
 
-    `context`: the prompt's tokens. `first_source`: what `Origin.source` says for document 0 of the store, the
-    documents counting on from there; None: nodes name no origin.
+    `context`: the prompt's tokens. `first_source`: the `Origin.source` of document 0 of the store, later documents
+    counting up from it; None: nodes have no origin.
     """
 
     def __init__(self, store: Store, context: Sequence[int] = (), *, first_source: int | None = None) -> None:
@@ -61,7 +64,7 @@ class DatastoreDrafter:
         self._drafted: list[int] = []  # first tokens of the last tree
 
     def propose(self, budget: Budget) -> DraftTree:
-        """At most `budget.max_nodes` nodes, and no more than are worth their cost."""
+        """Return at most `budget.max_nodes` nodes, and no more than are worth their cost."""
         self._drafted = []
         if budget.max_nodes <= 0 or not self._context:
             return EMPTY
@@ -75,7 +78,7 @@ class DatastoreDrafter:
         return _chain_first(tree)
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """Follows the output, and learns whether one of the first tokens drafted was right."""
+        """Append `tokens` to the output, and learn whether one of the drafted first tokens was right."""
         if self._drafted and tokens:
             bucket = min(self._matched, len(PRIOR) - 1)
             prior = PRIOR_WEIGHT * (1 - DECAY)
@@ -85,7 +88,7 @@ class DatastoreDrafter:
         self._drafted = []
 
     def _grown(self, found: Sequence[_Hit], most: int) -> DraftTree:
-        """The trie of the continuations, of which only the nodes are made that join the tree."""
+        """Build the trie of the continuations lazily, best first, and only as far as nodes join the tree."""
         tokens: list[int] = []
         parents: list[int] = []
         scores: list[float] = []
@@ -106,7 +109,7 @@ class DatastoreDrafter:
         return DraftTree(tokens, parents, scores, origins)
 
     def _push(self, heap: list[_Entry], group: Sequence[_Hit], depth: int, at: int, score: float) -> None:
-        """The children of a node: a draft that was right makes the match longer by one."""
+        """Push a node's children. Their match is longer by `depth`: a child is only reached if its path was right."""
         total = 0.0
         children: dict[int, tuple[float, list[_Hit]]] = {}
         for hit in group:
@@ -123,7 +126,7 @@ class DatastoreDrafter:
 
 
 def _chain_first(tree: DraftTree) -> DraftTree:
-    """The tree with its most likely chain stored first."""
+    """Return the tree with its most likely chain stored first."""
     chain, node = [], ROOT
     for child, parent in enumerate(tree.parents):
         if parent == node:

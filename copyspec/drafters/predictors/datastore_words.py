@@ -1,4 +1,4 @@
-"""What followed the end of the output in a datastore, as words beside the copies of a row (REST)."""
+"""A datastore as predictor (REST): the tokens that followed the end of the output in a corpus, mixed with copies."""
 
 from __future__ import annotations
 
@@ -17,34 +17,35 @@ from copyspec.drafters.predictors.datastore import (
 )
 from copyspec.tree import DraftTree
 
-FEWEST = 0.01  # probability of a word that is said: less likely ones are worth no node on any device
+FEWEST = 0.01  # predictions of lower probability are not worth a node on any device
 
 PRIOR_WEIGHTS = (2.0, 1.0, 0.3, 0.1)
-"""What a word counts beside copies before it is learned: as little as a match of one token elsewhere."""
+"""Initial weights beside copies: as low as that of a copy found by a match of one token."""
 
 PLACES = (1, 3, 15)
 BEHIND = (0.3, 0.4, 0.5, 0.6)
-"""How much less often words are right behind a draft than the length of the match says: of the places found for the
-output's end some happen to go on as the draft does. By how many do: up to each of PLACES, then more. Where copies offer
-other tokens only they are right .14 to .45 times as often as expected, where copies know the token too as often."""
+"""Factors on the probability of predictions after a drafted path. The matches were found for the end of the output, and
+some of them continue like the draft by chance only. The first three factors are for up to 1, 3 and 15 such matches, the
+last for more. Measured: where copies propose only other tokens, such predictions are right .14 to .45 times as often as
+the length of the match suggests; where copies propose the same token, just as often."""
 
-ANY = 1 << 32  # ids of a datastore are below
+ANY = 1 << 32  # the token ids of a datastore are lower
 
 _Hit = tuple[int, int, Sequence[int], float]
 
 
 class DatastorePredictor:
-    """Says what followed the longest matches of the output's end in a datastore, and how likely that is.
+    """Predicts what followed the longest suffix matches of the output in a datastore; one row's view of it.
 
-    The retrieval of REST (He et al. 2024, arXiv 2311.08252) without its drawback: where the row's own text says
-    more, copies outvote the store, by weights that are learned as those of draft models are. One row's view.
+    The retrieval is that of REST (He et al. 2024, arXiv 2311.08252). Unlike there, copies from the row's own text can
+    outweigh the datastore, with weights that are learned as for draft models.
 
-    `context`: the prompt's tokens. `vocab_size`: of the target, which has no token from there on; None: any.
+    `context`: the prompt's tokens. `vocab_size`: of the target; token ids from there on are left out (None: none is).
     """
 
     kind = "datastore"
     can_read = False
-    seconds = 0.0  # of a read: the store is looked up when the first word is asked for
+    seconds = 0.0  # there is no `read`: the store is searched at the first call of `words`
 
     def __init__(self, store: Store, context: Sequence[int], *, vocab_size: int | None = None) -> None:
         self._store = store
@@ -54,26 +55,26 @@ class DatastorePredictor:
         self._right = [PRIOR_WEIGHT * prior for prior in PRIOR]
         self._tries = [PRIOR_WEIGHT] * len(PRIOR)
         self._matched = 0
-        self._hits: list[_Hit] | None = None  # of this context; None: not looked up yet
-        self._groups: dict[Path, list[_Hit]] = {}  # the places found by what they go on with
+        self._hits: list[_Hit] | None = None  # of this context; None: not searched yet
+        self._groups: dict[Path, list[_Hit]] = {}  # the hits, by the beginning of their continuation
         self._said: dict[Path, Words | None] = {}
 
     @property
     def hits(self) -> float:
-        """How often one of the words after this context is right."""
+        """Probability that one of the predictions after this context is right."""
         return self._chance(self._matched)
 
     def weight(self, left: float) -> float:
         return self._weights(left)
 
     def words(self, path: Path) -> Words | None:
-        """What the places found go on with behind `path`; None where none of them goes there."""
+        """Return the tokens that follow `path` in the hits' continuations; None if no continuation begins with it."""
         if path not in self._said:
             self._said[path] = self._said_after(path)
         return self._said[path]
 
     def read(self, tree: DraftTree) -> bool:
-        """There is nothing to read: one look-up finds all that is said."""
+        """Return False: one search finds all predictions."""
         return False
 
     def follow(self, tokens: Sequence[int]) -> None:
@@ -123,7 +124,7 @@ class DatastorePredictor:
         return self._right[bucket] / self._tries[bucket]
 
     def _going(self, path: Path) -> list[_Hit]:
-        """The places found whose continuation begins with `path`: those of its beginning are told apart first."""
+        """The hits whose continuation begins with `path`. `words` of the parent path groups them by next token."""
         if not path:
             return self._found()
         if path not in self._groups:

@@ -1,4 +1,4 @@
-"""Early exit: a model's own first layers as a smaller model that drafts for it."""
+"""Early exit: the target's own first layers as its draft model (`draft_model="layers:N"`)."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from copyspec.targets.locks import share_lock
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
-# Settings that hold one entry per layer.
+# Config attributes with one entry per layer.
 _PER_LAYER = ("layer_types", "no_rope_layers", "attention_layers", "mlp_layer_types")
 
 
 def early_exit(model: PreTrainedModel, layers: int) -> PreTrainedModel:
-    """A model of the first `layers` layers of a decoder-only `model`, with its norm and its head behind them.
+    """Return a model of the first `layers` layers of a decoder-only `model`, followed by its final norm and LM head.
 
-    It shares every module with `model`, which is not altered and may be moved or used meanwhile: no weight is
-    copied, and the two take turns. LayerSkip (Elhoushi et al. 2024, arXiv 2404.16710) trains models for this; others
-    have likely tokens in their early layers now and then. Raises ValueError where the architecture has no such layers,
-    and for a number that leaves none or all of them.
+    It shares all modules with `model`: no weight is copied, `model` is not altered and may be moved or used meanwhile,
+    and a lock makes the two take turns. LayerSkip (Elhoushi et al. 2024, arXiv 2404.16710) trains models for this; the
+    early layers of other models predict some tokens, too. Raises ValueError if the architecture has no list of layers,
+    or if `layers` is not from 1 to one less than the number of layers.
     """
     decoder = model.base_model
     stack = getattr(decoder, "layers", None)
@@ -39,8 +39,9 @@ def early_exit(model: PreTrainedModel, layers: int) -> PreTrainedModel:
 
 
 def new_stack(model: PreTrainedModel, layers: Mapping[int, nn.Module]) -> PreTrainedModel:
-    """A decoder-only model with these layers, by their numbers in `model`, whose other modules it shares. Raises
-    ValueError where it keeps weights outside of its modules."""
+    """Return a decoder-only model of the given layers (keys: their indices in `model`) and `model`'s other modules.
+
+    Raises ValueError if `model` keeps weights outside its submodules."""
     decoder = model.base_model
     config = _shortened(model.config, list(layers), model.config.get_text_config(decoder=True).num_hidden_layers)
     with torch.device("meta"):

@@ -70,7 +70,7 @@ def _load(folder: Path, model: PreTrainedModel) -> HeadFile:
     weight = real_weight(output_head(model))
     if not isinstance(weight, torch.Tensor) or weight.dim() != 2:
         raise FileError(f"{type(model).__name__} has no output head whose input they could read")
-    reader = _Reader(folder, config, weight)
+    reader = _Reader(folder, config, weight, len(decoder_layers(model)))
     if "format" in config:
         return reader.own()
     if "medusa_num_heads" in config:
@@ -82,14 +82,14 @@ def _load(folder: Path, model: PreTrainedModel) -> HeadFile:
         )
     table = real_weight(model.get_input_embeddings())
     assert table is not None
-    return reader.eagle(table, len(decoder_layers(model)))
+    return reader.eagle(table)
 
 
 class _Reader:
-    """One folder, for a model whose output weights are `weight` [V, D]."""
+    """One folder, for a model whose output weights are `weight` [V, D], and of which so many layers are known."""
 
-    def __init__(self, folder: Path, config: Mapping[str, object], weight: torch.Tensor) -> None:
-        self._folder, self._config, self._weight = folder, config, weight
+    def __init__(self, folder: Path, config: Mapping[str, object], weight: torch.Tensor, layers: int) -> None:
+        self._folder, self._config, self._weight, self._layers = folder, config, weight, layers
         self._vocab, self._size = weight.shape
 
     def own(self) -> HeadFile:
@@ -101,6 +101,7 @@ class _Reader:
         if kind not in ("recurrent", "parallel", "feature"):
             raise FileError(f"{CONFIG} has kind={kind!r}; it is 'recurrent', 'parallel' or 'feature'")
         size, inner = self._size, self._count("inner_size", most=MOST_UNITS)
+        layers = self._inner_layers() if kind == "recurrent" else ()
         shapes: dict[str, Shape] = {"probe": (64,)}
         optional: dict[str, Shape | None] = {"vocabulary": None}
         sizes = self._layer_sizes("inner_size", is_fused=False) if kind == "feature" else None
@@ -109,6 +110,8 @@ class _Reader:
             optional |= dict.fromkeys(("token_norm", "feature_norm"), (size,))
         elif kind == "recurrent":
             shapes |= {"gate": (inner, 2 * size), "up": (inner, 2 * size), "down": (size, inner), "norms": (2, size)}
+            if layers:
+                shapes["mix"] = (size, len(layers) * size)
         else:
             for number in range(depth):
                 shapes |= {f"{number}.down": (inner, size), f"{number}.up": (size, inner)}
@@ -126,7 +129,7 @@ class _Reader:
         if sizes is not None:
             heads = FeatureLayer(tensors, sizes, FEATURE_DEPTH)
         elif kind == "recurrent":
-            heads = RecurrentHead(tensors, depth)
+            heads = RecurrentHead(tensors, depth, layers)
         else:
             parts = [{name: tensors[f"{number}.{name}"] for name in ("down", "up")} for number in range(depth)]
             heads = ParallelHeads([[part] for part in parts])
@@ -148,9 +151,9 @@ class _Reader:
         outputs = [tensors[f"{head}.{layers}.weight"] for head in range(depth)]
         return HeadFile(ParallelHeads(blocks, outputs), None, self._folder.name)
 
-    def eagle(self, table: torch.Tensor, layers: int) -> HeadFile:
+    def eagle(self, table: torch.Tensor) -> HeadFile:
         """EAGLE's own: `fc` and one decoder layer with the names of Llama; EAGLE-3 has `norm`, `lm_head` and `d2t` too.
-        `table`: the target's embeddings, [V, D], of which some files hold a copy; `layers`: how many the target has."""
+        `table`: the target's embeddings, [V, D], of which some files hold a copy."""
         self._check_model()
         for name, wanted in (("num_hidden_layers", 1), ("hidden_act", "silu"), ("rope_scaling", None)):
             if self._config.get(name, wanted) != wanted:
@@ -160,8 +163,8 @@ class _Reader:
         if not found:
             raise FileError(f"{EAGLE_WEIGHTS} has none of the layers {list(EAGLE_LAYERS)}: these are no draft heads")
         prefix, is_fused = found[0], found[0] == EAGLE_LAYERS[1]
-        if is_fused and layers < LEAST_LAYERS:
-            raise FileError(f"they read three layers of the model, and {layers} of this one are known")
+        if is_fused and self._layers < LEAST_LAYERS:
+            raise FileError(f"they read three layers of the model, and {self._layers} of this one are known")
         sizes = self._layer_sizes("intermediate_size", is_fused=is_fused)
         whole, size, inner = sizes.shapes(), self._size, sizes.inner
         own, shared = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
@@ -200,6 +203,15 @@ class _Reader:
         return HeadFile(
             FeatureLayer(tensors, sizes, FEATURE_DEPTH, held["lm_head.weight"]), vocabulary, self._folder.name
         )
+
+    def _inner_layers(self) -> tuple[int, ...]:
+        """The layers of the target that a recurrent head reads beside the last state."""
+        found = self._config.get("layers", [])
+        if not isinstance(found, list) or not all(type(each) is int and each >= 0 for each in found):
+            raise FileError(f"{CONFIG} has layers={found!r}; it is a list of numbers of layers")
+        if found and (len(set(found)) < len(found) or max(found) >= self._layers):
+            raise FileError(f"{CONFIG} has layers={found!r}, and {self._layers} layers of this model are known")
+        return tuple(found)
 
     def _layer_sizes(self, inner: str, *, is_fused: bool) -> LayerSizes:
         config = self._config

@@ -58,9 +58,23 @@ class ParallelHeads:
 class RecurrentHead:
     """One step for all depths: state and token embedding in, the next state out, whose logits are the target head's."""
 
-    tensors: Tensors  # "gate" and "up" [I, 2 D], "down" [D, I], "norms" [2, D]
+    tensors: Tensors  # "gate" and "up" [I, 2 D], "down" [D, I], "norms" [2, D]; with layers "mix" [D, L D]
     depth: int
+    layers: Sequence[int] = ()  # of the target, what these L were given is read beside its last state
     products: Mapping[str, Forward] = field(default_factory=dict)  # faster ones with these tensors
+
+    def entered(self, states: torch.Tensor) -> torch.Tensor:
+        """The state that drafting begins with, of the target's last one and what the layers were given.
+        [n, (1 + L) D] -> [n, D]
+
+        Layers in the middle know more of the tokens behind the next one than the last state does (Pal et al. 2023,
+        arXiv 2311.04897; EAGLE-3)."""
+        if not self.layers:
+            return states
+        size = states.shape[-1] // (1 + len(self.layers))
+        last, *inner = torch.split(states, size, -1)
+        known = torch.cat([rms_norm(each, (size,), None, EPSILON) for each in inner], -1)
+        return torch.add(last, self._times("mix", known))
 
     def step(self, states: torch.Tensor, embeddings: torch.Tensor) -> torch.Tensor:
         """The states after these tokens. [n, D] each"""
@@ -83,8 +97,8 @@ def moved(heads: Heads, like: torch.Tensor) -> Heads:
         return heads.moved(like)
     if isinstance(heads, RecurrentHead):
         tensors = {name: each.to(like).contiguous() for name, each in heads.tensors.items()}
-        products = {name: few_row_product(tensors[name]) for name in ("gate", "up", "down")}
-        return RecurrentHead(tensors, heads.depth, products)
+        products = {name: few_row_product(each) for name, each in tensors.items() if name != "norms"}
+        return RecurrentHead(tensors, heads.depth, heads.layers, products)
     blocks = [[{name: each.to(like) for name, each in block.items()} for block in layers] for layers in heads.blocks]
     return ParallelHeads(blocks, [each.to(like) for each in heads.outputs])
 

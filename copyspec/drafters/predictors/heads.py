@@ -68,13 +68,18 @@ class DraftHeads:
         return self._bound
 
     @property
+    def depth(self) -> int:
+        """Tokens ahead."""
+        return self._file.heads.depth
+
+    @property
     def layers(self) -> tuple[int, ...]:
         """Of the target, what they were given is what the heads read; LAST: its last states."""
         heads = self._file.heads
         if isinstance(heads, FeatureLayer) and heads.sizes.is_fused:
             count = len(decoder_layers(self._model))
             return 2, count // 2, count - 3  # as EAGLE-3 is published
-        return (LAST,)
+        return (LAST, *heads.layers) if isinstance(heads, RecurrentHead) else (LAST,)
 
     def took(self, seconds: float) -> None:
         """One `read` took `seconds`."""
@@ -191,7 +196,7 @@ class HeadsPredictor:
 
     @property
     def _depth(self) -> int:
-        return self._heads.bound.heads.depth
+        return self._heads.depth
 
     @property
     def _is_ready(self) -> bool:
@@ -253,7 +258,8 @@ class HeadsPredictor:
             logits = bound.product(head.head_inputs(torch.stack([node.feature for node in nodes])))
         else:
             held = [self._states[path] for path in before]
-            states = head.step(torch.stack(held) if held else self._pairs[-1][0].to(bound.shared), embeddings)
+            first = torch.stack(held) if held else head.entered(self._pairs[-1][0].to(bound.shared))
+            states = head.step(first, embeddings)
             self._states |= zip(fresh, states, strict=True)
             logits = bound.product(states)
         self._said |= zip(fresh, self._likeliest(bound, logits, [len(path) for path in fresh]), strict=True)

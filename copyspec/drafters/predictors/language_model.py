@@ -1,4 +1,4 @@
-"""A small language model as drafter: it reads along with the row, and its likely tokens become draft nodes."""
+"""A small language model as drafter: it follows each row with its own KV cache, and its top tokens become nodes."""
 
 from __future__ import annotations
 
@@ -20,33 +20,34 @@ if TYPE_CHECKING:
     from copyspec.budget import Budget
     from copyspec.targets.base import Session, Target
 
-CHAIN_TOKENS = 5  # of a chain: longer ones seldom hold to their end (design of the field: 5 to 7)
+CHAIN_TOKENS = 5  # length of a drafted chain: longer ones are seldom accepted whole (usual in the literature: 5 to 7)
 CONFIDENCE = 0.4
-"""A chain ends behind the first token that the model gives less: the token itself costs one node, the pass is paid."""
+"""A chain ends after the first token of lower probability. That token is still drafted: its forward pass has been made,
+and it only costs a node."""
 
-WORDS = 8  # likeliest tokens looked at after a node
-MEMORY = 0.9  # weight of earlier passes in the time of one
-SHORT_PASS = 64  # tokens: longer passes read a prompt, and say nothing of what the next one takes
-SUBSTITUTE = 0  # read in place of a token that the draft model does not have: it is a context a little wrong
+WORDS = 8  # top tokens read after each node
+MEMORY = 0.9  # decay of the running average of the time of a forward pass
+SHORT_PASS = 64  # tokens; longer passes read a prompt, and do not predict the time of the next one
+SUBSTITUTE = 0  # stands for a token that the draft model lacks: a slightly wrong context only costs acceptance
 
 
 @dataclass(frozen=True, slots=True)
 class RowContext:
-    """What a drafter that is no copier is told of its row."""
+    """The row that a predicting drafter is made for."""
 
     prompt: Sequence[int]
     sampling: SamplingOptions
     position: int
-    """Absolute position of the output's first token in the target: where the noise of its first draw is keyed."""
+    """Absolute position of the output's first token in the target; the sampling noise is keyed by position."""
     vocab_size: int
-    """Of the target: no other token is drafted."""
+    """Vocabulary size of the target; higher token ids are not drafted."""
 
 
 class DraftModel:
-    """A model that drafts for another, with what has been learned of it; shared by the rows of an engine.
+    """A draft model with its learned calibration, weights and speed; shared by the rows of an engine.
 
-    It is wrapped as a target of its own and never altered. Raises ValueError for a model whose state cannot go back
-    to where a draft was rejected.
+    The model is wrapped as a `Target` and never altered. Raises ValueError for a model with recurrent layers, whose
+    state cannot be rolled back to where a draft was rejected.
     """
 
     def __init__(self, target: Target) -> None:
@@ -61,28 +62,28 @@ class DraftModel:
         self.seconds = 0.0
 
     def took(self, seconds: float, columns: int) -> None:
-        """One pass over `columns` tokens took `seconds`."""
+        """Record that a forward pass over `columns` tokens took `seconds`."""
         if columns > SHORT_PASS:
             return
         self.seconds = MEMORY * self.seconds + (1 - MEMORY) * seconds if self.seconds else seconds
 
 
 class Reader:
-    """One row inside a draft model: what it has read, and the cache kept in step with the accepted path.
+    """One row of a draft model: its tokens, and a KV cache that follows the accepted path.
 
-    Nothing is computed twice: what was drafted and accepted stays in the cache, the rest is cut off, and what the
-    target added is read with the next pass.
+    Nothing is computed twice: accepted draft tokens stay in the cache, rejected ones are removed, and the tokens that
+    the target added are read with the next forward pass.
     """
 
     def __init__(self, target: Target, context: RowContext) -> None:
         self._target = target
         self._prompt = self._known(context.prompt)
-        self._tokens = target.start(self._prompt)  # all of the row: what a pass continues
-        self._agreed = 0  # of these, known to be equal to what the cache holds
-        self._held: list[int] = []  # the cache's tokens
-        self._scored = EMPTY  # tree of the last pass, whose nodes are in the cache until the next one
+        self._tokens = target.start(self._prompt)  # all tokens of the row
+        self._agreed = 0  # length of their prefix that is known to equal the cache's
+        self._held: list[int] = []  # tokens in the cache
+        self._scored = EMPTY  # tree of the last forward pass, whose nodes are in the cache until the next one
         self._session: Session | None = None
-        self.columns = 0  # tokens of the last pass
+        self.columns = 0  # tokens of the last forward pass
         self._sampling = context.sampling
         self._position = context.position
         self._vocab_size = min(context.vocab_size, target.vocab_size)
@@ -92,22 +93,22 @@ class Reader:
 
     @property
     def lengths(self) -> Sequence[int]:
-        """Tokens in the cache, those of the last pass left out. [1]"""
+        """Number of tokens in the cache, without the draft nodes of the last forward pass. [1]"""
         return self._session.lengths if self._session is not None else [0]
 
     def follow(self, tokens: Sequence[int]) -> None:
-        """The output grew by `tokens`."""
+        """Append `tokens` to the output."""
         self._tokens += self._known(tokens)
         self._position += len(tokens)
 
     def rewrite(self, tokens: Sequence[int]) -> None:
-        """The whole text is `tokens` now, for texts that are tokenised anew; the cache keeps what is the same."""
+        """Replace the row's tokens, for a text that was tokenised again; the cache keeps the common prefix."""
         self._tokens, self._agreed = self._known(tokens), 0
 
     def read(self, path: Path, tree: DraftTree) -> list[Words] | None:
-        """The likeliest tokens after the text and `path`, and from there after each node of `tree`. [1 + m]
+        """Return the most likely tokens after the text plus `path`, and after each node of `tree` from there. [1 + m]
 
-        None where the text, the path and the tree's depth do not fit into the model's context.
+        None if the text, the path and the tree's depth exceed the model's context length.
         """
         depths = [0, *tree.depths()]
         limit = self._target.max_length
@@ -124,11 +125,11 @@ class Reader:
         return self._likeliest(logits[0], len(path), depths)
 
     def _settled(self, path: Path) -> Session:
-        """The session with a cache that holds a true beginning of text and path, at least one token short of it."""
+        """The session, its cache trimmed to a prefix of text plus path that lacks at least the last token."""
         if self._session is None:
             self._session = self._target.open([self._prompt])
             return self._session
-        whole = [*self._tokens[self._agreed :], *path]  # behind what is known to be the same
+        whole = [*self._tokens[self._agreed :], *path]  # behind the agreed prefix
         if self._held:
             along = walked(self._scored, whole[len(self._held) - self._agreed :])
             self._session.keep([along])
@@ -145,7 +146,10 @@ class Reader:
 
     @torch.inference_mode()
     def _likeliest(self, logits: torch.Tensor, ahead: int, depths: Sequence[int]) -> list[Words]:
-        """Under sampling the target's own noise joins the model's scores: both then tend to the same token."""
+        """The top tokens of each row of `logits`, `ahead` tokens behind the text.
+
+        When sampling, the target's own noise is added to the draft model's scores, so that both tend to the same token.
+        """
         scores = self._picker.unperturbed(logits[: len(depths)], ())
         if not self._sampling.is_greedy:
             first = self._position + ahead
@@ -154,7 +158,7 @@ class Reader:
             noise = gumbel(self._sampling.seed, self._sampling.sample, positions, size, scores.device)
             scores = scores + noise[list(depths)]
         best = scores[:, : self._vocab_size].softmax(-1).topk(min(WORDS, self._vocab_size))
-        table = torch.stack([best.indices.double(), best.values.double()], -1).tolist()  # the one host read of a pass
+        table = torch.stack([best.indices.double(), best.values.double()], -1).tolist()  # one device-to-host copy
         return [[(int(token), probability) for token, probability in row if probability > 0] for row in table]
 
     def _known(self, tokens: Sequence[int]) -> list[int]:
@@ -165,7 +169,7 @@ class Reader:
 
 
 class ModelPredictor:
-    """A draft model's words for one row, as likely as its earlier words have been."""
+    """A draft model's predictions for one row, calibrated by its accuracy so far."""
 
     kind = "model"
     can_read = True
@@ -173,7 +177,7 @@ class ModelPredictor:
     def __init__(self, model: DraftModel, context: RowContext) -> None:
         self._model = model
         self._reader = Reader(model.target, context)
-        self._said: dict[Path, Words] = {}  # as the model put it, since the output last grew
+        self._said: dict[Path, Words] = {}  # uncalibrated predictions since the output last grew
 
     def weight(self, left: float) -> float:
         return self._model.weights(left)
@@ -196,7 +200,7 @@ class ModelPredictor:
         return self._read((), tree)
 
     def read_after(self, path: Path) -> bool:
-        """Looks at `path` alone. Cheaper than a tree where drafts have been read up to its last token."""
+        """Compute the predictions after `path` alone. Cheap where all but its last token are in the cache."""
         return self._read(path, EMPTY)
 
     def follow(self, tokens: Sequence[int]) -> None:
@@ -224,13 +228,12 @@ class ModelPredictor:
 
 
 class LanguageModelDrafter:
-    """Drafts a chain of the model's own choices, without copies: SpS and the assistants of transformers.
+    """Drafts a chain of the model's own choices, without copies, as SpS and the assistant models of transformers do.
 
-    Why output stays exact under sampling, although drafts are drawn with the target's noise (coupled drafting): a
-    token of the output is the argmax of the target's scores and the noise of its position, whatever was drafted.
-    A draft decides only whether the target's pass has already been made, so the noise may be known to whoever
-    drafts. The other rules of verification draw with numbers of their own, to which this noise is independent: for
-    them the draft is certain, like a copy.
+    Sampled output stays exact although drafts are drawn with the target's noise (coupled drafting): each output token
+    is the argmax of the target's scores plus the noise of its position, whatever was drafted. The draft only decides
+    whether the target's forward pass has already been made, so the drafter may know the noise. The other verification
+    rules draw random numbers of their own, independent of this noise; for them the draft is deterministic, like a copy.
     """
 
     def __init__(
@@ -245,7 +248,7 @@ class LanguageModelDrafter:
         self._tokens, self._confidence = tokens, confidence
 
     def propose(self, budget: Budget) -> DraftTree:
-        """At most `tokens` nodes, one behind another; fewer behind a token that the model is not sure of."""
+        """Return a chain of at most `tokens` nodes, which ends early after a token of low confidence."""
         path: Path = ()
         scores: list[float] = []
         score = 1.0
@@ -264,5 +267,5 @@ class LanguageModelDrafter:
         return DraftTree(path[:kept], range(ROOT, kept - 1), scores[:kept], [None] * kept, makers=["model"] * kept)
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """Follows the output."""
+        """Append `tokens` to the output."""
         self._predictor.follow(tokens)

@@ -1,4 +1,7 @@
-"""Mixing: copies and the words of models in one tree, under one budget."""
+"""Mixing copies and the predictions of models in one draft tree, under one budget.
+
+"Words" are predicted tokens with probabilities (`predictors.base`); "none" is the event that no copied token is right.
+"""
 
 from __future__ import annotations
 
@@ -13,24 +16,25 @@ from copyspec.drafters.predictors.base import Path, Predictor, Words
 from copyspec.tree import ROOT, DraftTree
 
 PASSES = 5
-"""Reads of a model for one draft, at most: as many as a chain of a small model is long."""
+"""Maximum number of forward passes of a model per draft, the usual length of a small model's chain."""
 
 WORTH = 0.05
-"""Expected tokens of one more read, below which none follows the first while costs are unknown."""
+"""While costs are unknown, a model is read again only if this many more accepted tokens are expected from it."""
 
 SURE = 0.04
-"""What copies leave, below which tables are not asked: their next word could come to no more than that."""
+"""If copies leave less than this probability to other tokens, tables (predictors without a model) are not looked up:
+none of their tokens could be more probable than that."""
 
 LATER_WORD = 0.5
-"""`growth.LATER` of a word that only a table says: it is often as sure of the next one."""
+"""`growth.LATER` for a token that only a table predicted: the table is often as sure of the next one."""
 
 SHOWN = 0.02
-"""A model reads nodes of at least this score: what it says after others is not worth their columns in its pass."""
+"""A model reads only nodes of at least this score. Others are not worth their columns in its forward pass."""
 
 
 @dataclass(slots=True)
 class Mix:
-    """What was said of one node: the weights of the copies' tokens, and of none being right, and the models' words."""
+    """The mixture after one node: weights of the copied tokens and of none being right, and the models' words."""
 
     copies: dict[int, float]
     none: float
@@ -39,16 +43,16 @@ class Mix:
 
 @dataclass(slots=True)
 class Blended:
-    """A tree of copies and words, with what is needed to learn from it."""
+    """A tree of copied and predicted tokens, with the mixtures that `learn` needs."""
 
     grown: Grown = field(default_factory=Grown)
     paths: list[Path] = field(default_factory=list)  # by node
-    mixes: dict[Path, Mix] = field(default_factory=dict)  # of the nodes after which a model spoke too
-    makers: dict[Path, str] = field(default_factory=dict)  # of the nodes that no cursor stands at
-    least: float = 0.0  # a further node is of use only with a score above this
+    mixes: dict[Path, Mix] = field(default_factory=dict)  # only of nodes after which a model predicted
+    makers: dict[Path, str] = field(default_factory=dict)  # predictors' kinds, of the nodes that are not copied
+    least: float = 0.0  # a further node pays only with a score above this
 
     def ask(self, most: int) -> DraftTree:
-        """The nodes that models read: the likely ones."""
+        """Return the tree that models read: at most `most` nodes, all with a score of at least SHOWN."""
         scores = self.grown.scores
         count = next((node for node, score in enumerate(scores) if score < SHOWN), len(scores))
         count = min(count, most)
@@ -56,35 +60,36 @@ class Blended:
 
 
 Candidate = tuple[float, int, list[Cursor]]
-"""(probability, position of the heaviest cursor at the token or NOWHERE, cursors moved on), by token."""
+"""(probability, position of the token's heaviest cursor or NOWHERE, the cursors behind the token)."""
 
 Copies = Callable[[Grown, int], tuple[dict[int, Candidate], float]]
-"""What copies say after a node of the tree (ROOT: at its root), and the weight of it and of none being right."""
+"""Gives the copied tokens after a node (ROOT: at the root), and their total weight including that of "none"."""
 
 
 def no_copies(grown: Grown, node: int) -> tuple[dict[int, Candidate], float]:
-    """For models alone."""
+    """The `Copies` of a tree without copying."""
     return {}, 1.0
 
 
 Said = dict[Path, tuple[dict[int, Candidate], float]]
-"""What copies said, by path below the root: a tree that is grown again asks them about its new nodes only."""
+"""Results of `Copies` by non-empty path: a tree that is grown again computes them for new nodes only."""
 
 
 def blend(copies: Copies, predictors: Sequence[Predictor], budget: Budget, said: Said) -> Blended:
-    """The most likely nodes, best first, until the budget is full or no further node can pay for its cost. `said`:
-    of the trees grown before for the same draft, added to.
+    """Grow a tree of the most likely nodes, best first, until the budget is full or no further node is worth its cost.
 
-    Models are voices beside the cursors: P(token) = (weight of its cursors + sum of weight * P_model(token)) /
-    (weight of all). What the cursors leave open, their weight of none being right, is shared among the models, so
-    that a model alone is taken at its word.
+    `said`: results of `copies` for earlier trees of the same draft; new ones are added.
+
+    The mixture: P(token) = (weight of its cursors + sum of weight * P_model(token)) / (sum of all weights). The
+    cursors' weight of "none" is shared among the models, so that without copies a model's probabilities stay as they
+    are.
     """
     blended = Blended()
     grown = blended.grown
     heap: list[tuple[float, int, int, int, int, list[Cursor]]] = []
     order, expected, rate = 0, 1.0, 1.0
     cheapest = min([after - before for before, after in pairwise(budget.costs)], default=0.0)
-    # A model may be as sure of a child as of its parent; its pass takes longer than looking for all of them.
+    # A model may give a child its parent's probability; next to its forward pass, expanding all nodes costs little.
     at_once = any(predictor.can_read for predictor in predictors)
 
     def push(node: int, path: Path, score: float) -> None:
@@ -92,7 +97,7 @@ def blend(copies: Copies, predictors: Sequence[Predictor], budget: Budget, said:
         found = said.get(path)
         if found is None:
             found = copies(grown, node)
-            if path:  # what comes first is also noted in the tree
+            if path:  # not for the root, where `copies` also writes into the new tree
                 said[path] = found
         candidates, total = found
         candidates = _with_words(candidates, total, predictors, path, blended)
@@ -105,7 +110,7 @@ def blend(copies: Copies, predictors: Sequence[Predictor], budget: Budget, said:
     while heap and len(grown.tokens) < budget.max_nodes:
         negative, _, token, parent, position, group = heappop(heap)
         least = rate * cheapest if budget.costs else 0.0
-        # The children of all nodes above `least` have then been looked for.
+        # All nodes with a score above `least` have then been expanded.
         if -negative <= (1.0 if at_once else LATER) * least:
             break
         if token == CHILDREN:
@@ -136,7 +141,7 @@ def blend(copies: Copies, predictors: Sequence[Predictor], budget: Budget, said:
 def _with_words(
     candidates: dict[int, Candidate], total: float, predictors: Sequence[Predictor], path: Path, blended: Blended
 ) -> dict[int, Candidate]:
-    """The candidates of the copies, whose weight is `total`, with the words of the models that know the node."""
+    """Mix the copies' candidates, whose total weight is `total`, with the words of the models that know the node."""
     left = max(1.0 - sum(probability for probability, _, _ in candidates.values()), 1e-6)
     asked = predictors if left >= SURE else [each for each in predictors if each.can_read]
     speaking = [(each, words) for each in asked if (words := each.words(path))]
@@ -158,7 +163,7 @@ def _with_words(
 
 
 def read_on(copies: Copies, predictors: Sequence[Predictor], budget: Budget) -> Blended:
-    """Grows a tree, asks the models about it, and grows it again with what they say, while that pays."""
+    """Grow a tree, let the models read it, and grow it again with their predictions, as long as that pays."""
     said: Said = {}
     blended, asked = blend(copies, predictors, budget, said), [each for each in predictors if each.can_read]
     for number in range(PASSES):
@@ -171,11 +176,11 @@ def read_on(copies: Copies, predictors: Sequence[Predictor], budget: Budget) -> 
 
 
 def _pays(blended: Blended, predictor: Predictor, budget: Budget, *, is_first: bool) -> bool:
-    """Whether what the model would add to the tree is worth its pass.
+    """Whether the tokens that the model would add to the tree are worth its forward pass.
 
-    What it would add after a node is the probability that the path holds, no child drafted so far is right, and
-    the model's likeliest token is; in a full tree it takes the place of the least likely node. A pass pays if its
-    expected tokens take less time than tokens cost now.
+    The expected gain after a node is the probability that its path is accepted, none of its children is right and the
+    model's top token is. In a full tree the new token replaces the least likely node. The pass pays if it takes less
+    time per expected token than the tree costs now.
     """
     grown = blended.grown
     open_ = [1.0, *grown.scores]
@@ -196,7 +201,7 @@ def _pays(blended: Blended, predictor: Predictor, budget: Budget, *, is_first: b
 
 
 def learn(blended: Blended, tokens: Sequence[int]) -> None:
-    """Tells the models how much their word should have counted beside the copies', along the output's `tokens`."""
+    """Adapt the models' weights beside the copies, from the mixtures along the output's new `tokens`."""
     for index, token in enumerate(tokens):
         mix = blended.mixes.get(tuple(tokens[:index]))
         if mix is None or not mix.copies:

@@ -1,8 +1,8 @@
-"""N-grams of the language: which words follow others in English, for where a row's own text says nothing.
+"""English n-grams as drafts where nothing in a row's own text matches.
 
-Other drafters without a model take bigrams from the target (N-Grammys, Stewart et al. 2024, arXiv 2411.03786) or look
-into a corpus (REST, He et al. 2024, arXiv 2311.08252). Here they are counts of words, which fit any tokenizer: a file
-in the package, written by `training.ngrams`.
+Other drafters without a model take bigrams from the target (N-Grammys, Stewart et al. 2024, arXiv 2411.03786) or search
+a corpus (REST, He et al. 2024, arXiv 2311.08252). Here the n-grams are counts of words, which fit any tokenizer, in a
+file of the package that `training.ngrams` writes.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from copyspec.drafters.predictors.base import Words
 ENGLISH = Path(__file__).parent / "english.npz"
 
 ORDERS = 3
-"""Words of the longest context, and tokens."""
+"""Length of the longest context, in words of the file and in tokens of `NGrams`."""
 
 DISCOUNT = 0.75
-"""Taken off a count before it becomes a share (Ney, Essen and Kneser 1994): what was seen a few times will come a
-little less often than that."""
+"""Absolute discount (Ney, Essen and Kneser 1994), subtracted from each count before it becomes a probability: rare
+n-grams come less often than their counts suggest."""
 
-MOST = 8  # continuations of one context: few others are ever drafted
-LEAST = 0.004  # share of a continuation: below, none is
+MOST = 8  # continuations kept of one context: few others are ever drafted
+LEAST = 0.004  # continuations of lower probability are dropped
 
-STEPS = 8  # of a stored count per doubling: 9 % from one to the next
+STEPS = 8  # of a stored count per doubling: each is 9 % larger than the one before
 
 _WORD = re.compile(r"'(?:s|t|re|ve|m|ll|d)\b| ?[^\W\d_]+| ?\d+| ?[^\w\s]+|\s+|_+")
 
-MOST_WORDS = 1 << 16  # of one file
+MOST_WORDS = 1 << 16  # word numbers are stored as uint16
 
-LONGEST_WORD = 4  # tokens: a tokenizer that cuts words finer than that is not made for text of this kind
+LONGEST_WORD = 4  # tokens; longer words are left out: the tokenizer is not made for such text
 
-_CARRIER = "a"  # a word is encoded behind it: at the start of a text many tokenizers write it differently
+_CARRIER = "a"  # each word is encoded behind it: many tokenizers encode the start of a text differently
 
-KEY_BITS = 21  # of a token in a key: ids below two million, and three of them fit into an int64
-KEY_TOKENS = (1 << KEY_BITS) - 1  # ids from here on have no key
+KEY_BITS = 21  # per token of a context's key: ids below two million, three of which fit into an int64
+KEY_TOKENS = (1 << KEY_BITS) - 1  # token ids from here on have no key
 KEY_MASK = (1 << KEY_BITS * ORDERS) - 1
-_END_2, _END_1 = (1 << KEY_BITS * 2) - 1, (1 << KEY_BITS) - 1  # of a key: its last two tokens, and its last
+_END_2, _END_1 = (1 << KEY_BITS * 2) - 1, (1 << KEY_BITS) - 1  # masks of a key's last two tokens, and of its last
 
 _share = itemgetter(1)
 _NONE = array("q")
@@ -53,19 +53,19 @@ Ints = NDArray[np.int64]
 
 
 def split_words(text: str) -> list[str]:
-    """`text` as words and punctuation, each with the one space before it, as tokenizers of byte pairs cut it."""
+    """Split `text` into words and punctuation, each with the space before it, as byte-pair tokenizers do."""
     return _WORD.findall(text)
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The n-grams whose contexts have one length: `order` words."""
+    """The n-grams whose contexts have `order` words."""
 
-    contexts: Ints  # [C, order], numbers of words
-    totals: Ints  # [C], how often the context occurs
-    sizes: Ints  # [C], how many continuations are kept of it
-    following: Ints  # [sum of sizes], numbers of the words that come next
-    times: Ints  # [sum of sizes], how often they do
+    contexts: Ints  # [C, order], word numbers
+    totals: Ints  # [C], counts of the contexts
+    sizes: Ints  # [C], number of continuations kept of each context
+    following: Ints  # [sum of sizes], word numbers of the continuations
+    times: Ints  # [sum of sizes], counts of the continuations
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +77,15 @@ class WordNGrams:
     orders: Sequence[Order]  # those of one word of context first
 
     def save(self, path: Path) -> None:
-        """Writes a file that `read` reads. Counts become steps of their logarithm, and are right within 5 %.
+        """Write a file for `read`. Counts are stored on a logarithmic scale, with an error of at most 5 %.
 
-        Raises ValueError where there are more words than numbers for them, or none.
+        Raises ValueError for more than MOST_WORDS words, or none.
         """
         if not 0 < len(self.words) <= MOST_WORDS:
             raise ValueError(f"{len(self.words):,} words; a file holds 1 to {MOST_WORDS:,}: give a lower --words")
         arrays = {"words": np.frombuffer("\n".join(self.words).encode(), dtype=np.uint8), "counts": _steps(self.counts)}
         for number, order in enumerate(self.orders, start=1):
-            # By column: sorted contexts that share their first words pack well.
+            # Column by column, because sorted contexts share their first words: this compresses well.
             arrays[f"contexts_{number}"] = np.ascontiguousarray(order.contexts.T.astype(np.uint16))
             arrays[f"totals_{number}"] = _steps(order.totals)
             arrays[f"sizes_{number}"] = order.sizes.astype(np.uint8)
@@ -96,7 +96,7 @@ class WordNGrams:
 
     @classmethod
     def read(cls, path: Path = ENGLISH) -> WordNGrams:
-        """The n-grams of a file that `save` wrote."""
+        """Read a file that `save` wrote."""
         with np.load(path, allow_pickle=False) as arrays:
             orders = [
                 Order(
@@ -112,14 +112,13 @@ class WordNGrams:
 
 
 class NGrams:
-    """N-grams as tokens: what comes after up to ORDERS tokens.
+    """N-grams of tokens: the continuations of contexts of up to ORDERS tokens.
 
-    `encode` gives the token ids of each of some texts, without any that mark a start or an end; ids from
-    `vocab_size` on, which the target does not have, are left out.
+    `encode`: texts to token ids, without special tokens. `vocab_size`: of the target; ids from there on are left out.
     """
 
     arrays: tuple[dict[int, int], array[int], array[int], array[int], array[float], array[float]] | None
-    """What `share_out` reads, for the compiled `growth.grow`; None where it reads something else."""
+    """The tables of `share_out`, for the compiled `growth.grow`; None for a subclass with another `share_out`."""
 
     def __init__(
         self,
@@ -135,9 +134,9 @@ class NGrams:
         keys, tokens, shares = keys[known], tokens[known], shares[known]
         contexts, starts = np.unique(keys, return_index=True)
         stops = np.minimum(np.append(starts[1:], len(keys)), starts + MOST)
-        # Not NumPy's: single elements of those are slow. Not lists: those take six times the memory.
+        # Single elements of NumPy arrays are slow to read, and lists take six times the memory.
         self._tokens, self._shares = array("q", tokens.tobytes()), array("d", shares.tobytes())
-        # Looked up several times a draft: a bisection would take six times as long, the dictionary takes 14 MB more.
+        # A dictionary, because it is used several times per draft: bisection takes six times as long, but 14 MB less.
         self._places = dict(zip(contexts.tolist(), range(len(contexts)), strict=True))
         self._starts, self._stops = (array("q", ends.astype(np.int64).tobytes()) for ends in (starts, stops))
         whole = np.concatenate([[0.0], np.cumsum(shares)])
@@ -145,23 +144,23 @@ class NGrams:
         self.arrays = (self._places, self._starts, self._stops, self._tokens, self._shares, self._left)
 
     def __len__(self) -> int:
-        """How many contexts are known."""
+        """Number of contexts."""
         return len(self._places)
 
     def after(self, key: int) -> Words:
-        """What comes after the context that `key` stands for, or after as much of its end as is known."""
+        """Return the continuations of the context with this `key`, backing off to shorter contexts."""
         words = self.share_out(1.0, key, LEAST)
         words.sort(key=_share, reverse=True)
         return words[:MOST]
 
     def share_out(self, weight: float, key: int, least: float) -> list[tuple[int, float]]:
-        """`weight` shared out among the tokens that come after the context: (token, part), of parts of `least` or more.
+        """Distribute `weight` over the continuations of the context: (token, part), for parts of at least `least`.
 
-        What the continuations of a context leave is shared out as after the context without its first token.
-        Nothing of it is kept: most contexts of a draft are looked up once.
+        The probability that a context's continuations leave is distributed over those of the context without its first
+        token (back-off). Results are not cached, because most contexts of a draft are looked up once.
         """
         found: list[tuple[int, float]] = []
-        tokens, shares, said = self._tokens, self._shares, _NONE  # `said`: after a longer context
+        tokens, shares, said = self._tokens, self._shares, _NONE  # `said`: continuations of longer contexts
         least = max(least, LEAST * weight)
         while key:
             place = self._places.get(key)
@@ -183,7 +182,7 @@ class NGrams:
 
 
 def context(tokens: Sequence[int]) -> int:
-    """The key of the end of `tokens`: 0 is that of none, and a token without a key cuts off those before it."""
+    """Return the key of the last ORDERS tokens; 0 is the empty context. A token without a key ends the context."""
     key = 0
     for token in tokens[-ORDERS:]:
         key = key << KEY_BITS | token + 1 if 0 <= token < KEY_TOKENS else 0
@@ -193,9 +192,11 @@ def context(tokens: Sequence[int]) -> int:
 def _pieces(
     words: Sequence[str], counts: Sequence[int], encode: Callable[[Sequence[str]], Sequence[Sequence[int]]]
 ) -> list[list[int]]:
-    """The tokens of each word inside a text; none where they are too many, not to be told from those before, or ids
-    that no key has room for. None at all where that is so of half the text: a tokenizer of letters, say, whose few
-    short words would say nothing."""
+    """Return the tokens of each word as written inside a text.
+
+    A word gets an empty list if it has more than LONGEST_WORD tokens, merges with the tokens before it, or has token
+    ids without a key. If that is so for words that make up half of the counted text (as with a character-level
+    tokenizer), all words do."""
     (head,) = encode([_CARRIER])
     whole = encode([_CARRIER + word for word in words])
     start, stop = len(head), len(head) + LONGEST_WORD
@@ -206,7 +207,7 @@ def _pieces(
 
 
 def _shares(words: WordNGrams, pieces: Sequence[Sequence[int]]) -> tuple[Ints, Ints, NDArray[np.float64]]:
-    """(context, next token, its share) of all n-grams, the contexts ascending and the shares of each falling."""
+    """Return (context keys, next tokens, probabilities), by ascending context and then falling probability."""
     entries = list(_entries(words, pieces))
     keys, tokens, counts = (np.concatenate(column) for column in zip(*entries, strict=True))
     totals = tokens < 0
@@ -216,7 +217,7 @@ def _shares(words: WordNGrams, pieces: Sequence[Sequence[int]]) -> tuple[Ints, I
     pairs, which = np.unique(numbers << KEY_BITS | tokens, return_inverse=True)
     numbers, tokens = pairs >> KEY_BITS, pairs & (1 << KEY_BITS) - 1
     counts = np.bincount(which, weights=counts)
-    # Stored counts are rounded: those of all that follows may be more than that of the context.
+    # Stored counts are rounded, so the continuations may add up to more than their context's count.
     whole = np.maximum(whole, np.bincount(numbers, weights=counts, minlength=len(whole)))
     shares = (counts - DISCOUNT) / whole[numbers]
     falling = np.lexsort((-shares, numbers))
@@ -224,10 +225,9 @@ def _shares(words: WordNGrams, pieces: Sequence[Sequence[int]]) -> tuple[Ints, I
 
 
 def _entries(words: WordNGrams, pieces: Sequence[Sequence[int]]) -> Iterator[tuple[Ints, Ints, Ints]]:
-    """(context, next token, count) of all n-grams, and (context, -1, count) of the contexts themselves.
+    """Yield (context, next token, count) of all n-grams, and (context, -1, count) of the contexts themselves.
 
-    A word of several tokens makes an n-gram of each: what comes after the first of them are words too that
-    begin with it.
+    A word of several tokens gives one n-gram per token, because other words may begin with the same tokens.
     """
     lengths = np.array([len(each) for each in pieces], dtype=np.int64)
     longest = int(lengths.max(initial=1))
@@ -253,7 +253,7 @@ def _entries(words: WordNGrams, pieces: Sequence[Sequence[int]]) -> Iterator[tup
 
 
 def _within(keys: Ints, words: Ints, counts: Ints, table: Ints, lengths: Ints) -> Iterator[tuple[Ints, Ints, Ints]]:
-    """The n-grams inside words of several tokens that come after the contexts of `keys`."""
+    """Yield the n-grams inside multi-token words that follow the contexts of `keys`."""
     for position in range(1, table.shape[1]):
         longer = lengths[words] > position
         keys, words, counts = keys[longer], words[longer], counts[longer]
@@ -263,7 +263,7 @@ def _within(keys: Ints, words: Ints, counts: Ints, table: Ints, lengths: Ints) -
 
 
 def _extended(keys: Ints, tokens: Ints) -> Ints:
-    """The keys of contexts that go on with a token each."""
+    """Append one token to each key's context."""
     return (keys << KEY_BITS | tokens + 1) & KEY_MASK
 
 

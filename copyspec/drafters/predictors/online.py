@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BUFFER = 4096
-"""Windows of states and tokens that are kept, the newest: about 40 MB for states of 600 numbers."""
+"""Windows of states and tokens that are kept, the newest: about 40 MB for states of 600 numbers, as much again for each
+layer that the head reads beside them."""
 
 BATCH = 64  # windows of a step
 RATE = 2e-4
@@ -44,7 +45,7 @@ DIVERGED = 1.5  # times the loss of the head as it came, at which it is reset
 MEMORY = 0.95  # of the loss
 
 Window = tuple[torch.Tensor, torch.Tensor]
-"""Tokens [K + 1] and the states that they were picked from, [K + 1, D]."""
+"""Tokens [K + 1] and the states that they were picked from, [K + 1, (1 + L) D]."""
 
 
 class LearningHeads(DraftHeads):
@@ -62,11 +63,6 @@ class LearningHeads(DraftHeads):
         self._worker: threading.Thread | None = None
         self._lock = at_rest(threading.Lock())
         self.steps = self.resets = 0
-
-    @property
-    def depth(self) -> int:
-        assert isinstance(self._first.heads, RecurrentHead)
-        return self._first.heads.depth
 
     def add(self, window: Window) -> None:
         """One more window to learn from."""
@@ -102,7 +98,8 @@ class LearningHeads(DraftHeads):
         if tensors is None:
             self.resets += 1
         else:
-            file = replace(file, heads=RecurrentHead(tensors, self.depth))
+            assert isinstance(file.heads, RecurrentHead)
+            file = replace(file, heads=RecurrentHead(tensors, self.depth, file.heads.layers))
         self._file, self._bound = file, None
 
 
@@ -153,8 +150,11 @@ class Learner:
             self._heads.take({name: each.detach().clone() for name, each in self._weights.items()})
 
     def _loss_of(self, tokens: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
-        head = RecurrentHead(dict(self._weights), self._heads.depth)
-        state, total = states[:, 0], torch.zeros(())
+        first = self._heads.bound.heads
+        assert isinstance(first, RecurrentHead)
+        head = RecurrentHead(dict(self._weights), first.depth, first.layers)
+        state, total = head.entered(states[:, 0]), torch.zeros(())
+        states = states[..., : state.shape[-1]]
         with torch.no_grad():
             embeddings = self._table[tokens.to(self._table.device)].cpu().float()
             wanted = linear(states[:, 1:], self._shared).softmax(-1)
@@ -180,7 +180,10 @@ class LearningPredictor(HeadsPredictor):
         else:
             places = [0, *[node + 1 for node in walked(scored.tree, tokens[:-1])]]
             wrong = bool(guesses) and guesses[0][0] != tokens[0]  # type: ignore[index]
-            states = scored.states[places].detach().cpu().half()
+            states = scored.read_states(self._learning.layers)
+            if states is None:
+                return super().follow(tokens)
+            states = states[-1 - len(scored.tree) :][places].detach().cpu().half()
             for token, state in zip(tokens, states, strict=False):
                 self._recent.append((token, state, wrong))
                 if len(self._recent) == self._recent.maxlen and any(each[2] for each in self._recent):

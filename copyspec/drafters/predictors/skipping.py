@@ -1,7 +1,7 @@
-"""Self-speculation with skipped sublayers: a model without some of its attention and MLP blocks drafts for itself.
+"""Self-speculation with skipped sublayers: the target without some attention and MLP blocks is its own draft model.
 
-Draft & Verify (Zhang et al. 2024, arXiv 2309.08168): which blocks may be left out is searched once for a model
-(`training.skips`) and kept in a file. `early_exit` leaves out the last layers instead.
+Draft & Verify (Zhang et al. 2024, arXiv 2309.08168): `training.skips` searches once per model for the blocks to leave
+out and writes them to a file. `early_exit` leaves out the last layers instead.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ MOST_LAYERS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class SkipSet:
-    """The layers, counted from 0, whose attention and whose MLP are left out."""
+    """Indices of the layers whose attention and whose MLP blocks are skipped, from 0."""
 
     attention: frozenset[int]
     mlp: frozenset[int]
 
     def to_dict(self, layers: int) -> dict[str, object]:
-        """As the file holds it, for a model of so many layers."""
+        """Return the content of the file, for a model of `layers` layers."""
         return {
             "format": FORMAT, "layers": layers, "attention": sorted(self.attention), "mlp": sorted(self.mlp),
         }  # fmt: skip
 
 
 def load_skips(path: Path, model: PreTrainedModel) -> SkipSet:
-    """Reads a file of `training.skips`. Raises LoadError, which names it and what is wrong with it."""
+    """Read a file of `training.skips`. Raises LoadError, which names the file and what is wrong with it."""
     try:
         if not path.is_file():
             raise FileError('there is no such file; draft_model="skip:FILE" takes one that training.skips has made')
@@ -57,8 +57,10 @@ def load_skips(path: Path, model: PreTrainedModel) -> SkipSet:
 
 
 def without_blocks(model: PreTrainedModel, skips: SkipSet) -> PreTrainedModel:
-    """The model without these blocks: what comes into one goes past it. Shares every module with `model`, which is not
-    altered. Raises ValueError where the architecture has no such blocks, or none would be left."""
+    """Return the model without these blocks; their inputs pass on through the residual connection.
+
+    It shares all modules with `model`, which is not altered. Raises ValueError if the architecture has no such blocks
+    or no attention would be left."""
     stack = getattr(model.base_model, "layers", None)
     blocks = [layer for layer in stack or [] if hasattr(layer, "self_attn") and hasattr(layer, "mlp")]
     if not isinstance(stack, nn.ModuleList) or len(blocks) != len(stack):
@@ -84,14 +86,14 @@ def without_blocks(model: PreTrainedModel, skips: SkipSet) -> PreTrainedModel:
 
 
 class _NoAttention(nn.Module):
-    """Adds nothing."""
+    """Replaces an attention block: adds zero to the residual stream."""
 
     def forward(self, hidden_states: torch.Tensor, *_: object, **__: object) -> tuple[torch.Tensor, None]:
         return torch.zeros_like(hidden_states), None
 
 
 class _NoMLP(nn.Module):
-    """Adds nothing."""
+    """Replaces an MLP block: adds zero to the residual stream."""
 
     def forward(self, hidden_states: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
         return torch.zeros_like(hidden_states)

@@ -1,4 +1,4 @@
-"""The text bridge: a draft model with another tokenizer, by way of the text."""
+"""A draft model with another tokenizer than the target's: its drafts are decoded to text and encoded again."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from copyspec.tree import DraftTree
 
 SEAM = 8
-"""Tokens of the text so far that are tokenised again with what is drafted: enough for any word or character that
-goes on from the one into the other."""
+"""Last tokens of the text that are tokenised again together with the draft: enough for any word or character that
+continues from the text into the draft."""
 
 Encode = Callable[[str], Sequence[int]]
 Decode = Callable[[Sequence[int]], str]
@@ -27,19 +27,19 @@ Decode = Callable[[Sequence[int]], str]
 
 @dataclass(frozen=True, slots=True)
 class Tokenizing:
-    """One side of the bridge: text to tokens without special ones around it, and back, special ones left out."""
+    """A tokenizer: `encode` adds no special tokens, and `decode` leaves them out."""
 
     encode: Encode
     decode: Decode
 
 
 class BridgedPredictor:
-    """The words of a draft model whose tokenizer is not the target's: what it drafts is a text.
+    """The predictions of a draft model whose tokenizer is not the target's.
 
-    The text so far goes to the draft model in its own tokens, a chain that it drafts comes back as text, and that
-    text's tokens in the target's way of writing are drafted as far as both texts agree. The model drafts greedily:
-    noise is keyed by the target's tokens, so that draws over another vocabulary cannot be coupled to it. Universal
-    assisted generation of transformers does the same for chains (its `_assisted_decoding` with two tokenizers).
+    The draft model reads the text in its own tokens and drafts a chain. The chain is decoded, encoded with the target's
+    tokenizer, and drafted as far as both texts agree. The model drafts greedily: the sampling noise belongs to the
+    target's vocabulary, so draws from another vocabulary cannot be coupled to it. Universal assisted generation in
+    transformers does the same for chains (`_assisted_decoding` with two tokenizers).
     """
 
     kind = "model"
@@ -56,14 +56,14 @@ class BridgedPredictor:
         confidence: float = CONFIDENCE,
     ) -> None:
         """`ours`: the target's tokenizer; `theirs`: the draft model's. Raises ValueError for an encoder-decoder draft
-        model, whose prompt is apart from the text that it goes on with."""
+        model, whose prompt is separate from its output."""
         if model.target.is_encoder_decoder:
             raise ValueError("a draft model with a tokenizer of its own must be decoder-only")
         self._model, self._ours, self._theirs = model, ours, theirs
         self._vocab_size = context.vocab_size
         self._text = list(context.prompt)  # in the target's tokens
         self._prompt = theirs.encode(ours.decode(context.prompt))
-        self._output: list[int] = []  # the same, without the prompt
+        self._output: list[int] = []  # likewise, without the prompt
         plain = replace(context, prompt=self._prompt, sampling=SamplingOptions(), vocab_size=model.target.vocab_size)
         self._reader = Reader(model.target, plain)
         self._tokens, self._confidence = tokens, confidence
@@ -76,7 +76,7 @@ class BridgedPredictor:
 
     @property
     def seconds(self) -> float:
-        return self._model.seconds * self._tokens / 2  # a draft takes several passes
+        return self._model.seconds * self._tokens / 2  # a draft takes several forward passes
 
     def weight(self, left: float) -> float:
         return self._model.weights(left)
@@ -86,7 +86,7 @@ class BridgedPredictor:
         return None if said is None else calibrated(said, self._model.reliability)
 
     def read(self, tree: DraftTree) -> bool:
-        """Drafts one chain for the whole step, whatever `tree` holds."""
+        """Draft one chain per step; `tree` is ignored. Returns False for later calls of the step and empty drafts."""
         if self._has_read:
             return False
         self._has_read = True
@@ -116,7 +116,7 @@ class BridgedPredictor:
         self._model.weights.learn(left, gradient)
 
     def _chain(self) -> tuple[list[int], list[float]]:
-        """The draft model's own tokens, and the probability of each after those before it."""
+        """Draft a chain: the draft model's tokens and their conditional probabilities."""
         drafted: list[int] = []
         chances: list[float] = []
         while len(drafted) < self._tokens:
@@ -133,10 +133,10 @@ class BridgedPredictor:
         return drafted, chances
 
     def _in_our_tokens(self, drafted: Sequence[int], chances: Sequence[float]) -> list[tuple[int, float]]:
-        """The drafted text in the target's tokens, each with its probability after those before it.
+        """The drafted text in the target's tokens, with their conditional probabilities.
 
-        A token holds if the draft's tokens up to its last character do. The last one may be the beginning of a
-        longer one: it is drafted all the same, for a node costs less than a token.
+        A token is right if all draft-model tokens up to its last character are. The last token may only be the
+        beginning of a longer one; it is drafted all the same, because a node costs less than a token is worth.
         """
         seam = self._text[-SEAM:]
         before = self._ours.decode(seam)

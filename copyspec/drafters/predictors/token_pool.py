@@ -1,4 +1,4 @@
-"""The pool: what the target found likely at other places, as tokens to draft from."""
+"""The token pool: drafts the tokens that the target found likely after earlier occurrences of the last token."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from copyspec.drafters.predictors.base import Path, Reliability, Weights, Words,
 from copyspec.tree import DraftTree
 
 ALTERNATIVES = 8
-"""Likeliest tokens kept of each place, as in token recycling."""
+"""Top tokens kept per table entry, as in token recycling."""
 
 PRIOR_WEIGHTS = (1.0, 0.5, 0.2, 0.1)
-"""What was likely after one other occurrence of the last token is a guess at first, as a match of one token is."""
+"""Initial weights beside copies: as low as for a copy found by a match of one token."""
 
 
 class PoolPredictor:
-    """Says what the target last found likely after the same token: rejected branches and runners-up are not lost.
+    """Predicts the target's top tokens after the last occurrence of the same token, rejected drafts included.
 
     Token recycling (Luo et al. 2024, arXiv 2408.08696) keeps this table and drafts a fixed tree from it; the pool of
-    lookahead decoding (Fu et al. 2024, arXiv 2402.02057) keeps n-grams of parallel guesses. Here the words join the
-    tree of copies and models, with the weight that they have earned in this row. One row fills and reads its own.
+    lookahead decoding (Fu et al. 2024, arXiv 2402.02057) keeps n-grams of parallel guesses. Here the predictions join
+    the tree of copies and models, with a weight learned in this row. Each row has its own table.
     """
 
     kind = "pool"
     can_read = False
-    seconds = 0.0  # of a read: there is none
+    seconds = 0.0  # there is no `read`
 
     def __init__(self, prompt: Sequence[int]) -> None:
         self._last = prompt[-1] if len(prompt) else -1
-        self._table: dict[int, Words] = {}  # by the token that they followed
+        self._table: dict[int, Words] = {}  # by the token before
         self._reliability = Reliability()
         self._weights = Weights(PRIOR_WEIGHTS)
 
@@ -45,7 +45,7 @@ class PoolPredictor:
         return None if said is None else calibrated(said, self._reliability)
 
     def read(self, tree: DraftTree) -> bool:
-        """There is nothing to read: what is known is known."""
+        """Return False: there is no model to read with."""
         return False
 
     def observe(self, scored: ScoredDraft) -> None:
@@ -53,7 +53,7 @@ class PoolPredictor:
         self.fill(scored.tree, scored.top(ALTERNATIVES))
 
     def fill(self, tree: DraftTree, words: Sequence[Words]) -> None:
-        """Keeps the target's likeliest tokens after the root and each node of `tree`. [1 + m]"""
+        """Store the target's top tokens after the root and each node of `tree`. `words`: [1 + m]"""
         for token, said in zip((self._last, *tree.tokens), words, strict=True):
             if known := self._table.get(token):
                 self._reliability.record(known, said[0][0])

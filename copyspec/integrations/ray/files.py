@@ -112,7 +112,7 @@ def tell_report(report: FileReport) -> dict[str, object]:
     error = report.error
     text = None if error is None else (getattr(error, "strerror", None) or str(error) or type(error).__name__)
     counts = {each.name: getattr(report.summary, each.name) for each in fields(report.summary)}
-    return {"path": report.path, "summary": counts, "error": text, "was_done": report.was_done}
+    return {"path": report.path, "summary": counts, "error": text, "was_done": report.was_done, "backup": report.backup}
 
 
 def read_report(told: Mapping[str, Any]) -> FileReport:
@@ -123,4 +123,4 @@ def read_report(told: Mapping[str, Any]) -> FileReport:
         name: Counter(value) if isinstance(value, dict) else value for name, value in told["summary"].items()
     }
     error = None if told["error"] is None else ValueError(told["error"])
-    return FileReport(told["path"], Summary(**counts), error, told["was_done"])
+    return FileReport(told["path"], Summary(**counts), error, told["was_done"], told["backup"])

@@ -1,1 +1,1 @@
-"""What is changed inside transformers' models: the only place that knows their private names."""
+"""Temporary changes inside transformers models. No other package uses transformers' private names."""

@@ -1,4 +1,4 @@
-"""Attention implementations: which one takes masks, exchanged for the length of a pass; and recurrent layers."""
+"""Attention implementations that accept tree masks, selected for the duration of a pass; detects recurrent layers."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
 MASKED_ATTENTION = ("sdpa", "eager")
-"""Attention implementations that add any mask they are given; the others know causal and padding masks only."""
+"""Attention implementations that accept any additive mask; others support causal and padding masks only."""
 
 RECURRENT_KINDS = frozenset({"linear_attention", "conv", "hybrid", "hybrid_sliding", "mamba", "recurrent"})
 
 
 def is_recurrent(model: PreTrainedModel) -> bool:
-    """Whether some layer keeps a running state, which cannot return to where a draft was rejected."""
+    """Whether a layer keeps a recurrent state, which cannot be rolled back when a draft is rejected."""
     layer_types = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ()
     return bool(model._is_stateful) or not RECURRENT_KINDS.isdisjoint(layer_types)
 
 
 def configs(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
-    """The configuration and those inside it, which carry an attention implementation of their own."""
+    """The configuration and all nested ones; each has its own attention implementation."""
     yield config
     for name in config.sub_configs:
         part = getattr(config, name, None)
@@ -36,7 +36,7 @@ def configs(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
 
 
 def use_masked_attention(model: PreTrainedModel, parts: Iterable[PreTrainedConfig]) -> None:
-    """For good, in configurations that are nobody's yet: the attention of `model`, or one that takes masks."""
+    """Permanently set an attention that takes masks, if possible the model's own, in configurations not yet in use."""
     attention = model.config._attn_implementation
     if attention not in MASKED_ATTENTION:
         attention = _masked(model)
@@ -48,13 +48,13 @@ def _masked(model: PreTrainedModel) -> str:
     return "sdpa" if model._supports_sdpa else "eager"
 
 
-_swaps: dict[int, tuple[PreTrainedConfig, str, int]] = {}  # by id: what is swapped, for what, and how often
+_swaps: dict[int, tuple[PreTrainedConfig, str, int]] = {}  # by id: configuration, its original implementation, users
 _SWAPPING = at_rest(threading.RLock())
 
 
 def takes_masks(parts: Sequence[PreTrainedConfig]) -> bool:
-    """Whether attention of these parts of a model accepts 4-D masks as it is, and nobody has exchanged it."""
-    # Asked for every pass, past the properties of configurations, which take longer than all the rest of it.
+    """Whether these parts of a model accept 4-D masks without a change, and no swap is active."""
+    # Read in every pass. The properties of configurations are bypassed: they take longer than the rest of the check.
     read = object.__getattribute__
     return all([read(part, "_attn_implementation_internal") in MASKED_ATTENTION for part in parts]) and not _swaps
 
@@ -63,12 +63,12 @@ def takes_masks(parts: Sequence[PreTrainedConfig]) -> bool:
 def masked_attention(
     model: PreTrainedModel, parts: Sequence[PreTrainedConfig], wanted: str | None = None
 ) -> Iterator[None]:
-    """For its length attention of these parts of a model accepts 4-D masks; the configurations are then as they were.
+    """Let attention in these parts of a model accept 4-D masks while the context is active, then restore it.
 
-    `wanted`: an implementation that transformers knows by this name; None: the model's own, or one that takes masks.
+    `wanted`: the name of an implementation known to transformers; None: the model's own, or one that takes masks.
 
-    Threads that read the configuration meanwhile see the change: those that pass something through such a model
-    themselves hold its lock. Where masks are accepted anyway, nothing is changed.
+    Other threads that read the configuration see the change, so those that run such a model must hold its lock.
+    Nothing is changed where masks are already accepted.
     """
     with _SWAPPING:
         fitting = (wanted,) if wanted is not None else MASKED_ATTENTION
@@ -91,8 +91,8 @@ def masked_attention(
 
 @contextmanager
 def without_cudnn_attention(device: torch.device) -> Iterator[None]:
-    """For its length fused attention does not go to cuDNN, which on Hopper plans each new shape for 20 to 400 ms.
-    A setting of the whole process: it is then as it was."""
+    """Disable cuDNN attention while the context is active: on Hopper it takes 20 to 400 ms to plan each new shape. The
+    setting is global to the process, and restored at the end."""
     if device.type != "cuda" or not torch.backends.cuda.cudnn_sdp_enabled():  # type: ignore[no-untyped-call]
         yield
         return

@@ -1,11 +1,11 @@
-"""Attention of a tree pass in the shapes of plain decoding, where that makes a bfloat16 pass on a CPU give its bits.
+"""Splits the attention of a bfloat16 tree pass on a CPU, so that its results have the bits of plain decoding.
 
-On CPUs a linear layer in bfloat16 gives each token the same bits however many tokens are passed (measured with
-oneDNN on AVX-512). Fused attention does not: it takes keys in vectors of 16 and the remaining ones by another
-exponential, so the number of keys decides the last bits, and a tree pass has more keys than its nodes see. Nodes
-whose numbers of keys fill equally many vectors are therefore passed together, cut to the keys that the last of them
-sees. The tree's first chain then has the bits of plain decoding but for one element in about a hundred thousand,
-for a few per cent of the pass's time; nodes beside that chain are passed as they stand.
+On CPUs a bfloat16 linear layer gives each token the same bits for any number of tokens (measured with oneDNN on
+AVX-512). Fused attention does not: it processes keys in vectors of 16, and the remaining ones with a different
+exponential, so the last bits depend on the number of keys, and a tree pass has more keys than its nodes see. Nodes
+that see equally many full vectors of keys are therefore processed together, with the keys that the last of them sees.
+The tree's first chain then has the bits of plain decoding except for one element in about a hundred thousand, at a
+cost of a few per cent of the pass. Nodes off that chain are processed as they are.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from copyspec.targets.columns import Columns
     from copyspec.targets.facts import ModelFacts
 
-VECTOR = 16  # float32 numbers in an AVX-512 register; with shorter ones the grouping is finer than it need be
+VECTOR = 16  # float32 numbers per AVX-512 register; with smaller registers groups are merely smaller than needed
 
 Masks = torch.Tensor | dict[str, torch.Tensor]
 
@@ -28,7 +28,7 @@ _fused = torch.nn.functional.scaled_dot_product_attention
 
 
 class RowSegment(NamedTuple):
-    """Columns begin..end of a pass, and how many of the key slots they are shown."""
+    """Columns begin .. end - 1 of a pass, and the number of key slots they are given."""
 
     begin: int
     end: int
@@ -36,7 +36,7 @@ class RowSegment(NamedTuple):
 
 
 class SegmentedMask(torch.Tensor):
-    """A mask with which fused attention works segment by segment. Neither the model nor other threads notice."""
+    """A mask that makes fused attention run segment by segment, transparently to the model and to other threads."""
 
     segments: tuple[RowSegment, ...]
 
@@ -61,8 +61,8 @@ class SegmentedMask(torch.Tensor):
 
 
 def near_plain(facts: ModelFacts, masks: Masks, columns: Columns) -> Masks:
-    """The masks of a pass of one row in bfloat16 on a CPU such that fused attention works segment by segment; other
-    masks as they are."""
+    """Convert the masks of a one-row bfloat16 pass on a CPU, so that fused attention runs segment by segment. Other
+    masks are returned unchanged."""
     if len(columns.tokens) > 1 or facts.zero.dtype != torch.bfloat16 or facts.device.type != "cpu":
         return masks
     found = segments(columns)
@@ -72,10 +72,10 @@ def near_plain(facts: ModelFacts, masks: Masks, columns: Columns) -> Masks:
 
 
 def segments(columns: Columns) -> tuple[RowSegment, ...]:
-    """Segments of a pass of one row: the prompt, the tree's first chain vector by vector, the other nodes."""
+    """Segments of a one-row pass: the prompt, the tree's first chain split at vector borders, and the other nodes."""
     slots = columns.slots[0]
     total, width = len(slots), columns.visible.shape[2]
-    # A column sees all slots up to its own where its position is its slot; other nodes stand further behind.
+    # A column whose position equals its slot sees all slots up to its own; other nodes have later slots.
     in_order = np.append(columns.positions[0] == slots, False)
     chain = int(in_order.argmin())
     prompt = total - columns.kept + 1
@@ -98,14 +98,14 @@ def _segmented(mask: torch.Tensor, found: tuple[RowSegment, ...]) -> torch.Tenso
 
 
 def _is_mask_like(result: object, mask: torch.Tensor) -> bool:
-    """Whether a model's own handling of the mask (a slice, another type) left it a mask of this pass."""
+    """Whether the result of the model's own mask handling (a slice, a cast) is still a mask of this pass."""
     return isinstance(result, torch.Tensor) and result.shape[-2:] == mask.shape[-2:] and result.is_floating_point()
 
 
 def _by_segment(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: SegmentedMask, **options: Any
 ) -> torch.Tensor:
-    """Fused attention, a call per segment. Query [1, H, Q, D]; returns [1, H, Q, D]."""
+    """Fused attention with one call per segment. Query [1, H, Q, D]; returns [1, H, Q, D]."""
     mask = attn_mask.as_subclass(torch.Tensor)
     parts = [
         _fused(query[:, :, begin:end], key[:, :, :keys], value[:, :, :keys], mask[:, :, begin:end, :keys], **options)

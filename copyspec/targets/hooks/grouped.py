@@ -1,8 +1,8 @@
-"""Masked attention of grouped queries without a copy of the keys: the heads that share a key head stand behind each
-other as if they were more queries.
+"""Masked grouped-query attention without copying the keys: query heads that share a key head are concatenated as if
+they were additional queries.
 
-With a mask transformers copies keys and values out to every query head first (`repeat_kv`): at 8,000 tokens of a model
-of Llama-3-8B's shape 4.2 GB a pass.
+With a mask, transformers first expands keys and values to all query heads (`repeat_kv`): 4.2 GB per pass at 8,000
+tokens of a model of Llama-3-8B's shape.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
 NAME = "copyspec_grouped"
-"""Under which transformers knows this attention."""
+"""The name of this attention in transformers' registry."""
 
 
 def group_size(model: PreTrainedModel, config: PreTrainedConfig) -> int:
-    """Query heads of a key head where the model's layers ask transformers' interface for fused attention, else 1."""
+    """Query heads per key head if the model calls fused attention through transformers' interface, else 1."""
     heads, keys = getattr(config, "num_attention_heads", None), getattr(config, "num_key_value_heads", None)
     if not (isinstance(heads, int) and isinstance(keys, int) and keys and heads % keys == 0):
         return 1
@@ -42,7 +42,8 @@ def grouped_attention_forward(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """As transformers calls attention. `attention_mask` [B, 1, Q, K], or for all heads of a group, [B, 1, G * Q, K]."""
+    """Attention with transformers' signature. `attention_mask` [B, 1, Q, K], or [B, 1, G * Q, K] for all heads of a
+    group."""
     (rows, heads, nodes, width), key_heads = query.shape, key.shape[1]
     group = heads // key_heads
     is_additive = attention_mask is not None and attention_mask.shape[1] == 1
@@ -66,4 +67,4 @@ def grouped_attention_forward(
 
 
 AttentionInterface.register(NAME, grouped_attention_forward)
-AttentionMaskInterface.register(NAME, sdpa_mask)  # where a model makes its own
+AttentionMaskInterface.register(NAME, sdpa_mask)  # for models that build their own mask

@@ -1,4 +1,4 @@
-"""The state of a model: whether it would compute the same keys and values again."""
+"""The state of a model, compared to see whether cached keys and values are still valid."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ if TYPE_CHECKING:
 
 
 class ModelState:
-    """What keys and values depend on besides the tokens: the weights, and which adapters are on.
+    """Everything besides tokens that keys and values depend on: the weights, and which adapters are active.
 
-    Weights that are written to in place count as other weights. What is written through `tensor.data` is seen where
-    adapters are merged so, not where a caller does it.
+    In-place writes count as new weights. Writes through `tensor.data` are only noticed if they come from merging
+    adapters.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
-        """Takes half a millisecond for 400 modules: it is made anew before each pass."""
+        """Read the state. Takes half a millisecond for 400 modules, since it runs before each pass."""
         held: list[torch.nn.Parameter] = []
         self._modules: list[tuple[object, ...]] = []
         waiting: list[torch.nn.Module] = [model]
         while waiting:
             module = waiting.pop()
-            of_module = module.__dict__  # a third of the time of `parameters()` and `modules()`
+            of_module = module.__dict__  # takes a third of the time of `parameters()` and `modules()`
             if of_module["_forward_hooks"] or of_module["_forward_pre_hooks"] or "merged_adapters" in of_module:
                 self._modules.append(_told(module))
             held += [each for each in of_module["_parameters"].values() if each is not None]
             waiting += [each for each in of_module["_modules"].values() if each is not None]
-        # Offloaded parameters are placeholders, made anew after every pass.
+        # Parameters on the meta device stand for offloaded ones, and are created anew after every pass.
         held = [each for each in held if not each.is_meta]
         self._weights = [(id(each), each.data_ptr(), 0 if each.is_inference() else each._version) for each in held]
-        self._alive = [ref(each) for each in held]  # an address may be taken again, a dead reference stays dead
+        self._alive = [ref(each) for each in held]  # an address can be reused, but a dead reference stays dead
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ModelState) and self.has_weights_of(other) and self._modules == other._modules
@@ -40,12 +40,12 @@ class ModelState:
     __hash__ = None  # type: ignore[assignment]
 
     def has_weights_of(self, other: ModelState) -> bool:
-        """Whether the two differ in their adapters at most."""
+        """Whether the weights are the same; the adapters may differ."""
         return self._weights == other._weights and all([each() is not None for each in (*self._alive, *other._alive)])
 
 
 def _told(module: torch.nn.Module) -> tuple[object, ...]:
-    """Hooks, and what `peft` says of a layer."""
+    """The hooks of a module, and its `peft` settings."""
     settings = [repr(getattr(module, name, None)) for name in ("active_adapters", "disable_adapters", "scaling")]
     merged = repr(getattr(module, "merged_adapters", None))
     return id(module), *module._forward_hooks, -1, *module._forward_pre_hooks, *settings, merged

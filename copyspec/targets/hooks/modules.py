@@ -1,4 +1,4 @@
-"""Hooks that others have put on a model's modules."""
+"""Finds hooks that other code has registered on a model's modules."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ if TYPE_CHECKING:
 
 
 def hooked(model: PreTrainedModel) -> str | None:
-    """The first module that runs somebody's code with its forward: a hook of torch's, or one of accelerate's, which
-    moves weights; None where no module does."""
+    """The first module whose forward runs other code: a hook of torch, or one of accelerate, which moves weights. None
+    if there is none."""
     for name, module in model.named_modules():
         if module._forward_hooks or module._forward_pre_hooks or hasattr(module, "_hf_hook"):
             return repr(name) if name else "the model itself"

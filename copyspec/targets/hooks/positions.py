@@ -1,7 +1,7 @@
-"""Positions from outside: for models that count positions by the cache's length and take none from the caller.
+"""Explicit positions for models that derive positions from the cache's length and accept none from the caller.
 
-Each context manager changes one instance of one module for the length of one pass, in the thread that makes it
-(`copyspec.targets.detours`). Nothing is patched on classes or modules.
+Each context manager changes a single module instance, for one pass and only in the thread that runs it
+(`copyspec.targets.detours`). Classes are never patched.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 PositionStyle = Literal["argument", "temperature", "bloom", "mpt", "relative", "learned", "none"]
-"""How a model learns where a token stands: by `position_ids`, with an attention temperature counted by the cache's
-length beside them (Llama 4) or without; by a linear bias per batch (bloom) or shared by its rows (mpt); by a bias of
-bucketed distances (T5); by the decoder's position embeddings (BART); or not from outside."""
+"""How a model gets positions: from `position_ids` ("argument"), with an attention temperature computed from the cache's
+length as well (Llama 4, "temperature"); from a linear bias per row (bloom) or shared by all rows (mpt); from a bias of
+bucketed distances (T5, "relative"); from the decoder's position embeddings (BART, "learned"); or in no known way."""
 
 _BLOOM_BIAS, _MPT_BIAS, _BUCKET_BIAS = "build_alibi_tensor", "build_mpt_alibi_tensor", "compute_bias"
 _TEMPERATURE, _FORWARD = "attn_temperature_tuning", "forward"
 
 
 def position_style(model: PreTrainedModel, arguments: frozenset[str]) -> PositionStyle:
-    """Found by what the model offers, not by its name."""
+    """Detect the style from the model's attributes, not its name."""
     if model.config.is_encoder_decoder:
         decoder = _decoder(model)
         if _bucketed(decoder):
@@ -47,7 +47,7 @@ def position_style(model: PreTrainedModel, arguments: frozenset[str]) -> Positio
 def positions_from_outside(
     model: PreTrainedModel, style: PositionStyle, queries: torch.Tensor, keys: torch.Tensor
 ) -> Iterator[None]:
-    """For its length the model's tokens stand at `queries` [B, Q] and its cached keys at `keys` [B, K]."""
+    """Give the model's tokens positions `queries` [B, Q], and its cached keys `keys` [B, K], during the context."""
     with ExitStack() as changes:
         if style == "temperature":
             for attention in _tempered(model):
@@ -76,7 +76,7 @@ def _embedding(embedding: nn.Module, positions: torch.Tensor) -> Callable[..., t
 
 
 def _tempered(model: PreTrainedModel) -> list[nn.Module]:
-    """The layers without rotary positions whose attention sharpens with the position (Llama 4)."""
+    """Layers without rotary positions whose attention temperature depends on the position (Llama 4)."""
     return [
         part for part in model.modules() if getattr(part, _TEMPERATURE, None) and not getattr(part, "use_rope", True)
     ]
@@ -84,7 +84,7 @@ def _tempered(model: PreTrainedModel) -> list[nn.Module]:
 
 @contextmanager
 def _tempered_queries(attention: nn.Module, positions: torch.Tensor) -> Iterator[None]:
-    """Scales the queries where they are made, by the formula of Llama4TextAttention, which then leaves them alone."""
+    """Scale the queries in their projection, by the formula of Llama4TextAttention, whose own scaling is disabled."""
     settings = vars(attention)
     steps = torch.floor((positions.float() + 1.0) / settings["floor_scale"])
     scales = (torch.log1p(steps) * settings["attn_scale"] + 1.0).unsqueeze(-1)
@@ -140,7 +140,7 @@ def _bucket_bias(attention: nn.Module, queries: torch.Tensor, keys: torch.Tensor
     bucket = attention._relative_position_bucket
     assert isinstance(table, nn.Embedding) and callable(bucket)
     settings: dict[str, object] = {}
-    if "bidirectional" in inspect.signature(bucket).parameters:  # UMT5 reads them from its own attributes
+    if "bidirectional" in inspect.signature(bucket).parameters:  # UMT5 takes them from its own attributes
         settings = {
             "bidirectional": False,
             "num_buckets": attention.relative_attention_num_buckets,

@@ -1,4 +1,4 @@
-"""Hidden states: what a model's output head and some of its layers are given, for drafters that read them."""
+"""Hidden states of a target pass, for drafters that read them: the inputs of the output head and of some layers."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class HiddenStates:
-    """Of the passes of a model, the newest last."""
+    """The hidden states of a model's passes, latest last."""
 
-    head: list[torch.Tensor] = field(default_factory=list)  # what the output head was given, [B, kept, D]
-    last: list[torch.Tensor] = field(default_factory=list)  # what it might have been given, [B, Q, D]
-    inner: dict[int, list[torch.Tensor]] = field(default_factory=dict)  # what each of these layers was given, [B, Q, D]
+    head: list[torch.Tensor] = field(default_factory=list)  # inputs of the output head, [B, kept, D]
+    last: list[torch.Tensor] = field(default_factory=list)  # the base model's output for all tokens, [B, Q, D]
+    inner: dict[int, list[torch.Tensor]] = field(default_factory=dict)  # inputs of the requested layers, [B, Q, D]
 
     def of_pass(self) -> dict[int, torch.Tensor] | None:
-        """Of the last pass: what the head was given by LAST, of more tokens than it was given where they are known, and
-        what the layers were given by their numbers. [B, Q, D] each; None where nothing was kept."""
+        """The last pass's states, [B, Q, D]: the output head's input under LAST, for all tokens where the base model's
+        output matches it, and the inputs of layers by their number. None if nothing was recorded."""
         if not self.head:
             return None
         head = self.head[-1]
         if self.last and self.last[-1].shape == (head.shape[0], self.last[-1].shape[1], head.shape[2]):
             whole = self.last[-1]
-            if whole[:, -head.shape[1] :].equal(head):  # some models change states on their way to the head
+            if whole[:, -head.shape[1] :].equal(head):  # some models transform states before the head
                 head = whole
         return {LAST: head} | {layer: kept[-1] for layer, kept in self.inner.items() if kept}
 
 
 LAST = -1
-"""In place of a layer: what the output head is given."""
+"""Key for the output head's input, in place of a layer number."""
 
 RowStates = Mapping[int, "torch.Tensor"]
-"""One row's states of one pass, by layer or LAST: at the chain's tokens, as far as they were kept, and at the tree's
-nodes. [c + m, D] each"""
+"""One row's states of one pass, by layer or LAST, [c + m, D] each: at the c last tokens of the chain that were
+recorded, and at the tree's m nodes."""
 
 
 def output_head(model: PreTrainedModel) -> nn.Module | None:
-    """What makes logits of the last hidden states."""
+    """The module that computes logits from the last hidden states; None if there is none."""
     head: nn.Module | None = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     return head
 
 
 def real_weight(module: nn.Module | None) -> torch.Tensor | None:
-    """The weights of a layer [V, D], also where accelerate has put them on disk or into another memory: read from there
-    then, and not kept by the model. None where it has none."""
+    """A layer's weights [V, D], or None. Weights that accelerate has offloaded to disk or CPU memory are read from
+    there, without loading them into the model."""
     weight: torch.Tensor | None = getattr(module, "weight", None)
     if weight is None or not weight.is_meta:
         return weight
@@ -63,7 +63,7 @@ def real_weight(module: nn.Module | None) -> torch.Tensor | None:
 
 
 def decoder_layers(model: PreTrainedModel) -> Sequence[nn.Module]:
-    """The layers of a decoder as Llama has them; none where they are kept elsewhere."""
+    """The decoder's layers if they are stored as in Llama, else none."""
     from torch import nn
 
     layers = getattr(model.base_model, "layers", None)
@@ -72,7 +72,7 @@ def decoder_layers(model: PreTrainedModel) -> Sequence[nn.Module]:
 
 @contextmanager
 def hidden_states(model: PreTrainedModel, layers: Sequence[int] = ()) -> Iterator[HiddenStates]:
-    """For its length, the states of each pass are kept. Empty for models without an output head."""
+    """Record the states of each pass while the context is active. Stays empty for models without an output head."""
     found = HiddenStates()
     head = output_head(model)
     if head is None:

@@ -1,4 +1,4 @@
-"""One step of `generate`: what the model's own loop hands from one pass to the next."""
+"""One step of `generate`: how the model's own loop updates its arguments between passes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def next_arguments(
     generation: GenerationMixin, outputs: ModelOutput, arguments: dict[str, Any], *, is_encoder_decoder: bool
 ) -> dict[str, Any]:
-    """Arguments of the next pass, as `generate` makes them of this one's."""
+    """The arguments of the next pass, computed from this pass's as in `generate`."""
     updated: dict[str, Any] = generation._update_model_kwargs_for_generation(
         outputs, arguments, is_encoder_decoder=is_encoder_decoder
     )

@@ -1,1 +1,1 @@
-"""Does tree verification equal plain decoding on this architecture? Tried on a small sibling of the model."""
+"""The self-test: checks on a small sibling of a model that tree verification equals plain decoding."""

@@ -1,8 +1,8 @@
-"""The self-test of architectures that no test of this project covers: are drafts scored as `generate` scores?
+"""The self-test of architectures that the project's tests do not cover: are drafts scored as `generate` scores them?
 
-It runs on a tiny sibling of the model, where much can be tried in half a second: lengths beyond every border, short
-rows beside long ones, rows that leave and join; then, briefly, on the model itself. What a sibling showed holds for
-all models of its class and configuration, for as long as the process lives.
+It runs on a tiny sibling of the model, where half a second is enough to try a lot: lengths beyond all windows and
+limits, ragged batches, rows that leave and join. A brief test on the model itself follows. The sibling's result applies
+to all models of its class and configuration, for the life of the process.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ if TYPE_CHECKING:
 MakeTarget = Callable[["PreTrainedModel"], "Target"]
 
 PATIENCE = 30.0
-"""Seconds for the long trial where it runs on the model itself, because no sibling of it could be built."""
+"""Seconds for the long trial if it must run on the model itself because no sibling could be built."""
 
 REACH = 48
-"""Tokens of the longest row of the long trial, or nearly."""
+"""Approximate length of the longest row of the long trial, in tokens."""
 
 _findings: dict[tuple[object, ...], str | None] = {}
 _lock = at_rest(threading.Lock())
 
 
 def is_known(model: PreTrainedModel) -> bool:
-    """Whether the tests of this project check models of this class and configuration: no self-test is needed."""
+    """Whether the project's tests cover models of this class and configuration, so that no self-test is needed."""
     ours = type(model).__module__.startswith("transformers.models.")
     return ours and digest(model.config) in KNOWN
 
 
 def attempt(make: MakeTarget, model: PreTrainedModel, *, kind: str) -> str | None:
-    """None where the target that `make` gives scores as `generate` does, else why not. `kind` names the target."""
+    """None if the target from `make` scores as `generate` does, else the reason. `kind` names the target."""
     try:
         found = _found_on_sibling(make, model, kind)
-    except Exception as error:  # a configuration of sizes that cannot be made small
+    except Exception as error:  # sizes of the configuration cannot be reduced
         found = _failure(make, model, _long_on_the_model(model, error))
     return found or _failure(make, model, _brief)
 
 
 def _found_on_sibling(make: MakeTarget, model: PreTrainedModel, kind: str) -> str | None:
-    """Raises whatever shows that no sibling of `model` works."""
+    """Run the trial on the sibling, once per class and configuration. Raises if no sibling of `model` works."""
     config = sibling.small_config(model)
     key = (type(model), kind, json.dumps(config.to_dict(), sort_keys=True, default=str))
     with _lock:
@@ -65,7 +65,7 @@ def _found_on_sibling(make: MakeTarget, model: PreTrainedModel, kind: str) -> st
 
 
 def _check_alive(model: PreTrainedModel) -> None:
-    """Whether it generates anything: sizes that do not fit one another may show no earlier."""
+    """Check that the sibling generates anything: sizes that do not match may only fail then."""
     size = int(model.config.get_text_config(decoder=True).vocab_size)
     prompt = [size // 2, size // 3]
     sequence = [2, *prompt] if model.config.is_encoder_decoder else prompt
@@ -75,7 +75,7 @@ def _check_alive(model: PreTrainedModel) -> None:
 
 
 def _failure(make: MakeTarget, model: PreTrainedModel, trial: Callable[[Target, PreTrainedModel], None]) -> str | None:
-    """Why the trial failed: an unknown architecture may raise anything."""
+    """Why the trial failed. Any exception counts, since an unknown architecture may raise anything."""
     try:
         trial(make(model), model)
     except Exception as error:
@@ -84,7 +84,7 @@ def _failure(make: MakeTarget, model: PreTrainedModel, trial: Callable[[Target, 
 
 
 def _brief(target: Target, model: PreTrainedModel) -> None:
-    """Two steps of two rows, as small as can show a wrong mask or position."""
+    """Two steps of two rows: the smallest trial that shows a wrong mask or position."""
     if not target.supports_drafts:
         return _plain(target, model, (5,), 3)
     rows = Trial(target, model, (7, 4))
@@ -95,7 +95,7 @@ def _brief(target: Target, model: PreTrainedModel) -> None:
 
 
 def _long(target: Target, model: PreTrainedModel, until: float = float("inf")) -> None:
-    """Everything that a batch may meet, up to the end of the positions."""
+    """All situations of a batch, up to the maximum number of positions."""
     if not target.supports_drafts:
         return _plain(target, model, (4, 21, REACH - 10), 12)
     for trial in (_ragged, _equal, _pieces):
@@ -122,7 +122,7 @@ def _ragged(target: Target, model: PreTrainedModel, until: float) -> None:
 
 
 def _equal(target: Target, model: PreTrainedModel, until: float) -> None:
-    """Rows of one length, which need no mask of ours, until their drafts part them."""
+    """Rows of equal length, which need no explicit mask until their drafts differ."""
     rows = Trial(target, model, (11, 11), seed=2)
     rows.step(EMPTY, EMPTY)
     rows.step(EMPTY, EMPTY)
@@ -133,7 +133,7 @@ def _equal(target: Target, model: PreTrainedModel, until: float) -> None:
 
 
 def _pieces(target: Target, model: PreTrainedModel, until: float) -> None:
-    """One row, its prompt in pieces, one token a step and drafts in turn."""
+    """One row: a prompt in pieces, then plain steps alternating with drafts."""
     row = Trial(target, model, (37,), seed=3, piece=5)
     for shape in (WIDE, EMPTY, BRANCHED, EMPTY, EMPTY, SHORT):
         row.step(shape)
@@ -142,7 +142,7 @@ def _pieces(target: Target, model: PreTrainedModel, until: float) -> None:
 
 
 def _plain(target: Target, model: PreTrainedModel, lengths: tuple[int, ...], count: int) -> None:
-    """Rows in turn, token by token, beside `generate`."""
+    """Compare rows one by one, token by token, with `generate`."""
     Trial(target, model, lengths, seed=4).compare_plainly(count)
 
 

@@ -1,8 +1,8 @@
-"""Configurations that need no self-test: those of the shape that tests/targets/test_tree.py checks.
+"""Model configurations that need no self-test, because tests/targets/test_tree.py covers their shape.
 
-A shape is everything in a configuration that may decide how its model works: flags, names of kinds, kinds of layers and
-of positions, what is there and what is not. Sizes may be any. A model of a known type with a flag of its own, or of a
-class from elsewhere, is tested like any other.
+The shape of a configuration is everything in it that may decide how the model works: flags, kinds of layers and
+positions, which parts exist. Sizes do not count. A model of a known type with an unusual flag, or of a class from
+outside transformers, is tested like any other.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ KNOWN = frozenset((
     "starcoder2:87b8bc22a3", "t5:1c7c761dd3",
 ))
 # fmt: on
-"""Digests of shapes. `tests/targets/test_known.py` says what they must be with the pinned transformers; another
-version, whose configurations have other fields, has its models tested until it is pinned."""
+"""Digests of shapes. `tests/targets/test_known.py` compares them to the pinned version of transformers. Configurations
+of other versions have other fields, so that their models are self-tested."""
 
 _WITHOUT_MEANING = re.compile(
     r"_.*|transformers_version|(torch_)?dtype|architectures|.*(id2label|label2id|token_id|token_ids)|problem_type"
@@ -40,17 +40,17 @@ _WITHOUT_MEANING = re.compile(
     r"|(moe_)?intermediate_size|head_dim|num_key_value_heads|num_(local_)?experts|scale_decoder_outputs"
     r"|num_ln_in_parallel_attn|chunk_size_feed_forward|task_specific_params|generation_config|num_labels|finetuning_task|router_aux.*"
 )
-"""Fields that change no mask, position or cache."""
+"""Fields that affect neither masks nor positions nor the cache."""
 
 
 def digest(config: PreTrainedConfig) -> str:
-    """Of the configuration's shape."""
+    """The digest of the configuration's shape."""
     text = json.dumps([config.model_type, _shape(config.to_dict())], sort_keys=True, default=str)
     return f"{config.model_type}:{hashlib.sha256(text.encode()).hexdigest()[:10]}"
 
 
 def _shape(value: object) -> object:
-    """`value` with every number replaced by its being one."""
+    """Replace every number in `value` by the word "number"."""
     if isinstance(value, Mapping):
         return {str(name): _shape(each) for name, each in value.items() if not _WITHOUT_MEANING.fullmatch(str(name))}
     if isinstance(value, (list, tuple)):

@@ -1,8 +1,8 @@
-"""Configurations made small: the same architecture, every kind of layer, in sizes that a CPU builds in a moment.
+"""Shrinks model configurations: the same architecture with every kind of layer, in sizes that a CPU builds in a moment.
 
-Sizes are found by the names that configurations use for them. What decides how a model works stays as it is: flags,
-kinds of layers, kinds of positions, what is there and what is not. Windows, chunks and tables of positions become so
-short that a few dozen tokens lie beyond all of them.
+Sizes are recognised by the names that configurations use for them. Everything that decides how a model works is kept:
+flags, kinds of layers and positions, which parts exist. Windows, chunks and position tables become so short that a few
+dozen tokens exceed all of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 HEADS, HEAD_DIM, WIDTH, INNER, RANK, EXPERTS, CHOSEN, STATE = 4, 8, 32, 48, 16, 4, 2, 8
 VOCABULARY = 96
 LAYERS = 2
-"""At least; one for each kind of layer and one more."""
+"""Minimum number of layers: one of each kind and one more."""
 
 MOST_LAYERS = 6
 
@@ -26,7 +26,7 @@ Rule = Callable[[int, Mapping[str, Any]], int]
 
 
 def _size(number: int) -> Rule:
-    """Sets a size that is there; none, 0 and 1 say how the model works."""
+    """Replace an existing size; missing sizes, 0 and 1 are kept, since they decide how the model works."""
     return lambda old, _: number if old > 1 else old
 
 
@@ -35,13 +35,13 @@ def _at_most(number: int) -> Rule:
 
 
 def _key_heads(old: int, values: Mapping[str, Any]) -> int:
-    """As few as before, beside the heads of queries: all of them, one, or some."""
+    """Key heads in the same relation to the query heads as before: equally many, one, or some."""
     heads = next((values[name] for name in ("num_attention_heads", "n_head", "num_heads") if values.get(name)), old)
     return HEADS if old >= heads else min(old, HEADS // 2)
 
 
 def _names(*parts: str) -> str:
-    """A pattern of any of these, with or without something before them."""
+    """A pattern that matches any of these names, with or without a prefix."""
     return rf"(.*_)?({'|'.join(parts)})"
 
 
@@ -113,14 +113,14 @@ _COUNTS = ("num_hidden_layers", "n_layer", "num_layers")
 def shrunk(
     config: PreTrainedConfig, *, window: int, positions: int, sizes: Mapping[str, Any] | None = None
 ) -> PreTrainedConfig:
-    """A small configuration of the same type, with `sizes` as they are given. Raises whatever the type raises for
-    sizes that it cannot have."""
+    """Return a small configuration of the same type, with `sizes` set as given. Raises what the type raises for
+    invalid sizes."""
     small = _shrunk(config.to_dict(), window, positions)
     return type(config).from_dict(small | dict(sizes or {}))
 
 
 def windows(config: PreTrainedConfig) -> list[int]:
-    """The windows and chunks that a configuration names."""
+    """The sizes of all windows and chunks in a configuration."""
     return list(_windows(config.to_dict()))
 
 
@@ -191,7 +191,7 @@ def _within_vocabulary(value: Any) -> Any:
 
 
 def _by_layer(value: Mapping[Any, Any], count: object) -> bool:
-    """Whether a table holds settings of layers by their numbers."""
+    """Whether a table holds settings by layer number."""
     numbers = [int(key) for key in value if str(key).isdigit()]
     return (
         bool(value)
@@ -203,7 +203,7 @@ def _by_layer(value: Mapping[Any, Any], count: object) -> bool:
 
 
 def _chosen_layers(values: Mapping[str, Any]) -> list[int]:
-    """One layer of each kind, in their order, and at least `LAYERS`; empty where layers are not told apart."""
+    """Choose one layer of each kind, in order, and at least `LAYERS`; empty if the layers have no kinds."""
     count = next((values[name] for name in values if name in _COUNTS), None)
     if not isinstance(count, int):
         return []
@@ -215,6 +215,6 @@ def _chosen_layers(values: Mapping[str, Any]) -> list[int]:
         kinds.setdefault(repr([each[index] for each in lists]), index)
     chosen = sorted(kinds.values())[:MOST_LAYERS]
     if values.get("num_kv_shared_layers"):
-        return [*chosen, *chosen]  # those that share take the keys of a layer of their kind
+        return [*chosen, *chosen]  # layers that share keys use those of another layer of their kind
     rest = [index for index in range(count - 1, -1, -1) if index not in chosen]
     return sorted([*chosen, *rest[: max(0, LAYERS - len(chosen))]])

@@ -1,4 +1,4 @@
-"""A model's tiny sibling: the same class and architecture with random weights, on which much can be tried at once."""
+"""Builds a tiny sibling of a model: the same class and architecture with random weights, for cheap tests."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
 WINDOW, POSITIONS = 8, 64
-"""Of a sibling: its sliding windows and chunks, and its positions where it has a table of them."""
+"""A sibling's sliding windows and chunks, and its number of positions if it has a table of them."""
 
 MOST_PARAMETERS = 20_000_000
-"""Siblings that did not become small are not built: a part of theirs has sizes of unknown names."""
+"""Larger siblings are not built: some of their sizes have unknown names and were not reduced."""
 
 _SEED = 20_260_101
 
 
 def small_config(model: PreTrainedModel) -> PreTrainedConfig:
-    """The configuration of `model`, small, with attention that takes masks. Raises what the type raises for it."""
+    """Return a small configuration of `model` with attention that takes masks. Raises what its type raises for it."""
     config = shrunk(model.config, window=WINDOW, positions=POSITIONS)
     use_masked_attention(model, configs(config))
     return config
 
 
 def build(kind: type[PreTrainedModel], config: PreTrainedConfig) -> PreTrainedModel:
-    """A model of random weights: float32, on the CPU, in eval mode. The generators of torch are left alone."""
+    """Build a model with random weights: float32, on the CPU, in eval mode. torch's global generators are not used."""
     with torch.device("meta"):
         size = sum(parameter.numel() for parameter in kind(config).parameters())
     if size > MOST_PARAMETERS:
         raise ValueError(f"its small sibling would have {size:,} parameters")
     generator = torch.Generator().manual_seed(_SEED)
     with torch.device("cpu"), _OwnGenerator(generator), torch.no_grad():
-        made: Any = kind(config)  # whose `to` is typed as a function of its own class
+        made: Any = kind(config)  # typed Any, since its `to` is typed as a function of its class
         model: PreTrainedModel = made.to(torch.float32).eval()
         for parameter in model.parameters():
-            # Unit gain: the usual initialisation gives nearly constant logits, in which no wrong mask would show.
+            # Unit gain, because the usual initialisation gives nearly constant logits, which hide a wrong mask.
             if parameter.dim() >= 2:
                 parameter.normal_(std=float(parameter.shape[-1]) ** -0.5)
             elif not parameter.isfinite().all():
@@ -54,7 +54,7 @@ def build(kind: type[PreTrainedModel], config: PreTrainedConfig) -> PreTrainedMo
 
 
 class _OwnGenerator(TorchFunctionMode):
-    """For its length this thread draws from a generator of its own; other threads do not notice."""
+    """Make this thread draw from its own generator while the mode is active; other threads are not affected."""
 
     _DRAWS = frozenset(
         {"normal_", "uniform_", "exponential_", "bernoulli_", "random_", "cauchy_", "log_normal_", "geometric_"}

@@ -1,4 +1,4 @@
-"""A trial: a session driven with drafts, every node beside the logits that `generate` has for it."""
+"""A trial: runs a session with drafts, and compares the logits of every node to those of `generate`."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ if TYPE_CHECKING:
     from copyspec.targets.base import Target
 
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
-"""Largest difference, in standard deviations of the logits. A wrong mask or position shows as 0.1 or more."""
+"""Maximum difference, in standard deviations of the logits. A wrong mask or position causes 0.1 or more."""
 
 TOLERANCE_LOW_PRECISION = 0.1
 
 EMPTY, CHAIN, SHORT = (), tuple(range(ROOT, 8)), (ROOT, ROOT)
 BRANCHED = (ROOT, 0, 1, 0, ROOT, 4)
 WIDE = (ROOT, 0, 1, ROOT, *range(3, 12), 1, 5, ROOT)
-"""Parents of the nodes of drafts. `WIDE` has a path beyond a sibling's window that does not lie where it stands."""
+"""Parents of draft nodes. `WIDE` has a path beyond a sibling's window whose nodes must be moved in the cache."""
 
 
 _BACK = 20
 
 
 class MismatchError(ValueError):
-    """The target scores something otherwise than plain decoding."""
+    """The target's scores differ from those of plain decoding."""
 
 
 class Trial:
-    """Rows of one session, and the sequences that they stand for. Every step raises MismatchError where it is wrong."""
+    """The rows of one session and their expected sequences. Every step raises MismatchError if the logits differ."""
 
     def __init__(
         self, target: Target, model: PreTrainedModel, lengths: Sequence[int], *, seed: int = 0, piece: int | None = None
     ) -> None:
-        """`lengths`: tokens of each row's first chain. `piece`: tokens of one prefill pass."""
+        """`lengths`: tokens of each row's first chain. `piece`: tokens per prefill pass."""
         self._target, self._model, self._random = target, model, random.Random(seed)
         self._reads, self._limit = target.is_encoder_decoder, target.max_length
         if self._limit is not None:
@@ -61,7 +61,7 @@ class Trial:
                 part.prefill_chunk = piece
 
     def step(self, *shapes: Sequence[int]) -> None:
-        """Scores a draft per row, compares every node, and keeps a random path of each draft and one more token."""
+        """Score a draft per row, compare every node, and keep a random path of each draft and one more token."""
         trees = [self._tree(shape, sequence) for shape, sequence in zip(shapes, self._sequences, strict=True)]
         chains = [sequence[cached:] for sequence, cached in zip(self._sequences, self._cached, strict=True)]
         logits = self.session.score(chains, trees)
@@ -75,7 +75,7 @@ class Trial:
             self._cached[row] += len(chains[row]) + len(path)
             self._sequences[row] += [*(tree.tokens[node] for node in path), *self._tokens(1)]
             if self._limit is not None and len(sequence) >= self._limit:
-                del sequence[max(1, self._limit - _BACK) :]  # back from the end, where decoding would stop
+                del sequence[max(1, self._limit - _BACK) :]  # go back from the limit, where decoding would stop
                 self._cached[row] = len(sequence) - 1
                 self.session.trim(self._cached)
         if list(self.session.lengths) != self._cached:
@@ -93,7 +93,7 @@ class Trial:
             getattr(self, name).extend(getattr(other, name))
 
     def finish(self) -> None:
-        """Compares the reference itself with `generate`, along each row."""
+        """Compare the reference itself with `generate`, along each row."""
         self.session.close()
         for row, (prompt, sequence) in enumerate(zip(self._prompts, self._sequences, strict=True)):
             begin = self._begin(row)
@@ -102,7 +102,7 @@ class Trial:
             check(expected, found, "passes with and without a cache")
 
     def compare_plainly(self, count: int) -> None:
-        """Compares `count` steps without drafts, made now, with `generate`."""
+        """Run `count` steps without drafts, and compare them with `generate`."""
         steps = []
         for _ in range(count):
             chains = [sequence[cached:] for sequence, cached in zip(self._sequences, self._cached, strict=True)]
@@ -118,7 +118,7 @@ class Trial:
             check(found, expected, "plain steps")
 
     def _begin(self, row: int) -> int:
-        """Tokens that `generate` is given; it comes to the others by itself."""
+        """Number of tokens given to `generate`, which generates the others."""
         return 1 if self._reads else min(self._starts[row], len(self._sequences[row]) - 1)
 
     def _tree(self, shape: Sequence[int], sequence: Sequence[int]) -> DraftTree:
@@ -129,7 +129,7 @@ class Trial:
         return tree if self._target.supports_trees else tree.first_chain()
 
     def _expected(self, row: int, tree: DraftTree) -> torch.Tensor:
-        """The logits after the row's sequence and after each node, from passes of whole paths. [1 + M, V]"""
+        """The logits after the row's sequence and after each node, [1 + M, V], from one pass per path."""
         sequence, parents = self._sequences[row], set(tree.parents)
         rows: dict[int, torch.Tensor] = {}
         for leaf in [node for node in range(len(tree)) if node not in parents] or [ROOT]:
@@ -140,7 +140,7 @@ class Trial:
         return torch.stack([rows[node] for node in range(ROOT, len(tree))])
 
     def _tokens(self, count: int) -> list[int]:
-        """Distinct ids away from the special ones, siblings among them."""
+        """Distinct random ids, also among siblings, without special tokens."""
         size = self._target.vocab_size
         low = min(size // 2, 100)
         return self._random.sample(range(low, size), count) if count < size - low else [low] * count
@@ -148,7 +148,7 @@ class Trial:
 
 @torch.inference_mode()
 def alone(model: PreTrainedModel, prompt: Sequence[int], sequence: Sequence[int]) -> torch.Tensor:
-    """The logits after each token of `sequence` in one pass of its own without a cache. [L, V]"""
+    """The logits after each token of `sequence`, [L, V], from a separate pass without a cache."""
     with masked_attention(model, read_facts(model).configs):
         reads = prompt if model.config.is_encoder_decoder else sequence
         tokens, arguments = prepared(model, reads, sequence, use_cache=False)
@@ -161,7 +161,7 @@ def alone(model: PreTrainedModel, prompt: Sequence[int], sequence: Sequence[int]
 
 @torch.inference_mode()
 def generated(model: PreTrainedModel, prompt: Sequence[int], sequence: Sequence[int], start: int) -> torch.Tensor:
-    """The logits with which `generate` picks each token behind the first `start` ones. [L - start, V]"""
+    """The logits from which `generate` picks each token after the first `start` ones, [L - start, V]."""
     device = read_device(model)
     ids = torch.tensor([list(prompt) if model.config.is_encoder_decoder else list(sequence[:start])], device=device)
     inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
@@ -179,7 +179,7 @@ def generated(model: PreTrainedModel, prompt: Sequence[int], sequence: Sequence[
 
 
 class _Forced(LogitsProcessor):
-    """Lets `generate` say nothing but a known sequence."""
+    """Forces `generate` to produce a given sequence."""
 
     def __init__(self, sequence: Sequence[int]) -> None:
         self._sequence = sequence
@@ -191,7 +191,7 @@ class _Forced(LogitsProcessor):
 
 
 def check(found: torch.Tensor, expected: torch.Tensor, what: str) -> None:
-    """Raises MismatchError where some row of the logits [n, V] differs from the expected one."""
+    """Raise MismatchError if a row of the logits [n, V] differs from the expected one."""
     if found.shape != expected.shape:
         raise MismatchError(f"logits of {what} have shape {tuple(found.shape)}, not {tuple(expected.shape)}")
     tolerance = TOLERANCE.get(expected.dtype, TOLERANCE_LOW_PRECISION)

@@ -1,1 +1,1 @@
-"""Static shapes: a pass of the target as one program over fixed buffers, which a GPU captures once and replays."""
+"""Static shapes: a target pass as a program over fixed buffers, which a GPU captures once and replays."""

@@ -1,4 +1,4 @@
-"""Arenas: the buffers of a batch with the programs captured on them, kept from one session to the next."""
+"""Arenas: a batch's buffers and the programs captured on them, which are reused between sessions."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from copyspec.targets.static.buffers import CacheLayout, KeyValues
 from copyspec.targets.static.running import ProgramRunner
 
 KEPT = 2
-"""Arenas that wait for a session: a batch's, and one for rows that make their first pass before they join it."""
+"""Maximum number of free arenas kept: one for a batch, one for new rows that run a first pass before they join it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArenaSize:
-    """What a session needs at least."""
+    """The minimum size of an arena for a session."""
 
     layout: CacheLayout
     rows: int
-    capacity: int  # slots of a row, scratch included
+    capacity: int  # slots per row, including scratch
     cross: CacheLayout | None = None  # of cross-attention, in encoder-decoder models
-    cross_width: int = 0  # states of the encoder
+    cross_width: int = 0  # number of encoder states
 
     def fits(self, other: ArenaSize) -> bool:
-        """Whether `other` has room for this."""
+        """Whether an arena of size `other` is large enough for this."""
         return (
             (self.layout, self.cross) == (other.layout, other.cross)
             and self.rows <= other.rows
@@ -37,7 +37,7 @@ class ArenaSize:
 
 
 class Arena:
-    """The buffers of one batch. Programs hold their addresses: an arena that grows is another one."""
+    """The buffers of one batch. Programs hold their addresses, so that growing requires a new arena."""
 
     def __init__(self, size: ArenaSize, dtype: torch.dtype, make_runner: Callable[[Arena], ProgramRunner]) -> None:
         self.size = size
@@ -54,7 +54,7 @@ class Arena:
     def fill_cross(
         self, layers: Sequence[tuple[torch.Tensor, torch.Tensor]], visible: torch.Tensor, lowest: torch.Tensor
     ) -> None:
-        """Takes the encoder's keys and values, [B, H, S, D], and which of its states are no pads, [B, S]."""
+        """Copy cross-attention keys and values, [B, H, S, D], and set the mask from `visible` [B, S], 0 at padding."""
         assert self.cross is not None and self.cross_mask is not None
         rows, width = visible.shape
         for row in range(rows):
@@ -64,14 +64,14 @@ class Arena:
 
 
 class ArenaPool:
-    """The arenas of one target that no session has."""
+    """The free arenas of one target."""
 
     def __init__(self) -> None:
-        self._free: list[Arena] = []  # the last used one last
+        self._free: list[Arena] = []  # most recently used last
         self._lock = at_rest(threading.RLock())
 
     def take(self, size: ArenaSize, make: Callable[[ArenaSize], Arena]) -> Arena:
-        """The smallest arena that has room for `size`, or a new one."""
+        """Take the smallest free arena with space for `size`, or create one."""
         with self._lock:
             fitting = [arena for arena in self._free if size.fits(arena.size)]
             if fitting:
@@ -81,11 +81,11 @@ class ArenaPool:
         return make(size)
 
     def give(self, arena: Arena) -> None:
-        """Takes an arena back; of those that wait, the one that waited for longest goes."""
+        """Return an arena to the pool; drop the one that has been free the longest if there are too many."""
         with self._lock:
             self._free = [*self._free, arena][-KEPT:]
 
     def clear(self) -> None:
-        """Frees all of them: the model has changed."""
+        """Drop all free arenas, because the model has changed."""
         with self._lock:
             self._free = []

@@ -1,8 +1,8 @@
-"""Keys and values of all layers at fixed addresses, and the cache through which a model writes and reads them.
+"""Key and value buffers of all layers at fixed addresses, and the cache through which a model uses them.
 
-Layers whose keys and values have one shape share one buffer, [planes, B, H, S, D], so that moving an accepted path is
-two kernels however many layers there are. Row r holds its cached tokens in slots 0 .. length[r] - 1; a pass writes
-behind them, and the last slot is scratch.
+Layers whose keys and values have the same shape share one buffer, [planes, B, H, S, D], so that moving an accepted path
+takes two kernels for any number of layers. Row r holds its cached tokens in slots 0 .. length[r] - 1; a pass writes
+after them, and the last slot is scratch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from transformers.cache_utils import CacheLayerMixin
 
 
 class PlaneKind(NamedTuple):
-    """What planes of one buffer have in common."""
+    """The properties shared by all planes of a buffer."""
 
     heads: int
     width: int
@@ -24,17 +24,17 @@ class PlaneKind(NamedTuple):
 
 
 class Plane(NamedTuple):
-    """Where the keys, or the values, of one layer are."""
+    """The location of one layer's keys or values: a buffer, and an index into it."""
 
     kind: PlaneKind
     place: int
 
 
 class CacheLayout:
-    """Which planes the layers of a model need, by what it wrote into another cache."""
+    """The planes that a model's layers need, derived from what it wrote into another cache."""
 
     def __init__(self, layers: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """`layers`: keys and values of each, [B, H, S, D]. Raises ValueError where they are not on one device."""
+        """`layers`: keys and values of each, [B, H, S, D]. Raises ValueError if they are not on one device."""
         self.counts: dict[PlaneKind, int] = {}
         self.planes = [(self._plane(keys), self._plane(values)) for keys, values in layers]
         devices = {tensor.device for pair in layers for tensor in pair}
@@ -49,7 +49,7 @@ class CacheLayout:
         return hash((tuple(self.planes), self.device))
 
     def bytes_per_slot(self) -> int:
-        """Of one token of one row."""
+        """Size of one token of one row."""
         return sum(count * kind.heads * kind.width * kind.dtype.itemsize for kind, count in self.counts.items())
 
     def _plane(self, tensor: torch.Tensor) -> Plane:
@@ -60,13 +60,13 @@ class CacheLayout:
 
 
 class KeyValues:
-    """The buffers of one batch."""
+    """The key and value buffers of one batch."""
 
     def __init__(self, layout: CacheLayout, rows: int, capacity: int) -> None:
         self.layout, self.rows, self.capacity = layout, rows, capacity
-        with torch.inference_mode(False):  # normal tensors: compiled programs write to them
+        with torch.inference_mode(False):  # normal tensors, since compiled programs write to them
             self.buffers = {
-                # Zeros, not empty: what is masked still enters attention as 0 * value, and must be finite.
+                # Zeroed memory, since masked slots still enter attention as 0 * value, which must be finite.
                 kind: torch.zeros(
                     (count, rows, kind.heads, capacity, kind.width), dtype=kind.dtype, device=layout.device
                 )
@@ -78,20 +78,20 @@ class KeyValues:
         return self.buffers[plane.kind][plane.place, :rows, :, :slots]
 
     def adopt(self, row: int, layers: Sequence[tuple[torch.Tensor, torch.Tensor]], source: int, length: int) -> None:
-        """Copies the first `length` slots of row `source` of another cache's layers."""
+        """Copy the first `length` slots of row `source` of another cache's layers into `row`."""
         for planes, pair in zip(self.layout.planes, layers, strict=True):
             for plane, tensor in zip(planes, pair, strict=True):
                 self.buffers[plane.kind][plane.place, row, :, :length] = tensor[source, :, :length]
 
     def copy_rows(self, sources: Sequence[int], targets: Sequence[int], other: KeyValues, used: int) -> None:
-        """Copies rows of `other` (or of these buffers) here, as if all were read before any write."""
+        """Copy rows of `other` (which may be this object) here; all reads precede the writes."""
         for kind, buffer in self.buffers.items():
             rows = other.buffers[kind][:, list(sources), :, :used]
             buffer[:, list(targets), :, :used] = rows
 
 
 class StaticLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
-    """Keys and values of one layer as one program sees them. Every slot is returned: masks say which are seen."""
+    """One layer's keys and values as one program sees them. All slots are returned; masks hide the unused ones."""
 
     is_sliding = False
     is_compileable = True
@@ -104,12 +104,12 @@ class StaticLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Nothing to do: the buffers are there."""
+        """Do nothing: the buffers exist already."""
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Writes the pass's keys and values, [B, H, Q, D] each; returns those of all slots, [B, H, S, D]."""
+        """Write the pass's keys and values, [B, H, Q, D] each; return those of all slots, [B, H, S, D]."""
         rows, slots = self._cache.row_index, self._cache.slots
         self._keys[rows, :, slots] = key_states.transpose(1, 2)
         self._values[rows, :, slots] = value_states.transpose(1, 2)
@@ -129,14 +129,14 @@ class StaticLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
 
 
 class StaticCache(Cache):
-    """The cache that one program hands to the model."""
+    """The cache that a program passes to the model."""
 
     def __init__(self, key_values: KeyValues, rows: int, nodes: int, width: int) -> None:
-        """`width`: slots that the program attends to."""
+        """`width`: number of slots that the program attends to."""
         device = key_values.layout.device
         self.width = width
         self.row_index = torch.arange(rows, device=device).unsqueeze(1)  # [B, 1]
-        self.slots = torch.zeros((rows, nodes), dtype=torch.long, device=device)  # [B, Q], where a pass writes
+        self.slots = torch.zeros((rows, nodes), dtype=torch.long, device=device)  # [B, Q], slots that a pass writes to
         self._static_layers = [
             StaticLayer(self, key_values.view(keys, rows, width), key_values.view(values, rows, width))
             for keys, values in key_values.layout.planes

@@ -1,4 +1,4 @@
-"""Encoder-decoder models in a static pass: cross-attention reads fixed buffers that were filled before."""
+"""Encoder-decoder models in static passes: cross-attention reads fixed buffers that are filled beforehand."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def enter_encoder_decoder(model: PreTrainedModel, cross: KeyValues, cross_mask: torch.Tensor) -> EnterModel:
-    """The decoder, by the model's public forward. `cross_mask`: additive, [B, 1, 1, S]."""
+    """Calls the decoder through the model's public forward. `cross_mask`: additive, [B, 1, 1, S]."""
     forward: Callable[..., Any] = model
     width = int(model.config.get_text_config(encoder=True).hidden_size)
-    states = cross_mask.new_zeros((1, 1, 1)).expand(len(cross_mask), cross.capacity, width)  # read by nobody
+    states = cross_mask.new_zeros((1, 1, 1)).expand(len(cross_mask), cross.capacity, width)  # placeholder, never read
 
     def enter(tokens: torch.Tensor, positions: torch.Tensor, masks: Masks, cache: StaticCache) -> torch.Tensor:
         rows, columns = tokens.shape
@@ -40,7 +40,7 @@ def enter_encoder_decoder(model: PreTrainedModel, cross: KeyValues, cross_mask: 
 
 
 def _filled(cross: KeyValues, rows: int) -> DynamicCache:
-    """A cache of views: the model takes what a cache holds for computed, and only reads it."""
+    """A cache of views into `cross`. The model treats its contents as already computed, and only reads them."""
     held = DynamicCache()
     for planes in cross.layout.planes:
         layer = DynamicLayer()  # type: ignore[no-untyped-call]

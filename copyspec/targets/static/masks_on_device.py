@@ -1,4 +1,4 @@
-"""Masks of a static pass, worked out on the device from lengths and ancestor bits."""
+"""Masks of a static pass, computed on the device from lengths and ancestor bits."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 
 class PassInputs(NamedTuple):
-    """The fields of a packed pass, on the device. [B, Q] each but `lengths` and `words`."""
+    """The fields of a packed pass, on the device. [B, Q] each except `lengths`."""
 
     tokens: torch.Tensor
     depths: torch.Tensor
     lengths: torch.Tensor  # [B, 1]
     sources: torch.Tensor
     targets: torch.Tensor
-    words: tuple[torch.Tensor, ...]  # of ancestor bits
+    words: tuple[torch.Tensor, ...]  # ancestor bits
 
 
 def additive_masks(
     inputs: PassInputs, slots: torch.Tensor, facts: ModelFacts
 ) -> torch.Tensor | dict[str, torch.Tensor]:
-    """[B, 1, Q, S] (`masks.additive`): one, or one per kind of attention layer. `slots`: 0 .. S - 1."""
-    offsets = slots - inputs.lengths  # behind the cached tokens, [B, S]
+    """Additive masks [B, 1, Q, S] (`masks.additive`): one, or a dict by kind of attention. `slots`: 0 .. S - 1."""
+    offsets = slots - inputs.lengths  # column that each slot holds; negative for cached tokens, [B, S]
     visible = _visible(offsets, inputs.words)
     if facts.kinds == ("full_attention",):
         return additive(visible, facts)
@@ -46,7 +46,7 @@ def additive_masks(
 
 
 def key_positions(inputs: PassInputs, slots: torch.Tensor) -> torch.Tensor:
-    """Position of the token in each slot: its own index, except for the columns of this pass. [B, S]"""
+    """Position of the token in each slot, [B, S]: the slot's index, except for the columns of this pass."""
     offsets = slots - inputs.lengths
     columns = offsets.clamp(0, inputs.depths.shape[1] - 1)
     return torch.where(offsets < 0, slots, inputs.lengths + inputs.depths.gather(1, columns))
@@ -58,7 +58,7 @@ def _visible(offsets: torch.Tensor, words: tuple[torch.Tensor, ...]) -> torch.Te
     visible = offsets < 0
     for index, word in enumerate(words):
         bit = offsets - index * WORD if index else offsets
-        # Beyond the word's bits the sign is shifted in, which is 0.
+        # A shift beyond the word's bits yields its sign, which is 0.
         seen = (word.unsqueeze(2) >> bit.clamp(0, WORD)) & 1
         visible = visible | ((seen != 0) & (bit >= 0))
     return visible

@@ -1,8 +1,8 @@
-"""What a static pass is told: one array of integers, copied to the device at once.
+"""The input of a static pass, packed into one integer array that is copied to the device at once.
 
 Fields, each [B, Q]: tokens, depths, lengths (cached tokens of the row), sources and targets (slots of accepted keys
-that go where they belong, before anything else), and words of ancestor bits: bit i of a column says that it sees
-column i of this pass, itself included. Columns behind a row's own see the first one only and are never read.
+that the pass first moves into place), and words of ancestor bits: bit i of a column is set if it attends to column i
+of this pass, itself included. Unused columns of a row attend to its first column only, and their results are not read.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
     from copyspec.tree import DraftTree
 
-FIELDS = 5  # before the words
+FIELDS = 5  # number of fields before the words
 SCRATCH_FIELDS = slice(3, 5)  # sources and targets
-WORD = 63  # bits of an int64 without its sign
+WORD = 63  # bits of an int64 without its sign bit
 _WORD_MASK = (1 << WORD) - 1
 
 
 SlotMove = tuple[int, int]
-"""Source and target of a key and value of an accepted node that belongs elsewhere."""
+"""Source and target slot of an accepted node whose key and value must move."""
 
 
 def words(columns: int) -> int:
-    """Words of ancestor bits for so many columns."""
+    """Words of ancestor bits needed for this many columns."""
     return -(-columns // WORD)
 
 
@@ -41,7 +41,7 @@ def pack(
     moves: Sequence[Sequence[SlotMove]],
     scratch: int,
 ) -> None:
-    """Fills `host` [F, B, Q] for rows of which `starts[r]` tokens are cached; `scratch`: a slot that nothing sees."""
+    """Fill `host` [F, B, Q] for rows with `starts[r]` cached tokens; `scratch`: a slot that nothing attends to."""
     if COMPILED is None:
         _pack(host, starts, chains, trees, moves, scratch)
     else:
@@ -57,7 +57,7 @@ def _pack(
     moves: Sequence[Sequence[SlotMove]],
     scratch: int,
 ) -> None:
-    """What `native/trees.c` does."""
+    """The Python version of `pack` in `native/trees.c`."""
     host[:3] = 0
     host[SCRATCH_FIELDS] = scratch
     host[FIELDS] = 1
@@ -83,7 +83,7 @@ def _pack(
 
 
 def ancestor_bits(length: int, parents: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Of a chain of `length` tokens and the tree behind it: which columns each one sees, and its depth."""
+    """The columns that each one attends to, as bits, and its depth, for a chain of `length` tokens and its tree."""
     bits = [(2 << column) - 1 for column in range(length)]
     depths = list(range(length))
     root = length - 1

@@ -1,4 +1,4 @@
-"""Whether a model's layers ask for tree attention: one small pass with it, beside the same pass with masks."""
+"""Tests whether a model works with tree attention: compares a small pass with it to the same pass with masks."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ TREE = DraftTree([1, 2, 3, 4, 5], [-1, 0, -1, 2, 0], [0.5] * 5, [None] * 5)
 SLOTS = 16
 
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
-"""Largest difference, in standard deviations of the logits; in half precision each attention rounds otherwise."""
+"""Maximum difference, in standard deviations of the logits, in full precision."""
 
 TOLERANCE_LOW_PRECISION = 0.25
 
 
 @torch.inference_mode()
 def attention_refusal(target: CausalTarget | Seq2SeqTarget, layout: CacheLayout) -> str | None:
-    """Why the model cannot have tree attention; None where it can."""
+    """Why the model cannot use tree attention; None if it can."""
     model, facts, name = target.model, target.facts, type(target.model).__name__
     if target.is_encoder_decoder:
         return f"{name} reads an encoder's states"
@@ -49,7 +49,7 @@ def attention_refusal(target: CausalTarget | Seq2SeqTarget, layout: CacheLayout)
         with masked_attention(model, facts.configs, NAME if by_tree else grouped), callers() as layers:
             try:
                 found.append(program(torch.from_numpy(packed).to(facts.device)).double())
-            except Exception as error:  # whatever a layer makes of a mask that it does not know
+            except Exception as error:  # from a layer that does not understand the mask
                 return f"{name} takes no tree mask ({type(error).__name__}: {error})".splitlines()[0]
         if by_tree and len(layers) != len(layout.planes):
             return f"{name} asks for attention in {len(layers)} of {len(layout.planes)} layers"

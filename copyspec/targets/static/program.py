@@ -1,4 +1,4 @@
-"""The program of a static pass: tensors in, tensors out. No shape, address or branch of it depends on data."""
+"""The program of a static pass, from tensors to tensors. Its shapes, addresses and branches do not depend on data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Masks = torch.Tensor | dict[str, torch.Tensor]
 
 
 class EnterModel(Protocol):
-    """How a kind of model is called."""
+    """Calls a kind of model (decoder-only, encoder-decoder)."""
 
     def __call__(self, tokens: torch.Tensor, positions: torch.Tensor, masks: Masks, cache: StaticCache) -> torch.Tensor:
         """Logits of all columns, [B, Q, V]."""
@@ -31,7 +31,7 @@ class EnterModel(Protocol):
 
 
 class StaticProgram:
-    """One pass of `rows` rows of `nodes` columns over the first `width` slots of `key_values`."""
+    """A pass over `rows` rows of `nodes` columns that attend to the first `width` slots of `key_values`."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class StaticProgram:
         *,
         tree_attention: bool = False,
     ) -> None:
-        """`size`: rows, nodes, width. `tree_attention`: masks are tree masks."""
+        """`size`: rows, nodes, width. `tree_attention`: pass tree masks instead of additive ones."""
         rows, nodes, width = size
         device = key_values.layout.device
         self._enter, self._model, self._facts = enter, model, facts
@@ -55,15 +55,15 @@ class StaticProgram:
         self._tree_attention = tree_attention
 
     def fields(self) -> int:
-        """Of the packed array, [fields, rows, nodes]."""
+        """Number of fields of the packed array, [fields, rows, nodes]."""
         return FIELDS + self._words
 
     def __call__(self, packed: torch.Tensor) -> torch.Tensor:
-        """`packed` [F, B, Q] as `packing` describes it. Logits [B, Q, V]."""
+        """Return logits [B, Q, V] of a pass packed as in `packing`, [F, B, Q]."""
         tokens, depths, lengths, sources, targets, *bits = packed.unbind(0)
         inputs = PassInputs(tokens, depths, lengths[:, :1], sources, targets, tuple(bits))
         cache = self._cache
-        for buffer in self._moved:  # what the pass before accepted
+        for buffer in self._moved:  # moves the keys and values of nodes accepted in the previous pass
             buffer[:, cache.row_index, :, targets] = buffer[:, cache.row_index, :, sources]
         torch.add(inputs.lengths, self._columns, out=cache.slots)
         positions = inputs.lengths + depths
@@ -83,7 +83,7 @@ class StaticProgram:
 
 
 def enter_causal(model: PreTrainedModel, facts: ModelFacts) -> EnterModel:
-    """A decoder-only model, by its public forward."""
+    """Calls a decoder-only model through its public forward."""
     by_argument = "position_ids" in facts.arguments
     forward: Callable[..., Any] = model
 

@@ -1,4 +1,4 @@
-"""Which models have no static passes, and why."""
+"""Decides which models cannot use static passes, and why."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def refusal(target: CausalTarget | Seq2SeqTarget) -> str | None:
-    """Why passes of this model cannot be static; None where nothing speaks against it."""
+    """Why passes of this model cannot be static; None if no reason is known."""
     model, facts = target.model, target.facts
     name = type(model).__name__
     if not (target.supports_trees and target.supports_drafts):

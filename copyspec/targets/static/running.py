@@ -1,4 +1,4 @@
-"""How a static program is run: operator by operator, or captured once and replayed."""
+"""Runs static programs: operator by operator, compiled, or captured once as a CUDA graph and replayed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -16,14 +16,18 @@ from copyspec.targets.static.packing import SCRATCH_FIELDS
 from copyspec.targets.static.program import StaticProgram
 from copyspec.targets.static.settings import MAX_GRAPHS, WARM_PASSES
 
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
 logger = logging.getLogger(__name__)
 
 Size = tuple[int, int, int]
-"""Rows, columns of each, slots that they attend to."""
+"""Rows, columns per row, and slots attended to."""
 
 
 class CudaGraph:
-    """A CUDA graph. All of one runner share a memory pool: one of them runs at a time."""
+    """A CUDA graph. The graphs of a runner share a memory pool, since only one runs at a time."""
 
     def __init__(self, pool: Any) -> None:
         self._graph, self._pool = torch.cuda.CUDAGraph(), pool
@@ -38,19 +42,20 @@ class CudaGraph:
 
 @dataclass(slots=True)
 class _Step:
-    """One size of pass."""
+    """The state of one size of pass."""
 
     run: Callable[[torch.Tensor], torch.Tensor]
-    program: StaticProgram  # what `run` compiles, or is
+    program: StaticProgram  # what `run` compiles or is
     packed: torch.Tensor  # [F, B, Q] on the device, where a graph reads it
-    staging: torch.Tensor  # the same on the host; pinned where there is a GPU
+    staging: torch.Tensor  # the same array on the host; pinned if there is a GPU
+    filled: npt.NDArray[np.int64]  # NumPy view of `staging`
     passes: int = 0
     graph: CapturedGraph | None = None
-    logits: torch.Tensor | None = None  # [B, Q, V], where the graph writes them
+    logits: torch.Tensor | None = None  # [B, Q, V], written by the graph
 
 
 class ProgramRunner:
-    """The programs of one set of buffers by their size, and which of them are captured."""
+    """The programs of one set of buffers, by size; captures those that are used repeatedly."""
 
     def __init__(
         self,
@@ -59,22 +64,22 @@ class ProgramRunner:
         options: StaticOptions,
         entered: Callable[[], AbstractContextManager[object]],
     ) -> None:
-        """`entered`: around whatever runs the model's own code."""
+        """`entered`: context in which the model's own code runs."""
         self._make, self._device, self._options, self._entered = make, device, options, entered
         self._steps: OrderedDict[Size, _Step] = OrderedDict()
         self._compiles = options.compile
         self._new_graph = _graphs(device, options)
         self.is_settled = True
-        """False: the last pass captured a graph or came before that, and its time says nothing of the next."""
+        """Whether the last pass's time is representative; False if a graph was or is still to be captured."""
         self.name: Runner = "static"
         """How the last pass was run."""
 
-    def staging(self, size: Size) -> torch.Tensor:
-        """Where the next pass of this size is packed. [F, B, Q], on the host"""
-        return self._step(size).staging
+    def staging(self, size: Size) -> npt.NDArray[np.int64]:
+        """The host array [F, B, Q] into which the next pass of this size is packed."""
+        return self._step(size).filled
 
     def run(self, size: Size) -> torch.Tensor:
-        """Logits [B, Q, V] of what was packed; the next pass may overwrite them."""
+        """Run the packed pass; return logits [B, Q, V], which the next pass may overwrite."""
         step = self._step(size)
         step.packed.copy_(step.staging, non_blocking=True)
         if step.graph is not None:
@@ -91,11 +96,11 @@ class ProgramRunner:
         return logits
 
     def _run(self, step: _Step) -> torch.Tensor:
-        """One pass by its operators, or compiled where that can be done."""
+        """Run one pass without a graph; fall back to uncompiled operators if the model cannot be compiled."""
         try:
             return step.run(step.packed)
         except Exception as error:
-            if not type(error).__module__.startswith("torch._dynamo"):  # those come before anything has run
+            if not type(error).__module__.startswith("torch._dynamo"):  # raised before anything has run
                 raise
             logger.warning("this model's passes cannot be compiled (%s); they run without", _line(error))
         self._compiles = False
@@ -107,7 +112,7 @@ class ProgramRunner:
         self.name, self.is_settled = name, settled
 
     def _capture(self, step: _Step, new_graph: Callable[[], CapturedGraph]) -> None:
-        """Behind a pass that was run: what is captured writes the same keys again, but must not move them again."""
+        """Capture a pass that has just run: this may write its keys again, but must not repeat its moves."""
         step.packed[SCRATCH_FIELDS] = step.packed[SCRATCH_FIELDS].amax()
         graph = new_graph()
         try:
@@ -132,12 +137,9 @@ class ProgramRunner:
         if self._compiles:
             run = torch.compile(program, fullgraph=True, dynamic=False, backend=self._options.compiler)
         with torch.inference_mode(False):
-            self._steps[size] = _Step(
-                run,
-                program,
-                torch.zeros(shape, dtype=torch.long, device=self._device),
-                torch.zeros(shape, dtype=torch.long, pin_memory=self._device.type == "cuda"),
-            )
+            packed = torch.zeros(shape, dtype=torch.long, device=self._device)
+            staging = torch.zeros(shape, dtype=torch.long, pin_memory=self._device.type == "cuda")
+        self._steps[size] = _Step(run, program, packed, staging, staging.numpy())
         return self._steps[size]
 
 

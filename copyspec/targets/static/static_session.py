@@ -1,7 +1,7 @@
-"""A session whose passes have static shapes: one copy in, one program, one read out by the caller.
+"""A session with static shapes: each pass is one copy to the device, one program, and one read by the caller.
 
-Prompts are read by a session of the usual kind, whose keys and values are then copied into the arena. `keep` only
-notes which of them move: the next pass does that before anything else.
+Prompts are read by a regular session, whose keys and values are then copied into the arena (`arenas`). `keep` only
+records which of them must move; the next pass moves them first.
 """
 
 from __future__ import annotations
@@ -35,47 +35,47 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOST_RESERVED = 2048
-"""New tokens of a request that have room from the start; longer outputs have the arena grow."""
+"""Maximum new tokens per request for which slots are reserved; the arena grows for longer outputs."""
 
 Chains = Sequence[Sequence[int]]
 
 
 class SessionHost(Protocol):
-    """What a session needs of its target."""
+    """The interface that a session needs of its target."""
 
     options: StaticOptions
     arenas: ArenaPool
     by_length: bool
-    """Whether attention reads as many keys as there are, however many slots a program has."""
+    """Whether attention reads only the keys in use, however many slots a program has."""
 
     @property
     def lowest(self) -> torch.Tensor:
-        """What an additive mask holds where nothing is seen."""
+        """Value of an additive mask where nothing is visible."""
         ...
 
     def reader(self, prompts: Sequence[Sequence[int]]) -> TreeSession:
-        """A session that reads prompts."""
+        """Open a session that reads prompts."""
         ...
 
     def encoder_session(self, prompts: Sequence[Sequence[int]]) -> Seq2SeqSession | None:
-        """What holds the encoder's output; None for decoder-only models."""
+        """Open a session that holds the encoder's output; None for decoder-only models."""
         ...
 
     def learn(self, layout: CacheLayout) -> None:
-        """Tells what the model's layers keep, as seen in a pass."""
+        """Record the layout of the model's keys and values, as seen in a pass."""
         ...
 
     def layout(self) -> CacheLayout:
-        """The same; a pass over one token finds out."""
+        """The recorded layout; determined by a pass over one token if there is none yet."""
         ...
 
     def arena(self, size: ArenaSize) -> Arena:
-        """An arena that nobody uses."""
+        """Return an arena that is not in use."""
         ...
 
 
 class StaticSession:
-    """Rows of one batch in one arena."""
+    """The rows of one batch in one arena."""
 
     def __init__(self, target: SessionHost, prompts: Sequence[Sequence[int]], new_tokens: int) -> None:
         self._target = target
@@ -83,11 +83,11 @@ class StaticSession:
         self._lengths = [0] * len(prompts)
         self._moves: list[list[SlotMove]] = [[] for _ in prompts]
         self._arena: Arena | None = None
-        self._used = 0  # slots that hold anything, over all rows
-        self._scored: list[tuple[int, int]] | None = None  # of the last `score`: the first slot, the chain's length
+        self._used = 0  # slots in use, the maximum over all rows
+        self._scored: list[tuple[int, int]] | None = None  # first slot and chain length of each row in the last `score`
         self._encoder = target.encoder_session(prompts)
         self._cross_is_stale = self._encoder is not None
-        self._rows = 0  # in exact mode, of every pass
+        self._rows = 0  # rows of every pass in exact mode, padding included
         self._attended = 0  # slots that passes attend to
         self._told_states = False
 
@@ -102,11 +102,11 @@ class StaticSession:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the time of the last pass says something of the next."""
+        """Whether the last pass's time is representative of the next ones."""
         return self._arena is None or self._arena.runner.is_settled
 
     def score(self, chains: Chains, trees: Sequence[DraftTree]) -> torch.Tensor:
-        if not torch.is_inference_mode_enabled():  # entering it again takes longer than a look
+        if not torch.is_inference_mode_enabled():  # the check is faster than entering it again
             with torch.inference_mode():
                 return self.score(chains, trees)
         check_rows(len(self._lengths), chains, trees)
@@ -191,16 +191,16 @@ class StaticSession:
         self._lengths, self._moves, self._scored = [], [], None
 
     def _prefill(self, starts: list[int], chains: list[list[int]], width: int) -> None:
-        """Reads the prompts of rows that hold nothing yet, but for their last token, by sessions of the usual kind."""
+        """Read the prompts of new rows, except for their last token, with regular sessions."""
         fresh = [row for row, start in enumerate(starts) if start == 0]
         if self._encoder is not None and self._encoder.has_no_cross:
-            self._encoder.prefill([chain[:1] for chain in chains])  # what is cached of the chain is not used
+            self._encoder.prefill([chain[:1] for chain in chains])  # for cross-attention alone
             self._hold(self._layout_of(self._encoder.contents()), len(starts), 1 + width)
         fresh = [row for row in fresh if len(chains[row]) > 1]
         groups = [[row] for row in fresh] if self._target.options.exact else [fresh] if fresh else []
         for rows in groups:
             if self._encoder is not None:
-                break  # start tokens only: they are a piece like any other
+                break  # only start tokens, which are read like any other chain
             reader = self._target.reader([chains[row] for row in rows])
             try:
                 reader.prefill([chains[row][:-1] for row in rows])
@@ -218,7 +218,7 @@ class StaticSession:
             self._used = max(self._used, used)
 
     def _read_piece(self, starts: list[int], chains: list[list[int]]) -> None:
-        """Caches as much of the longest chains as one pass holds, and leaves each row its last token at least."""
+        """Cache as much of the longest chains as a pass holds, and leave at least the last token of each row."""
         most = (EXACT_NODES if self._target.options.exact else NODE_BUCKETS[-1]) - 1
         pieces = [chain[: min(most, len(chain) - 1)] or chain[:1] for chain in chains]
         self._pass(starts, pieces, [EMPTY] * len(chains))
@@ -228,8 +228,8 @@ class StaticSession:
                 del chains[row][: len(piece)]
 
     def _needs_pieces(self, chains: list[list[int]], width: int) -> bool:
-        """Whether chains are longer than a pass holds beside the trees. In exact mode a tree's pass begins with the
-        last token alone: it is as wide as a plain one."""
+        """Whether chains are too long for a pass together with the trees. In exact mode only the last token is left to
+        the tree's pass, which is as wide as a plain one."""
         longest = max(map(len, chains))
         if not self._target.options.exact:
             return longest > 1 and longest + width > NODE_BUCKETS[-1]
@@ -241,10 +241,10 @@ class StaticSession:
         return longest > 1
 
     def _pass(self, starts: Sequence[int], chains: Chains, trees: Sequence[DraftTree]) -> torch.Tensor:
-        """One pass of all rows. Logits [rows bucket, nodes bucket, V]."""
+        """Run one pass of all rows. Returns logits [row bucket, node bucket, V]."""
         exact = self._target.options.exact
         columns = max(len(chain) + len(tree) for chain, tree in zip(chains, trees, strict=True))
-        columns = max(columns, 1 + max(map(len, self._moves)))  # one of the places of moves stays free
+        columns = max(columns, 1 + max(map(len, self._moves)))  # moves leave at least one of their places free
         nodes = EXACT_NODES if exact else node_bucket(columns)
         needed = max(starts) + nodes + 1
         self._hold(None, len(starts), needed)
@@ -257,7 +257,7 @@ class StaticSession:
         slots = arena.size.capacity if whole else min(self._attended, arena.size.capacity)
         size = (self._rows, nodes, slots)
         self._refresh_cross(arena)
-        staging = arena.runner.staging(size).numpy()
+        staging = arena.runner.staging(size)
         pack(staging, starts, chains, trees, self._moves, arena.size.capacity - 1)
         logits = arena.runner.run(size)
         self._moves = [[] for _ in starts]
@@ -265,7 +265,7 @@ class StaticSession:
         return logits
 
     def _hold(self, layout: CacheLayout | None, rows: int, used: int) -> None:
-        """Sees that the arena has room for so many rows and slots."""
+        """Make sure that the arena has space for this many rows and slots."""
         arena = self._arena
         if layout is None:
             layout = arena.size.layout if arena is not None else self._target.layout()

@@ -1,4 +1,4 @@
-"""A target whose sessions have static shapes where that is possible, and are of the usual kind where it is not."""
+"""A target whose sessions use static shapes where the model allows it, and regular sessions otherwise."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ logger = logging.getLogger(__name__)
 
 
 class StaticTarget:
-    """A model behind another target of this project, which reads prompts and takes over where this one refuses."""
+    """Wraps another target, which reads prompts and provides the sessions where static passes are not possible."""
 
     def __init__(
         self, inner: CausalTarget | Seq2SeqTarget, options: StaticOptions | None = None, *, is_checked: bool = False
     ) -> None:
-        """`is_checked`: no self-test is made of an architecture that this project's tests do not cover."""
+        """`is_checked`: skip the self-test of architectures that this project's tests do not cover."""
         self.inner = inner
         self.options = options or StaticOptions()
         self.options.verify()
@@ -57,7 +57,7 @@ class StaticTarget:
         self._weights: tuple[int, ...] = ()
         self._refused: str | None = None
         self.by_length = False
-        self._attends: bool | None = None  # by tree attention; None: not tried yet
+        self._attends: bool | None = None  # whether tree attention works; None: not tried yet
         self._sessions: WeakSet[Session] = WeakSet()
         self._lock = at_rest(threading.RLock())
 
@@ -101,8 +101,8 @@ class StaticTarget:
         return self.inner.start(prompt)
 
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> Session:
-        """A static session, or one of the inner target's. Sessions of one target that are open at once may join:
-        all of them are of one kind."""
+        """Open a static session or one of the inner target. All sessions open at the same time are of one kind, so that
+        they can join."""
         if not self._is_wanted():
             return self.inner.open(prompts, new_tokens)
         check_mode(self.model)
@@ -169,14 +169,14 @@ class StaticTarget:
         return use == "always" or (use == "auto" and self.device.type == "cuda")
 
     def _check_weights(self) -> None:
-        """Captured programs hold the addresses of the weights: where those have changed, all is forgotten."""
+        """Drop captured programs and buffers if the addresses of the weights, which programs hold, have changed."""
         weights = tuple(parameter.data_ptr() for parameter in self.model.parameters())
         if weights != self._weights:
             self.arenas.clear()
             self._weights, self._layout, self._attends = weights, None, None
 
     def _failure(self, attention: Literal["masks", "tree"]) -> str | None:
-        """Why static passes do not score as `generate` does; None where they do, or are known to."""
+        """Why static passes do not match `generate`; None if they do, or are known to."""
         if self._is_checked or selftest.is_known(self.model):
             return None
         options = StaticOptions(use="always", graphs=False, attention=attention)

@@ -1,10 +1,10 @@
-"""Attention of a static pass without a mask as long as the context: cached tokens are seen by their number, the columns
-of the pass by ancestor bits.
+"""Attention of a static pass without a mask over the whole context: all cached tokens are visible, the columns of the
+pass according to ancestor bits.
 
-In the place of a mask the model's layers are handed a *tree mask*: the packed pass itself (`packing`), as integers
-[B, 1 + window, Q, F] with the fields depth, length, (two more) and words of ancestor bits. It is a view of what was
-copied to the device, and stretched along the second dimension to say how far a sliding layer looks back (1: no window).
-Models that hand masks through to transformers' attention interface take it like any other.
+In place of a mask, the model's layers receive a *tree mask*: a view of the packed pass on the device (`packing`), as
+integers [B, 1 + window, Q, F] with the fields depth, length, (two unused ones) and words of ancestor bits. The size of
+its second dimension tells a sliding layer its window (1: no window). Models that pass masks unchanged to transformers'
+attention interface work with it.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NAME = "copyspec_tree"
-"""Under which transformers knows this attention."""
+"""The name of this attention in transformers' registry."""
 
-DEPTH, LENGTH, WORDS = 0, 1, FIELDS - 1  # fields of a tree mask: tokens are left out
+DEPTH, LENGTH, WORDS = 0, 1, FIELDS - 1  # fields of a tree mask, which has no tokens
 
 KINDS = frozenset({"full_attention", "sliding_attention"})
 
-_layers: list[list[torch.nn.Module]] = []  # who called, while somebody wants to know
+_layers: list[list[torch.nn.Module]] = []  # lists of calling modules, one per active `callers` context
 
 
 def tree_masks(packed: torch.Tensor, facts: ModelFacts) -> torch.Tensor | dict[str, torch.Tensor]:
-    """Views of `packed` [F, B, Q]: one, or one per kind of attention layer."""
+    """Tree masks as views of `packed` [F, B, Q]: one, or a dict by kind of attention."""
     tree = packed[1:].permute(1, 2, 0).unsqueeze(1)
     masks = {
         kind: tree.expand(-1, 1 + (facts.window or 0 if kind == "sliding_attention" else 0), -1, -1)
@@ -54,11 +54,11 @@ def attend(
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Attention of each column to the cached tokens and its ancestors, itself included.
+    """Attention of each column to the cached tokens and to its ancestors, itself included.
 
-    `query` [B, H, Q, D]; `keys` and `values` [B, Hkv, S, D], of which slots length .. length + Q - 1 hold the columns;
+    `query` [B, H, Q, D]; `keys` and `values` [B, Hkv, S, D], whose slots length .. length + Q - 1 hold the columns;
     `tree`: a tree mask; `softcap`: scores s become softcap * tanh(s / softcap) (Gemma 2); `sinks` [H]: a score per head
-    that takes its share and has no value (gpt-oss). Returns [B, Q, H, Dv].
+    that takes part in the softmax but has no value (gpt-oss). Returns [B, Q, H, Dv].
     """
     if query.is_cuda and find_spec("triton") is not None:
         from copyspec.targets.static import tree_kernel
@@ -77,7 +77,7 @@ def attend_in_torch(
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """`attend` by torch's operators: where there is no Triton, and what its kernel is held against."""
+    """`attend` with torch operators: used without Triton, and as the reference for its kernel."""
     rows, heads, nodes, width = query.shape
     key_heads, slots = keys.shape[1:3]
     grouped = query.reshape(rows, key_heads, heads // key_heads * nodes, width)
@@ -125,7 +125,7 @@ def tree_attention_forward(
     s_aux: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """As transformers calls attention. Raises ValueError where it was handed anything but a tree mask."""
+    """Attention with transformers' signature. Raises ValueError if the mask is not a tree mask."""
     if attention_mask is None or attention_mask.dtype != torch.long or kwargs.get("position_bias") is not None:
         raise ValueError(f"{type(module).__name__} hands attention something else than the mask that it was given")
     for layers in _layers:
@@ -136,7 +136,7 @@ def tree_attention_forward(
 
 @contextmanager
 def callers() -> Iterator[list[torch.nn.Module]]:
-    """The layers that ask for this attention within its context, in order."""
+    """Record the layers that call this attention while the context is active, in order."""
     found: list[torch.nn.Module] = []
     _layers.append(found)
     try:

@@ -1,10 +1,10 @@
 # mypy: ignore-errors
-# A language of its own inside Python, and triton has no types.
-"""Tree attention in Triton: cached tokens by their number, the tree behind them by ancestor bits.
+# The kernels are in Triton's own language, and triton has no types.
+"""Tree attention in Triton: all cached tokens are visible, and tree nodes after them according to ancestor bits.
 
-One program works on one row, one key head, up to MAX_ROWS queries of its group (all nodes of all heads of the group
-share its keys) and SPLIT slots; `_combine` joins the splits (Flash-Decoding, Dao et al. 2023). Splits and blocks begin
-at fixed slots, so that the order of every sum depends on the position alone. Slots behind the tree are never read.
+One program handles one row, one key head, up to MAX_ROWS queries of its group (all nodes of all heads in the group
+share its keys) and SPLIT slots; `_combine` merges the splits (Flash-Decoding, Dao et al. 2023). Splits and blocks begin
+at fixed slots, so the order of every sum depends only on the position. Slots after the tree are never read.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import triton
 import triton.language as tl
 
 SPLIT = 256
-"""Slots of a program: at 8,000 tokens and 8 key heads 256 programs, and partial results of a quarter of the keys."""
+"""Slots per program: 256 programs at 8,000 tokens and 8 key heads; partial results take a quarter of the keys' size."""
 
-BLOCK = 32  # slots that are held at once: with 64 the registers of sm_90 do not suffice
-MAX_ROWS = 128  # of queries; as many as 8 warps hold the sums of
+BLOCK = 32  # slots processed at a time: 64 exceed the registers of sm_90
+MAX_ROWS = 128  # maximum queries per program, as many as 8 warps hold accumulators for
 
 DEPTH, LENGTH, WORDS = 0, 1, 4  # fields of a tree mask, see `tree_attention`
-WORD = 63  # nodes of a word
+WORD = 63  # nodes per word of ancestor bits
 LOWEST = tl.constexpr(-1e30)
 
 
 @triton.jit
 def _tanh(x):
-    # The quotient loses what is small; the series holds to 1e-8 below a quarter.
+    # The quotient is inaccurate for small x; the series is within 1e-8 below a quarter.
     square = x * x
     small = x * (1 + square * (-1 / 3 + square * (2 / 15 + square * (-17 / 315 + square * (62 / 2835)))))
     e = tl.exp(-2 * tl.abs(x))
@@ -36,7 +36,7 @@ def _tanh(x):
 
 @triton.jit
 def _first_slot(length, WINDOW: tl.constexpr, BLOCK: tl.constexpr):
-    """Of the first block that any node sees something of: the root looks back furthest."""
+    """The first slot of the first block visible to any node. The root looks back furthest."""
     first = length * 0
     if WINDOW:
         first = tl.maximum(length - WINDOW + 1, 0) // BLOCK * BLOCK
@@ -171,7 +171,7 @@ def _combine(
 
 
 def tiling(group: int, nodes: int) -> tuple[int, int]:
-    """Queries of a program and how many programs share a key head."""
+    """Queries per program, and the number of programs that share a key head."""
     rows = min(MAX_ROWS, max(16, triton.next_power_of_2(group * nodes)))
     return rows, triton.cdiv(group * nodes, rows)
 
@@ -185,7 +185,7 @@ def attend(
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Arguments and result as of `tree_attention.attend`."""
+    """See `tree_attention.attend`."""
     rows_in_batch, heads, nodes, key_width = query.shape
     key_heads, slots, value_width = keys.shape[1], keys.shape[2], values.shape[3]
     group, splits, device = heads // key_heads, triton.cdiv(slots, SPLIT), query.device
@@ -196,7 +196,7 @@ def attend(
     partial = (*grid, splits, rows)
     acc = torch.empty((*partial, padded[1]), dtype=torch.float32, device=device)
     top, total = (torch.empty(partial, dtype=torch.float32, device=device) for _ in range(2))
-    # The interpreter knows no bfloat16, and would cut results off where a GPU rounds them.
+    # Triton's interpreter has no bfloat16 arithmetic, and truncates results where a GPU rounds them.
     dtype = query.dtype if query.is_cuda else torch.float32
     out = torch.empty((rows_in_batch, nodes, heads, value_width), dtype=dtype, device=device)
     sizes = {

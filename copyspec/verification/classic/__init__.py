@@ -1,1 +1,1 @@
-"""The verification rules of the literature."""
+"""Verification rules from the literature on speculative decoding."""

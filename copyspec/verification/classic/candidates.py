@@ -1,6 +1,6 @@
-"""Turns of draft tokens at one node: what is accepted, and what a rejection leaves. Pure functions on arrays, float32.
+"""Acceptance of the draft tokens at one node, tried one after the other: pure functions on float32 arrays.
 
-P is the target's distribution after all processors, Q the drafter's, R what is left of P.
+P is the target's distribution after all processors, Q the drafter's, and R what is left of P after rejections.
 """
 
 from __future__ import annotations
@@ -13,39 +13,40 @@ from copyspec.tree import Sampled
 if TYPE_CHECKING:
     import torch
 
-# Halvings of an interval of at most [1, k]: below float32's resolution for every k that a tree has room for.
+# Halvings of an interval within [1, k]: below float32's resolution for any k that fits into a tree.
 _BISECTIONS = 40
-# From this overlap on P and Q are equal up to float32's sums, and the equation is too flat to be solved: rho is 1.
+# Above this overlap P and Q are equal up to float32's rounding. The equation is then too flat to solve, so rho is 1.
 _EQUAL = 1 - 1e-6
 
 
 class DraftCandidate(NamedTuple):
-    """One draft token at a node, and what it was drawn from."""
+    """A draft token at a node, and the distribution it was drawn from."""
 
     token: int
-    q: torch.Tensor | None  # [V], renormalised where drawn without replacement; None: copied
+    q: torch.Tensor | None  # [V], renormalised if drawn without replacement; None: copied
 
 
 class Randomness(Protocol):
-    """The randomness of one output position, independent of what the drafts were drawn with."""
+    """The randomness of one output position, independent of the randomness that drew the drafts."""
 
     def accepts(self, probability: float) -> bool:
-        """True with this probability: u < probability strictly, so that 0 is never accepted."""
+        """Return True with this probability: u < probability is strict, so that 0 is never accepted."""
         ...
 
     def token(self, probabilities: torch.Tensor) -> int:
-        """A draw from `probabilities` [V]; they need not sum to 1."""
+        """Draw a token from `probabilities` [V], which need not sum to 1."""
         ...
 
 
 def verify_candidates(
     p: torch.Tensor, candidates: Sequence[DraftCandidate], chance: Randomness, *, lenience: float = 1.0
 ) -> tuple[int | None, torch.Tensor]:
-    """The accepted token, if any, and what is left of P to draw from otherwise. [V]
+    """Try the candidates in order; return the accepted token, or None and what is left of P to draw from, [V].
 
     Multi-step speculative sampling (SpecInfer, Miao et al. 2024, arXiv:2305.09781, algorithm 2): accept with
-    min(1, R/Q), else R = norm(max(0, R - Q)). One turn is the rule of Leviathan et al. 2023 (arXiv:2211.17192) and
-    Chen et al. 2023 (arXiv:2302.01318). `lenience` below 1 divides the ratio and loses the distribution.
+    min(1, R/Q), else set R = norm(max(0, R - Q)). With one candidate this is the rule of Leviathan et al. 2023
+    (arXiv:2211.17192) and Chen et al. 2023 (arXiv:2302.01318). A `lenience` below 1 divides the ratio; the
+    distribution is then not preserved.
     """
     rest = p
     for token, q in candidates:
@@ -56,7 +57,7 @@ def verify_candidates(
 
 
 def acceptance(r: torch.Tensor, q: torch.Tensor | None, token: int, *, lenience: float = 1.0) -> float:
-    """min(1, R/(lenience Q)) at `token`. Raises ValueError where Q gives the token no probability."""
+    """min(1, R/(lenience Q)) at `token`. Raises ValueError if Q gives the token no probability."""
     if q is None:
         return min(1.0, float(r[token]) / lenience)
     drawn_with = float(q[token])
@@ -69,7 +70,7 @@ def acceptance(r: torch.Tensor, q: torch.Tensor | None, token: int, *, lenience:
 
 
 def residual(r: torch.Tensor, q: torch.Tensor | None, token: int) -> torch.Tensor:
-    """norm(max(0, R - Q)) after `token` was rejected. Without mass, by rounding only: R without the token."""
+    """norm(max(0, R - Q)) after `token` was rejected. If rounding leaves no mass: R without the token."""
     if q is not None:
         rest = (r - q).clamp(min=0.0)
         if float(mass := rest.sum()) > 0.0:
@@ -83,10 +84,10 @@ def residual(r: torch.Tensor, q: torch.Tensor | None, token: int) -> torch.Tenso
 def k_sequential(
     p: torch.Tensor, q: torch.Tensor, tokens: Sequence[int], chance: Randomness
 ) -> tuple[int | None, torch.Tensor]:
-    """The accepted one of k independent draws from Q, if any, and what is left of P otherwise. [V]
+    """Try k independent draws from Q; return the accepted token, or None and what is left of P, [V].
 
     SpecTr (Sun et al. 2023, arXiv:2310.15141, algorithm 3): accept with min(1, P/(rho Q)); what is left is
-    norm(P - min(Q, P/rho) Pacc/beta). Any rho not below the solution is exact.
+    norm(P - min(Q, P/rho) Pacc/beta). Any rho that is at least the solution keeps the distribution.
     """
     if not tokens:
         return None, p
@@ -108,7 +109,7 @@ def k_sequential(
 
 
 def solve_rho(p: torch.Tensor, q: torch.Tensor, k: int) -> float:
-    """rho in [1, k] with 1 - (1 - beta)^k = rho beta and beta = sum min(Q, P/rho), from above, by bisection."""
+    """Solve 1 - (1 - beta)^k = rho beta, beta = sum min(Q, P/rho), for rho in [1, k] from above, by bisection."""
     if k == 1 or float(q.minimum(p).sum()) >= _EQUAL:
         return 1.0
     low, high = 1.0, float(k)
@@ -123,7 +124,7 @@ def solve_rho(p: torch.Tensor, q: torch.Tensor, k: int) -> float:
 
 
 def candidates_of(drawn: Sampled, p: torch.Tensor) -> list[DraftCandidate]:
-    """The turns of the drawn children of a node. Raises ValueError where Q is not over P's vocabulary."""
+    """The candidates drawn at a node, in order. Raises ValueError if Q is not over P's vocabulary."""
     q = drawn.probabilities.to(p)
     if q.shape != p.shape:
         raise ValueError(

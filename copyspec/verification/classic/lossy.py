@@ -1,8 +1,8 @@
-"""The classical rules that accept more than the target would have written: other output for fewer calls.
+"""Lossy verification rules, which accept tokens that the target would not emit: other output in fewer passes.
 
-None of them keeps the target's tokens or its distribution. They are here to be compared with, and run only where they
-are asked for by name and with `lossy=True`. Those that judge each draft token by P alone may accept several siblings:
-the longest accepted path is taken, then the one with the highest summed log P.
+None of them keeps the target's tokens or its distribution. They exist for comparison, and only run when selected by
+name with `lossy=True`. Rules that judge each draft token by P alone may accept several siblings: the longest accepted
+path is chosen, and among equally long ones the one with the highest summed log P.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Lenience:
-    """Acceptance divided by `lenience` (Leviathan et al. 2023, appendix A.5).
+    """Acceptance probability divided by `lenience` (Leviathan et al. 2023, appendix A.5).
 
-    Sampling: accept with min(1, R/(lenience Q)); no token is emitted with more than P/lenience. Greedy: accept
+    When sampling, accept with min(1, R/(lenience Q)); no token's probability exceeds P/lenience. Greedy: accept
     where P >= lenience max P.
     """
 
     name: ClassVar[str] = "lenience"
     preserves: ClassVar[Guarantee | None] = None
 
-    lenience: float = 0.5  # 1 would accept as the exact rule does
+    lenience: float = 0.5  # 1 is equivalent to the exact rule
 
     def __post_init__(self) -> None:
         _between("lenience", self.lenience, 0.0, 1.0)
@@ -58,13 +58,13 @@ class Lenience:
 
 @dataclass(frozen=True, slots=True)
 class TopKGap:
-    """SpecDec's verification (Xia et al. 2023, arXiv:2203.16487): among the best `beta`, and at most `tau` below
-    the best in log P. Greedy."""
+    """SpecDec's verification (Xia et al. 2023, arXiv:2203.16487), greedy: accept the `beta` best tokens that are at
+    most `tau` below the best in log P."""
 
     name: ClassVar[str] = "top-k-gap"
     preserves: ClassVar[Guarantee | None] = None
 
-    beta: int = 5  # rank
+    beta: int = 5  # maximum rank
     tau: float = 3.0  # nats
 
     def __post_init__(self) -> None:
@@ -79,7 +79,7 @@ class TopKGap:
         return _longest_path(tree, nodes, self._passes)
 
     def _passes(self, p: torch.Tensor, tokens: torch.Tensor, node: int) -> torch.Tensor:
-        # Equal tokens rank by id, as argmax takes them: with beta 1 only the argmax passes.
+        # Tied tokens are ranked by id, as in argmax: with beta 1 only the argmax passes.
         best = p.sort(descending=True, stable=True).indices[: self.beta]
         ranked = (tokens.unsqueeze(1) == best).any(1)
         return ranked & (p.max().log() - p[tokens].log() <= self.tau)
@@ -89,14 +89,14 @@ class TopKGap:
 class BiLD:
     """Big Little Decoder's policies (Kim et al. 2023, arXiv:2302.07863, section 3). Greedy.
 
-    Fallback: where the drafter's Q stays below `fallback` the target writes. Rollback: the first draft token with
-    -log P above `rollback` is replaced by the target's.
+    Fallback: where the drafter's maximum probability is below `fallback`, the target's token is used. Rollback: the
+    first draft token with -log P above `rollback` is replaced by the target's.
     """
 
     name: ClassVar[str] = "bild"
     preserves: ClassVar[Guarantee | None] = None
 
-    fallback: float = 0.6  # of max Q; children that come without a Q are certain
+    fallback: float = 0.6  # minimum of max Q; children without a Q count as certain
     rollback: float = 5.0  # nats
 
     def __post_init__(self) -> None:
@@ -123,7 +123,7 @@ class BiLD:
 @dataclass(frozen=True, slots=True)
 class Typical:
     """Typical acceptance (Medusa, Cai et al. 2024, arXiv:2401.10774, section 2.3.1): P > min(epsilon,
-    delta exp(-H(P))), P at the sampling temperature, or at 1 when greedy."""
+    delta exp(-H(P))), with P at the sampling temperature, or at 1 when greedy."""
 
     name: ClassVar[str] = "typical"
     preserves: ClassVar[Guarantee | None] = None
@@ -147,11 +147,11 @@ class Typical:
 
 
 Passes = Callable[["torch.Tensor", "torch.Tensor", int], "torch.Tensor"]
-"""(P [V] after a node, its children's tokens [c], the node) -> which children are accepted, bool [c]."""
+"""Maps P [V] after a node, its children's tokens [c] and the node to which children are accepted, bool [c]."""
 
 
 def _longest_path(tree: DraftTree, nodes: Nodes, passes: Passes) -> NextToken:
-    """Along the chosen path its tokens, then the target's own: the argmax when greedy, else a draw from P."""
+    """Emit the chosen path's tokens, then the target's own: the argmax when greedy, else a draw from P."""
     path = _choose(tree, nodes, passes)
     following = {tree.parents[node]: tree.tokens[node] for node in path}
 
@@ -162,7 +162,7 @@ def _longest_path(tree: DraftTree, nodes: Nodes, passes: Passes) -> NextToken:
 
 
 def _choose(tree: DraftTree, nodes: Nodes, passes: Passes) -> Sequence[int]:
-    """The accepted path, root to leaf: the longest, then the likeliest, then the one stored first."""
+    """The accepted path, root to leaf: the longest, then the most probable, then the first in stored order."""
     children: dict[int, list[int]] = {}
     for node, parent in enumerate(tree.parents):
         children.setdefault(parent, []).append(node)

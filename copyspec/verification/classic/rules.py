@@ -1,13 +1,13 @@
-"""The classical rules of speculative decoding that keep the target's distribution.
+"""Verification rules of speculative decoding that keep the target's distribution.
 
-P is the target's distribution at a node after all processors, Q the one that a drafter drew from. Every rule here is
-the same kind of thing: a way to draw the next token from P that agrees with the drafts as often as it can. So every
-rule answers with one token, and the walk along the tree stays what it is (`walk.walk`).
+P is the target's distribution at a node after all processors, Q the one that a drafter drew from. Every rule draws the
+next token from P in a way that agrees with the drafts as often as it can. A rule therefore returns a single token, and
+the walk along the tree is the same for all (`walk.walk`).
 
-A copied child is a draw from a one-hot Q. At a node the drawn children have their turns first, in the order drawn,
-then the copied ones. After a rejected turn no mass is left on its token: a copied child that holds a drawn token needs
-no turn of its own, copied children may be chosen knowing the draws, and one draw beside copied children is accepted
-at least as often as in the other order.
+A copied child counts as a draw from a one-hot Q. At each node the drawn children are tried first, in the order drawn,
+then the copied ones. A rejected token has no mass left. So a copied child that equals a drawn token need not be tried
+again, copied children may be chosen after seeing the draws, and one draw beside copied children is accepted at least
+as often as in the reverse order.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     from copyspec.options import SamplingOptions
 
 Guarantee = Literal["tokens", "distribution"]
-"""What a rule preserves: the very tokens of plain decoding at that seed, or their distribution."""
+"""What a rule preserves: the exact tokens of plain decoding at the seed, or their distribution."""
 
 
 class Nodes(Protocol):
-    """The target at the nodes of one tree (ROOT is -1), as a rule sees it."""
+    """The interface through which a rule sees the target at the nodes of one tree (ROOT is -1)."""
 
     @property
     def greedy(self) -> bool:
-        """Temperature 0: P is the softmax of the scores, and the output is their argmax."""
+        """Whether the temperature is 0: P is then the softmax of the scores, and the output their argmax."""
         ...
 
     def own_token(self, node: int) -> int:
-        """The target's own token after `node`: what plain decoding would emit at this seed."""
+        """The target's own token after `node`, which plain decoding would emit at this seed."""
         ...
 
     def probabilities(self, node: int) -> torch.Tensor:
@@ -51,32 +51,32 @@ class Nodes(Protocol):
         ...
 
     def chance(self, node: int) -> Randomness:
-        """The randomness of the position after `node`, from its beginning."""
+        """New randomness for the position after `node`; each call restarts its sequence."""
         ...
 
 
 NextToken = Callable[[int], int]
-"""The token after a node; asked from the root along the accepted walk, once per node."""
+"""Returns the token after a node. Called once per node, from the root along the accepted path."""
 
 
 class Rule(Protocol):
-    """A rule of verification. Frozen, without state: what belongs to one tree is in what `begin` returns."""
+    """A verification rule. It is frozen and stateless; the state of one tree is held by what `begin` returns."""
 
     name: ClassVar[str]
     preserves: ClassVar[Guarantee | None]
-    """None: lossy. The output follows neither the target's tokens nor its distribution."""
+    """None for lossy rules, which preserve neither the target's tokens nor its distribution."""
 
     def check(self, sampling: SamplingOptions) -> None:
-        """Raises ValueError where the rule cannot decode with these options."""
+        """Raise ValueError if the rule cannot decode with these options."""
         ...
 
     def begin(self, tree: DraftTree, nodes: Nodes) -> NextToken:
-        """Verification of one tree. Raises ValueError where the drafter's draws do not fit the rule."""
+        """Start verifying one tree. Raises ValueError if the rule does not support the way its tokens were drawn."""
         ...
 
 
 class Children:
-    """The turns at the nodes of a tree: drawn children in the order drawn, then the others as stored."""
+    """The candidates at the nodes of a tree: drawn children in the order drawn, then the others as stored."""
 
     def __init__(self, tree: DraftTree) -> None:
         self._sampled = tree.sampled or {}
@@ -85,16 +85,18 @@ class Children:
             self._tokens.setdefault(parent, []).append(token)
 
     def drawn(self, node: int, p: torch.Tensor) -> list[DraftCandidate]:
+        """The drawn candidates after `node`, where the target's distribution is `p`."""
         return candidates_of(self._sampled[node], p) if node in self._sampled else []
 
     def copied(self, node: int) -> list[DraftCandidate]:
+        """The copied candidates after `node`, without tokens that were drawn there as well."""
         drawn = set(self._sampled[node].tokens) if node in self._sampled else set()
         return [DraftCandidate(token, None) for token in self._tokens.get(node, ()) if token not in drawn]
 
 
 @dataclass(frozen=True, slots=True)
 class Coupled:
-    """The default: the target's own token, sampled with noise that belongs to the position. Needs no Q."""
+    """The default: the target's own token, sampled with noise keyed by position. Needs no Q."""
 
     name: ClassVar[str] = "coupled"
     preserves: ClassVar[Guarantee | None] = "tokens"
@@ -108,7 +110,7 @@ class Coupled:
 
 @dataclass(frozen=True, slots=True)
 class Greedy:
-    """The argmax of P, and a refusal to sample."""
+    """The argmax of P. Refuses to sample."""
 
     name: ClassVar[str] = "greedy"
     preserves: ClassVar[Guarantee | None] = "tokens"
@@ -121,7 +123,7 @@ class Greedy:
 
 
 def _in_turns(tree: DraftTree, nodes: Nodes, most: int | None = None) -> NextToken:
-    """The children of a node have their turns, drawn ones first, `most` of them."""
+    """Try the children of each node in order, drawn ones first, and at most `most` of them."""
     children = Children(tree)
 
     def decide(p: torch.Tensor, node: int, chance: Randomness) -> tuple[int | None, torch.Tensor]:
@@ -132,7 +134,7 @@ def _in_turns(tree: DraftTree, nodes: Nodes, most: int | None = None) -> NextTok
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Leviathan's and Chen's rule, made for chains: of several children the first turn alone counts."""
+    """The rule of Leviathan et al. and Chen et al. for chains: of several children only the first is tried."""
 
     name: ClassVar[str] = "rejection"
     preserves: ClassVar[Guarantee | None] = "distribution"
@@ -146,7 +148,7 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class MultiStep:
-    """SpecInfer's rule on trees, for draws with and without replacement and for copied children beside them."""
+    """SpecInfer's rule for trees, with draws with or without replacement and copied children."""
 
     name: ClassVar[str] = "multi-step"
     preserves: ClassVar[Guarantee | None] = "distribution"
@@ -160,7 +162,7 @@ class MultiStep:
 
 @dataclass(frozen=True, slots=True)
 class KSequential:
-    """SpecTr's rule for k independent draws; copied children have their turns on what it leaves."""
+    """SpecTr's rule for k independent draws; copied children are then tried on what is left of P."""
 
     name: ClassVar[str] = "k-sequential"
     preserves: ClassVar[Guarantee | None] = "distribution"
@@ -188,7 +190,7 @@ class KSequential:
 def at_each_node(
     decide: Callable[[torch.Tensor, int, Randomness], tuple[int | None, torch.Tensor]], nodes: Nodes
 ) -> NextToken:
-    """The rule that decides node by node: an accepted draft, or a draw from what is left. Greedy P is one-hot."""
+    """Decide node by node: an accepted draft token, or a draw from what is left of P; greedy: the target's token."""
 
     def next_token(node: int) -> int:
         chance = nodes.chance(node)
@@ -199,7 +201,7 @@ def at_each_node(
 
 
 def require_greedy(name: str, sampling: SamplingOptions) -> None:
-    """Raises ValueError where a rule that emits the argmax is asked to sample."""
+    """Raise ValueError if a greedy-only rule is asked to sample."""
     if not sampling.is_greedy:
         raise ValueError(
             f"rule {name!r} emits the most likely token: leave out temperature={sampling.temperature!r}, "

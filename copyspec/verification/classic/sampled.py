@@ -1,4 +1,4 @@
-"""One row's step under a rule: randomness keyed by position, the target's nodes, and draws for drafters."""
+"""Verification of one row's step by a rule: position-keyed randomness, the target's nodes, and draws for drafters."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from copyspec.verification.margins import Margin, best_two
 from copyspec.verification.noise import gumbel, uniform
 from copyspec.verification.picking import Picker
 
-# Added to the seed by XOR, so that drafts, verification and the coupled walk never share a random number: hex digits
-# of pi, above the 32 bits that seeds usually have.
+# XORed into the seed, so that drafting, verification and the coupled walk never share a random number. The constants
+# are hex digits of pi, above the 32 bits that seeds usually have.
 _VERIFYING, _DRAFTING = 0x243F6A8800000000, 0x85A308D300000000
-_SAMPLE_BITS = 32  # draws at one position count above those of the sample's number
+_SAMPLE_BITS = 32  # the draw's number at a position is stored above the bits of the sample's number
 
 
 class KeyedChance:
-    """Random numbers of one output position, the same whenever it is decided again."""
+    """Random numbers of one output position, the same each time the position is decided."""
 
     def __init__(self, sampling: SamplingOptions, position: int, *, drafting: bool = False) -> None:
-        """`drafting`: the numbers that a drafter draws with, independent of those that verify its draws."""
+        """`drafting`: the numbers for a drafter's draws, which are independent of those that verify them."""
         self._seed = sampling.seed ^ (_DRAFTING if drafting else _VERIFYING)
         self._sample = sampling.sample
         self._position = position
@@ -42,9 +42,9 @@ class KeyedChance:
 
 
 def draw(q: torch.Tensor, count: int, chance: Randomness, *, replacement: bool = True) -> Sampled:
-    """`count` draft tokens from Q [V], for `DraftTree.sampled`. Q: as drawn from, after temperature and truncation.
+    """Draw `count` draft tokens for `DraftTree.sampled` from Q [V], given after temperature and truncation.
 
-    Without replacement fewer come back where Q holds fewer tokens. `chance`: of the position that is drafted,
+    Without replacement, fewer are returned if Q has fewer tokens. `chance`: that of the drafted position,
     `KeyedChance(sampling, position, drafting=True)`.
     """
     q = q.float() / q.float().sum()
@@ -59,10 +59,10 @@ def draw(q: torch.Tensor, count: int, chance: Randomness, *, replacement: bool =
 
 
 class RulePicks:
-    """Picks under a rule, for `walk`. The same numbers come out however often a step is repeated."""
+    """Picks under a rule, for `walk`. Repeating a step gives the same random numbers."""
 
     def __init__(self, rule: Rule, picker: Picker, logits: torch.Tensor, tree: DraftTree) -> None:
-        """`logits` [1 + m, V]: at the root and at each node of `tree`. To be made before the step's first `append`."""
+        """`logits` [1 + m, V] of the root and each node of `tree`. Create it before the step's first `append`."""
         self._picker = picker
         self._logits = logits
         self._tree = tree
@@ -77,7 +77,7 @@ class RulePicks:
         return self._picker.sampling.is_greedy
 
     def token(self, node: int) -> int:
-        if self._next is None:  # with the first token: a processor that raises does so in the row's own walk
+        if self._next is None:  # not earlier, so that an error of a logits processor is raised inside the row's walk
             self._next = self._rule.begin(self._tree, self)
         return self._next(node)
 
