@@ -1,6 +1,7 @@
 """What a corrector would write as further texts to copy from, on recorded corrections of larger models.
 
 python -m benchmarks.drafts.hypotheses TRANSCRIPTS... --tokenizer FILE [--corrector smollm2-correct] [--rows 200]
+                                       [--keep FILE]
 
 Each source is corrected once by the corrector, sentence by sentence; its text, and that with its second choices, are
 references beside the edited text. Said are tokens a pass with copies alone, with its first choices alone and with all,
@@ -33,13 +34,29 @@ from copyspec.api import load_corrector
 from copyspec.budget import Budget
 from copyspec.pipelines import ModelCorrector, ModelOptions
 
+TOGETHER = 16  # sources that are corrected at once, and kept
+Kept = dict[str, tuple[tuple[str, ...], float]]
+"""By source: the corrector's texts for it, the likeliest first, and the processor seconds that they took."""
 
-def write_versions(sources: Iterable[str], corrector: ModelCorrector) -> tuple[dict[str, tuple[str, ...]], float]:
-    """The corrector's texts for each source, the likeliest first, and the processor seconds of all."""
-    texts = list(dict.fromkeys(sources))
-    started = time.process_time()
-    found = corrector.versions(texts)
-    return dict(zip(texts, found, strict=True)), time.process_time() - started
+
+def write_versions(sources: Iterable[str], corrector: ModelCorrector, keep: Path | None = None) -> Kept:
+    """What the corrector writes for each source. `keep`: a file of what it has written; it belongs to one corrector."""
+    known: Kept = {}
+    for line in keep.read_text(encoding="utf-8").splitlines() if keep is not None and keep.exists() else ():
+        text, versions, seconds = json.loads(line)
+        known[text] = tuple(versions), seconds
+    texts = [text for text in dict.fromkeys(sources) if text not in known]
+    for at in range(0, len(texts), TOGETHER):
+        asked = texts[at : at + TOGETHER]
+        started = time.process_time()
+        found = corrector.versions(asked)
+        seconds = (time.process_time() - started) / len(asked)
+        for text, versions in zip(asked, found, strict=True):
+            known[text] = versions, seconds
+        if keep is not None:
+            with keep.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps([text, known[text][0], seconds]) + "\n" for text in asked)
+    return known
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,6 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--rows", type=int, default=200, help="of each file")
     parser.add_argument("--nodes", type=int, default=32)
+    parser.add_argument(
+        "--keep", type=Path, help="file of what the corrector wrote: a run that stopped goes on from it"
+    )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
@@ -64,21 +84,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for file in options.transcripts:
         kept = [row for row in read_transcripts([file]) if any(name in row.model for name in options.models.split(","))]
         rows = _cut(choose_rows(kept, options.rows, 0), options.rows)
-        known, seconds = write_versions((row.references[0] for row in rows), corrector)
+        sources = {row.references[0] for row in rows}
+        known = write_versions((row.references[0] for row in rows), corrector, options.keep)
+        seconds = sum(known[source][1] for source in sources)
         tallies = {name: Tally() for name in ("copies", "with its first choices", "with hypotheses")}
         for row in rows:
-            texts = known[row.references[0]]
+            texts = known[row.references[0]][0]
             for name, further in zip(tallies, ((), texts[:1], texts), strict=True):
                 tokens = tokenise(replace(row, references=(*row.references, *further)), tokenizer, eos)
                 replay(copyspec_drafter(row.task, tokens), tokens.output, Budget(options.nodes), tallies[name])
         speed = {name: ratio(tally.output_tokens, tally.calls) for name, tally in tallies.items()}
         result[Path(file).name] = {
             "rows": len(rows),
-            "sources": len(known),
+            "sources": len(sources),
             **{f"tokens a pass, {name}": round(value, 3) for name, value in speed.items()},
             "ratio, with its first choices": round(speed["with its first choices"] / speed["copies"], 3),
             "ratio": round(speed["with hypotheses"] / speed["copies"], 3),
-            "corrector, CPU seconds a source": round(seconds / len(known), 3),
+            "corrector, CPU seconds a source": round(seconds / len(sources), 3),
             "larger model, passes a source saved": round(
                 (tallies["copies"].calls - tallies["with hypotheses"].calls) / len(rows), 2
             ),

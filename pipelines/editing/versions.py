@@ -19,11 +19,12 @@ from copyspec import Engine, Input
 from .correctors import Outcome
 from .sentences import sentences
 
-LEVELS = (0.1, 0.03)
-"""Probability from which a second choice stands in the second text, and from which in the third."""
-TOP = 4  # likeliest tokens that are looked at in each place
+LEVELS = (0.1, 0.03, 0.02)
+"""Probability from which a further choice stands in the second text, in the third, and in the fourth: there those, too,
+whose place a likelier one has taken. Lower ones find no room in trees of 32 nodes."""
+TOP = 5  # likeliest tokens that are looked at in each place
 CONTINUED = 6  # tokens written behind a second choice: they tell which words of the first it stands for
-MOST = 12  # second choices of a sentence
+MOST = 14  # second choices of a sentence
 
 Choice = tuple[float, str]
 """A second choice: its probability, and the sentence up to it."""

@@ -440,14 +440,17 @@ def test_a_feature_layer_drafts_as_it_was_trained() -> None:
             torch.testing.assert_close(nodes[0].feature, found[depth][place], atol=1e-5, rtol=1e-4)
 
 
-def test_heads_learn_while_they_draft(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("kind", ["recurrent", "layers"])
+def test_heads_learn_while_they_draft(
+    kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Random heads come to know a simple target; outputs stay as they are; a loss that grows is noticed."""
     monkeypatch.setattr(online, "RATE", 1e-2)
     monkeypatch.setattr(online, "BATCH", 8)
     model = memoryless()
     request = Request([7], 60, SamplingOptions())
     ((expected, _),) = run(wrap(model), [request])
-    heads = LearningHeads(random_heads("recurrent"), model)
+    heads = LearningHeads(random_heads(kind), model)
     monkeypatch.setattr(heads, "_worker", threading.current_thread())  # the steps are made here
     context = RowContext(request.prompt, request.sampling, 1, VOCAB_SIZE)
     request.drafter = lambda: PredictorDrafter([LearningPredictor(heads, context)])
@@ -464,6 +467,10 @@ def test_heads_learn_while_they_draft(monkeypatch: pytest.MonkeyPatch, caplog: p
         learner.step([(each, states * float("nan")) for each, states in heads._windows])
     assert heads.resets == 1 and "diverged while they learned" in caplog.text
     assert heads._file is heads._first
+    learner.step(learner.choose(heads._windows))
+    learner._steps, learner._first_loss = 10, learner._loss / (2 * online.DIVERGED)  # it has more than doubled since
+    learner.step(learner.choose(heads._windows))
+    assert heads.resets == 2 and heads._file is heads._first
     with pytest.raises(ValueError, match="does not learn while it drafts"):
         LearningHeads(random_heads("parallel"), model)
 

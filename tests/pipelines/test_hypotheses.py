@@ -76,7 +76,9 @@ def test_what_does_not_pay_is_given_up_and_looked_at_again(with_one: float, maki
 
 def test_second_choices_stand_in_further_texts() -> None:
     swaps = [(0.3, 3, 8, " dogs"), (0.2, 3, 8, " cat"), (0.05, 3, 8, " hats"), (0.3, 12, 12, " down")]
-    assert _with_swaps("Two cats sat.", swaps) == ["Two cats sat.", "Two dogs sat down.", "Two cat sat."]
+    assert _with_swaps("Two cats sat.", swaps) == [
+        "Two cats sat.", "Two dogs sat down.", "Two cat sat.", "Two hats sat."
+    ]  # fmt: skip
     assert _swap("He goes to school by bus.", "He goes to the school") == (10, 10, " the")
     assert _swap("He goes to school by bus.", "He goes to school by") is None
 
@@ -86,5 +88,5 @@ def test_a_model_writes_its_corrections_and_its_second_choices(engine: Engine) -
     texts = ["The cat sat. It sleeps well.", "", "A mat"]
     outputs = {index: outcome.text or texts[index] for index, outcome in corrector.correct(texts)}
     found = corrector.versions(texts)
-    assert [len(row) for row in found] == [1 + len(LEVELS)] * 3 and found[1] == ("",) * 3
+    assert [len(row) for row in found] == [1 + len(LEVELS)] * 3 and found[1] == ("",) * (1 + len(LEVELS))
     assert found[2][0] == outputs[2]
