@@ -27,7 +27,7 @@ class Session(Protocol):
 
     @property
     def runner(self) -> str:
-        """How the last pass was run (`copyspec.targets.static.settings.Runner`)."""
+        """How the last pass was run (`copyspec.static_options.Runner`)."""
         ...
 
     @property
