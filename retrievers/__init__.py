@@ -1,4 +1,4 @@
-"""Retrievers: from a query to the texts worth reading, and worth copying from."""
+"""Retrievers: find the texts for a query that a model should read and may copy from."""
 
 from __future__ import annotations
 

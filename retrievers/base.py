@@ -1,4 +1,4 @@
-"""The retriever's seam: one search, best texts first, and the same scores for any of the texts."""
+"""The retriever interface (`search`, `score`, `add`, `save`), its argument checks, and top-k selection."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 Folder = str | os.PathLike[str]
 """A folder on disk."""
 
-_FEW = 256  # scores that are sorted sooner than divided
+_FEW = 256  # up to this many scores, sorting all is faster than partitioning
 
-DEFAULT_K = 4  # hits of a search that names no number: what fits beside a question in a small model's prompt
+DEFAULT_K = 4  # default number of hits: as many passages as fit into a small model's prompt with the question
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
     """One text that a search found."""
 
-    id: int  # index of the text among those the retriever was made from and was given later
+    id: int  # index of the text in `Retriever.texts`
     score: float
     text: str
 
@@ -30,9 +30,9 @@ class Hit:
 class Retriever(Protocol):
     """Anything that finds texts for a query.
 
-    What a query finds depends on the query and the texts, never on the other queries of a batch, and `score`
-    gives any text the score that a search gives it: a cache that ranks some of the texts ranks them as the
-    whole base does (RaLMSpec, Zhang et al. 2024, section 3).
+    Results depend on the query and the texts only, not on the other queries of a batch. `score` gives each text the
+    same score as a search, so that a cache of some texts ranks them as the whole retriever does (RaLMSpec, Zhang et
+    al. 2024, section 3).
     """
 
     @property
@@ -43,28 +43,28 @@ class Retriever(Protocol):
     def __len__(self) -> int: ...
 
     def search(self, query: str, k: int = DEFAULT_K) -> list[Hit]:
-        """At most `k` hits, best first; equal scores in the order of the texts. Raises ValueError for k < 1."""
+        """Return at most `k` hits, best first; ties in the order of the texts. Raises ValueError for k < 1."""
         ...
 
     def search_batch(self, queries: Sequence[str], k: int = DEFAULT_K) -> list[list[Hit]]:
-        """`search` for each query, in one pass where that is cheaper; the results are the same."""
+        """Return the results of `search` for each query; batched where that is faster."""
         ...
 
     def score(self, query: str, ids: Sequence[int]) -> NDArray[np.float64]:
-        """The scores of these texts, with the statistics of all. [len(ids)]"""
+        """Return the scores of the texts `ids`, the same as in a search. [len(ids)]"""
         ...
 
     def add(self, texts: Sequence[str]) -> None:
-        """More texts; their ids go on from the last one."""
+        """Add texts; their ids continue from the last one."""
         ...
 
     def save(self, folder: Folder) -> None:
-        """Writes the index into `folder`, which is made where it is missing; see `files` for how."""
+        """Write the index into `folder`, which is created if missing (see `saving`)."""
         ...
 
 
 def check_texts(texts: Sequence[str], name: str = "texts") -> list[str]:
-    """The texts as a list of their own. Raises TypeError for one string and for what is no string."""
+    """Return the texts as a new list. Raises TypeError for a single string and for entries that are not strings."""
     if isinstance(texts, str):
         raise TypeError(f"{name} must be a list of strings, got one string: write [{texts[:20]!r}...]")
     if isinstance(texts, (bytes, bytearray)) or not isinstance(texts, Iterable):
@@ -77,7 +77,7 @@ def check_texts(texts: Sequence[str], name: str = "texts") -> list[str]:
 
 
 def in_context(texts: Sequence[str], contexts: Sequence[str] | None) -> list[str]:
-    """Each text behind its context, as it is searched. Raises ValueError for another number of contexts."""
+    """Prefix each text with its context, as it is indexed. Raises ValueError if the numbers differ."""
     if contexts is None:
         return list(texts)
     given = check_texts(contexts, "contexts")
@@ -87,7 +87,7 @@ def in_context(texts: Sequence[str], contexts: Sequence[str] | None) -> list[str
 
 
 def check_query(query: str) -> str:
-    """The query. Raises TypeError for what is no string."""
+    """Return the query. Raises TypeError if it is not a string."""
     if not isinstance(query, str):
         many = ": search_batch takes several" if isinstance(query, (list, tuple)) else ""
         raise TypeError(f"query must be a str, got {type(query).__name__} {query!r:.80}{many}")
@@ -95,7 +95,7 @@ def check_query(query: str) -> str:
 
 
 def check_k(k: int, name: str = "k") -> int:
-    """The number of hits. Raises TypeError for what is no whole number, ValueError below one."""
+    """Return the number of hits. Raises TypeError if it is not an integer, ValueError if it is below one."""
     if isinstance(k, bool) or not isinstance(k, (int, np.integer)):
         raise TypeError(f"{name} must be a whole number of hits, at least 1, got {type(k).__name__} {k!r:.80}")
     if k < 1:
@@ -104,7 +104,7 @@ def check_k(k: int, name: str = "k") -> int:
 
 
 def check_ids(ids: Sequence[int], count: int) -> NDArray[np.int64]:
-    """The ids as an array. Raises IndexError where one is none of the `count` texts'."""
+    """Return the ids as an array. Raises IndexError for an id that is not from 0 to `count` - 1."""
     given = np.asarray(ids)
     if given.size and not np.issubdtype(given.dtype, np.integer):
         raise TypeError(f"ids must be whole numbers, got {ids!r:.80}")
@@ -116,7 +116,7 @@ def check_ids(ids: Sequence[int], count: int) -> NDArray[np.int64]:
 
 
 def best(scores: NDArray[np.float64], k: int) -> NDArray[np.int64]:
-    """The indices of the `k` highest scores, best first; equal scores by index. [min(k, len(scores))]"""
+    """Return the indices of the `k` highest scores, best first; ties by index. [min(k, len(scores))]"""
     count = len(scores)
     if k >= count or count <= _FEW:
         return np.argsort(-scores, kind="stable")[:k]

@@ -1,4 +1,4 @@
-"""BM25: rank-bm25's Okapi statistics, scored through an inverted index with the same scores."""
+"""BM25 retrieval with an inverted index; the scores equal those of rank-bm25's BM25Okapi."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from .terms import PLAIN, Split, query_splitter, split_fingerprint, splitter, sp
 KIND = "bm25"
 
 K1, B, EPSILON = 1.5, 0.75, 0.25
-"""The defaults of rank-bm25's BM25Okapi; EPSILON times the mean idf is what a word counts that most texts hold."""
+"""Defaults of rank-bm25's BM25Okapi. EPSILON times the mean idf replaces negative idfs, those of words that most texts
+hold."""
 
 LUCENE_K1 = 1.2
-"""Lucene's default, which goes with its idf: how soon more of the same word counts no more."""
+"""Lucene's default for term frequency saturation, used with its idf."""
 
 Idf = Literal["okapi", "lucene"]
-"""How rare words count: as in rank-bm25, or by ln(1 + (N - n + 0.5) / (n + 0.5)) as in Lucene, never below zero."""
+"""Inverse document frequency: as in rank-bm25, or Lucene's ln(1 + (N - n + 0.5) / (n + 0.5)), never negative."""
 
-_ARRAYS = ("lengths", "word_numbers", "counts", "held")  # of the statistics, on disk
+_ARRAYS = ("lengths", "word_numbers", "counts", "held")  # of _Statistics, each a file
 FILES = ("texts", "words", *_ARRAYS)
 
 _FACTS: dict[str, tuple[type, ...]] = {"texts": (int,), "idf": (str,)}
@@ -37,13 +38,13 @@ _FACTS: dict[str, tuple[type, ...]] = {"texts": (int,), "idf": (str,)}
 class BM25Retriever:
     """Scores texts by the words that they share with the query (Okapi BM25 as in rank-bm25).
 
-    `BM25Okapi.get_scores` looks every query word up in every text. Here each word knows its texts, and
-    their scores are added in the same order by the same formula: same scores, less work.
+    `BM25Okapi.get_scores` looks every query word up in every text. Here an inverted index gives the texts of each
+    word, and their scores are added in the same order by the same formula: the same scores with less work.
 
-    `split` makes terms of texts and queries (`Stems("english")`: stems); an index on disk is refused by another one.
-    `contexts` are searched with the texts and are no part of them: a title, the headings above. `idf="lucene"` is for
-    few texts: by rank-bm25's formula a word that half of them hold counts nothing, and in two texts every word is one
-    that half or all of them hold. An index on disk remembers it.
+    `split`: splits texts and queries into terms (`Stems("english")`: stems). An index on disk can only be loaded with
+    the same splitter. `contexts`: searched with the texts without being part of them, such as a title or headings.
+    `idf="lucene"`: for few texts; in rank-bm25's formula a word that half of the texts hold has no weight, and among
+    two texts every word is in half or all of them. An index on disk keeps its `idf`.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class BM25Retriever:
         idf: Idf = "okapi",
         contexts: Sequence[str] | None = None,
     ) -> None:
-        """Raises ValueError where no text holds a word, for another `idf`, and for another number of contexts."""
+        """Raises ValueError if no text holds a word, for an unknown `idf`, and if `contexts` has another length."""
         if idf not in ("okapi", "lucene"):
             raise ValueError(f"idf must be 'okapi' or 'lucene', got {idf!r}")
         self._texts = check_texts(texts)
@@ -78,7 +79,7 @@ class BM25Retriever:
         return len(self._texts)
 
     def scores(self, query: str) -> NDArray[np.float64]:
-        """The score of every text for `query`. [len(self)]"""
+        """Return the score of every text for `query`. [len(self)]"""
         scores = np.zeros(len(self._texts))
         for word in self._split_query(check_query(query)):
             ids, weights = self._postings.of(word)
@@ -86,7 +87,7 @@ class BM25Retriever:
         return scores
 
     def score(self, query: str, ids: Sequence[int]) -> NDArray[np.float64]:
-        """The scores of these texts, with the statistics of all. [len(ids)]"""
+        """Return the scores of the texts `ids`, the same as in a search. [len(ids)]"""
         wanted = check_ids(ids, len(self._texts))
         scores = np.zeros(len(wanted))
         for word in self._split_query(check_query(query)):
@@ -95,19 +96,19 @@ class BM25Retriever:
 
     @property
     def split(self) -> Split:
-        """What makes terms of its texts."""
+        """The function that splits texts into terms."""
         return self._split
 
     def holders(self, term: str) -> int:
-        """How many texts hold a term."""
+        """Return the number of texts that hold `term`."""
         return len(self._postings.of(term)[0])
 
     def shortlist(self) -> Shortlist:
-        """An empty one, which some of the texts can be put in and ranked by their scores."""
+        """Make an empty shortlist, which ranks the texts put into it by this retriever's scores."""
         return WordShortlist(self._split_query, lambda: self._postings)
 
     def search(self, query: str, k: int = DEFAULT_K) -> list[Hit]:
-        """At most `k` hits, best first; equal scores in the order of the texts. Raises ValueError for k < 1."""
+        """Return at most `k` hits, best first; ties in the order of the texts. Raises ValueError for k < 1."""
         wanted, scores = check_k(k), self.scores(query)
         return [Hit(int(i), float(scores[i]), self._texts[i]) for i in best(scores, wanted)]
 
@@ -117,7 +118,7 @@ class BM25Retriever:
         return [self.search(query, k) for query in check_texts(queries, "queries")]
 
     def add(self, texts: Sequence[str], contexts: Sequence[str] | None = None) -> None:
-        """More texts, with their contexts. All scores change, as every text counts in the statistics."""
+        """Add texts with their contexts. All scores change, because they depend on the statistics of all texts."""
         more = check_texts(texts)
         statistics = self._statistics.copy()
         statistics.extend([self._split(text) for text in in_context(more, contexts)])
@@ -126,18 +127,18 @@ class BM25Retriever:
         self._texts = [*self._texts, *more]
 
     def save(self, folder: Folder) -> None:
-        """Writes texts and statistics into `folder` (made where it is missing). Raises BlockingIOError while another
+        """Write texts and statistics into `folder`, which is created if missing. Raises BlockingIOError while another
         process writes there."""
         with saving(folder) as index:
             self.write(index)
 
     def write(self, index: Saving) -> None:
-        """Writes them beside what belongs to the same index, and puts all of it in force."""
+        """Write the retriever's files into `index`, and commit it with all that was written to it before."""
         made_with, facts = self.write_files(index)
         index.commit(KIND, made_with, facts)
 
     def write_files(self, index: Saving) -> tuple[str, dict[str, object]]:
-        """Writes them; gives the fingerprint and the facts of the manifest."""
+        """Write the files. Returns the fingerprint and the facts for the manifest."""
         index.strings("texts", self._texts)
         index.strings("words", list(self._statistics.words))
         for name, numbers in self._statistics.arrays().items():
@@ -156,7 +157,7 @@ class BM25Retriever:
 
     @classmethod
     def read(cls, index: files.Opened, *, split: Split | None = None) -> BM25Retriever:
-        """The retriever of an index whose files are open."""
+        """Read the retriever from an opened index."""
         facts = files.check_facts(index.folder, index.manifest, fact_types(index.manifest))
         if split is None:
             try:
@@ -178,7 +179,7 @@ class BM25Retriever:
 
 
 def fact_types(manifest: files.Manifest) -> dict[str, tuple[type, ...]]:
-    """The facts of an index, with their types; those of plain words do not name the splitter."""
+    """Return the names and types of an index's facts; the splitter is only named if it is not `words`."""
     return {**_FACTS, "split": (str,)} if "split" in manifest.facts else _FACTS
 
 
@@ -187,18 +188,18 @@ def _fingerprint(split: Split) -> str:
 
 
 class _Statistics:
-    """How often each word stands in each text."""
+    """Word counts of each text."""
 
     def __init__(self) -> None:
         self.words: dict[str, int] = {}  # word -> its number, in the order of first occurrence
-        self.lengths = array("I")  # words of each text
-        self.word_numbers = array("I")  # text by text the words that it holds, by number
-        self.counts = array("I")  # and how often
-        self.held = array("I")  # how many different words each text holds
+        self.lengths = array("I")  # number of words of each text
+        self.word_numbers = array("I")  # the different words of each text, text by text
+        self.counts = array("I")  # the count of each of these in its text
+        self.held = array("I")  # number of different words of each text
 
     @classmethod
     def read(cls, index: files.Opened, texts: int) -> _Statistics:
-        """Those of an index, whose numbers fit each other. Raises files.IndexFileError where they do not."""
+        """Read the statistics of an index. Raises files.IndexFileError if they are inconsistent."""
         held_words = index.strings("words")
         arrays = {name: index.array(name, np.uint32) for name in _ARRAYS}
         lengths, numbers, counts, held = (arrays[name].astype(np.int64) for name in _ARRAYS)
@@ -218,7 +219,7 @@ class _Statistics:
 
     @classmethod
     def of(cls, held_words: list[str], arrays: dict[str, NDArray[np.generic]]) -> _Statistics:
-        """Those whose `arrays()` were written."""
+        """Make statistics from the words and the result of `arrays`."""
         statistics = cls()
         statistics.words = {word: number for number, word in enumerate(held_words)}
         for name, values in arrays.items():
@@ -226,15 +227,15 @@ class _Statistics:
         return statistics
 
     def copy(self) -> _Statistics:
-        """One that can grow without changing this one."""
+        """Return an independent copy."""
         return _Statistics.of(list(self.words), self.arrays())
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
-        """The numbers, for a file."""
+        """Return the arrays to be saved."""
         return {name: np.array(getattr(self, name), dtype=np.uintc) for name in _ARRAYS}
 
     def extend(self, corpus: Sequence[list[str]]) -> None:
-        """More texts, counted by rank-bm25, which takes no corpus without a word."""
+        """Add split texts. They are counted by rank-bm25, which refuses a corpus without words."""
         spoken = [text for text in corpus if text]
         frequencies = iter(BM25Okapi(spoken).doc_freqs if spoken else ())
         for text in corpus:
@@ -246,11 +247,11 @@ class _Statistics:
             self.lengths.append(len(text))
 
     def lucene_idf(self, texts_with: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The idf of each word as in Lucene. [words]"""
+        """Return the idf of each word as in Lucene. [words]"""
         return np.asarray(np.log1p((len(self.lengths) - texts_with + 0.5) / (texts_with + 0.5)))
 
     def okapi_idf(self, texts_with: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The idf of each word as in BM25Okapi, summed in its order: the same to the last bit. [words]"""
+        """Return the idf of each word as in BM25Okapi, bit-identical as it is summed in the same order. [words]"""
         size, total, negative = len(self.lengths), 0.0, []
         idf = np.empty(len(texts_with))
         for number, frequency in enumerate(texts_with.tolist()):
@@ -264,7 +265,7 @@ class _Statistics:
 
 
 class _Postings:
-    """For each word the texts that hold it, and what one occurrence in the query adds to their scores."""
+    """Inverted index: the texts that hold each word, and what the word in a query adds to their scores."""
 
     def __init__(self, statistics: _Statistics, idf: Idf) -> None:
         words_, counts = np.array(statistics.word_numbers), np.array(statistics.counts, dtype=np.int64)
@@ -283,7 +284,7 @@ class _Postings:
         self._ends = np.cumsum(texts_with).tolist()
 
     def of(self, word: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The texts with the word, ascending, and the weight of it in each."""
+        """Return the texts that hold the word, ascending, and its weight in each."""
         number = self._words.get(word)
         if number is None:
             return self._ids[:0], self._weights[:0]
@@ -291,7 +292,7 @@ class _Postings:
         return self._ids[part], self._weights[part]
 
     def weights(self, word: str, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The weight of the word in each of these texts, zero where it does not stand. [len(ids)]"""
+        """Return the word's weight in each of these texts, zero for texts without it. [len(ids)]"""
         held, weights = self.of(word)
         if not len(held):
             return np.zeros(len(ids))

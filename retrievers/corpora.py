@@ -1,4 +1,4 @@
-"""Corpora by name: indexes in the sub-folders of one folder, added to, removed and listed."""
+"""Named corpora: indexes in the sub-folders of one folder, for `copyspec index`. Also loads any saved retriever."""
 
 from __future__ import annotations
 
@@ -37,29 +37,29 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """What a folder of corpora says about one of them."""
+    """A corpus and its size."""
 
     name: str
     kind: str  # one of KINDS
     documents: int
-    size: int  # passages, or tokens of a datastore
+    size: int  # number of passages, or of tokens of a datastore
     bytes: int  # on disk
-    skipped: int = 0  # passages or documents of the last addition that were there already
-    replaced: int = 0  # passages of files that had changed since, which it took out
+    skipped: int = 0  # passages or documents that the last addition left out as duplicates
+    replaced: int = 0  # old passages of changed files that the last addition removed
 
 
 class Corpora:
-    """The corpora of one folder. Adding to a name that is there goes on with it.
+    """The corpora of one folder. Adding to an existing name extends that corpus.
 
-    What is there already is skipped and counted (`Corpus.skipped`), unless `duplicates=True`: passages with the same
-    text, and in a datastore documents with the same name and tokens.
+    Duplicates are skipped and counted (`Corpus.skipped`) unless `duplicates=True`: passages with the same text, and in
+    a datastore documents with the same name and tokens.
     """
 
     def __init__(self, folder: Folder) -> None:
         self.folder = Path(folder)
 
     def path(self, name: str) -> Path:
-        """The folder of a corpus. Raises ValueError for what cannot be a name."""
+        """Return the folder of a corpus. Raises ValueError for an invalid name."""
         if not _NAME.fullmatch(name):
             raise ValueError(
                 f"{name!r} cannot name a corpus: letters, digits, '.', '_' and '-', a letter or digit first"
@@ -67,27 +67,27 @@ class Corpora:
         return self.folder / name
 
     def names(self) -> list[str]:
-        """The corpora there are, sorted."""
+        """Return the names of all corpora, sorted."""
         if not self.folder.is_dir():
             return []
         return sorted(path.parent.name for path in self.folder.glob(f"*/{files.MANIFEST}"))
 
     def all(self) -> list[Corpus]:
-        """What is known of each corpus, sorted by name. Raises files.IndexFileError for a damaged one."""
+        """Return all corpora, sorted by name. Raises files.IndexFileError for a damaged one."""
         found = []
         for name in self.names():
             try:
                 found.append(self._corpus(name))
             except (ValueError, OSError):
-                if name in self.names():  # or it has just been removed
+                if name in self.names():  # else it has just been removed
                     raise
         return found
 
     def remove(self, name: str) -> None:
-        """Deletes a corpus with its folder; of a link to one, the link. Raises ValueError where there is none of this
-        name, BlockingIOError while another process writes it."""
+        """Delete a corpus with its folder; of a symbolic link, only the link. Raises ValueError if there is no such
+        corpus, BlockingIOError while another process writes it."""
         path = self._existing(name)
-        if path.is_symlink():  # what it leads to is not this folder's
+        if path.is_symlink():  # its target belongs to somebody else
             path.unlink()
             return
         try:
@@ -98,12 +98,12 @@ class Corpora:
     def open(
         self, name: str, *, encode: Encode | str | os.PathLike[str] | None = None
     ) -> tuple[Retriever, list[Passage]]:
-        """A corpus of passages, and where they stand; `encode`: see `load_retriever`."""
+        """Open a corpus of passages: its retriever and the passages by id. `encode`: see `load_retriever`."""
         return load_corpus(self._existing(name), encode=encode)
 
     def stamps(self, name: str) -> dict[str, str]:
-        """The files that a corpus was made from, by name, as `read_documents(known=...)` takes them; none of one that
-        is not there."""
+        """Return the stamps of the files that a corpus was made from, by file name, for `read_documents(known=...)`;
+        empty if there is no such corpus."""
         path = self.path(name)
         if not (path / files.MANIFEST).exists():
             return {}
@@ -119,10 +119,11 @@ class Corpora:
         duplicates: bool = False,
         stamps: Mapping[str, str] | None = None,
     ) -> Corpus:
-        """Adds passages to a corpus that is searched by words: by their stems in a `language` that Snowball knows, or
-        as they stand ("words"). Those of a new one count as in Lucene (bm25.Idf), so that few passages are told apart,
-        too; one that is there keeps its language. `stamps`: of the files that were read for them; what the corpus held
-        of these files before is taken out. Raises ValueError for an unknown language."""
+        """Add passages to a corpus that is searched by words (BM25).
+
+        `language`: of the Snowball stemmer, or "words" for no stemming; an existing corpus keeps its own. New corpora
+        use Lucene's idf (bm25.Idf), which also works for few passages. `stamps`: of the files that the passages were
+        read from; older passages of these files are removed. Raises ValueError for an unknown language."""
 
         def made(texts: list[str], contexts: list[str]) -> _Indexed:
             return _by_words(texts, contexts, language)
@@ -139,7 +140,7 @@ class Corpora:
         duplicates: bool = False,
         stamps: Mapping[str, str] | None = None,
     ) -> Corpus:
-        """Adds passages to a corpus that is searched by vectors, through FAISS where `options` are given."""
+        """Add passages to a corpus that is searched by vectors; a new one uses FAISS if `options` are given."""
 
         def made(texts: list[str], contexts: list[str]) -> _Indexed:
             return _by_vectors(texts, contexts, encode, options)
@@ -158,7 +159,7 @@ class Corpora:
         duplicates: bool = False,
         stamps: Mapping[str, str] | None = None,
     ) -> Corpus:
-        """Adds passages to a corpus that is searched by words and by vectors, the two rankings fused."""
+        """Add passages to a corpus that is searched by words and by vectors, with both rankings fused."""
 
         def made(texts: list[str], contexts: list[str]) -> _Indexed:
             by_vectors = _by_vectors(texts, contexts, encode, options)
@@ -175,12 +176,12 @@ class Corpora:
         *,
         duplicates: bool = False,
     ) -> Corpus:
-        """Adds documents to a datastore of tokens."""
+        """Add documents to a datastore of tokens."""
         path, fingerprint = self.path(name), tokenizer_fingerprint(tokenizer)
         with saving(path) as index:
             store, places = _there(path, fingerprint) if index.is_there() else (None, list[Passage]())
             named = list(places)
-            numbers: dict[str, list[int]] = {}  # of the documents that were there, by name
+            numbers: dict[str, list[int]] = {}  # document name -> numbers of the existing documents
             for number, place in enumerate(places):
                 numbers.setdefault(place.document, []).append(number)
             skipped = 0
@@ -257,7 +258,7 @@ class Corpora:
 
 @dataclass(frozen=True, slots=True)
 class _Addition:
-    """Passages for a corpus."""
+    """Arguments of an addition of passages to a corpus."""
 
     name: str
     kind: str
@@ -267,19 +268,19 @@ class _Addition:
 
 
 def _there(path: Path, fingerprint: str) -> tuple[Datastore, list[Passage]]:
-    """The datastore of a corpus, and the names of its documents."""
+    """Open an existing datastore, with a placeholder passage for the name of each document."""
     store = Datastore(path, fingerprint=fingerprint)
     with files.opened(path, datastore.KIND) as index:
         return store, passages.read_places(index, [""] * store.num_documents)
 
 
 def _placed(index: files.Opened, retriever: Retriever) -> list[Passage]:
-    """The passages of an index with this retriever."""
+    """Return the passages of an index, by id."""
     return passages.read_places(index, retriever.texts)
 
 
 def _rebuilt(retriever: _Indexed, wanted: Sequence[Passage], kept: Sequence[int | None]) -> _Indexed:
-    """A retriever of other passages; vectors of those that it had, by id in `kept`, are taken over."""
+    """Make a retriever of `wanted`. `kept`: the passages' ids in `retriever`, whose vectors are reused, or None."""
     texts, contexts = [passage.text for passage in wanted], [passage.context for passage in wanted]
     if isinstance(retriever, BM25Retriever):
         return BM25Retriever(texts, split=retriever.split, idf=retriever.idf, contexts=contexts)
@@ -300,7 +301,7 @@ def _by_vectors(texts: list[str], contexts: list[str], encode: Encode, options: 
 
 
 def _unseen(more: Sequence[Passage], before: Sequence[Passage]) -> list[Passage]:
-    """Of equal texts the first, where none was there before."""
+    """Return the passages of `more` with new texts, each text once."""
     seen, new = {passage.text for passage in before}, []
     for passage in more:
         if passage.text not in seen:
@@ -310,10 +311,10 @@ def _unseen(more: Sequence[Passage], before: Sequence[Passage]) -> list[Passage]
 
 
 def load_retriever(folder: Folder, *, encode: Encode | str | os.PathLike[str] | None = None) -> Retriever:
-    """The retriever that was saved in a folder, whichever it is.
+    """Load the retriever saved in a folder, of any kind.
 
-    `encode`: the encoder of a dense one, or its hub id or folder. An index is data, and names no model to be loaded:
-    without `encode` only the bundled model and the one of $COPYSPEC_MODEL are. Raises ValueError for any other.
+    `encode`: the encoder of a dense index, or its hub id or folder. An untrusted index must not choose a model to load:
+    without `encode`, only the bundled model and that of $COPYSPEC_MODEL are loaded, others raise ValueError.
     """
     with files.opened(folder) as index:
         return read_retriever(index, encode)
@@ -322,14 +323,15 @@ def load_retriever(folder: Folder, *, encode: Encode | str | os.PathLike[str] | 
 def load_corpus(
     folder: Folder, *, encode: Encode | str | os.PathLike[str] | None = None
 ) -> tuple[Retriever, list[Passage]]:
-    """A retriever and its passages, of one state of the folder whoever writes it meanwhile; see `load_retriever`."""
+    """Load a retriever and its passages from the same state of a folder that may be written to; see
+    `load_retriever`."""
     with files.opened(folder) as index:
         retriever = read_retriever(index, encode)
         return retriever, _placed(index, retriever)
 
 
 def read_retriever(index: files.Opened, encode: Encode | str | os.PathLike[str] | None = None) -> Retriever:
-    """`load_retriever`, of an index whose files are open."""
+    """Do the work of `load_retriever` for an opened index."""
     kind, folder = index.manifest.kind, index.folder
     if kind == bm25.KIND:
         return BM25Retriever.read(index)
@@ -344,7 +346,7 @@ def read_retriever(index: files.Opened, encode: Encode | str | os.PathLike[str] 
 
 
 def _encoder(folder: Folder, made_with: object, named: str | os.PathLike[str] | None) -> HuggingFaceEmbedder:
-    """The encoder that the caller names, with the prefix of the index. What the index names is not loaded for that."""
+    """Load the encoder that the caller names, with the prefix of the index; without a name only trusted ones."""
     made_with = made_with if isinstance(made_with, dict) else {}
     name, prefix = made_with.get("name"), made_with.get("prefix")
     if not isinstance(name, str):

@@ -1,4 +1,4 @@
-"""Dense retrieval: texts by the nearness of their vectors to the query's."""
+"""Dense retrieval: finds texts whose embedding vectors are near the query's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .vectors import (
 KIND = "dense"
 
 Encode = Callable[[list[str]], ArrayLike]
-"""Makes vectors of texts: [n, dimension]."""
+"""Encodes texts into vectors: [n, dimension]."""
 
 _FACTS: dict[str, tuple[type, ...]] = {
     "texts": (int,),
@@ -39,22 +39,21 @@ _FACTS: dict[str, tuple[type, ...]] = {
     "dimension": (int,),
     "encoder": (dict, type(None)),
 }
-"""Of every dense index, with their types."""
+"""The facts of every dense index, with their types."""
 
-_KEPT_QUERIES = 256  # vectors of the last queries: a cache asks first and the base verifies the same ones later
-_PROBE = "The quick brown fox jumps over the lazy dog."  # its vector is the encoder's fingerprint
-_SAME = 0.02  # of its length the probe's vector may move: other devices and precisions round otherwise
+_KEPT_QUERIES = 256  # cached query vectors: a speculative retriever guesses for a query first and verifies it later
+_PROBE = "The quick brown fox jumps over the lazy dog."  # its vector identifies the encoder
+_SAME = 0.02  # tolerated relative change of that vector, as devices and precisions round differently
 
 
 class DenseRetriever:
-    """Finds the texts whose vectors have the highest scores with the query's: inner products, or with
-    `metric="l2"` squared distances with a minus sign. Cosine: use an encoder that normalises.
+    """Finds the texts whose vectors have the highest scores with the query's: inner products, or with `metric="l2"`
+    negative squared distances. For cosine similarity use an encoder that normalises.
 
-    `encode` makes the vectors, all texts at once, each query by itself: encoders round differently in batches,
-    and a query must find the same in any. `encode_query`, where queries are encoded in another way
-    (its own method of this name, if it has one). `contexts` are
-    encoded before the texts and are no part of them: a title, the headings above. `index` makes what holds the
-    vectors from their dimension; by default an ExactIndex (NumPy).
+    `encode`: encodes all texts in one call, and each query in a call of its own, because encoders round differently in
+    batches and results must not depend on the batch. `encode_query`: encodes queries, if that differs; default: the
+    method `encode_query` of `encode`, else `encode`. `contexts`: encoded in front of the texts without being part of
+    them, such as a title or headings. `index`: makes the vector index from the dimension; default: ExactIndex (NumPy).
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class DenseRetriever:
         own: Encode = getattr(encode, "encode_query", encode)
         self._encode_query = encode_query or own
         self._queries: OrderedDict[str, Vectors] = OrderedDict()
-        self._lock = at_rest(threading.Lock())  # of the queries: a verifying thread asks while another one drafts
+        self._lock = at_rest(threading.Lock())  # of `_queries`: one thread may verify while another one drafts
 
     @property
     def texts(self) -> Sequence[str]:
@@ -90,18 +89,18 @@ class DenseRetriever:
 
     @property
     def index(self) -> VectorIndex:
-        """The vectors."""
+        """The index of the vectors."""
         return self._index
 
     def __len__(self) -> int:
         return len(self._texts)
 
     def search(self, query: str, k: int = DEFAULT_K) -> list[Hit]:
-        """At most `k` hits, best first; equal scores in the order of the texts. Raises ValueError for k < 1."""
+        """Return at most `k` hits, best first; ties in the order of the texts. Raises ValueError for k < 1."""
         return self.search_batch([check_query(query)], k)[0]
 
     def search_batch(self, queries: Sequence[str], k: int = DEFAULT_K) -> list[list[Hit]]:
-        """`search` for each query, in one search of the index."""
+        """Return the results of `search` for each query, with one search of the index."""
         wanted = check_k(k)
         vectors = [self.query_vector(query) for query in check_texts(queries, "queries")]
         if not vectors:
@@ -113,15 +112,15 @@ class DenseRetriever:
         ]
 
     def score(self, query: str, ids: Sequence[int]) -> NDArray[np.float64]:
-        """The scores of these texts. [len(ids)]"""
+        """Return the scores of the texts `ids`. [len(ids)]"""
         return exact_scores(self.query_vector(query), self._index.vectors(ids), self._index.metric)
 
     def shortlist(self) -> Shortlist:
-        """An empty one, which some of the texts can be put in and ranked by their scores."""
+        """Make an empty shortlist, which ranks the texts put into it by this retriever's scores."""
         return VectorShortlist(self._index, self.query_vector)
 
     def query_vector(self, query: str) -> Vectors:
-        """The query's vector; the last few are remembered. [dimension]"""
+        """Return the query's vector, cached for the last queries. [dimension]"""
         check_query(query)
         with self._lock:
             vector = self._queries.get(query)
@@ -136,7 +135,7 @@ class DenseRetriever:
         return made
 
     def add(self, texts: Sequence[str], contexts: Sequence[str] | None = None) -> None:
-        """More texts, with their contexts; their ids go on from the last one."""
+        """Add texts with their contexts; their ids continue from the last one."""
         more = check_texts(texts)
         if more:
             vectors = checked(self._encode(in_context(more, contexts)), self._index.dimension)
@@ -145,7 +144,9 @@ class DenseRetriever:
             self._texts = [*self._texts, *more]
 
     def rebuilt(self, texts: Sequence[str], contexts: Sequence[str], kept: Sequence[int | None]) -> DenseRetriever:
-        """One of other texts in an index of the same kind: those with an id here in `kept` take over its vector."""
+        """Make a retriever of other texts with an index of the same kind.
+
+        `kept`: for each text its id here, whose vector is reused, or None."""
         held_by = self._index
         index: VectorIndex = (
             FaissIndex(held_by.dimension, metric=held_by.metric, options=held_by.options)
@@ -167,17 +168,17 @@ class DenseRetriever:
         return made
 
     def save(self, folder: Folder) -> None:
-        """Writes texts and vectors into `folder` (made where it is missing). Raises BlockingIOError while another
+        """Write texts and vectors into `folder`, which is created if missing. Raises BlockingIOError while another
         process writes there."""
         with saving(folder) as index:
             self.write(index)
 
     def write(self, index: Saving) -> None:
-        """Writes them beside what belongs to the same index, and puts all of it in force."""
+        """Write the retriever's files into `index`, and commit it with all that was written to it before."""
         index.commit(KIND, facts=self.write_files(index))
 
     def write_files(self, index: Saving) -> dict[str, object]:
-        """Writes them; gives the facts of the manifest."""
+        """Write the files. Returns the facts for the manifest."""
         facts = self._index.write(index)
         index.strings("texts", self._texts)
         index.array("probe", self.query_vector(_PROBE))
@@ -185,14 +186,14 @@ class DenseRetriever:
 
     @classmethod
     def load(cls, folder: Folder, encode: Encode, *, encode_query: Encode | None = None) -> DenseRetriever:
-        """The retriever that `save` wrote, with the same encoder. Raises files.IndexFileError for damaged files or
-        an encoder that makes other vectors."""
+        """Load what `save` wrote, with the same encoder. Raises files.IndexFileError for damaged files or an encoder
+        that makes other vectors."""
         with files.opened(folder, KIND) as index:
             return cls.read(index, encode, encode_query=encode_query)
 
     @classmethod
     def read(cls, index: files.Opened, encode: Encode, *, encode_query: Encode | None = None) -> DenseRetriever:
-        """The retriever of an index whose files are open."""
+        """Read the retriever from an opened index."""
         read_facts(index)
         retriever = cls.__new__(cls)
         by_faiss = index.manifest.facts["index"] == "faiss"
@@ -213,7 +214,7 @@ class DenseRetriever:
         return retriever
 
     def _facts(self) -> dict[str, object]:
-        """What the index is opened by: the encoder, where it has a name."""
+        """The facts of the texts and the encoder, which is None if it has no name."""
         said = {name: getattr(self._encode, name, None) for name in ("name", "prefix")}
         made_by = {name: value if isinstance(value, str) else None for name, value in said.items()}
         return {"texts": len(self), "encoder": made_by if made_by["name"] else None}
@@ -224,7 +225,7 @@ class DenseRetriever:
 
 
 def read_facts(index: files.Opened) -> Mapping[str, object]:
-    """What a dense index says about itself. Raises files.IndexFileError for what it would not say."""
+    """Return the checked facts of a dense index. Raises files.IndexFileError for invalid ones."""
     manifest = index.manifest
     files.check_keys(index.folder, manifest, file_names(manifest), files.EXTRAS)
     facts = files.check_facts(index.folder, manifest, fact_types(manifest))
@@ -235,13 +236,13 @@ def read_facts(index: files.Opened) -> Mapping[str, object]:
 
 
 def file_names(manifest: files.Manifest) -> tuple[str, ...]:
-    """The files that an index with this manifest has."""
+    """Return the keys of the files that a dense index with this manifest must have."""
     by_faiss = manifest.facts.get("index") == "faiss"
     return ("texts", "probe", *(FaissIndex.files_of(manifest) if by_faiss else VECTORS))
 
 
 def fact_types(manifest: files.Manifest) -> dict[str, tuple[type, ...]]:
-    """The facts that it has, with their types."""
+    """Return the names and types of the facts that it must have."""
     return {**_FACTS, "options": (dict,), "entry": (int,)} if manifest.facts.get("index") == "faiss" else _FACTS
 
 
@@ -255,7 +256,7 @@ def _names_an_encoder(said: object) -> bool:
 
 
 class FaissRetriever(DenseRetriever):
-    """Dense retrieval through FAISS (the extra copyspec[gpu] or copyspec[cpu])."""
+    """Dense retrieval with FAISS (needs the extra copyspec[gpu] or copyspec[cpu])."""
 
     def __init__(
         self,

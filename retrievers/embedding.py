@@ -1,4 +1,4 @@
-"""Vectors of texts from an encoder of the Hugging Face hub."""
+"""Text embeddings from an encoder of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from .pooling import sentence_settings
 if TYPE_CHECKING:
     import torch
 
-MAX_TOKENS = 512  # of a text, where neither the tokenizer nor the model says: what encoders are trained on
+MAX_TOKENS = 512  # per text, if neither tokenizer nor model has a limit: the usual training length of encoders
 
 
 class HuggingFaceEmbedder:
-    """Vectors of texts by an encoder: call it with a list of strings.
+    """Encodes texts into vectors: call it with a list of strings.
 
-    `model`: hub id or folder (HF_HUB_OFFLINE keeps it from the network). A sentence-transformers folder is pooled and
-    normalised as it says, with its prompts for texts and queries; any other by means, normalised. `prefix` stands
-    before every text instead, where an encoder was trained so ("query: ", "passage: "). Texts longer than the model
-    reads are cut at its limit.
-    Batches hold texts of similar length. `trust_remote_code=True` runs code of the model's folder, with all rights of
-    this process; without it none ever runs. Raises copyspec.LoadError for a model that cannot be loaded.
+    `model`: hub id or folder (HF_HUB_OFFLINE forbids downloads). Models of sentence-transformers are pooled and
+    normalised as their files specify, with their prompts for texts and queries; others use normalised mean pooling.
+    `prefix`: put before every text instead of these prompts, for encoders that were trained so ("query: ",
+    "passage: "). Texts are truncated at the model's limit, and batched by similar length.
+    `trust_remote_code=True` runs code of the model's folder with all rights of this process; by default none runs.
+    Raises copyspec.LoadError for a model that cannot be loaded.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class HuggingFaceEmbedder:
             raise LoadError(f"encoder {self.name!r} cannot be loaded, give a folder or a hub id: {error}") from error
 
     def _set_up(self) -> None:
-        """Raises LoadError where model and tokenizer make no vectors of texts."""
+        """Prepare model and tokenizer. Raises LoadError if they cannot encode texts."""
         tokenizer, config = self._tokenizer, self._model.config
         if tokenizer.pad_token is None:
             tokenizer.pad_token = tokenizer.eos_token
@@ -74,20 +74,20 @@ class HuggingFaceEmbedder:
         self._model.train(False)
         try:
             self._dimension = int(self._encoded(["a"]).shape[1])
-        except Exception as error:  # whatever a model for other things than texts finds wrong
+        except Exception as error:  # models that are not for texts raise anything
             raise LoadError(f"it makes no vectors of texts ({first_line(error)})") from error
 
     @property
     def dimension(self) -> int:
-        """Of the vectors."""
+        """Dimension of the vectors."""
         return self._dimension
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """The texts' vectors. [len(texts), dimension]"""
+        """Encode texts. [len(texts), dimension]"""
         return self._vectors(check_texts(texts), self.prefix or self._settings.text_prompt)
 
     def encode_query(self, queries: Sequence[str]) -> NDArray[np.float32]:
-        """The vectors of queries, which some encoders read behind another prompt. [len(queries), dimension]"""
+        """Encode queries, with the encoder's prompt for queries if it has one. [len(queries), dimension]"""
         return self._vectors(check_texts(queries, "queries"), self.prefix or self._settings.query_prompt)
 
     def _vectors(self, given: list[str], prefix: str) -> NDArray[np.float32]:

@@ -1,7 +1,7 @@
-"""The files of a FAISS index: its vectors, the links of its graph or its lists, as plain numbers.
+"""The files of a FAISS index: its vectors, and its graph links or inverted lists, as plain arrays.
 
-FAISS's own format is read by C++ that trusts it: sizes that it names are allocated, links are followed wherever they
-lead. Numbers are checked here first, and only those that fit each other reach FAISS, which then has the same index.
+FAISS's own format is not safe for untrusted files: its C++ reader allocates any size and follows any link. Here the
+arrays are checked for consistency before FAISS gets them; the resulting index is the same.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from .saving import Saving
 from .vectors import Vectors, read_vectors
 
 FILES = {"flat": ("vectors",), "hnsw": ("vectors", "levels", "links"), "ivf": ("vectors", "centres", "lists")}
-"""By the kind of index. `levels`: of each vector in the graph. [n] `links`: of each vector on each of its levels, the
-lowest first, padded with -1. `centres`: of the lists. [lists, dimension] `lists`: which each vector is in. [n]"""
+"""Files by kind of index. `levels`: each vector's number of levels in the graph, [n]. `links`: each vector's neighbours
+on each of its levels, lowest first, padded with -1. `centres`: of the lists, [lists, dimension]. `lists`: the list of
+each vector, [n]."""
 
 
 def write_index(saved: Saving, faiss, index, kind: str) -> int:  # type: ignore[no-untyped-def]
-    """Writes the files; gives the number of the vector where a search of the graph begins, 0 where there is none."""
+    """Write the files. Returns the number of the graph's entry vector, 0 for other kinds."""
     saved.array("vectors", index.reconstruct_n(0, index.ntotal))
     if kind == "hnsw":
         saved.array("levels", faiss.vector_to_array(index.hnsw.levels).astype(np.uint8))
@@ -37,8 +38,8 @@ def write_index(saved: Saving, faiss, index, kind: str) -> int:  # type: ignore[
 def read_index(  # type: ignore[no-untyped-def]
     opened: files.Opened, faiss, empty: Callable[[int], object], vectors: Vectors, kind: str
 ):
-    """The index of these vectors. `empty` makes one without vectors. Raises files.IndexFileError for a graph or lists
-    that are not theirs."""
+    """Rebuild the FAISS index of these vectors. `empty`: makes an index without vectors. Raises files.IndexFileError
+    for a graph or lists that do not fit them."""
     return (_read_graph if kind == "hnsw" else _read_lists)(opened, faiss, empty, vectors)
 
 
@@ -69,8 +70,9 @@ def _read_graph(opened: files.Opened, faiss, empty, vectors: Vectors):  # type: 
 def _check_links(
     opened: files.Opened, levels: NDArray[np.int32], links: NDArray[np.int32], level: NDArray[np.int64]
 ) -> None:
-    """A link leads to a vector that is on the same level, or a search reads beyond that vector's links. `level`: of
-    each link."""
+    """Check that each link leads to a vector on the same level, else a search would read past that vector's links.
+
+    `level`: the level of each link."""
     if links.min(initial=0) < -1 or links.max(initial=0) >= len(levels):
         raise opened.wrong("links", f"a link to none of the {len(levels)} vectors")
     if (levels[links[links >= 0]] <= level[links >= 0]).any():

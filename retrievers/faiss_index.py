@@ -1,4 +1,4 @@
-"""Vectors searched by FAISS: flat, HNSW graphs, inverted lists; on a GPU where the installed build finds one."""
+"""Vector search with FAISS: flat, HNSW or IVF indexes, on a GPU if the installed build finds one."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from .vectors import (
     tolerance,
 )
 
-_EXTRA = 8  # neighbours asked for beyond k: float32 may have put the last ones in the wrong order
-_SERIAL = 16  # queries at once for inverted lists: from 20 on FAISS chooses lists by a product that rounds otherwise
-_PER_LIST = 39  # vectors that FAISS wants for each list when it learns the lists
+_EXTRA = 8  # neighbours requested beyond k, because float32 may order the last ones wrongly
+_SERIAL = 16  # IVF queries per call: from 20 on, FAISS selects lists by a matrix product that rounds differently
+_PER_LIST = 39  # least number of training vectors per list, as FAISS recommends
 _SEED = 1234
-_MOST = 1 << 16  # of every option: FAISS makes room for as many candidates, links or lists
+_MOST = 1 << 16  # upper limit of every option, because FAISS allocates that many candidates, links or lists
 
 
 @dataclass(frozen=True, slots=True)
 class FaissOptions:
-    """How FAISS searches."""
+    """Options of a FAISS index."""
 
     kind: Literal["flat", "hnsw", "ivf"] = "flat"
-    gpu: bool | None = None  # None: where there is one; HNSW is searched on the CPU always
-    neighbours: int = 32  # HNSW: links of a vector
+    gpu: bool | None = None  # None: if there is one; HNSW always runs on the CPU
+    neighbours: int = 32  # HNSW: links per vector
     ef_construction: int = 200  # HNSW: candidates kept while building
-    ef_search: int = 64  # HNSW: candidates kept while searching; more find more and take longer
-    lists: int | None = None  # IVF; None: the root of the number of vectors first added
-    probes: int = 16  # IVF: lists searched
+    ef_search: int = 64  # HNSW: candidates kept while searching; more give better recall and take longer
+    lists: int | None = None  # IVF; None: square root of the number of vectors in the first `add`
+    probes: int = 16  # IVF: lists searched per query
 
     def __post_init__(self) -> None:
         if self.kind not in ("flat", "hnsw", "ivf"):
@@ -58,7 +58,7 @@ class FaissOptions:
 
 
 def _read_options(index: files.Opened) -> FaissOptions:
-    """The options of an index; a GPU is used where there is one, not where the index was made on one."""
+    """Read the options of an index. A GPU is used if there is one here, wherever the index was made."""
     said = cast("dict[str, object]", index.manifest.facts["options"])
     try:
         for name, value in said.items():
@@ -72,7 +72,7 @@ def _read_options(index: files.Opened) -> FaissOptions:
 
 
 class _Index(Protocol):
-    """What is used of FAISS's indexes."""
+    """The methods of FAISS's indexes that are used here."""
 
     ntotal: int
     is_trained: bool
@@ -85,7 +85,7 @@ class _Index(Protocol):
 
 
 def load_faiss() -> object:
-    """The module. Raises ImportError that names the extras which bring it."""
+    """Import FAISS. Raises ImportError, which names the extras that install it."""
     try:
         return import_module("faiss")
     except ImportError as error:
@@ -96,10 +96,10 @@ def load_faiss() -> object:
 
 
 class FaissIndex:
-    """An index of FAISS that gives every vector its exact score, and orders by it.
+    """A FAISS index whose results are rescored exactly.
 
-    FAISS finds the candidates; their scores are computed again in float64, so flat results are those of
-    `ExactIndex`, and scores of all kinds are comparable. Results do not depend on the batch.
+    FAISS finds the candidates, and their scores are recomputed in float64. So flat indexes give the same results as
+    `ExactIndex`, and the scores of all kinds are comparable. Results do not depend on the batch.
     """
 
     def __init__(self, dimension: int, *, metric: Metric = "ip", options: FaissOptions | None = None) -> None:
@@ -107,20 +107,20 @@ class FaissIndex:
         self.options = options or FaissOptions()
         self._dimension = dimension
         self._longest = 0.0
-        self._index: _Index | None = None  # made when the first vectors come: lists are learned from them
-        self._searcher: _Index | None = None  # the same, or its copy on a GPU
+        self._index: _Index | None = None  # made with the first vectors, which train the lists
+        self._searcher: _Index | None = None  # `_index`, or its copy on a GPU
         self._faiss = load_faiss()
 
     @property
     def dimension(self) -> int:
-        """Of the vectors."""
+        """Dimension of the vectors."""
         return self._dimension
 
     def __len__(self) -> int:
         return self._index.ntotal if self._index is not None else 0
 
     def add(self, vectors: ArrayLike) -> None:
-        """More vectors, numbered from the last one on. [n, dimension]. The lists of IVF are learned from the first."""
+        """Add vectors; their numbers continue from the last one. [n, dimension] The first call trains IVF lists."""
         more = checked(vectors, self._dimension)
         if not len(more):
             return
@@ -133,7 +133,7 @@ class FaissIndex:
         self._searcher = self._placed(self._index)
 
     def search(self, queries: ArrayLike, k: int) -> list[Found]:
-        """The `k` best of each query that the index finds. `queries`: [s, dimension]"""
+        """Return the `k` best vectors of each query, as far as the index finds them. `queries`: [s, dimension]"""
         check_k(k)
         rows = checked(queries, self._dimension)
         if self._searcher is None:
@@ -148,14 +148,14 @@ class FaissIndex:
         return found
 
     def vectors(self, ids: Sequence[int]) -> Vectors:
-        """The vectors of these numbers. [len(ids), dimension]"""
+        """Return the vectors with these numbers. [len(ids), dimension]"""
         array = check_ids(ids, len(self))
         if self._index is None or not len(array):
             return np.empty((0, self._dimension), np.float32)
         return self._index.reconstruct_batch(array)
 
     def write(self, index: Saving) -> Mapping[str, object]:
-        """Writes the vectors, and what FAISS has found out about them (`faiss_files`)."""
+        """Write the vectors and the graph or lists (`faiss_files`). Returns the facts for the manifest."""
         if self._index is None:
             raise ValueError("an index without vectors cannot be saved: add some first")
         entry = write_index(index, self._faiss, self._index, self.options.kind)
@@ -165,13 +165,13 @@ class FaissIndex:
 
     @staticmethod
     def files_of(manifest: files.Manifest) -> tuple[str, ...]:
-        """The names of the files in such a manifest."""
+        """Return the keys of the files that an index with this manifest has."""
         options = manifest.facts.get("options")
         return FILES.get(str(options.get("kind")) if isinstance(options, dict) else "", FILES["flat"])
 
     @classmethod
     def read(cls, index: files.Opened) -> FaissIndex:
-        """The vectors of an index whose facts have been checked."""
+        """Read the vectors of an opened index whose facts were checked."""
         options, vectors = _read_options(index), read_vectors(index)
         made = cls(vectors.shape[1], metric=read_metric(index), options=options)
         if options.kind == "flat":
@@ -185,10 +185,10 @@ class FaissIndex:
         return made
 
     def _ordered(self, query: Vectors, ids: NDArray[np.int64], k: int) -> Found:
-        """The best of the candidates. For flat indexes, more candidates until no other can be among the best."""
+        """The best of the candidates `ids`. Flat indexes request more until no other vector can be among the best."""
         assert self._index is not None and self._searcher is not None
         while True:
-            held = np.sort(ids[ids >= 0])  # -1: HNSW and IVF may find less than asked for
+            held = np.sort(ids[ids >= 0])  # -1 stands for missing results of HNSW and IVF
             scores = exact_scores(query, self._index.reconstruct_batch(held), self.metric)
             order = best(scores, k)
             if self.options.kind != "flat" or len(held) == len(self):
@@ -206,7 +206,7 @@ class FaissIndex:
         return made
 
     def _empty(self, size: int) -> _Index:
-        """An index without vectors. `size`: links of a vector (HNSW), lists (IVF)."""
+        """An index without vectors. `size`: links per vector (HNSW), or number of lists (IVF)."""
         options = self.options
         metric = getattr(self._faiss, "METRIC_L2" if self.metric == "l2" else "METRIC_INNER_PRODUCT")
         if options.kind == "hnsw":
@@ -224,7 +224,7 @@ class FaissIndex:
         return cast(_Index, inverted)
 
     def _placed(self, index: _Index) -> _Index:
-        """The index, or its copy on a GPU."""
+        """`index`, or its copy on a GPU if one is to be used."""
         wanted = self.options.gpu
         count: int = self._call("get_num_gpus")
         if wanted and not count:
@@ -237,5 +237,5 @@ class FaissIndex:
         return cast(_Index, copy)
 
     def _call(self, name: str, *arguments: object):  # type: ignore[no-untyped-def]
-        """One of FAISS's functions or classes, which have types in some builds and none in others."""
+        """Call a FAISS function or class by name: only some builds have type annotations."""
         return getattr(self._faiss, name)(*arguments)

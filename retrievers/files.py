@@ -1,7 +1,7 @@
-"""Index files, read: checked before anything is made of them.
+"""Reading of index files, with checks of sizes and checksums (`saving` writes them).
 
-Whoever reads an index opens all files of its manifest before it reads the first: it has the old index or the new one,
-never half of one, whatever is written meanwhile (`saving` says how).
+A reader opens all files of a manifest before it reads the first one. While another process saves, it therefore sees
+the old index or the new one, never a mixture.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ EXTRAS = (
     *(f"passages.{name}" for name in ("names", "documents", "starts", "titles", "headings", "pages", "stamps")),
     "documents",
 )
-"""Files that an index may have beside its own: where its passages stand, what LangChain knows of its documents."""
+"""Optional files of any index: the places of its passages in their documents, and LangChain's ids and metadata."""
 
-_TRIES = 100  # readings of a folder whose files vanish: each time somebody has put a new index there meanwhile
+_TRIES = 100  # attempts to open an index whose files vanish because it is being replaced
 _BLOCK = 1 << 20  # bytes hashed at once: large enough for full speed, small enough to stay in the cache
 
 
 class Opened:
-    """An index whose files are all open: what others write meanwhile changes nothing. Used in a `with` block."""
+    """An index with all its files open, so that later writes do not affect it. Used in a `with` block."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
-        """Raises IndexFileError for files that are missing, of another size, or no regular files."""
+        """Raises IndexFileError for files that are missing, have another size, or are not regular files."""
         self.folder, self.manifest = folder, manifest
         self._handles: dict[str, int] = {}
         try:
@@ -63,13 +63,13 @@ class Opened:
         self.close()
 
     def close(self) -> None:
-        """Closes the files."""
+        """Close the files."""
         for handle in self._handles.values():
             os.close(handle)
         self._handles.clear()
 
     def part(self, keys: Collection[str], facts: Collection[str]) -> Opened:
-        """A view of some of the files and facts, as an index of its own; it ends with this one."""
+        """Return a view of some files and facts as an index of its own; closing this index ends it."""
         manifest, view = self.manifest, Opened.__new__(Opened)
         view.folder, view._handles = self.folder, {key: self._handles[key] for key in keys}
         view.manifest = Manifest(
@@ -81,12 +81,12 @@ class Opened:
         return view
 
     def handle(self, key: str) -> int:
-        """A descriptor of the file, the caller's own."""
+        """Return a duplicate of the file's descriptor, which the caller must close."""
         self._entry(key)
         return os.dup(self._handles[key])
 
     def check(self, key: str) -> None:
-        """Raises IndexFileError where the content is not what was written."""
+        """Raise IndexFileError if the content does not match its checksum."""
         digest = hashlib.sha256()
         with self._file(key) as file:
             while block := file.read(_BLOCK):
@@ -94,7 +94,7 @@ class Opened:
         self._check_digest(key, digest.hexdigest())
 
     def content(self, key: str) -> bytearray:
-        """The checked content of a file."""
+        """Return the content of a file after comparing its checksum."""
         content = bytearray(self._entry(key).size)
         view, filled = memoryview(content), 0
         with self._file(key) as file:
@@ -104,21 +104,21 @@ class Opened:
         return content
 
     def array(self, key: str, dtype: DTypeLike) -> NDArray[np.generic]:
-        """The checked numbers of a file. [its size / that of one]"""
+        """Return a file's checked content as an array of `dtype`. [file size / item size]"""
         content, kind = self.content(key), np.dtype(dtype)
         if len(content) % kind.itemsize:
             raise self.wrong(key, f"{len(content)} bytes are no numbers of {kind.itemsize} each")
         return np.frombuffer(content, kind)
 
     def strings(self, key: str) -> list[str]:
-        """The checked list of strings in a file, as `Saving.strings` wrote it: nothing else is made of it."""
+        """Return the checked list of strings that `Saving.strings` wrote; any other JSON is an error."""
         try:
             return _strings(self.content(key).decode("ascii"))
         except ValueError as error:
             raise self.wrong(key, f"no list of strings: {error!s:.200}") from None
 
     def wrong(self, key: str, said: str) -> IndexFileError:
-        """The error for a content that fits its checksum and nothing else."""
+        """Make the error for content that has the right checksum but is invalid."""
         path = self.folder / self.manifest.files[key].name
         return IndexFileError(f"{os.fspath(path)!r} is not what copyspec writes ({said}); build the index again")
 
@@ -139,7 +139,7 @@ class Opened:
 
 
 def opened(folder: Folder, kind: str | None = None) -> Opened:
-    """The index in a folder, its files open. `kind`: what it must be an index of. Raises IndexFileError."""
+    """Open the index in a folder. Raises IndexFileError, also if it is not of the given `kind`."""
     path = Path(folder)
     for _ in range(_TRIES):
         content = manifest_bytes(path)
@@ -155,13 +155,13 @@ def opened(folder: Folder, kind: str | None = None) -> Opened:
 
 
 def read_manifest(folder: Folder, kind: str | None = None) -> Manifest:
-    """The manifest of an index, its files looked at, but not read."""
+    """Return the manifest of an index, after checking that its files exist with the right sizes."""
     with opened(folder, kind) as index:
         return index.manifest
 
 
 def check_fingerprint(folder: Folder, manifest: Manifest, expected: str, what: str) -> None:
-    """Raises IndexFileError where the index was made with another `what` than the one at hand."""
+    """Raise IndexFileError if the index was made with another `what` (tokenizer, word splitter) than `expected`."""
     if manifest.fingerprint != expected:
         raise IndexFileError(
             f"the index in {os.fspath(folder)!r} was made with another {what} (fingerprint "

@@ -1,4 +1,4 @@
-"""Headings of plain text, Markdown and reStructuredText: where the parts of a document begin, and their titles."""
+"""Finds headings in plain text, Markdown and reStructuredText, so that passages know the titles above them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-MAX_TITLE = 200  # characters: a longer line is a paragraph, whatever stands under it
+MAX_TITLE = 200  # characters; a longer line is a paragraph even if it is underlined
 
 _LINE = re.compile(r"[^\n]*(?:\n|$)")
 _ATX = re.compile(r" {0,3}(#{1,6})[ \t]+(\S.*?)[ \t]*#*[ \t]*$")
@@ -18,22 +18,22 @@ _MARKS = re.compile(r"[*`|]+|(?<!\w)_+|_+(?!\w)")
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A heading and where it begins."""
+    """A heading and its position."""
 
-    start: int  # characters
-    level: int  # 1: the highest
+    start: int  # in characters
+    level: int  # 1 is the highest
     title: str
-    underlined: bool = False  # two lines, the second a rule
+    underlined: bool = False  # whether it has a second line, the underline
 
 
 def found_headings(text: str) -> tuple[Heading, ...]:
-    """Lines that begin with "#", and lines over a rule of one character, outside fenced code.
+    """Find the headings of a text: lines that begin with "#", and underlined lines, outside fenced code.
 
-    Beside "#" a rule of "=" is the first level and one of "-" the second; in texts without "#", as in reStructuredText,
-    levels come in the order in which they are first used.
+    In texts with "#" headings, an underline of "=" means level 1 and one of "-" level 2. In others, as in
+    reStructuredText, each underline character gets its level by the order of first use.
     """
     found: list[tuple[int, int | str, str]] = []
-    fence, before, title, start = "", "", "", 0  # the lines before this one, and where the last of them began
+    fence, before, title, start = "", "", "", 0  # `before`, `title`: the last two lines; `start`: of `title`
     for match in _LINE.finditer(text):
         line = match.group().rstrip("\n")
         rule = _RULE.fullmatch(line)
@@ -53,7 +53,7 @@ def found_headings(text: str) -> tuple[Heading, ...]:
 
 
 def path_at(headings: Sequence[Heading], place: int) -> str:
-    """The titles of the parts that `place` lies in, from the highest down."""
+    """Return the titles of the sections around `place`, highest level first, joined with " > "."""
     open_parts: list[Heading] = []
     for heading in headings:
         if heading.start > place:
@@ -63,13 +63,13 @@ def path_at(headings: Sequence[Heading], place: int) -> str:
 
 
 def plain_title(title: str) -> str:
-    """A title without links and marks."""
+    """Return a title without link targets and markup, of at most MAX_TITLE characters."""
     linked = _LINK.sub(lambda match: match.group(1) or match.group(2) or "", title)
     return " ".join(_MARKS.sub("", linked).split())[:MAX_TITLE]
 
 
 def _is_title(title: str, before: str, rule: str) -> bool:
-    """Whether a line is a heading: by itself above a rule of its length, or of any length if of "="."""
+    """Whether a line is a heading: nothing above it, and an underline at least as long (any length for "=")."""
     said, length = title.strip(), len(rule.strip())
     if not said or len(said) > MAX_TITLE or said != title.rstrip() or not any(map(str.isalnum, said)):
         return False

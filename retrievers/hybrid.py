@@ -17,21 +17,21 @@ from .terms import Split
 KIND = "hybrid"
 
 RANK_CONSTANT = 60.0
-"""Of Cormack et al.'s formula, 1 / (RANK_CONSTANT + rank): what all who use it took over."""
+"""The constant of 1 / (RANK_CONSTANT + rank), at the customary value of Cormack et al."""
 
 DEPTH = 100
-"""Places of each ranking that count: behind it a share is below half of the first one's, and the order is noise."""
+"""Ranks of each retriever that count. Later ones would add less than half of what the first adds, in noisy order."""
 
 
 class HybridRetriever:
     """Ranks texts by the sum of 1 / (60 + rank) over the rankings of several retrievers of the same texts.
 
-    Words find names and rare terms, vectors what is said in other words; ranks need no common scale of scores. The
-    first `depth` places of each ranking count. On disk a hybrid is one BM25 and one dense retriever.
+    Word search finds names and rare terms, vector search finds paraphrases; ranks need no common scale of scores. The
+    first `depth` ranks of each retriever count. A saved hybrid consists of one BM25 and one dense retriever.
     """
 
     def __init__(self, retrievers: Sequence[Retriever], *, depth: int = DEPTH, weights: Sequence[float] = ()) -> None:
-        """Raises ValueError for fewer than two retrievers, other texts in one of them, or another number of weights."""
+        """Raises ValueError for fewer than two retrievers, if their texts differ, or for another number of weights."""
         self._retrievers = tuple(retrievers)
         if len(self._retrievers) < 2:
             raise ValueError(f"retrievers must be at least two, got {len(self._retrievers)}")
@@ -48,7 +48,7 @@ class HybridRetriever:
 
     @property
     def retrievers(self) -> tuple[Retriever, ...]:
-        """Those whose rankings are fused."""
+        """The retrievers whose rankings are fused."""
         return self._retrievers
 
     @property
@@ -60,11 +60,11 @@ class HybridRetriever:
         return len(self._retrievers[0])
 
     def search(self, query: str, k: int = DEFAULT_K) -> list[Hit]:
-        """At most `k` hits, best first; equal scores in the order of the texts. Raises ValueError for k < 1."""
+        """Return at most `k` hits, best first; ties in the order of the texts. Raises ValueError for k < 1."""
         return self.search_batch([check_query(query)], k)[0]
 
     def search_batch(self, queries: Sequence[str], k: int = DEFAULT_K) -> list[list[Hit]]:
-        """`search` for each query, in one search of each retriever."""
+        """Return the results of `search` for each query, with one batched search per retriever."""
         wanted, texts = check_k(k), self.texts
         found = []
         for scored in self._fused(check_texts(queries, "queries"), max(wanted, self._depth)):
@@ -74,7 +74,7 @@ class HybridRetriever:
         return found
 
     def score(self, query: str, ids: Sequence[int]) -> NDArray[np.float64]:
-        """The scores of these texts, zero for those in no ranking. [len(ids)]"""
+        """Return the scores of the texts `ids`, zero for texts that no retriever ranks. [len(ids)]"""
         wanted = check_ids(ids, len(self))
         (scored,) = self._fused([check_query(query)], self._depth)
         return np.array([scored.get(int(each), 0.0) for each in wanted])
@@ -88,22 +88,22 @@ class HybridRetriever:
         return scores
 
     def add(self, texts: Sequence[str], contexts: Sequence[str] | None = None) -> None:
-        """More texts; their ids go on from the last one. `contexts`: for retrievers of this package alone."""
+        """Add texts; their ids continue from the last one. `contexts`: only for retrievers of this package."""
         more = check_texts(texts)
         for each in self._retrievers:
             if contexts is None:
                 each.add(more)
             else:
-                each.add(more, contexts)  # type: ignore[call-arg]  # of a protocol that has none
+                each.add(more, contexts)  # type: ignore[call-arg]  # the protocol has no contexts
 
     def save(self, folder: Folder) -> None:
-        """Writes both indexes into `folder` (made where it is missing). Raises TypeError for other retrievers than one
-        BM25Retriever and one DenseRetriever, BlockingIOError while another process writes there."""
+        """Write both indexes into `folder`, which is created if missing. Raises TypeError unless the retrievers are a
+        BM25Retriever and a DenseRetriever, BlockingIOError while another process writes there."""
         with saving(folder) as index:
             self.write(index)
 
     def write(self, index: Saving) -> None:
-        """Writes them beside what belongs to the same index, and puts all of it in force."""
+        """Write the retriever's files into `index`, and commit it with all that was written to it before."""
         first, second = (*self._retrievers, None)[:2]
         if not isinstance(first, BM25Retriever) or not isinstance(second, DenseRetriever) or len(self._retrievers) > 2:
             kinds = ", ".join(type(each).__name__ for each in self._retrievers)
@@ -115,20 +115,20 @@ class HybridRetriever:
 
     @classmethod
     def load(cls, folder: Folder, encode: Encode, *, split: Split | None = None) -> HybridRetriever:
-        """The retriever that `save` wrote, with the same encoder. Raises files.IndexFileError for damaged files or
-        an encoder that makes other vectors."""
+        """Load what `save` wrote, with the same encoder. Raises files.IndexFileError for damaged files or an encoder
+        that makes other vectors."""
         with files.opened(folder, KIND) as index:
             return cls.read(index, encode, split=split)
 
     @classmethod
     def read(cls, index: files.Opened, encode: Encode, *, split: Split | None = None) -> HybridRetriever:
-        """The retriever of an index whose files are open."""
+        """Read the retriever from an opened index."""
         by_words, by_vectors = parts(index)
         return cls([BM25Retriever.read(by_words, split=split), DenseRetriever.read(by_vectors, encode)])
 
 
 def parts(index: files.Opened) -> tuple[files.Opened, files.Opened]:
-    """The two indexes of a hybrid one. Raises files.IndexFileError where something belongs to neither."""
+    """Split a hybrid index into its two indexes. Raises files.IndexFileError for files that belong to neither."""
     manifest = index.manifest
     words, vectors = (bm25.FILES, bm25.fact_types(manifest)), (dense.file_names(manifest), dense.fact_types(manifest))
     files.check_keys(index.folder, manifest, (*words[0], *vectors[0]), files.EXTRAS)

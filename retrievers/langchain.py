@@ -1,4 +1,4 @@
-"""The retrievers as LangChain's: documents in, documents with ids and scores out."""
+"""The retrievers as LangChain retrievers, which take and return LangChain documents."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ if TYPE_CHECKING:
 
 
 class DocumentRetriever(BaseRetriever):
-    """Any retriever of `copyspec.retrievers`, BM25, dense or speculative, as one of LangChain's.
+    """Any retriever of `copyspec.retrievers` (BM25, dense, speculative and so on) as a LangChain retriever.
 
         retriever = DocumentRetriever.over(SpeculativeRetriever(base), documents)
         retriever.invoke("When is the library open?", k=2)
 
-    Found documents have the id and metadata that they came with (without an id: their number) and their `score`.
+    Results keep the id and metadata of the documents (without an id: their index) and get a `score` in the metadata.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
     documents: Sequence[Document] = Field(default=(), repr=False)
     k: int = Field(default=DEFAULT_K, ge=1)
-    """Documents of a search; a call may give its own: `invoke(query, k=2)`."""
+    """Number of documents per search; a call may override it: `invoke(query, k=2)`."""
 
     _base: Retriever | None = PrivateAttr(default=None)
 
@@ -65,7 +65,9 @@ class DocumentRetriever(BaseRetriever):
 
     @classmethod
     def over(cls, base: Retriever, documents: Sequence[Document] | None = None, *, k: int = DEFAULT_K) -> Self:
-        """Searches `base`, whose texts are those of `documents`, in order. None: documents are made of the texts."""
+        """Make a retriever that searches `base`, whose texts are those of `documents`, in the same order.
+
+        Without `documents`, they are made of the texts."""
         check_k(k)
         if documents is None:
             documents = [Document(page_content=text) for text in base.texts]
@@ -77,7 +79,7 @@ class DocumentRetriever(BaseRetriever):
 
     @classmethod
     def from_documents(cls, documents: Sequence[Document], **options: object) -> Self:
-        """A retriever of these documents; `options` are the constructor's."""
+        """Make a retriever of these documents. `options`: of the constructor."""
         return cls(documents=documents, **options)  # type: ignore[arg-type]
 
     @classmethod
@@ -89,7 +91,7 @@ class DocumentRetriever(BaseRetriever):
         ids: Sequence[str] | None = None,
         **options: object,
     ) -> Self:
-        """A retriever of these texts, with a mapping of metadata and an id for each where they are given."""
+        """Make a retriever of these texts, optionally with metadata and an id for each."""
         if isinstance(texts, str):
             raise TypeError(f"texts must be a list of strings, got one string: write [{texts[:20]!r}]")
         for name, given in (("metadatas", metadatas), ("ids", ids)):
@@ -107,15 +109,15 @@ class DocumentRetriever(BaseRetriever):
 
     @property
     def base(self) -> Retriever:
-        """The retriever of `copyspec.retrievers` that searches."""
+        """The underlying retriever of `copyspec.retrievers`."""
         if self._base is None:
             raise ValueError(f"{type(self).__name__} has nothing to search: make it with over() or from_documents()")
         return self._base
 
     def save(self, folder: Folder) -> None:
-        """Writes index and documents into `folder` (made where it is missing), without pickles.
+        """Write index and documents into `folder`, which is created if missing, without pickles.
 
-        Raises TypeError for metadata that JSON cannot hold.
+        Raises TypeError for metadata that JSON cannot represent.
         """
         if not isinstance(self.base, Written):
             raise TypeError(f"a {type(self.base).__name__} has no write() that puts documents beside its own files")
@@ -129,11 +131,10 @@ class DocumentRetriever(BaseRetriever):
 
     @classmethod
     def load(cls, folder: Folder, *, k: int = DEFAULT_K, encode: Encode | Embeddings | str | None = None) -> Self:
-        """The retriever that `save` wrote, or any index of `copyspec.retrievers`, whose documents have numbers for ids.
-        Those of `copyspec index` know their `source`, `heading`, `page`, and their characters from `start` to `end`.
+        """Load what `save` wrote, or any index of `copyspec.retrievers`, whose documents get their index as id.
+        Passages of `copyspec index` have the metadata `source`, `heading`, `page`, `start` and `end` (in characters).
 
-        `encode`: what made the vectors of a dense one, or its hub id or folder. Raises files.IndexFileError for
-        damaged files.
+        `encode`: the encoder of a dense index, or its hub id or folder. Raises files.IndexFileError for damaged files.
         """
         with files.opened(folder) as index:
             encoder = encode if encode is None or isinstance(encode, str) else _encoder(encode)
@@ -178,8 +179,8 @@ class DocumentRetriever(BaseRetriever):
 class BM25Retriever(DocumentRetriever):
     """Finds documents by the words that they share with the query (Okapi BM25 with rank-bm25's scores).
 
-    `idf="lucene"` is for a handful of documents: there a word that half of them hold counts nothing in rank-bm25's way.
-    `language="english"`, or another that Snowball knows, matches stems.
+    `idf="lucene"`: for a handful of documents, where rank-bm25 gives no weight to a word that half of them hold.
+    `language="english"`, or another language of Snowball, matches stems.
     """
 
     def __init__(
@@ -196,9 +197,9 @@ class BM25Retriever(DocumentRetriever):
 
 
 class FAISSRetriever(DocumentRetriever):
-    """Finds documents by their vectors' nearness, through FAISS (the extra copyspec[gpu] or copyspec[cpu]).
+    """Finds documents by vector similarity with FAISS (needs the extra copyspec[gpu] or copyspec[cpu]).
 
-    `encode` makes vectors of a list of texts: a function, or an embedding model of LangChain's.
+    `encode`: a function from a list of texts to vectors, or a LangChain embedding model.
     """
 
     def __init__(
@@ -210,7 +211,7 @@ class FAISSRetriever(DocumentRetriever):
 
 
 def _placed_documents(index: files.Opened, base: Retriever) -> list[Document] | None:
-    """The passages of a corpus with where they stand; None of an index that does not say."""
+    """The passages of a corpus as documents with their places; None if the index does not hold places."""
     if "passages.names" not in index.manifest.files:
         return None
     return [
@@ -229,20 +230,20 @@ def _placed_documents(index: files.Opened, base: Retriever) -> list[Document] | 
 
 
 class EncoderEmbeddings(Embeddings):
-    """An encoder as LangChain's embeddings: `EncoderEmbeddings("sentence-transformers/all-MiniLM-L6-v2")`.
+    """An encoder as LangChain embeddings: `EncoderEmbeddings("sentence-transformers/all-MiniLM-L6-v2")`.
 
-    `encode`: hub id or folder, as `HuggingFaceEmbedder` takes it, or what makes vectors of a list of texts.
+    `encode`: hub id or folder for `HuggingFaceEmbedder`, or a function from a list of texts to vectors.
     """
 
     def __init__(self, encode: Encode | str) -> None:
         self.encode: Encode = HuggingFaceEmbedder(encode) if isinstance(encode, str) else encode
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """A vector for each text."""
+        """Return the vector of each text."""
         return np.asarray(self.encode(texts), np.float32).tolist()  # type: ignore[no-any-return]
 
     def embed_query(self, text: str) -> list[float]:
-        """The vector of a query."""
+        """Return the vector of a query."""
         own: Encode = getattr(self.encode, "encode_query", self.encode)
         return np.asarray(own([text]), np.float32)[0].tolist()  # type: ignore[no-any-return]
 

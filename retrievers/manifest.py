@@ -1,7 +1,7 @@
-"""The manifest of an index: what it was made with, and every file of it with its size and checksum.
+"""The manifest of an index: what it was made with, and all its files with sizes and checksums.
 
-An index may be somebody else's, so nothing in a manifest is believed before it is checked: the checksum only says that
-it was written on purpose. Names are of the one form that `entry_name` gives, so that none leads out of the folder.
+An index may come from somebody else, so everything in a manifest is checked; its checksum only detects accidents. File
+names must have the form of `entry_name`, so that none leads out of the folder.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from copyspec.fingerprints import fingerprint
 FORMAT = "copyspec-index"
 VERSION = 2
 READABLE = {1: ("tokens",), 2: ("bm25", "dense", "hybrid", "tokens")}
-"""Kinds by version: in the first, all but datastores held archives of arrays, which are no longer read."""
+"""Readable kinds by version. Version 1 stored all but datastores in another format, which is no longer read."""
 
 MANIFEST = "manifest.json"
 MAX_BYTES = 1 << 22
-"""Of a manifest: some 20,000 files, where a datastore of a thousand million tokens has a hundred."""
+"""Largest manifest: room for some 20,000 files; a datastore of a billion tokens has a hundred."""
 
 _KEYS = {"format", "version", "kind", "fingerprint", "facts", "files", "sha256"}
 _FILE_KEY = re.compile(r"(?:(?:[0-9]{1,6}|[a-z]{1,32})\.)?[a-z_]{1,32}")
 _NAME = re.compile(r"[a-z_]{1,32}-([0-9a-f]{12})\.(?:bin|json|npz)")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_LARGEST = 1 << 50  # bytes of a file: numbers above have no meaning, and some take long to write out
+_LARGEST = 1 << 50  # largest plausible file size, in bytes; huge numbers would also take long to print
 
 
 class IndexFileError(OSError):
-    """An index on disk is missing, damaged, of another format, or made with something else."""
+    """An index on disk is missing, damaged, of another format, or made with another tokenizer, splitter or encoder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What an index says about itself."""
+    """The content of a manifest."""
 
     kind: str
     fingerprint: str  # of the tokenizer, the encoder or the word splitter that the index was made with
@@ -58,18 +58,18 @@ class Manifest:
 
 
 def entry_name(stem: str, suffix: str, digest: str) -> str:
-    """The name of a file, which its content decides: no file in use is ever overwritten by another content."""
+    """Return a file name that contains the checksum, so that a file in use is never overwritten by other content."""
     return f"{stem}-{digest[:12]}{suffix}"
 
 
 def digest_in(name: str) -> str | None:
-    """The beginning of the checksum in a name that `entry_name` gives; None for any other."""
+    """Return the start of the checksum in a name made by `entry_name`; None for any other name."""
     found = _NAME.fullmatch(name)
     return found.group(1) if found else None
 
 
 def manifest_bytes(folder: Path) -> bytes:
-    """The manifest as it stands in the folder. Raises IndexFileError where there is none, or no regular file."""
+    """Read the manifest file of a folder. Raises IndexFileError if it is missing or not a regular file."""
     path = folder / MANIFEST
     try:
         handle = open_regular(path)
@@ -85,7 +85,7 @@ def manifest_bytes(folder: Path) -> bytes:
 
 
 def written(manifest: Manifest) -> bytes:
-    """The manifest as a file."""
+    """Serialise a manifest."""
     body: dict[str, object] = {
         "format": FORMAT,
         "version": VERSION,
@@ -98,7 +98,7 @@ def written(manifest: Manifest) -> bytes:
 
 
 def parsed(content: bytes, path: Path) -> Manifest:
-    """What the file `path` says. Raises IndexFileError for all that `written` does not write."""
+    """Parse the manifest file `path`. Raises IndexFileError for anything that `written` would not write."""
     where = repr(os.fspath(path))
     try:
         found = json.loads(content, object_pairs_hook=_unique, parse_constant=_no_number)
@@ -128,7 +128,7 @@ def parsed(content: bytes, path: Path) -> Manifest:
 
 
 def check_facts(folder: Path, manifest: Manifest, kinds: Mapping[str, tuple[type, ...]]) -> Mapping[str, object]:
-    """The facts, each of one of its types and none beside them. Raises IndexFileError for others."""
+    """Return the facts if they are exactly those of `kinds`, with one of their types; else raise IndexFileError."""
     facts = manifest.facts
     for name in (*kinds, *facts):
         if name not in kinds or name not in facts or type(facts[name]) not in kinds[name]:
@@ -138,7 +138,7 @@ def check_facts(folder: Path, manifest: Manifest, kinds: Mapping[str, tuple[type
 
 
 def check_keys(folder: Path, manifest: Manifest, names: Sequence[str], extra: Sequence[str] = ()) -> None:
-    """Raises IndexFileError where the files are not those of `names`, and some of `extra`."""
+    """Raise IndexFileError unless the files are all of `names`, and optionally some of `extra`."""
     if missing := set(names) - set(manifest.files):
         raise _wrong(folder / MANIFEST, f"it names no file of {min(missing)!r}")
     if unknown := set(manifest.files) - {*names, *extra}:

@@ -1,4 +1,4 @@
-"""Passages: pieces of documents that a search returns, each with its place in the document it comes from."""
+"""Passages: the pieces of documents that are indexed, each with its place in its document."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .saving import Saving
 
 _FILES = ("passages.names", "passages.documents", "passages.starts")
 _CONTEXT_FILES = ("passages.titles", "passages.headings", "passages.pages")
-_LAST_START = 1 << 50  # characters: no text is longer
+_LAST_START = 1 << 50  # characters; no text is longer
 
 MAX_CHARS = 1000
-"""Of a passage: about 250 tokens, the document size of RaLMSpec's experiments (at most 256 tokens)."""
+"""Default maximum length of a passage: about 250 tokens, as in RaLMSpec's experiments (at most 256 tokens)."""
 
 SUFFIXES = (".txt", ".md", ".jsonl", ".rst")
-"""Of the files that are read from folders."""
+"""Suffixes of the files that are read from folders."""
 
 _PARAGRAPHS = re.compile(r"\n[ \t]*\n\s*")
 _ITEMS = re.compile(r"\n(?=[ \t]*(?:[-*+•]|\d{1,2}[.)])[ \t]+\S)")
@@ -37,33 +37,33 @@ _WORDS = re.compile(r"\s+")
 class Document:
     """One text as it was read."""
 
-    name: str  # a file's path; for lines of a .jsonl file with ":" and the line's number
+    name: str  # the file's path; for lines of a .jsonl file followed by ":" and the line number
     text: str
-    headings: tuple[Heading, ...] | None = None  # in order; None: those that the text shows
-    pages: tuple[int, ...] = ()  # where each page begins, in characters; none: the file has no pages
-    file: str = field(default="", compare=False)  # that it was read from
-    stamp: str = field(default="", compare=False)  # of the file when it was read
+    headings: tuple[Heading, ...] | None = None  # in order; None: find them in the text
+    pages: tuple[int, ...] = ()  # start of each page, in characters; empty: the file has no pages
+    file: str = field(default="", compare=False)  # path of the file
+    stamp: str = field(default="", compare=False)  # `stamp_of` the file when it was read
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """text == the document's text[start : start + len(text)]."""
+    """A piece of a document: text == document text[start : start + len(text)]."""
 
     document: str  # name
-    start: int  # characters
+    start: int  # in characters
     text: str
-    heading: str = ""  # the titles of the parts that it stands in, with " > " between them
+    heading: str = ""  # titles of the sections around it, joined with " > "
     page: int | None = None  # from 1
 
     @property
     def context(self) -> str:
-        """What it is searched with beside its text: the document's name and the headings."""
+        """Document name and headings, which are searched together with the text."""
         name = Path(self.document).stem
         return f"{name} > {self.heading}" if self.heading else name
 
 
 Reader = Callable[[Path], Document]
-"""Makes a document of a file. Raises ValueError or OSError where it cannot."""
+"""Reads a file into a document. Raises ValueError or OSError if it cannot."""
 
 
 def read_documents(
@@ -75,12 +75,12 @@ def read_documents(
     known: Mapping[str, str] | None = None,
     on_unchanged: Callable[[str], object] | None = None,
 ) -> Iterator[Document]:
-    """The texts of files and of the .txt, .md, .rst and .jsonl files in folders, in the order of their names.
+    """Read files, and the .txt, .md, .rst and .jsonl files in folders, in the order of their names.
 
-    Lines of .jsonl files are objects with their text under `field`. `readers` take files of other endings
-    (`copyspec.pipelines.DOCUMENT_READERS`: PDF, Word, PowerPoint, EPUB, HTML). Raises ValueError for what cannot be
-    read, naming the file and line; with `on_error` such a file is left out and told to it. `known`: stamps of files by
-    name (`Corpora.stamps`); those that have not changed since are not read, and their names are told to `on_unchanged`.
+    `field`: the key of the text in the objects of .jsonl files. `readers`: for further suffixes
+    (`copyspec.pipelines.DOCUMENT_READERS`: PDF, Word, PowerPoint, EPUB, HTML). `on_error`: called with a file that
+    cannot be read and the error, and the file is skipped; without it, ValueError names file and line. `known`: stamps
+    by file name (`Corpora.stamps`); unchanged files are skipped, and their names passed to `on_unchanged`.
     """
     if isinstance(paths, str):
         raise TypeError(f"paths must be a list of paths, got one string: write [{paths!r}]")
@@ -111,14 +111,16 @@ def read_documents(
 
 
 def stamp_of(file: Path) -> str:
-    """What changes with a file's content: its size and the time of its last change."""
+    """Return the size and modification time of a file as a string, which tells whether it has changed."""
     found = file.stat()
     return f"{found.st_size}:{found.st_mtime_ns}"
 
 
 def split_passages(document: Document, *, max_chars: int = MAX_CHARS) -> list[Passage]:
-    """The document in passages of at most `max_chars` characters: whole paragraphs while they fit, else list
-    items, sentences, words. A heading begins a passage, and so does a page. Nothing but white space is left out."""
+    """Split a document into passages of at most `max_chars` characters.
+
+    A passage holds whole paragraphs if they fit, else list items, sentences or words. Headings and pages begin a new
+    passage. Only white space is left out."""
     if max_chars < 1:
         raise ValueError(f"max_chars must be at least 1, got {max_chars!r}")
     headings = found_headings(document.text) if document.headings is None else document.headings
@@ -131,8 +133,8 @@ def split_passages(document: Document, *, max_chars: int = MAX_CHARS) -> list[Pa
 
 
 def _parts(document: Document, headings: Sequence[Heading]) -> Iterator[tuple[int, int, int | None]]:
-    """The parts of a document in which passages are cut, each with its page: from heading to heading and page to page.
-    A heading with nothing under it but the next one belongs to that part."""
+    """Split a document at headings and pages: (start, end, page). A heading directly followed by another one belongs
+    to the other's part."""
     text, starts = document.text, {0, *document.pages, *(heading.start for heading in headings)}
     for heading, following in pairwise(headings):
         after = following.start
@@ -147,7 +149,7 @@ def _parts(document: Document, headings: Sequence[Heading]) -> Iterator[tuple[in
 
 
 def _packed(text: str, begin: int, until: int, max_chars: int) -> Iterator[tuple[int, int]]:
-    """The pieces of text[begin:until], together while they fit."""
+    """The pieces of text[begin:until], merged as long as they fit into `max_chars`."""
     start = end = begin
     for piece_start, piece_end in _pieces(text, begin, until, max_chars, 0):
         if start < end and piece_end - start > max_chars:
@@ -161,8 +163,8 @@ def _packed(text: str, begin: int, until: int, max_chars: int) -> Iterator[tuple
 
 
 def write_passages(index: Saving, passages: Sequence[Passage], stamps: Mapping[str, str] | None = None) -> None:
-    """Writes where the passages stand, not their texts: those are the index's own, by id. `stamps`: of the files that
-    they were read from, by name."""
+    """Write the places of the passages; their texts are in the index itself, by id. `stamps`: of the files that they
+    were read from, by name."""
     if stamps:
         index.strings("passages.stamps", [part for pair in stamps.items() for part in pair])
     names = {name: number for number, name in enumerate(dict.fromkeys(passage.document for passage in passages))}
@@ -176,7 +178,8 @@ def write_passages(index: Saving, passages: Sequence[Passage], stamps: Mapping[s
 
 
 def read_places(index: files.Opened, texts: Sequence[str]) -> list[Passage]:
-    """The passages of these texts, all that the index holds. Raises files.IndexFileError for others."""
+    """Return the passages of `texts`, which are all texts of the index. Raises files.IndexFileError if they do not
+    fit."""
     count = len(texts)
     if "passages.names" not in index.manifest.files:
         raise files.IndexFileError(
@@ -197,7 +200,7 @@ def read_places(index: files.Opened, texts: Sequence[str]) -> list[Passage]:
 
 
 def read_stamps(index: files.Opened) -> dict[str, str]:
-    """The stamps of the files that an index was made from, by name. Raises files.IndexFileError for what is none."""
+    """Return the stamps of the files that an index was made from, by name. Raises files.IndexFileError if damaged."""
     if "passages.stamps" not in index.manifest.files:
         return {}
     found = index.strings("passages.stamps")
@@ -207,13 +210,13 @@ def read_stamps(index: files.Opened) -> dict[str, str]:
 
 
 def is_from(passage: Passage, file_names: Collection[str]) -> bool:
-    """Whether a passage is of one of these files, or of a line of it."""
+    """Whether a passage comes from one of these files, or from a line of one."""
     name = passage.document
     return name in file_names or (name.rpartition(":")[0] in file_names and name.rpartition(":")[2].isdigit())
 
 
 def _read_contexts(index: files.Opened, count: int) -> list[tuple[str, int | None]]:
-    """Heading and page of each passage; none of an index that was made before there were any."""
+    """Heading and page of each passage; empty for indexes of versions that did not store them."""
     if not any(key in index.manifest.files for key in _CONTEXT_FILES):
         return [("", None)] * count
     files.check_keys(index.folder, index.manifest, _CONTEXT_FILES, tuple(index.manifest.files))
@@ -225,8 +228,8 @@ def _read_contexts(index: files.Opened, count: int) -> list[tuple[str, int | Non
 
 
 def load_passages(folder: Folder, texts: Sequence[str]) -> list[Passage]:
-    """The passages of these texts: those of the index in `folder`, or the first of them where passages were added
-    since. Raises files.IndexFileError where they are none of its; `load_corpus` reads both at once."""
+    """Return the passages of `texts`, which are the texts of the index in `folder`, or the first of them if more were
+    added since. Raises files.IndexFileError otherwise; `load_corpus` reads retriever and passages at once."""
     with files.opened(folder) as index:
         held = index.strings("texts") if "texts" in index.manifest.files else []
         if held[: len(texts)] != list(texts):
@@ -263,7 +266,7 @@ def _field(file: Path, number: int, line: str, field: str) -> str:
 
 
 def _pieces(text: str, start: int, end: int, max_chars: int, level: int) -> Iterator[tuple[int, int]]:
-    """Spans of at most `max_chars`, cut at the coarsest borders that make them short enough."""
+    """Spans of at most `max_chars`, cut at the coarsest borders that make them short enough, from `level` on."""
     borders = (_PARAGRAPHS, _ITEMS, _SENTENCES, _WORDS)
     start += len(text[start:end]) - len(text[start:end].lstrip())
     end = start + len(text[start:end].rstrip())

@@ -1,7 +1,7 @@
-"""What a sentence-transformers folder does with a model's last states: pooling, dense layers, normalising, prompts.
+"""Pooling, dense layers, normalisation and prompts of sentence-transformers models.
 
-Read from `modules.json` and the folders that it names, without that package: to it the classes that a folder names are
-code, here they are names of a few known kinds.
+They are read from `modules.json` and the folders that it names, without that package, which would load the named
+classes as code; here only a few known names are accepted.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _ACTIVATIONS = {"Identity": "identity", "Tanh": "tanh", "ReLU": "relu", "GELU": 
 
 @dataclass(frozen=True, slots=True)
 class DenseLayer:
-    """A linear layer behind the pooling."""
+    """A linear layer after the pooling."""
 
     weight: torch.Tensor  # [out, in]
     bias: torch.Tensor | None
-    activation: str  # one of _ACTIVATIONS' values
+    activation: str  # a value of _ACTIVATIONS
 
 
 @dataclass(frozen=True, slots=True)
 class SentenceSettings:
-    """How vectors are made of last states. The default is that of a folder without modules: means, normalised."""
+    """How the last hidden states become a vector. Default, for models without modules: mean pooling, normalised."""
 
     modes: tuple[str, ...] = ("mean",)
     layers: tuple[DenseLayer, ...] = ()
@@ -48,7 +48,7 @@ class SentenceSettings:
     text_prompt: str = ""
 
     def pooled(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """[n, length, hidden] and [n, length], padded on the right -> [n, dimension]"""
+        """Pool right-padded `states` [n, length, hidden] with `mask` [n, length] into vectors [n, dimension]."""
         import torch
 
         held = mask.unsqueeze(-1).to(states.dtype)
@@ -72,7 +72,7 @@ class SentenceSettings:
 
 
 def sentence_settings(found: Pretrained) -> SentenceSettings:
-    """The settings of a model's folder. Raises LoadError for modules of another kind."""
+    """Read the settings of a model. Raises LoadError for unknown modules."""
     modules = _json(found, "modules.json", list)
     if modules is None:
         return SentenceSettings()

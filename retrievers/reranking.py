@@ -1,4 +1,4 @@
-"""Reranking: a cross-encoder reads the query with each of the best texts and orders them again (Nogueira, Cho 2019)."""
+"""Reranking: a cross-encoder scores the query with each of the best texts (Nogueira and Cho 2019)."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from .base import DEFAULT_K, Folder, Hit, Retriever, best, check_ids, check_k, c
 if TYPE_CHECKING:
     import torch
 
-MAX_TOKENS = 512  # of a pair, where neither the tokenizer nor the model says
+MAX_TOKENS = 512  # per pair, if neither tokenizer nor model has a limit
 
 DEPTH = 20
-"""Texts that are read again: a passage costs a small cross-encoder some milliseconds on a CPU."""
+"""Default number of texts to rerank: each takes a small cross-encoder some milliseconds on a CPU."""
 
 Score = Callable[[list[tuple[str, str]]], ArrayLike]
-"""Scores pairs of a query and a text, higher is better: [n]. `predict` of a sentence-transformers model is one."""
+"""Scores (query, text) pairs, higher is better: [n]; for example `predict` of a sentence-transformers model."""
 
 
 class CrossEncoderScorer:
     """Scores pairs of a query and a text with a sequence classifier of the Hugging Face hub.
 
-    `model`: hub id or folder of a model with one output (its logit is the score) or two (the log-odds of the second).
-    Each pair is read by itself or in batches of the same padded length; longer ones are cut at the model's limit.
-    Raises copyspec.LoadError for a model that cannot be loaded or has other outputs.
+    `model`: hub id or folder of a model with one output (its logit is the score) or two (the score is the log-odds of
+    the second). Pairs are batched by similar length and truncated at the model's limit. Raises copyspec.LoadError for a
+    model that cannot be loaded or has other outputs.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class CrossEncoderScorer:
         self._model.train(False)
         try:
             self([("a", "b")])
-        except Exception as error:  # whatever a model for other things than pairs finds wrong
+        except Exception as error:  # models that are not for pairs of texts raise anything
             raise LoadError(f"it scores no pairs of texts ({first_line(error)})") from error
 
     def __call__(self, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float64]:
-        """The scores of pairs of a query and a text. [len(pairs)]"""
+        """Return the scores of (query, text) pairs. [len(pairs)]"""
         import torch
 
         scores = np.empty(len(pairs), np.float64)
@@ -89,9 +89,9 @@ class CrossEncoderScorer:
 
 
 class RerankingRetriever:
-    """The best `depth` texts of `base`, in the order of `score`: a `CrossEncoderScorer`, or any function of pairs.
+    """Reorders the best `depth` texts of `base` by `score`: a `CrossEncoderScorer`, or any function of pairs.
 
-    Hits have its scores. Each text is read with the query by itself, so that a score depends on nothing else.
+    Hits have its scores. Each pair is scored in a call of its own, so that its score does not depend on the batch.
     """
 
     def __init__(self, base: Retriever, score: Score, *, depth: int = DEPTH) -> None:
@@ -110,11 +110,11 @@ class RerankingRetriever:
         return len(self.base)
 
     def search(self, query: str, k: int = DEFAULT_K) -> list[Hit]:
-        """At most `k` hits, best first; equal scores in the order of the texts. Raises ValueError for k < 1."""
+        """Return at most `k` hits, best first; ties in the order of the texts. Raises ValueError for k < 1."""
         return self.search_batch([check_query(query)], k)[0]
 
     def search_batch(self, queries: Sequence[str], k: int = DEFAULT_K) -> list[list[Hit]]:
-        """`search` for each query, after one search of the base."""
+        """Return the results of `search` for each query, with one batched search of the base."""
         wanted = check_k(k)
         found = []
         asked = check_texts(queries, "queries")
@@ -125,7 +125,7 @@ class RerankingRetriever:
         return found
 
     def score(self, query: str, ids: Sequence[int]) -> NDArray[np.float64]:
-        """The scores of these texts. [len(ids)]"""
+        """Return the scores of the texts `ids`. [len(ids)]"""
         texts = self.texts
         return self._scores(check_query(query), [texts[int(each)] for each in check_ids(ids, len(self))])
 
@@ -137,9 +137,9 @@ class RerankingRetriever:
         return np.concatenate(scores) if scores else np.empty(0)
 
     def add(self, texts: Sequence[str]) -> None:
-        """More texts in the base."""
+        """Add texts to the base."""
         self.base.add(texts)
 
     def save(self, folder: Folder) -> None:
-        """Writes the base's index; the reranker is named again when it is loaded."""
+        """Write the base's index; the reranker is not saved."""
         self.base.save(folder)

@@ -1,8 +1,8 @@
-"""Index files, written: whole, under new names, and put in force by one switch.
+"""Writing of index files, atomically (`files` reads them).
 
-A folder holds one index: `manifest.json` names its files, and all that belongs together (texts, vectors, places of the
-passages) stands in this one manifest. A save holds the folder's lock, writes files whose names their content decides,
-replaces the manifest last, and then removes what only the index before it used.
+A folder holds one index, whose `manifest.json` names all its files (texts, vectors, places of passages). A save takes
+the folder's lock, writes files with names derived from their content, replaces the manifest last, and then removes
+files that only the previous index used.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ from .manifest import (
 
 LOCK = ".lock"
 LOCK_SECONDS = 5.0
-"""A save waits so long for another one: most take less."""
+"""A save waits this long for another one to end; most take less."""
 
-_BLOCK = 1 << 20  # bytes hashed at once: large enough for full speed, small enough to stay in the cache
+_BLOCK = 1 << 20  # bytes hashed at once: large enough for full speed, small enough for the CPU cache
 
 
 @runtime_checkable
 class Written(Protocol):
-    """A retriever whose index can hold more than its own files."""
+    """A retriever whose index can hold additional files."""
 
     def write(self, index: Saving) -> None:
-        """Writes all of it, and puts it in force with what was written before."""
+        """Write the retriever's files into `index`, and commit it with all that was written to it before."""
         ...
 
 
 class Saving:
-    """An index that is being written into a folder, whose lock is held. Nothing counts before `commit`."""
+    """An index being written into a folder whose lock is held. It takes effect with `commit`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.files: dict[str, Entry] = {}
-        self._new: list[str] = []  # names that were not there
+        self._new: list[str] = []  # names of files that did not exist before
 
     def content(self, key: str, suffix: str, content: bytes | memoryview) -> None:
-        """One file. `key`: its name in the manifest; what stands behind the last "." names the file, too."""
+        """Write a file. `key`: its name in the manifest; the part after the last "." begins the file name."""
         digest = hashlib.sha256(content).hexdigest()
         name = entry_name(key.rpartition(".")[2], suffix, digest)
         if not os.path.lexists(self.folder / name):
@@ -70,27 +70,27 @@ class Saving:
         self.files[key] = Entry(name, memoryview(content).nbytes, digest)
 
     def array(self, key: str, array: NDArray[np.generic]) -> None:
-        """The numbers of an array and nothing else."""
+        """Write the raw numbers of an array."""
         self.content(key, ".bin", np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
     def strings(self, key: str, values: Sequence[str]) -> None:
-        """A list of strings, as JSON."""
+        """Write a list of strings as JSON."""
         self.content(key, ".json", json.dumps(list(values)).encode())
 
     def is_there(self) -> bool:
-        """Whether the folder holds an index already, or what shall be one."""
+        """Whether the folder has a manifest, valid or not."""
         return os.path.lexists(self.folder / MANIFEST)
 
     def before(self) -> Manifest | None:
-        """What is in force in the folder; None where nothing is, or nothing that can be read."""
+        """Return the folder's present manifest; None if it is missing or cannot be read."""
         with contextlib.suppress(IndexFileError):
             return parsed(manifest_bytes(self.folder), self.folder / MANIFEST)
         return None
 
     def commit(self, kind: str, made_with: str = "", facts: Mapping[str, object] | None = None) -> None:
-        """Puts the files that were written in force, and removes those that only the index before them used."""
+        """Replace the manifest by one of the files written, and remove files that only the previous index used."""
         before = self.before()
-        flush_folder(self.folder)  # the names of the files, before one is in force that needs them
+        flush_folder(self.folder)  # the new files must be on disk before a manifest that names them
         with replacing(self.folder / MANIFEST) as file:
             file.write(written(Manifest(kind, made_with, facts or {}, self.files)))
         self._new.clear()
@@ -100,13 +100,13 @@ class Saving:
         self._remove_leftovers(kept)
 
     def abandon(self) -> None:
-        """Removes what was written and is not in force."""
+        """Remove the new files if they were not committed."""
         for name in self._new:
             self._remove(name)
         self._new.clear()
 
     def _remove_leftovers(self, kept: set[str]) -> None:
-        """What a writer that was killed left: halves of files, and files whose name says what their content is."""
+        """Remove what a killed writer left: partial files, and index files that no manifest names."""
         for found in list(os.scandir(self.folder)):
             if found.name in kept or not found.is_file(follow_symlinks=False):
                 continue
@@ -115,23 +115,23 @@ class Saving:
 
     def _remove(self, name: str) -> None:
         path = self.folder / name
-        with contextlib.suppress(OSError):  # one that another process still has open on Windows stays behind
+        with contextlib.suppress(OSError):  # on Windows, a file that another process has open cannot be removed
             if stat.S_ISREG(path.lstat().st_mode):
                 path.unlink()
 
 
 @contextlib.contextmanager
 def saving(folder: Folder) -> Iterator[Saving]:
-    """The right to write into `folder`, which is made where it is missing.
+    """Lock `folder` for writing an index; it is created if missing.
 
-    Raises BlockingIOError where another process or thread writes there for longer than LOCK_SECONDS.
+    Raises BlockingIOError if another process or thread writes there for longer than LOCK_SECONDS.
     """
     path = Path(folder)
     with contextlib.ExitStack() as stack:
         while True:
             is_new = not path.exists()
             path.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):  # removed, by whoever held its lock
+            with contextlib.suppress(FileNotFoundError):  # the previous holder of the lock removed the folder
                 stack.enter_context(_locked(path))
                 break
         made = Saving(path)
@@ -143,20 +143,21 @@ def saving(folder: Folder) -> Iterator[Saving]:
             made.abandon()
             if is_new:
                 stack.close()
-                with contextlib.suppress(OSError):  # it holds an index now, or somebody writes one
+                with contextlib.suppress(OSError):  # not empty: it holds an index now, or somebody writes one
                     path.rmdir()
 
 
 def remove(folder: Folder) -> None:
-    """Removes an index with its folder. Who reads it goes on; raises BlockingIOError while somebody writes it."""
+    """Remove an index with its folder. Readers that have it open are not affected; raises BlockingIOError while
+    somebody writes it."""
     path = Path(folder)
     with _locked(path):
-        _discard(path / MANIFEST)  # first: what is left of a removal that stops here is no index
+        _discard(path / MANIFEST)  # first, so that an interrupted removal leaves no broken index
         flush_folder(path)
         for found in path.iterdir():
             if found.name != LOCK:
                 _discard(found)
-    with contextlib.suppress(OSError):  # somebody writes a new one already
+    with contextlib.suppress(OSError):  # not empty: somebody already writes a new one
         path.rmdir()
 
 
@@ -177,13 +178,13 @@ def _discard(path: Path) -> None:
 
 
 def _is_part(name: str) -> bool:
-    """Whether a file of an index has this name while it is written."""
+    """Whether `name` is that of an index file being written."""
     whole = name[1 : -len(".part")]
     return name == part_name(whole) and (whole == MANIFEST or digest_in(whole) is not None)
 
 
 def _says_its_content(path: Path) -> bool:
-    """Whether a file's name holds its checksum: no other file than an index's does."""
+    """Whether a file's name contains its checksum, which only index files' names do."""
     digest, found = digest_in(path.name), hashlib.sha256()
     if digest is None:
         return False

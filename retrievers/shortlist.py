@@ -1,7 +1,7 @@
-"""Shortlists: some of a retriever's texts, ranked by its own scores without a search of all.
+"""Shortlists: rank some of a retriever's texts by its own scores, without searching all texts.
 
-A cache guesses from one before every retrieval, so that its time comes on top of each step: what the texts were found
-by lies side by side here, and only what changed since the last guess is fetched from the retriever.
+The cache of speculative retrieval guesses from a shortlist before every retrieval, so it must be fast: vectors and word
+weights of its texts are kept together, and only changes since the last guess are fetched from the retriever.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ from copyspec.forks import at_rest
 
 from .vectors import VectorIndex, Vectors, exact_scores, tolerance
 
-_KEPT_WORDS = 256  # whose weights are kept: queries of neighbouring steps share most of their words
+_KEPT_WORDS = 256  # number of words with cached weights; successive queries share most of their words
 
 
 class Shortlist(Protocol):
-    """Texts in slots. Thread-safe."""
+    """Texts in numbered slots. Thread-safe."""
 
     def put(self, slots: Sequence[int], ids: Sequence[int]) -> None:
-        """Each text takes its slot, whatever stood there. Slots are taken from 0 on, without gaps."""
+        """Put each text into its slot, replacing the text there. Slots are filled from 0 on, without gaps."""
         ...
 
     def best(self, query: str) -> tuple[int, float]:
-        """Id and score of the text with the highest score, of equal ones the lowest id. There must be a text."""
+        """Return id and score of the best text; ties by lowest id. There must be at least one text."""
         ...
 
 
 class Scored(Protocol):
-    """Of a retriever: its scores."""
+    """The `score` method of a retriever."""
 
     def score(self, query: str, ids: Sequence[int]) -> NDArray[np.float64]:
-        """The scores of these texts. [len(ids)]"""
+        """Return the scores of the texts `ids`. [len(ids)]"""
         ...
 
 
 class TermWeights(Protocol):
-    """What a word adds to the scores of texts."""
+    """The weights that a word adds to the scores of texts."""
 
     def weights(self, word: str, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-        """For each of these texts. [len(ids)]"""
+        """Return the word's weight in each of these texts. [len(ids)]"""
         ...
 
 
 class ScoredShortlist:
-    """Of any retriever: all its texts are scored for each query."""
+    """A shortlist for any retriever: all texts are scored for each query."""
 
     def __init__(self, retriever: Scored) -> None:
         self._retriever = retriever
@@ -64,22 +64,22 @@ class ScoredShortlist:
             self._ids[slots] = ids
 
     def best(self, query: str) -> tuple[int, float]:
-        ids = self._ids  # never changed in place
+        ids = self._ids  # `put` never changes the array in place
         return _first(ids, self._retriever.score(query, ids))  # type: ignore[arg-type]  # an array is a sequence
 
 
 class VectorShortlist:
-    """Of texts found by their vectors, which are copied into one matrix: a guess is a product of it and the query.
+    """A shortlist for dense retrieval: the vectors are copied into one matrix, which is multiplied with the query.
 
-    As in a search, float32 leaves the few that may be the best, float64 decides.
+    As in a search, the float32 product selects the candidates, and float64 scores decide between them.
     """
 
     def __init__(self, index: VectorIndex, encode: Callable[[str], Vectors]) -> None:
-        """`encode` gives a query's vector."""
+        """`encode`: from a query to its vector."""
         self._index, self._encode = index, encode
         self._ids = np.empty(0, np.int64)
         self._rows: Vectors = np.empty((0, index.dimension), np.float32)
-        self._squares = np.empty(0, np.float32)  # of the rows' lengths
+        self._squares = np.empty(0, np.float32)  # squared norms of the rows
         self._count, self._longest = 0, 0.0
         self._lock = at_rest(threading.Lock())
 
@@ -102,7 +102,7 @@ class VectorShortlist:
         with self._lock:
             ids, rows = self._ids[: self._count], self._rows[: self._count]
             rough = rows @ vector
-            if metric == "l2":  # without the query's own length, which changes no order
+            if metric == "l2":  # the query's own norm does not affect the order
                 rough = 2 * rough - self._squares[: self._count]
             highest = int(rough.argmax())
             near = rough >= rough[highest] - tolerance(vector, self._longest, metric)
@@ -113,17 +113,18 @@ class VectorShortlist:
 
 
 class WordShortlist:
-    """Of texts found by their words. The weights of a word in all of them are looked up once, and later those of
-    the texts that changed."""
+    """A shortlist for word search. A word's weights in all texts are looked up once, later only those of changed
+    slots."""
 
     def __init__(self, split: Callable[[str], list[str]], weights: Callable[[], TermWeights]) -> None:
-        """`split` makes words of a query. `weights`: those that count now; another object after every change."""
+        """`split`: from a query to its words. `weights`: returns the current weights, a new object after every change
+        of the retriever."""
         self._split, self._current = split, weights
         self._weights = weights()
         self._ids = np.empty(0, np.int64)
         self._count = 0
-        self._changes: list[int] = []  # slots, in the order in which they were taken
-        self._rows: OrderedDict[str, tuple[NDArray[np.float64], int]] = OrderedDict()  # and how many changes are in
+        self._changes: list[int] = []  # changed slots, in order
+        self._rows: OrderedDict[str, tuple[NDArray[np.float64], int]] = OrderedDict()  # weights, changes applied
         self._lock = at_rest(threading.Lock())
 
     def put(self, slots: Sequence[int], ids: Sequence[int]) -> None:
@@ -145,9 +146,9 @@ class WordShortlist:
             if self._weights is not self._current():
                 self._weights = self._current()
                 self._forget()
-            changed: dict[int, NDArray[np.int64]] = {}  # slots by how many changes are known
+            changed: dict[int, NDArray[np.int64]] = {}  # number of changes applied -> slots changed since
             scores = np.zeros(len(self._ids))
-            for word in spoken:  # in this order, as a search adds them
+            for word in spoken:  # in the order in which a search adds them, for identical sums
                 scores += self._row(word, changed)
             ids, scores = self._ids[: self._count], scores[: self._count]
             return _first(ids, scores)
@@ -173,19 +174,19 @@ class WordShortlist:
 
 
 def shortlist_of(retriever: Scored) -> Shortlist:
-    """An empty one: the retriever's own kind (its method `shortlist`) where it has one."""
+    """Make an empty shortlist, by the retriever's own method `shortlist` if it has one."""
     made: Callable[[], Shortlist] | None = getattr(retriever, "shortlist", None)
     return made() if made is not None else ScoredShortlist(retriever)
 
 
 def _first(ids: NDArray[np.int64], scores: NDArray[np.float64]) -> tuple[int, float]:
     highest = int(np.argmax(scores))
-    equal = ids[scores == scores[highest]]  # none, where it is NaN: no guess is an error
+    equal = ids[scores == scores[highest]]  # empty for NaN, and a guess must not fail
     return int(equal.min() if len(equal) else ids[highest]), float(scores[highest])
 
 
 def _longer(array, count: int):  # type: ignore[no-untyped-def]  # of any shape and type
-    """The array with room for `count` rows, the new ones empty."""
+    """The array, extended with zeros to at least `count` rows."""
     if count <= len(array):
         return array
     grown = np.zeros((count, *array.shape[1:]), array.dtype)

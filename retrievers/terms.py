@@ -1,4 +1,4 @@
-"""Terms: what texts and queries are matched by. Words as they stand, or their stems."""
+"""Splitting of texts and queries into the terms that BM25 matches: words, or their stems."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ STOP_WORDS = frozenset(
     these they this those to was we were what when where which who whom whose why will with would you your
     """.split()  # noqa: SIM905
 )
-"""English words that any text holds whatever it is about."""
+"""English words that say nothing about a text's subject."""
 
 PLAIN = "words"
-"""The name of the splitter that stems nothing."""
+"""The name of the splitter without stemming."""
 
 _WORD = re.compile(r"\w+")
-# Of names in code: OPT_SORT_KEYS, JSONDecodeError, maxTokens.
+# Parts of identifiers: OPT_SORT_KEYS, JSONDecodeError, maxTokens.
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
-_PROBE = "Don't 2 naïve WORDS split_alike, e.g. in 東京 or U.S.A.?"  # its words are the word splitter's fingerprint
+_PROBE = "Don't 2 naïve WORDS split_alike, e.g. in 東京 or U.S.A.?"  # its terms identify the splitter
 _STEM_PROBE = "Generously running, the relational retrievers' universities were dying: OPT_SORT_KEYS häuser maisons"
-_KEPT_STEMS = 1 << 16  # a few megabytes; a text of a million words has about as many different ones
+_KEPT_STEMS = 1 << 16  # cached stems, a few MB: as many different words as a text of a million words has
 
 Split = Callable[[str], list[str]]
-"""Makes terms of a text."""
+"""Splits a text into terms."""
 
 
 def words(text: str) -> list[str]:
-    """The lower-case words that texts and queries are matched by."""
+    """Split a text into lower-case words."""
     return _WORD.findall(text.lower())
 
 
 def languages() -> list[str]:
-    """The languages that `Stems` knows."""
+    """Return the languages of `Stems`."""
     return sorted(snowballstemmer.algorithms())
 
 
 class Stems:
     """Splits texts into the stems of their words (Snowball, Porter 2001), so that "keys" finds "key".
 
-    Names in code count whole and by their parts: OPT_SORT_KEYS is found by "sort keys". `query` leaves English stop
-    words out, unless there is nothing else.
+    Identifiers yield themselves and their parts, so that "sort keys" finds OPT_SORT_KEYS. `query` leaves English stop
+    words out, unless the query has no other words.
     """
 
     def __init__(self, language: str = "english") -> None:
-        """Raises ValueError for a language that Snowball has no stemmer of."""
+        """Raises ValueError for a language without a Snowball stemmer."""
         if language not in snowballstemmer.algorithms():
             raise ValueError(f"language must be {PLAIN!r} or one of {', '.join(languages())}, got {language!r}")
         self.name = language
@@ -61,34 +61,34 @@ class Stems:
         return [_stem(self.name, part) for word in _WORD.findall(text) for part in _parts(word)]
 
     def query(self, text: str) -> list[str]:
-        """The terms of a query."""
+        """Split a query into terms."""
         found = _WORD.findall(text)
         asked = [word for word in found if word.lower() not in self._stop_words] or found
         return [_stem(self.name, part) for word in asked for part in _parts(word)]
 
 
 def splitter(name: str) -> Split:
-    """The splitter of a name: `words`, or the stems of a language. Raises ValueError for another name."""
+    """Return `words`, or the `Stems` of a language. Raises ValueError for any other name."""
     return words if name == PLAIN else Stems(name)
 
 
 def splitter_name(split: Split) -> str | None:
-    """The name by which `splitter` makes it again; None for one of the caller's own."""
+    """Return the name for which `splitter` returns this splitter; None for the caller's own function."""
     return PLAIN if split is words else split.name if isinstance(split, Stems) else None
 
 
 def query_splitter(split: Split) -> Split:
-    """What makes terms of queries: the splitter's own `query`, else the splitter."""
+    """Return the splitter for queries: the method `query` of `Stems`, else the splitter itself."""
     return split.query if isinstance(split, Stems) else split
 
 
 def split_fingerprint(split: Split) -> list[list[str]]:
-    """Terms of fixed texts, which tell splitters apart: an index is refused by another one."""
+    """Return the terms of fixed texts, by which an index recognises its splitter."""
     return [split(_PROBE), split(_STEM_PROBE)] if isinstance(split, Stems) else [split(_PROBE)]
 
 
 def _parts(word: str) -> Iterator[str]:
-    """A word, and what it is made of where it is a name in code."""
+    """A word in lower case, and for an identifier its parts, too."""
     yield word.lower()
     if "_" in word or not (word.islower() or word.isupper() or word[1:].islower() or word.isdigit()):
         parts = _PART.findall(word)
@@ -96,7 +96,7 @@ def _parts(word: str) -> Iterator[str]:
             yield from (part.lower() for part in parts)
 
 
-_own = threading.local()  # a stemmer holds the word that it works on
+_own = threading.local()  # stemmers hold state, so each thread has its own
 
 
 @lru_cache(_KEPT_STEMS)

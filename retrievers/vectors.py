@@ -1,4 +1,4 @@
-"""Vectors searched exactly, by NumPy: the reference for every other index of vectors."""
+"""Exact vector search with NumPy, the reference for other vector indexes; and the interface of vector indexes."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from .base import best, check_ids, check_k
 from .saving import Saving
 
 Metric = Literal["ip", "l2"]
-"""What scores are: inner products, or squared distances with a minus sign. Higher is nearer."""
+"""Scores: inner products, or negative squared distances. Higher is nearer."""
 
 Vectors = NDArray[np.float32]
 Found = tuple[NDArray[np.int64], NDArray[np.float64]]
-"""Ids and scores of one query, best first, equal scores by id. [k] each, or less where there are less vectors."""
+"""Ids and scores of one query, best first, ties by id. [k] each, or fewer if there are fewer vectors."""
 
-_LARGEST = 1e15  # in a vector on disk: the squares of larger ones have no sum in float32
+_LARGEST = 1e15  # largest component of a vector on disk: sums of larger squares overflow float32
 VECTORS = ("vectors",)  # the files of an ExactIndex, by their names in the manifest
 
-_BLOCK = 1 << 15  # vectors scored at once: 32 queries' scores of them take 4 MB and stay in a cache
+_BLOCK = 1 << 15  # vectors scored at once: the scores of 32 queries take 4 MB and stay in the CPU cache
 _ROUNDING = 2.0**-24  # relative error of one operation in float32
 
 
 class VectorIndex(Protocol):
-    """Vectors by number. What a query finds does not depend on the other queries of a batch."""
+    """A searchable set of numbered vectors. Results do not depend on the other queries of a batch."""
 
     metric: Metric
 
@@ -38,24 +38,24 @@ class VectorIndex(Protocol):
     def __len__(self) -> int: ...
 
     def add(self, vectors: ArrayLike) -> None:
-        """More vectors, numbered from the last one on. [n, dimension]"""
+        """Add vectors; their numbers continue from the last one. [n, dimension]"""
         ...
 
     def search(self, queries: ArrayLike, k: int) -> list[Found]:
-        """The `k` best of each query. `queries`: [s, dimension]"""
+        """Return the `k` best vectors of each query. `queries`: [s, dimension]"""
         ...
 
     def vectors(self, ids: Sequence[int]) -> Vectors:
-        """The vectors of these numbers. [len(ids), dimension]"""
+        """Return the vectors with these numbers. [len(ids), dimension]"""
         ...
 
     def write(self, index: Saving) -> Mapping[str, object]:
-        """Writes the index's own files; gives the facts that the index is opened by."""
+        """Write the index's files. Returns the facts for the manifest, which `read` needs."""
         ...
 
 
 def checked(vectors: ArrayLike, dimension: int | None = None) -> Vectors:
-    """Rows of float32. Raises ValueError for another dimension, no rows of numbers, NaN or infinity."""
+    """Return vectors as a float32 matrix. Raises ValueError for a wrong shape or dimension, NaN or infinity."""
     array = np.ascontiguousarray(vectors, dtype=np.float32)
     if array.ndim != 2 or not array.shape[1]:
         raise ValueError(f"vectors must have the shape [n, dimension], got {list(array.shape)}")
@@ -68,14 +68,14 @@ def checked(vectors: ArrayLike, dimension: int | None = None) -> Vectors:
 
 
 def check_metric(metric: Metric) -> Metric:
-    """Raises ValueError for a metric that is none."""
+    """Return the metric. Raises ValueError for an unknown one."""
     if metric not in ("ip", "l2"):
         raise ValueError(f"metric must be 'ip' or 'l2', got {metric!r}")
     return metric
 
 
 def read_vectors(index: files.Opened, key: str = "vectors") -> Vectors:
-    """The vectors of a file. [n, dimension] Raises files.IndexFileError for what cannot be vectors."""
+    """Read the vectors of a file. [n, dimension] Raises files.IndexFileError for invalid ones."""
     numbers, dimension = index.array(key, np.float32), index.manifest.facts["dimension"]
     if not isinstance(dimension, int) or dimension < 1 or not len(numbers) or len(numbers) % dimension:
         raise index.wrong(key, f"{len(numbers)} numbers make no vectors of {dimension!r}")
@@ -88,7 +88,7 @@ def read_vectors(index: files.Opened, key: str = "vectors") -> Vectors:
 
 
 def read_metric(index: files.Opened) -> Metric:
-    """What the scores of an index are."""
+    """Read the metric of an index."""
     metric = index.manifest.facts["metric"]
     if metric not in get_args(Metric):
         raise index.wrong("vectors", f"their metric is {metric!r:.40}")
@@ -96,9 +96,9 @@ def read_metric(index: files.Opened) -> Metric:
 
 
 def exact_scores(query: Vectors, vectors: Vectors, metric: Metric) -> NDArray[np.float64]:
-    """Scores in float64, each by itself: a vector has the same score among any others. [n]
+    """Return float64 scores that do not depend on the other vectors. [n]
 
-    A matrix product is faster and rounds differently for matrices of different shapes.
+    A matrix product would be faster, but its rounding depends on the shape of the matrix.
     """
     wide = query.astype(np.float64)
     if metric == "ip":
@@ -107,15 +107,16 @@ def exact_scores(query: Vectors, vectors: Vectors, metric: Metric) -> NDArray[np
 
 
 def tolerance(query: Vectors, longest: float, metric: Metric) -> float:
-    """What scores computed in float32 may be wrong by, twice, for vectors no longer than `longest` (Higham 2002,
-    section 3.1): vectors whose float32 scores differ by more are in the right order."""
-    length = math.sqrt(float(query @ query))  # in float32: the factor below leaves room for that
+    """Return twice the error bound of float32 scores, for vectors of norm up to `longest` (Higham 2002, section 3.1).
+
+    Vectors whose float32 scores differ by more than this are in the right order."""
+    length = math.sqrt(float(query @ query))  # in float32, whose error the factor below covers
     scale = length * longest if metric == "ip" else (length + longest) ** 2
     return 4 * (len(query) + 4) * _ROUNDING * scale
 
 
 class ExactIndex:
-    """All vectors in one matrix; each query is compared with every one."""
+    """All vectors in one matrix; each query is compared with every vector."""
 
     def __init__(self, dimension: int, *, metric: Metric = "ip") -> None:
         self.metric: Metric = check_metric(metric)
@@ -125,14 +126,14 @@ class ExactIndex:
 
     @property
     def dimension(self) -> int:
-        """Of the vectors."""
+        """Dimension of the vectors."""
         return int(self._matrix.shape[1])
 
     def __len__(self) -> int:
         return self._count
 
     def add(self, vectors: ArrayLike) -> None:
-        """More vectors, numbered from the last one on. [n, dimension]"""
+        """Add vectors; their numbers continue from the last one. [n, dimension]"""
         more = checked(vectors, self.dimension)
         count = self._count + len(more)
         if count > len(self._matrix):
@@ -146,7 +147,7 @@ class ExactIndex:
     def search(self, queries: ArrayLike, k: int) -> list[Found]:
         """The `k` best of each query. `queries`: [s, dimension]
 
-        A matrix product in float32 leaves the few that may be among the best, float64 puts them in order.
+        A float32 matrix product selects the candidates, and float64 scores put them in order.
         """
         check_k(k)
         rows = checked(queries, self.dimension)
@@ -155,7 +156,7 @@ class ExactIndex:
         for start in range(0, self._count, _BLOCK):
             block = self._matrix[start : min(start + _BLOCK, self._count)]
             scores = rows @ block.T
-            if self.metric == "l2":  # without the query's own length, which changes no order
+            if self.metric == "l2":  # the query's own norm does not affect the order
                 scores = 2 * scores - np.square(block).sum(axis=1)
             for row, tolerated in enumerate(tolerances):
                 candidates[row].append(start + _within(scores[row], k, tolerated))
@@ -164,17 +165,17 @@ class ExactIndex:
         ]
 
     def vectors(self, ids: Sequence[int]) -> Vectors:
-        """The vectors of these numbers. [len(ids), dimension]"""
+        """Return the vectors with these numbers. [len(ids), dimension]"""
         return self._matrix[check_ids(ids, self._count)]
 
     def write(self, index: Saving) -> Mapping[str, object]:
-        """Writes the matrix."""
+        """Write the matrix. Returns the facts for the manifest."""
         index.array("vectors", self._matrix[: self._count])
         return {"index": "exact", "metric": self.metric, "dimension": self.dimension}
 
     @classmethod
     def read(cls, index: files.Opened) -> ExactIndex:
-        """The vectors of an index whose facts have been checked."""
+        """Read the vectors of an opened index whose facts were checked."""
         vectors = read_vectors(index)
         made = cls(vectors.shape[1], metric=read_metric(index))
         made.add(vectors)
@@ -182,7 +183,7 @@ class ExactIndex:
 
     def _best(self, query: Vectors, ids: NDArray[np.int64], k: int) -> Found:
         scores = exact_scores(query, self._matrix[ids], self.metric)
-        order = best(scores, k)  # ids ascend, so equal scores stay in their order
+        order = best(scores, k)  # ids ascend, so ties stay ordered by id
         return ids[order], scores[order]
 
 
@@ -190,12 +191,12 @@ _NONE: Found = (np.empty(0, np.int64), np.empty(0, np.float64))
 
 
 def longest_of(vectors: Vectors) -> float:
-    """The length of the longest vector."""
+    """Return the largest norm of the vectors."""
     return float(np.sqrt(np.square(vectors.astype(np.float64)).sum(axis=1).max(initial=0.0)))
 
 
 def _within(scores: Vectors, k: int, tolerated: float) -> NDArray[np.int64]:
-    """The indices of the `k` highest scores and of all that may be as high."""
+    """The indices of the `k` highest scores, and of all within `tolerated` of the lowest of these."""
     if len(scores) <= k:
         return np.arange(len(scores))
     least = np.partition(scores, len(scores) - k)[len(scores) - k]

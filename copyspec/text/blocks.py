@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import operator
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -56,40 +57,45 @@ _CLOSED = re.compile(r"['\"”»“’`」](?!\w)")
 # up to its own end, and one for the wider reading (with its marks, or to the end of the paragraph or turn); each
 # feature has one weight.
 _OF_MARKS = {
-    "turn": (0.22, -1.82),
-    "tag": (1.16, 0.67),
-    "fence": (0.37, 0.65),
-    "rule": (0.49, -0.2),
-    "header": (-0.42, -0.83),
-    "title": (0.62, -0.52),
-    "labelled": (-0.97, -1.38),
-    "label": (-0.34, -1.45),
-    "quote": (-0.25, -1.0),
-    "json": (0.65, 0.66),
-    "paragraph": (-0.89, -1.14),
-    "line": (-1.03, -1.93),
+    "turn": (0.27, -1.24),
+    "tag": (1.04, 0.77),
+    "fence": (1.91, 0.74),
+    "rule": (0.69, -0.39),
+    "header": (-0.03, -0.37),
+    "title": (0.62, -0.42),
+    "labelled": (-0.88, -1.2),
+    "label": (-0.28, -1.25),
+    "quote": (0.06, -1.76),
+    "json": (-0.58, 1.14),
+    "paragraph": (-0.77, -0.97),
+    "line": (-1.45, -1.54),
 }
 _OF_FEATURES = {
-    "size": 0.02,
-    "short": -3.04,
-    "turns behind": -1.82,
-    "starts the turn": -1.17,
-    "ends the turn": -0.91,
-    "share of the turn": 4.49,
+    "size": -0.22,
+    "short": -3.21,
+    "turns behind": -1.62,
+    "starts the turn": -1.25,
+    "ends the turn": -0.89,
+    "share of the turn": 4.5,
     "first turn": -0.01,
-    "holds a text": -0.28,
-    "asks first": -1.08,
-    "is asked for": -0.14,
-    "system turn": -0.37,
-    "reply": 0.84,
-    "starts a reply": 1.4,
-    "starts the last reply": 1.23,
+    "holds a text": -0.22,
+    "asks first": -1.0,
+    "is asked for": -0.1,
+    "system turn": -0.29,
+    "reply": 0.45,
+    "starts a reply": 1.49,
+    "starts the last reply": 1.27,
+    "within a fence": -1.16,
+    "within other marks": -2.1,
+    "starts with a mark": -1.28,
 }
 KINDS = tuple(_OF_MARKS)
+FEATURES = tuple(_OF_FEATURES)
 WEIGHTS = [weight for pair in _OF_MARKS.values() for weight in pair] + list(_OF_FEATURES.values())
 
 
 _APART = frozenset({"tag", "fence", "rule", "quote", "json"})
+_FENCES = frozenset({"fence", "rule"})
 _NEAREST = 4  # how many of the nearest ones are checked
 _ASKED = re.compile(r"[:?][*_]*[ \t]*\n\s*\Z")
 _SYSTEM = re.compile(r"\bsystem\b|<<SYS>>", re.IGNORECASE)
@@ -172,6 +178,7 @@ def _goes_with(candidate: Candidate, blocks: Iterable[Block]) -> bool:
 def candidates(text: str) -> list[Candidate]:
     """All delimited texts, each in its possible readings."""
     first, end = max(0, len(text) - LOOKED_AT), len(text.rstrip())
+    fenced, others, marked = _set_apart(text, first)
     found: dict[tuple[int, int], Candidate] = {}
     turns = [match.span() for match in _END_OF_TURN.finditer(text, first)]
     at = len(turns)
@@ -209,6 +216,9 @@ def candidates(text: str) -> list[Candidate]:
                 float(is_reply),
                 float(is_reply and is_first),
                 float(is_reply and is_first and at - 1 == replies[-1]),
+                float(fenced.hold(begins, stop)),
+                float(others.hold(begins, stop)),
+                float(kind not in _APART and begins in marked),
             )
             mark = 2 * KINDS.index(kind) + reading
             score = WEIGHTS[mark] + sum(map(operator.mul, WEIGHTS[2 * len(KINDS) :], features))
@@ -220,6 +230,41 @@ def candidates(text: str) -> list[Candidate]:
         if inner is not None:
             apart.append(inner)
     return list(found.values())
+
+
+class _Stretches:
+    """Stretches of a text, added with their starts ascending."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._stops: list[int] = []  # the farthest of a stretch and those before it
+
+    def add(self, start: int, stop: int) -> None:
+        self._starts.append(start)
+        self._stops.append(max(stop, self._stops[-1]) if self._stops else stop)
+
+    def hold(self, start: int, stop: int) -> bool:
+        """Whether a text stands in one of them, and not where it begins."""
+        before = bisect_left(self._starts, start)
+        return before > 0 and stop <= self._stops[before - 1]
+
+
+def _set_apart(text: str, first: int) -> tuple[_Stretches, _Stretches, set[int]]:
+    """What stands between fences and rules, and between other marks; and where such marks start."""
+    fenced, others = _Stretches(), _Stretches()
+    marked: set[int] = set()
+    unclosed: set[str] = set()  # what is not closed behind one of them is not behind the next
+    for match in _MARKS.finditer(text, first):
+        kind = str(match.lastgroup)
+        if kind in _APART and match[kind] not in unclosed:
+            start = match.end()
+            stop, closed = _closed(text, kind, match, start, len(text))
+            if closed == start:
+                unclosed.add(match[kind])
+            elif stop > start:
+                (fenced if kind in _FENCES else others).add(start, stop)
+                marked.add(match.start() + len(match[0]) - len(match[0].lstrip()))
+    return fenced, others, marked
 
 
 def _replies(text: str, turns: Sequence[tuple[int, int]], end: int) -> list[int]:

@@ -1,7 +1,7 @@
-"""Speculative retrieval: answers guessed from a cache at once, verified by the knowledge base later and in batches.
+"""Speculative retrieval: results are guessed from a cache, and verified by the knowledge base later and in batches.
 
-Zhang et al. 2024 (RaLMSpec, arXiv:2401.14021), section 3. The cache ranks its texts by the base's own scores: where
-the base's best text is in the cache, it is the cache's best too.
+Zhang et al. 2024 (RaLMSpec, arXiv:2401.14021), section 3. The cache ranks its texts by the base's own scores, so if it
+holds the base's best text, that is the cache's best as well.
 """
 
 from __future__ import annotations
@@ -24,26 +24,25 @@ from ..shortlist import Shortlist, shortlist_of
 from .worker import Search, Worker
 
 PREFETCH = 20
-"""Hits of each search of the base that enter the cache: the paper's number. Later queries of one text ask for near
-neighbours of the earlier ones."""
+"""Hits of each base search that enter the cache, the paper's number: later queries of a text have similar results."""
 
 CAPACITY = 1024
-"""Texts in the cache: some fifty searches' hits. Ranking them takes far below a millisecond."""
+"""Texts in the cache: the hits of about fifty searches. Ranking them takes far less than a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpeculationStats:
-    """What speculation did. Steps are strides of a text, tokens of kNN-LM, or answers of `ask`."""
+    """Counters of speculation. A step is a stride of generated text, a token of kNN-LM, or an answer of `ask`."""
 
-    guesses: int = 0  # that were verified
-    right: int = 0  # of these
-    rounds: int = 0  # batches that were verified
-    kept: int = 0  # steps of these rounds that stayed: up to the first wrong guess, and the one that it follows
-    wasted: int = 0  # output tokens that were taken back
+    guesses: int = 0  # verified guesses
+    right: int = 0  # guesses that were right
+    rounds: int = 0  # verified batches
+    kept: int = 0  # steps of these rounds that were kept: up to the first wrong guess, and the step before it
+    wasted: int = 0  # output tokens that were discarded
     searches: int = 0  # calls of the knowledge base
-    queries: int = 0  # in these calls
-    search_seconds: float = 0.0  # of the knowledge base
-    waited_seconds: float = 0.0  # of these, those in which nothing else was done
+    queries: int = 0  # queries in these calls
+    search_seconds: float = 0.0  # time of these calls
+    waited_seconds: float = 0.0  # the part of it in which nothing else was done
 
     @property
     def hit_rate(self) -> float:
@@ -52,12 +51,12 @@ class SpeculationStats:
 
     @property
     def kept_per_round(self) -> float:
-        """E(s) as it came out."""
+        """Measured average of the kept steps per round, the paper's E(s)."""
         return self.kept / self.rounds if self.rounds else 0.0
 
     @property
     def hidden_seconds(self) -> float:
-        """Search time that passed while something else was done."""
+        """Search time that overlapped with other work."""
         return max(0.0, self.search_seconds - self.waited_seconds)
 
     def __add__(self, other: SpeculationStats) -> SpeculationStats:
@@ -69,27 +68,26 @@ _numbers = attrgetter(*(field.name for field in fields(SpeculationStats)))
 
 @dataclass(slots=True)
 class Answer:
-    """A guess of `SpeculativeRetriever.ask`, and what became of it."""
+    """An answer of `SpeculativeRetriever.ask`."""
 
     query: str
     hit: Hit | None
-    """The guess until it is verified, then what the knowledge base found; None where it found nothing."""
+    """The guess until it is verified, then the knowledge base's best hit, or None if it found nothing."""
     is_verified: bool = False
     was_right: bool = False
 
 
 class SpeculativeRetriever:
-    """Any retriever with a cache in front of it.
+    """A cache in front of any retriever.
 
-    `search` and `search_batch` are the base's own; what they find enters the cache. `guess` answers from the cache
-    alone. `ask` guesses, or searches while there is nothing to guess from, and `verify` checks all open answers in
-    one search. `submit` searches in a worker thread. All of it may be called from several threads at once; `close`,
-    or the end of a `with` block, ends the worker.
+    `search` and `search_batch` search the base, and put the hits into the cache. `guess` answers from the cache alone.
+    `ask` guesses, or searches while the cache is empty, and `verify` checks all open answers in one search. `submit`
+    searches in a worker thread. The class is thread-safe; `close`, or the end of a `with` block, ends the worker.
     """
 
     def __init__(self, base: Retriever, *, prefetch: int = PREFETCH, capacity: int = CAPACITY) -> None:
-        """`prefetch`: hits of each search that enter the cache; `capacity`: texts that it holds, the ones least
-        recently found leave first."""
+        """`prefetch`: hits of each search that enter the cache. `capacity`: size of the cache; the least recently found
+        texts are evicted first."""
         check_k(prefetch, "prefetch")
         check_k(capacity, "capacity")
         if capacity < prefetch:
@@ -100,7 +98,7 @@ class SpeculativeRetriever:
         self._shortlist = shortlist_of(base)
         self._open: list[Answer] = []
         self._stats = SpeculationStats()
-        self._lock = at_rest(threading.Lock())  # of the three above
+        self._lock = at_rest(threading.Lock())  # guards cache, open answers and stats
         self._worker = Worker()
 
     @property
@@ -110,7 +108,7 @@ class SpeculativeRetriever:
 
     @property
     def stats(self) -> SpeculationStats:
-        """What was guessed, searched and waited for since the retriever was made."""
+        """Counters since the retriever was made."""
         with self._lock:
             return self._stats
 
@@ -119,16 +117,16 @@ class SpeculativeRetriever:
 
     @property
     def cached(self) -> Sequence[int]:
-        """Ids of the texts in the cache, the one found longest ago first."""
+        """Ids of the texts in the cache, least recently found first."""
         with self._lock:
             return self._cache.by_age()
 
     def search(self, query: str, k: int = DEFAULT_K) -> list[Hit]:
-        """The base's hits."""
+        """Search the base."""
         return self.search_batch([check_query(query)], k)[0]
 
     def search_batch(self, queries: Sequence[str], k: int = DEFAULT_K) -> list[list[Hit]]:
-        """The base's hits of each query, from one search."""
+        """Search the base for all queries at once."""
         wanted = check_k(k)
         checked = check_texts(queries, "queries")
         if not checked:
@@ -139,25 +137,25 @@ class SpeculativeRetriever:
         return [hits[:wanted] for hits in found]
 
     def score(self, query: str, ids: Sequence[int]) -> NDArray[np.float64]:
-        """The base's scores of these texts. [len(ids)]"""
+        """Return the base's scores of these texts. [len(ids)]"""
         return self.base.score(check_query(query), ids)
 
     def add(self, texts: Sequence[str]) -> None:
-        """More texts for the base."""
+        """Add texts to the base."""
         self.base.add(texts)
 
     def save(self, folder: Folder) -> None:
-        """Writes the base; a cache is not kept."""
+        """Write the base's index; the cache is not saved."""
         self.base.save(folder)
 
     def write(self, index: Saving) -> None:
-        """Writes the base beside what belongs to the same index."""
+        """Write the base's files into `index`, and commit it."""
         if not isinstance(self.base, Written):
             raise TypeError(f"a {type(self.base).__name__} has no write() that puts more beside its own files")
         self.base.write(index)
 
     def guess(self, query: str) -> Hit | None:
-        """The cached text with the highest score, of equal ones the first; None while the cache is empty."""
+        """Return the cached text with the highest score, ties by lowest id; None while the cache is empty."""
         check_query(query)
         with self._lock:
             if not self._cache.fills(self._shortlist):
@@ -168,16 +166,16 @@ class SpeculativeRetriever:
         return Hit(chosen, score, self.base.texts[chosen])
 
     def submit(self, queries: Sequence[str]) -> Search[list[list[Hit]]]:
-        """Starts `search_batch(queries, k=prefetch)` in the worker thread. Raises RuntimeError after `close`."""
+        """Start `search_batch(queries, k=prefetch)` in the worker thread. Raises RuntimeError after `close`."""
         checked = check_texts(queries, "queries")
         return self._worker.submit(lambda: self._search(checked, self.prefetch, fills=True))
 
     def search_here(self, queries: Sequence[str]) -> list[list[Hit]]:
-        """What `submit` searches for, in the caller's thread: a search that is waited for needs no other one."""
+        """Do the search of `submit` in the caller's thread, for results that are needed at once."""
         return self._search(check_texts(queries, "queries"), self.prefetch)
 
     def ask(self, query: str) -> Answer:
-        """The cache's answer, to be verified later; the base's own while the cache is empty."""
+        """Answer from the cache, to be verified later; while the cache is empty, from the base."""
         hit = self.guess(query)
         if hit is None:
             return Answer(query, next(iter(self.search(query, 1)), None), is_verified=True, was_right=True)
@@ -187,7 +185,7 @@ class SpeculativeRetriever:
         return answer
 
     def verify(self) -> list[Answer]:
-        """Verifies all open answers in one search, corrects those that were wrong and returns them."""
+        """Verify all open answers in one search. Corrects the wrong ones and returns them."""
         with self._lock:
             answers, self._open = self._open, []
         if not answers:
@@ -208,12 +206,12 @@ class SpeculativeRetriever:
         return wrong
 
     def count(self, more: SpeculationStats) -> None:
-        """Adds to `stats`."""
+        """Add to `stats`."""
         with self._lock:
             self._stats += more
 
     def close(self) -> None:
-        """Ends the worker when its running search is done; those that wait are cancelled. Safe to call twice."""
+        """End the worker after its running search, and cancel waiting ones. Safe to call twice."""
         self._worker.close()
 
     def __enter__(self) -> SpeculativeRetriever:
@@ -223,13 +221,13 @@ class SpeculativeRetriever:
         self.close()
 
     def _search(self, queries: list[str], k: int, *, fills: bool = False) -> list[list[Hit]]:
-        """One search of the base; its hits enter the cache. `fills`: the shortlist, too, while others work."""
+        """Search the base and put the hits into the cache. `fills`: update the shortlist, too (in a worker thread)."""
         started = perf_counter()
         found = self.base.search_batch(queries, k)
         seconds = perf_counter() - started
         with self._lock:
             for hits in found:
-                # The best hit last: it is the one most recently found.
+                # The best hit last, so that it counts as the most recent one.
                 self._cache.add(hit.id for hit in reversed(hits[: self.prefetch]))
             self._stats += SpeculationStats(searches=1, queries=len(queries), search_seconds=seconds)
             if fills:
@@ -238,12 +236,12 @@ class SpeculativeRetriever:
 
 
 class _Cache:
-    """Ids of texts in slots, the least recently used leaving first."""
+    """Ids of texts in slots, with eviction of the least recently used."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._slots: OrderedDict[int, int] = OrderedDict()  # of the ids
-        self._pending: dict[int, int] = {}  # ids by slot that the shortlist has not got yet
+        self._slots: OrderedDict[int, int] = OrderedDict()  # id -> slot, least recently used first
+        self._pending: dict[int, int] = {}  # slot -> id, not yet put into the shortlist
 
     def add(self, ids: Iterable[int]) -> None:
         for each in ids:
@@ -263,8 +261,9 @@ class _Cache:
         return list(self._slots)
 
     def fills(self, shortlist: Shortlist) -> bool:
-        """Puts what was added into the shortlist: only when a guess is asked for, as most searches that are waited
-        for are followed by none. False while there is nothing in it."""
+        """Put the pending ids into the shortlist. Returns whether the cache holds a text.
+
+        This is only done for a guess, because after most searches that are waited for, none follows."""
         if self._pending:
             shortlist.put(list(self._pending), list(self._pending.values()))
             self._pending.clear()

@@ -1,4 +1,4 @@
-"""One thread that searches while its caller does something else."""
+"""A worker thread for searches, with results as light-weight futures."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ Found = TypeVar("Found", covariant=True)
 
 
 class Search(Generic[Found]):
-    """A search in the worker thread.
+    """The future of a search in the worker thread.
 
-    Handing it over is part of every step that is made while it runs: a lock that stays locked until the end takes a
+    Every step of generation submits one, so it must be cheap: a lock that is held until the search has ended takes a
     fraction of the time of a `concurrent.futures.Future`.
     """
 
     def __init__(self, search: Callable[[], Found]) -> None:
         self._search: Callable[[], Found] | None = search
         self._is_done = False
-        self._running = threading.Lock()  # until it is done; no fork waits for that
+        self._running = threading.Lock()  # held until the search is done; forks do not wait for it
         self._running.acquire()
-        self._claim = threading.Lock()  # by the worker, or by who cancels; no fork waits for it
+        self._claim = threading.Lock()  # taken once, by the worker or by `cancel`; forks do not wait for it
         self._found: Found
         self._error: BaseException | None = None
         self._seconds = 0.0
 
     def done(self) -> bool:
-        """Whether `result` returns, or raises, at once."""
+        """Whether `result` returns or raises without waiting."""
         return self._is_done
 
     def result(self) -> Found:
-        """What was found; waits for it. Raises what the search raised, and CancelledError where it never began."""
+        """Wait for the result. Raises what the search raised, or CancelledError if it was cancelled."""
         self._wait()
         if self._error is not None:
             raise self._error
@@ -48,21 +48,21 @@ class Search(Generic[Found]):
 
     @property
     def seconds(self) -> float:
-        """Of the search itself; waits for it."""
+        """Duration of the search itself; waits for its end."""
         self._wait()
         return self._seconds
 
     def cancel(self) -> None:
-        """Nobody will ask for the result: a search that has not begun never does."""
+        """Cancel the search if it has not begun."""
         if self._claim.acquire(blocking=False):
             self._error, self._search = CancelledError(), None
             self._end()
 
     def run(self) -> None:
-        """Searches, in this thread, unless it was cancelled. Never raises."""
+        """Run the search in this thread, unless it was cancelled. Never raises."""
         if not self._claim.acquire(blocking=False):
             return
-        search, self._search = self._search, None  # and with it all that it holds
+        search, self._search = self._search, None  # so that all it refers to can be freed
         started = perf_counter()
         try:
             assert search is not None
@@ -73,7 +73,7 @@ class Search(Generic[Found]):
         self._end()
 
     def lose(self) -> None:
-        """The thread that it runs in is not there any more: whoever waits for it is told."""
+        """Fail the search after a fork: its thread does not exist in this process."""
         if self._is_done:
             return
         self._error = RuntimeError(
@@ -93,8 +93,8 @@ class Search(Generic[Found]):
 
 
 class Worker:
-    """Runs searches one after the other. The thread starts with the first one and ends with `close`, or when nobody
-    has the worker any more."""
+    """Runs searches one after the other. The thread starts with the first one, and ends with `close` or when the worker
+    is garbage-collected."""
 
     def __init__(self) -> None:
         self._queue: _Queue = SimpleQueue()
@@ -104,7 +104,7 @@ class Worker:
         _WORKERS.add(self)
 
     def submit(self, search: Callable[[], Found]) -> Search[Found]:
-        """Starts `search`. Raises RuntimeError after `close`."""
+        """Queue `search`. Raises RuntimeError after `close`."""
         submitted = Search(search)
         with self._lock:
             if self._closed:
@@ -116,14 +116,14 @@ class Worker:
         return submitted
 
     def forget_thread(self) -> None:
-        """In a process that was forked, where it does not run: what waits for it is cancelled, the next search starts
-        another."""
+        """After a fork, in the child, where the thread does not exist: cancel the queue; the next search starts a new
+        thread."""
         if self._thread is not None:
             _cancel(self._queue)
             self._thread, self._queue = None, SimpleQueue()
 
     def close(self) -> None:
-        """Waits for the running search; those that have not begun are cancelled. Safe to call twice."""
+        """Wait for the running search, and cancel those that have not begun. Safe to call twice."""
         with self._lock:
             self._closed, thread, self._thread = True, self._thread, None
         if thread is None:
@@ -134,13 +134,13 @@ class Worker:
 
 
 _WORKERS: weakref.WeakSet[Worker] = weakref.WeakSet()
-_SEARCHING: dict[int, Search[object]] = {}  # what each worker's thread is at
+_SEARCHING: dict[int, Search[object]] = {}  # the running search of each worker thread
 _Queue = SimpleQueue[Search[object] | None]  # None ends the thread
 _RUNNING: weakref.WeakKeyDictionary[threading.Thread, _Queue] = weakref.WeakKeyDictionary()
 
 
 def _started(queue: _Queue) -> threading.Thread:
-    # A daemon, else the interpreter waits for it before it tells anybody that it ends.
+    # A daemon thread: else the interpreter would wait for it before it runs the atexit handlers.
     thread = threading.Thread(target=_run, args=(queue,), name="copyspec-search", daemon=True)
     thread.start()
     _RUNNING[thread] = queue
@@ -152,19 +152,19 @@ def _run(queue: _Queue) -> None:
     while (search := queue.get()) is not None:
         _SEARCHING[me] = search
         search.run()
-        del search, _SEARCHING[me]  # not kept until the next one comes
+        del search, _SEARCHING[me]  # free it now, not when the next search comes
 
 
 @atexit.register
 def _end_all() -> None:
-    """A search that runs when the interpreter ends would run on in what is left of it."""
+    """End all threads at exit: a running search would continue in a half-destroyed interpreter."""
     for thread, queue in list(_RUNNING.items()):
         _end(queue)
         thread.join()
 
 
 def _end(queue: _Queue) -> None:
-    """Cancels what waits; the thread ends after what it is at."""
+    """Cancel the waiting searches; the thread ends after the running one."""
     _cancel(queue)
     queue.put(None)
 

@@ -1,4 +1,4 @@
-"""What followed the end of a context in a corpus: the places behind its longest match, then behind shorter ones."""
+"""Finds what followed the end of a context in a corpus: after its longest suffix match, then after shorter ones."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from .segment import IndexSegment
 from .suffix_array import BORDER
 
 MAX_MATCH = 32
-"""Tokens of the context that are looked up: what agrees that far is one text, and longer matches change nothing."""
+"""Longest suffix of the context that is searched for: texts that agree that far are copies of each other."""
 
 ESCAPE = 10.0
-"""What speaks against a match, in occurrences: `n` places behind the longest match get n / (n + ESCAPE) of the
-weight, shorter matches share the rest in the same way (the escape of PPM; Cleary and Witten 1984). Drafts for
-recorded chats, answers and summaries were best from 10 on; 1 lost three per cent of the tokens per call."""
+"""Pseudo-count of the escape to shorter matches (as in PPM; Cleary and Witten 1984): `n` occurrences of the longest
+match get n / (n + ESCAPE) of the weight, and shorter matches share the rest in the same way. Drafts for recorded chats,
+answers and summaries were best from 10 on; 1 lost three per cent of the tokens per call."""
 
 
 class Continuation(NamedTuple):
     """What followed the end of the context at one place of the corpus."""
 
-    document: int  # its number, in the order in which documents were appended
-    offset: int  # of the first token in the document
-    tokens: list[int]  # at least one; fewer than asked for where the document ends
-    weight: float  # this place's share of the evidence; those of one context add up to at most 1
+    document: int  # number of the document, in the order of appending
+    offset: int  # of the first token, in the document
+    tokens: list[int]  # at least one; fewer than requested if the document ends
+    weight: float  # share of the evidence; the weights of one context sum to at most 1
 
 
 class Match(NamedTuple):
-    """The longest end of a context that occurs in the corpus."""
+    """The longest suffix of a context that occurs in the corpus."""
 
-    length: int  # tokens of it; 0: not even the last one occurs
-    occurrences: int  # places where it occurs
+    length: int  # in tokens; 0: not even the last token occurs
+    occurrences: int  # number of its occurrences
 
 
-_Part = tuple[Descent, int, int]  # a search in a segment and places of it, from and to
+_Part = tuple[Descent, int, int]  # a search in a segment, and a range of its sorted places
 
 
 def match_of(descents: list[Descent]) -> Match:
@@ -43,7 +43,7 @@ def match_of(descents: list[Descent]) -> Match:
 
 
 def backwards(context: Sequence[int]) -> list[int]:
-    """The end of a context backwards, up to what no corpus holds."""
+    """Return the last MAX_MATCH tokens of a context in reverse, cut before the first invalid token id."""
     query = list(reversed(context[-MAX_MATCH:]))
     if query and not (min(query) >= 0 and max(query) < BORDER):
         query = query[: next(index for index, token in enumerate(query) if not 0 <= token < BORDER)]
@@ -73,7 +73,7 @@ def continuations_of(descents: list[Descent], length: int, count: int) -> tuple[
 
 
 def _levels(descents: list[Descent]) -> Iterator[tuple[list[_Part], int]]:
-    """The places behind the longest match, then those that each shorter match adds, with their number."""
+    """Yield the places after the longest match, then those that each shorter match adds, with their number."""
     before = {id(descent): (descent.low, descent.low) for descent in descents}
     while descents:
         length = max(descent.length for descent in descents)
@@ -93,7 +93,7 @@ def _levels(descents: list[Descent]) -> Iterator[tuple[list[_Part], int]]:
 
 
 def _evenly(parts: list[_Part], places: int, count: int) -> Iterator[tuple[Descent, int]]:
-    """`count` of the parts' places, at even distances."""
+    """Yield `count` of the parts' places, evenly spaced."""
     passed, part = 0, iter(parts)
     descent, start, end = next(part)
     for number in range(count):

@@ -1,8 +1,8 @@
-"""The datastore: a corpus of tokens on disk in which the end of a context is found in microseconds (REST).
+"""The datastore (REST): a corpus of tokens on disk, searched for the end of a context in microseconds.
 
-REST (He et al. 2024, arXiv 2311.08252) drafts what followed the longest match of the context in a large corpus.
-Here the index stays on disk and is read where a search looks; one descent finds the longest match and every shorter one
-lies around it; no match and no continuation crosses the border between two documents.
+REST (He et al. 2024, arXiv 2311.08252) drafts what followed the longest suffix match of the context in a large corpus.
+Here the index stays on disk and is read only where a search looks. One descent finds the longest match, and shorter
+matches are found around it. Matches and continuations do not cross document borders.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from .suffix_array import BORDER, Tokens, sorts_bytes
 KIND = "tokens"
 
 SEGMENT_TOKENS, SEGMENT_TOKENS_NUMPY = 1 << 27, 1 << 25
-"""Of one segment at most, unless a document is longer: sorting that many takes 3 GB, by NumPy without the extra
-copyspec[fast] too. Fewer segments are searched faster."""
+"""Largest segment, with the extra copyspec[fast] and with NumPy alone, unless a document is longer: sorting that many
+tokens takes 3 GB of memory. Fewer segments are searched faster."""
 
 TokenIds = Sequence[int] | NDArray[np.integer]
 """The tokens of one document."""
@@ -43,21 +43,21 @@ _Beside = Callable[[Saving, int], None]
 
 
 class Datastore:
-    """A corpus of token sequences under a folder, searched by several threads and forked processes, appended to by one.
+    """A corpus of token sequences in a folder. Threads and forked processes may search it; one at a time may append.
 
-    The folder's manifest holds the fingerprint of the tokenizer (`tokenizer_fingerprint`); `verify` reads all files
-    once and compares their checksums, without it only their sizes are checked.
+    The manifest holds the fingerprint of the tokenizer (`tokenizer_fingerprint`). `verify`: read all files once and
+    compare their checksums; otherwise only their sizes are checked.
     """
 
     def __init__(self, folder: Folder, *, fingerprint: str | None = None, verify: bool = True) -> None:
-        """Opens what `create` made. Raises files.IndexFileError for damage or another tokenizer."""
+        """Open what `create` made. Raises files.IndexFileError for damaged files or another tokenizer."""
         self.folder = Path(folder)
         with files.opened(folder, KIND) as index:
             self._open(index, fingerprint, verify)
 
     @classmethod
     def read(cls, index: files.Opened) -> Datastore:
-        """The datastore of an index whose files are open; they are not read."""
+        """Make a datastore of an opened index, without verifying checksums."""
         store = cls.__new__(cls)
         store.folder = index.folder
         store._open(index, None, verify=False)
@@ -85,8 +85,8 @@ class Datastore:
 
     @classmethod
     def create(cls, folder: Folder, documents: Iterable[TokenIds] = (), *, fingerprint: str = "") -> Datastore:
-        """A new datastore of these documents' tokens. Raises FileExistsError where the folder holds an index,
-        BlockingIOError while another process writes there."""
+        """Create a datastore of these documents. Raises FileExistsError if the folder holds an index, BlockingIOError
+        while another process writes there."""
         with saving(folder) as index:
             return cls.created(index, documents, fingerprint)
 
@@ -98,7 +98,7 @@ class Datastore:
         fingerprint: str,
         beside: _Beside | None = None,
     ) -> Datastore:
-        """`create` in a folder whose lock is held. `beside`: see `appended`."""
+        """Do the work of `create` in a locked folder. `beside`: see `appended`."""
         if index.is_there():
             raise FileExistsError(f"{str(index.folder)!r} holds an index already: open it and append, or remove it")
         store = cls.__new__(cls)
@@ -115,7 +115,7 @@ class Datastore:
         self.close()
 
     def close(self) -> None:
-        """Closes the files once searches that go on in other threads have ended; later ones raise ValueError."""
+        """Close the files when running searches in other threads have ended; later searches raise ValueError."""
         self._opened_segments = None
 
     @property
@@ -129,16 +129,16 @@ class Datastore:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of all documents."""
+        """Number of tokens of all documents."""
         return sum(segment.num_tokens for segment in self._segments)
 
     @property
     def num_documents(self) -> int:
-        """Documents, empty ones included."""
+        """Number of documents, including empty ones."""
         return sum(segment.num_documents for segment in self._segments)
 
     def document(self, number: int) -> list[int]:
-        """The tokens of a document. Raises IndexError for one that is not there."""
+        """Return the tokens of a document. Raises IndexError for a number out of range."""
         for segment in self._segments:
             index = number - segment.first_document
             if 0 <= index < segment.num_documents:
@@ -147,11 +147,11 @@ class Datastore:
         raise IndexError(f"document {number!r} is not in this datastore: it holds {self.num_documents}, from 0")
 
     def append(self, documents: Iterable[TokenIds], *, segment_tokens: int | None = None) -> range:
-        """Adds documents of token ids and returns their numbers.
+        """Add documents of token ids and return their numbers.
 
-        They are sorted by themselves, together with segments that are not larger than they are: appending often
-        costs the logarithm of the size, not the size. The folder changes when all is written. `segment_tokens`
-        bounds the memory, at 23 bytes each (100 without copyspec[fast]); None: about 3 GB at most.
+        The new documents are sorted together with existing segments that are not larger, so that frequent appending
+        costs the logarithm of the total size per token. The folder changes when all is written. `segment_tokens`:
+        bounds the memory, at 23 bytes per token (100 without copyspec[fast]); None: about 3 GB at most.
         """
         with saving(self.folder) as index:
             places = self._refresh()
@@ -165,8 +165,8 @@ class Datastore:
         *,
         beside: _Beside | None = None,
     ) -> range:
-        """`append` to what is in force in the folder, whose lock is held. `beside` writes what else belongs to the
-        index, once all documents have been taken: it is told how many there are."""
+        """Do the work of `append` in a locked folder. `beside`: writes additional files after the last document; it is
+        called with the number of documents."""
         limit = segment_tokens or (SEGMENT_TOKENS if sorts_bytes() else SEGMENT_TOKENS_NUMPY)
         first, segments = self.num_documents, self._segments
         kept, written, count = len(segments), 0, first
@@ -192,30 +192,30 @@ class Datastore:
         return range(first, self.num_documents)
 
     def _refresh(self) -> list[Passage] | None:
-        """Takes in what others have appended since; nobody does while the lock is held. Gives the names of the
-        documents, where a corpus has some."""
-        _ = self._segments  # a closed one stays closed
+        """Reopen the datastore if others have appended; the lock must be held. Returns the documents' names if the
+        index has them."""
+        _ = self._segments  # raises if the datastore was closed
         with files.opened(self.folder, KIND) as index:
             if index.manifest != self._manifest:
                 self._open(index, self.fingerprint, verify=False)
             return read_places(index, [""] * self.num_documents) if "passages.names" in index.manifest.files else None
 
     def search(self, context: Sequence[int]) -> Match:
-        """The longest match of the context's end, at most MAX_MATCH tokens, and how often it occurs."""
+        """Return the context's longest suffix match, of at most MAX_MATCH tokens, and its number of occurrences."""
         query, segments = backwards(context), self._segments
         with _damage_named(self.folder):
             return match_of(descents_of(query, segments))
 
     def continuations(self, context: Sequence[int], length: int = 16, count: int = 32) -> list[Continuation]:
-        """What followed the context's end in the corpus: at most `count` places, `length` tokens from each.
+        """Return what followed the context's end in the corpus: up to `length` tokens at each of up to `count` places.
 
-        Places behind the longest match come first; where they are fewer than `count`, those behind shorter
-        matches follow. Of more places than are wanted some are taken at even distances. Deterministic.
+        Places after the longest match come first; if they are fewer than `count`, those after shorter matches follow.
+        If there are more, evenly spaced ones are taken. Deterministic.
         """
         return self.find(context, length, count)[1]
 
     def find(self, context: Sequence[int], length: int = 16, count: int = 32) -> tuple[Match, list[Continuation]]:
-        """`search` and `continuations` in one."""
+        """Return the results of `search` and `continuations`."""
         if length < 1 or count < 1:
             raise ValueError(f"length and count must be at least 1, got {length!r} and {count!r}")
         query, segments = backwards(context), self._segments
@@ -224,7 +224,7 @@ class Datastore:
 
 
 def _unnamed(places: list[Passage]) -> _Beside:
-    """Places of the documents of a corpus that gets more of them without a name."""
+    """Make a `beside` function that keeps the documents' names and adds empty ones for new documents."""
 
     def write(index: Saving, count: int) -> None:
         write_passages(index, places + [Passage("", 0, "")] * (count - len(places)))
@@ -242,8 +242,8 @@ def _opened(index: files.Opened, numbers: Sequence[int]) -> list[IndexSegment]:
 
 @contextmanager
 def _damage_named(folder: Path) -> Iterator[None]:
-    """Numbers that contradict each other are not all found when a datastore is opened, as most stay on disk: a search
-    that meets them ends with this error."""
+    """Turn errors caused by inconsistent files into IndexFileError: as most numbers stay on disk, opening a datastore
+    cannot check them all."""
     try:
         yield
     except (IndexError, ValueError, TypeError, OverflowError, ZeroDivisionError) as error:
@@ -253,7 +253,7 @@ def _damage_named(folder: Path) -> Iterator[None]:
 
 
 def _batches(documents: Iterable[TokenIds], limit: int) -> Iterator[Tokens]:
-    """The documents' tokens with their borders, in arrays of at most `limit` unless a document is longer."""
+    """Yield the documents' tokens with borders, in arrays of at most `limit` unless a document is longer."""
     if isinstance(documents, str):
         raise TypeError(f"documents must be sequences of token ids, got a string: {documents[:20]!r}")
     border = np.uint32(BORDER).tobytes()

@@ -1,4 +1,4 @@
-"""Numbers on disk, read where they are asked for."""
+"""Arrays of unsigned integers on disk, read on demand."""
 
 from __future__ import annotations
 
@@ -6,35 +6,36 @@ import os
 from typing import Literal, Protocol
 
 Code = Literal["B", "I", "Q"]
-"""The kind of a file's numbers, as in struct: unsigned, of 8, 32 or 64 bits."""
+"""Item type of a file, as in struct: unsigned integers of 8, 32 or 64 bits."""
 
 _BYTES: dict[Code, int] = {"B": 1, "I": 4, "Q": 8}
 
 
 class Numbers(Protocol):
-    """Unsigned numbers in a file."""
+    """Unsigned integers in a file."""
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> int: ...
 
     def part(self, start: int, end: int) -> memoryview[int]:
-        """Those from `start` to before `end`; fewer where the file ends."""
+        """Return the numbers `start` to `end` - 1; fewer if the file ends."""
         ...
 
 
 class _ReadNumbers:
-    """By a system call each. A mapped file would be in this process's memory soon: a system maps a whole block of its
-    cache, of up to two megabytes, around each byte that is looked at. Reading at a place moves no file position:
-    threads and forked processes share the file."""
+    """Reads with one `pread` per access.
 
-    _close = staticmethod(os.close)  # held here: a module is emptied before what is left at the end of a program
+    A mapped file would soon fill this process's memory, because the system maps up to two megabytes around each access.
+    `pread` moves no file position, so threads and forked processes can share the file."""
+
+    _close = staticmethod(os.close)  # kept here, because at exit modules are cleared before the last objects
 
     def __init__(self, handle: int, code: Code) -> None:
         self._code, self._bytes = code, _BYTES[code]
         self._file = handle
         self._count = os.fstat(self._file).st_size // self._bytes
-        if hasattr(os, "posix_fadvise"):  # a search jumps: what stands beside is not needed next
+        if hasattr(os, "posix_fadvise"):  # searches jump, so read-ahead is of no use
             os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_RANDOM)
 
     def __del__(self) -> None:
@@ -53,7 +54,7 @@ class _ReadNumbers:
 
 
 class _MappedNumbers:
-    """Where a system cannot read at a place."""
+    """A mapped file, for systems without `pread`."""
 
     def __init__(self, handle: int, code: Code) -> None:
         import mmap
@@ -73,12 +74,12 @@ class _MappedNumbers:
 
 
 def numbers_of(handle: int, code: Code = "I") -> Numbers:
-    """The numbers of an open file, none of it read yet. The descriptor is closed with them."""
+    """Return the numbers of an open file without reading them. They own the descriptor."""
     return _ReadNumbers(handle, code) if hasattr(os, "pread") else _MappedNumbers(handle, code)
 
 
 def in_memory(handle: int, code: Code = "I") -> memoryview[int]:
-    """All numbers of an open file, which is closed: for small ones."""
+    """Read all numbers of a small open file, and close it."""
     with os.fdopen(handle, "rb") as file:
         file.seek(0)
         content = file.read()

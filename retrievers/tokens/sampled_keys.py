@@ -1,9 +1,9 @@
-"""A sparse index of a segment's sorted places: what stands before every 16th of them, in one number each.
+"""A sparse index of a segment's sorted places, which saves disk reads in a binary search.
 
-A binary search among places on disk reads twice at every step, a place and the text before it. The last tokens before
-every STRIDE-th place, packed into 64 bits, leave it STRIDE places to search; of these keys every BLOCK-th is held in
-memory. Beside each place stands how many of a key's tokens it shares with the place before it (the LCP array of Manber
-and Myers 1993, cut off): it says where the places behind the same tokens end, without a look at the text.
+A binary search among places on disk reads twice per step: a place, and the text before it. Keys hold the last tokens
+before every STRIDE-th place, packed into 64 bits, so that only STRIDE places are left to search; every BLOCK-th key is
+held in memory. For each place, "shared" holds how many of a key's tokens it shares with the place before it (the LCP
+array of Manber and Myers 1993, truncated), which gives the range of places after the same tokens without reading text.
 """
 
 from __future__ import annotations
@@ -18,47 +18,47 @@ from numpy.typing import NDArray
 from .numbers import Numbers
 from .suffix_array import BORDER, Tokens
 
-STRIDE = 16  # places from key to key: keys take half a byte a token, and four steps of a search are left
-BLOCK = 256  # keys read at once, 2 KB; the first of each is held in memory, 0.2 MB for 100 million tokens
-TOKENS = 4  # in a key at most
+STRIDE = 16  # places per key: keys take half a byte per token, and four steps of a search remain
+BLOCK = 256  # keys read at once, 2 KB; the first of each block is in memory, 0.2 MB for 100 million tokens
+TOKENS = 4  # maximum number of tokens in a key
 
-_STEPS = 8  # of STRIDE places, in which the keys leave one border: more than the two that any can take
+_STEPS = 8  # reads of STRIDE places to find a border; consistent files need at most two
 
-_AT_ONCE = 1 << 20  # places whose keys are made at once, a multiple of STRIDE: 50 MB of temporary arrays
+_AT_ONCE = 1 << 20  # places whose keys are computed at once, a multiple of STRIDE: 50 MB of temporary arrays
 
 
 class Bracket(NamedTuple):
-    """Where a query belongs among the sorted places: at one of low..high."""
+    """The query's position among the sorted places: one of low..high."""
 
     low: int
     high: int
     left: int  # tokens that the query is known to share with the place before `low`
-    right: int  # and with the one at `high`
+    right: int  # tokens that it is known to share with the place at `high`
 
 
 class PlaceIndex(Protocol):
-    """Says what it can about the sorted places without a look at the text."""
+    """An index of the sorted places that needs no access to the text."""
 
     size: int
-    """So many tokens of a query it knows."""
+    """Number of tokens of a query that it can compare."""
 
     def bracket(self, query: Sequence[int]) -> Bracket | None:
-        """`query`: a context backwards. None where it is known that its first token does not occur."""
+        """Narrow a search down. `query`: a context in reverse. None if its first token is known not to occur."""
         ...
 
     def interval(self, query: Sequence[int], low: int, high: int) -> tuple[int, int]:
-        """All places behind `query`, at most `size` tokens of a context backwards; `low`..high-1 are some of them."""
+        """Return the range of all places after `query`, at most `size` tokens; low..high-1 are some of them."""
         ...
 
     def shared(self, index: int) -> int:
-        """How many tokens the place shares with the one before it; at most `size`."""
+        """Return how many tokens the place shares with the one before it, at most `size`."""
         ...
 
 
 class Heads:
-    """Of an index that an earlier version wrote: where the places behind each token begin.
+    """The index of segments that an earlier version wrote: the range of places after each token.
 
-    `heads`: the tokens that occur, ascending. `starts`: the first place behind each; one more: the end.
+    `heads`: the tokens that occur, ascending. `starts`: the first place after each, and the end.
     """
 
     size = 1
@@ -85,10 +85,10 @@ class Heads:
 
 
 class SampledKeys:
-    """The keys of a segment, as `sampled_keys` made them.
+    """The keys of a segment, as made by `sampled_keys`.
 
-    `tops`: every BLOCK-th of `keys`. `shared`: a number a place. `largest`: of the text's tokens. Raises ValueError
-    for keys at other distances.
+    `tops`: every BLOCK-th of `keys`. `shared`: one number per place. `largest`: the largest token id of the text.
+    Raises ValueError if the lengths do not fit.
     """
 
     def __init__(self, keys: Numbers, tops: Sequence[int], shared: Numbers, largest: int) -> None:
@@ -96,7 +96,7 @@ class SampledKeys:
             raise ValueError(f"{len(keys)} keys and {len(tops)} in memory do not fit {len(shared)} places")
         self._keys, self._tops, self._shared, self._largest = keys, tops, shared, largest
         self._width, self.size = _packing(largest)
-        self._last: tuple[int, memoryview[int]] = (-1, memoryview(b"").cast("Q"))  # replaced whole: threads share it
+        self._last: tuple[int, memoryview[int]] = (-1, memoryview(b"").cast("Q"))  # replaced atomically, for threads
 
     def bracket(self, query: Sequence[int]) -> Bracket:
         """As PlaceIndex.bracket."""
@@ -123,7 +123,7 @@ class SampledKeys:
         return self._shared[index]
 
     def _first(self, low: int, length: int) -> int:
-        """The first of the places that share `length` tokens with the one at `low`."""
+        """The first place that shares `length` tokens with the one at `low`."""
         for _ in range(_STEPS):
             start = max(low - STRIDE + 1, 0)
             for index, shared in enumerate(reversed(self._shared.part(start, low + 1))):
@@ -135,7 +135,7 @@ class SampledKeys:
         raise ValueError(f"no place near {low} begins anew behind {length} tokens")
 
     def _past(self, high: int, length: int) -> int:
-        """The place behind the last of those that share `length` tokens with the one before `high`."""
+        """The end of the range of places that share `length` tokens with the one before `high`."""
         for _ in range(_STEPS):
             part = self._shared.part(high, high + STRIDE)
             for index, shared in enumerate(part):
@@ -147,7 +147,7 @@ class SampledKeys:
         raise ValueError(f"no place near {high} begins anew behind {length} tokens")
 
     def _range(self, query: Sequence[int]) -> tuple[int, int]:
-        """The least and the greatest key that begins with `query`."""
+        """The smallest and the largest key that begin with `query`."""
         key, largest, width = 0, self._largest, self._width
         for token in query:
             key = key << width | (token if token <= largest else largest + 1)
@@ -155,11 +155,11 @@ class SampledKeys:
         return key << spare, ((key + 1) << spare) - 1
 
     def _common(self, key: int, other: int) -> int:
-        """Tokens that two different keys begin with both."""
+        """Length of the common prefix of two different keys, in tokens."""
         return max(0, self.size - 1 - ((key ^ other).bit_length() - 1) // self._width)
 
     def _find(self, key: int, side: Callable[[Sequence[int], int], int]) -> tuple[int, int, int]:
-        """How many keys are sorted before `key`, the last of these, and the next; -1 where there is none."""
+        """The number of keys before `key`, the last of these, and the next one; -1 if there is none."""
         tops = self._tops
         top = side(tops, key)
         if not top:
@@ -174,9 +174,9 @@ class SampledKeys:
 
 
 def sampled_keys(tokens: Tokens, places: NDArray[np.uint32], largest: int) -> dict[str, NDArray[np.unsignedinteger]]:
-    """What a SampledKeys is made of, as files: "keys" [ceil(n / STRIDE)], "tops" [ceil(keys / BLOCK)], "shared" [n].
+    """Compute the files of a SampledKeys: "keys" [ceil(n / STRIDE)], "tops" [ceil(keys / BLOCK)], "shared" [n].
 
-    `largest`: of the text's tokens, borders left out.
+    `largest`: the largest token id of the text, without borders.
     """
     keys = np.empty(-(-len(places) // STRIDE), np.uint64)
     shared = np.zeros(len(places), np.uint8)
@@ -194,13 +194,13 @@ def sampled_keys(tokens: Tokens, places: NDArray[np.uint32], largest: int) -> di
 
 
 def _packing(largest: int) -> tuple[int, int]:
-    """Bits for a token, so that one more than the largest and a border have numbers of their own; tokens in a key."""
-    width = min((largest + 2).bit_length(), 32)  # of the largest that there can be, a query holds none above
+    """Bits per token, with room for unknown larger tokens and the border; and tokens per key."""
+    width = min((largest + 2).bit_length(), 32)  # with 32 bits, no query has larger tokens
     return width, min(TOKENS, 64 // width)
 
 
 def _packed(tokens: Tokens, places: NDArray[np.uint32], width: int, size: int) -> NDArray[np.uint64]:
-    """The keys of some places: the token before a place in the highest bits. Before the text's first stand zeros."""
+    """The keys of some places: the token before a place is in the highest bits. Zeros precede the text's start."""
     packed = np.zeros(len(places), np.uint64)
     border = np.uint64((1 << width) - 1)
     for distance in range(1, size + 1):

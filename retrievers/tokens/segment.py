@@ -1,4 +1,4 @@
-"""One part of a datastore: a text with its sorted places on disk."""
+"""A segment of a datastore: a text of several documents, with its sorted places, on disk."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from .sampled_keys import Heads, PlaceIndex, SampledKeys, sampled_keys
 from .suffix_array import BORDER, Tokens, sorted_places
 
 NEEDED = ("tokens", "places", "heads", "starts", "documents")
-_KEYS = ("keys", "tops", "shared")  # which an index of an earlier version lacks: searches there take longer
+_KEYS = ("keys", "tops", "shared")  # missing in segments of an earlier version, which are searched more slowly
 FILES = (*NEEDED, *_KEYS)
 
 
 def write_segment(index: Saving, number: int, tokens: Tokens) -> None:
-    """Sorts the places of a text and writes all that a search needs, as the segment of this number.
+    """Sort the places of a text and write segment `number`.
 
-    `tokens`: the documents one after the other, a BORDER before, between and behind them. [n]
+    `tokens`: the documents in order, with a BORDER before, between and after them. [n]
     """
     borders = np.flatnonzero(tokens == BORDER)
-    places = sorted_places(tokens)[: len(tokens) - len(borders)]  # those behind a border come last
+    places = sorted_places(tokens)[: len(tokens) - len(borders)]  # those after a border come last and are left out
     heads, starts = _heads(tokens)
     parts: dict[str, NDArray[np.unsignedinteger]] = {
         "tokens": tokens,
@@ -40,7 +40,7 @@ def write_segment(index: Saving, number: int, tokens: Tokens) -> None:
 
 
 def _heads(tokens: Tokens) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-    """The different tokens, ascending, and where in the sorted places those behind each begin (one more: the end)."""
+    """The different tokens, ascending, and the index of the first sorted place after each (and the end)."""
     heads, counts = np.unique(tokens, return_counts=True)
     heads, counts = heads[heads != BORDER], counts[heads != BORDER]
     return heads, np.concatenate([[0], np.cumsum(counts)]).astype(np.uint32)
@@ -51,8 +51,8 @@ def _largest(heads: Sequence[int] | NDArray[np.uint32]) -> int:
 
 
 class IndexSegment:
-    """The files of one segment. Text and places are read where a search looks, and stay on disk; the rest, a hundredth
-    of them, is in memory. Raises files.IndexFileError for files that do not fit each other."""
+    """One opened segment. Text and places stay on disk and are read on demand; the rest, a hundredth of their size, is
+    in memory. Raises files.IndexFileError for inconsistent files."""
 
     def __init__(self, index: files.Opened, number: int, first_document: int) -> None:
         entries = index.manifest.files
@@ -109,25 +109,25 @@ class IndexSegment:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of the documents, the borders between them not counted."""
+        """Number of tokens of the documents, without borders."""
         return len(self.places)
 
     def all_tokens(self) -> Tokens:
-        """All tokens with their borders."""
+        """Return all tokens, with borders."""
         return np.frombuffer(self.tokens.part(0, len(self.tokens)), np.uint32)
 
     def document_tokens(self, index: int) -> list[int]:
-        """The tokens of a document of this segment."""
+        """Return the tokens of a document of this segment."""
         start = self.documents[index]
         end = self.documents[index + 1] if index + 1 < len(self.documents) else len(self.tokens)
         return self.following(start, end - start)
 
     def document(self, place: int) -> tuple[int, int]:
-        """The document that a place lies in, counted through all segments, and the offset in it."""
+        """Return the number of the document at a place, counted over all segments, and the offset in it."""
         index = bisect_right(self.documents, place) - 1
         return self.first_document + index, place - self.documents[index]
 
     def following(self, place: int, length: int) -> list[int]:
-        """At most `length` tokens from a place on, to the end of its document."""
+        """Return at most `length` tokens from a place on, up to the end of its document."""
         found = self.tokens.part(place, place + length).tolist()
         return found[: found.index(BORDER)] if BORDER in found else found

@@ -1,7 +1,7 @@
-"""Sorting all places of a text by what stands before them, read backwards: the index of a datastore.
+"""Builds the suffix array of the reversed text: all places, sorted by the tokens before them read backwards.
 
-A suffix array of the reversed text. Read that way, the end of a context is the beginning of a pattern, so one
-binary search finds the longest end that occurs, and every shorter end's places lie around those of the longer.
+In reverse, the end of a context becomes a prefix. So one binary search finds the longest suffix of the context that
+occurs, and the places of shorter suffixes surround those of longer ones.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from numpy.typing import NDArray
 Tokens = NDArray[np.uint32]
 
 BORDER = 0xFFFFFFFF
-"""Stands before, between and behind documents. No token of a vocabulary, so that no match crosses it."""
+"""Separator before, between and after documents. It is no valid token id, so no match crosses it."""
 
-_BLOCK = 1 << 22  # tokens converted at once: temporary arrays stay below 100 MB whatever the text's length
-_TABLE = 1 << 24  # token ids below this are numbered through a table (16 MB)
+_BLOCK = 1 << 22  # tokens converted at once, which keeps temporary arrays below 100 MB
+_TABLE = 1 << 24  # token ids below this are renumbered with a table (16 MB)
 
 
 def sorted_places(tokens: Tokens) -> NDArray[np.uint32]:
-    """The places 1..n, ordered by tokens[place-1], tokens[place-2], ... back to the start. [n]
+    """Return the places 1..n, sorted by tokens[place-1], tokens[place-2], ... back to the start. [n]
 
-    A place whose text before it ends first comes first. By pydivsufsort where it is installed (the extra
-    copyspec[fast]), about three seconds for ten million tokens and 23 bytes of memory a token; else by NumPy in
-    twice the time and 100 bytes a token.
+    If one sequence is a prefix of the other, the shorter one comes first. With pydivsufsort (the extra copyspec[fast])
+    ten million tokens take about three seconds, and 23 bytes of memory per token; with NumPy twice the time and
+    100 bytes per token.
     """
     return _sort_bytes(tokens) if sorts_bytes() else _sort_by_doubling(tokens)
 
 
 def sorts_bytes() -> bool:
-    """Whether pydivsufsort is there, which is faster and takes less memory."""
+    """Whether pydivsufsort is installed, which is faster and takes less memory."""
     return find_spec("pydivsufsort") is not None
 
 
 def _sort_bytes(tokens: Tokens) -> NDArray[np.uint32]:
-    """By libdivsufsort, which sorts bytes: every token becomes as many as its number needs, highest first.
+    """Sort with libdivsufsort, which sorts bytes: each token becomes a big-endian number of fixed width.
 
-    Among the suffixes of the bytes those that begin with a token stand in the order of the tokens.
+    Among the byte suffixes, those that start at a token are in the order of the token suffixes.
     """
     divsufsort = cast(
         "Callable[[NDArray[np.uint8]], NDArray[np.signedinteger]]", import_module("pydivsufsort").divsufsort
@@ -62,7 +62,7 @@ def _sort_bytes(tokens: Tokens) -> NDArray[np.uint32]:
 
 
 def _as_bytes(tokens: Tokens) -> tuple[NDArray[np.uint8], int]:
-    """The reversed text, each token's number among those that occur in `width` bytes, and the width."""
+    """The reversed text as bytes (each token's rank among those that occur, big-endian), and the bytes per token."""
     number, highest = _numbering(tokens)
     width = max(1, (highest.bit_length() + 7) // 8)
     text = np.empty((len(tokens), width), np.uint8)
@@ -74,7 +74,7 @@ def _as_bytes(tokens: Tokens) -> tuple[NDArray[np.uint8], int]:
 
 
 def _numbering(tokens: Tokens) -> tuple[Callable[[Tokens], NDArray[np.uint32]], int]:
-    """Numbers in the order of the tokens for those that occur, without gaps where a table can hold them."""
+    """A function that maps tokens to ranks (or to themselves, if too large for a table), and the largest result."""
     border = np.uint32(BORDER)
     blocks = [tokens[start : start + _BLOCK] for start in range(0, len(tokens), _BLOCK)]
     largest = max([int(block[block != border].max(initial=0)) for block in blocks], default=0)
@@ -95,13 +95,13 @@ def _numbering(tokens: Tokens) -> tuple[Callable[[Tokens], NDArray[np.uint32]], 
 
 
 def _sort_by_doubling(tokens: Tokens) -> NDArray[np.uint32]:
-    """By prefix doubling: sorted by the first 2, 4, 8 tokens, each time only what is not in order yet."""
+    """Sort by prefix doubling: by the first 2, 4, 8, ... tokens, each time only the places still tied."""
     count = len(tokens)
     text = tokens[::-1].astype(np.int64) + 1
     after = np.zeros(count, np.int64)
     after[:-1] = text[1:]
     keys = (text << 32) | after
-    if count and int(text.max()) >= 1 << 31:  # does not fit beside another in 63 bits: number what occurs
+    if count and int(text.max()) >= 1 << 31:  # two of them do not fit into 63 bits: use ranks
         _, numbers = np.unique(text, return_inverse=True)
         text = numbers.reshape(-1).astype(np.int64) + 1
         after[:-1] = text[1:]
@@ -130,14 +130,14 @@ def _sort_by_doubling(tokens: Tokens) -> NDArray[np.uint32]:
 
 
 def _heads(keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each of some sorted keys the index of the first that equals it."""
+    """For each of the sorted keys, the index of the first equal one."""
     new = np.ones(len(keys), bool)
     new[1:] = keys[1:] != keys[:-1]
     return np.maximum.accumulate(np.where(new, np.arange(len(keys)), 0))
 
 
 def _open(heads: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The indices of those that share their head with another."""
+    """The indices of entries that share their head with another one, that is, are tied."""
     same = heads[1:] == heads[:-1]
     shared = np.zeros(len(heads), bool)
     shared[1:] |= same
