@@ -233,27 +233,27 @@ def candidates(text: str) -> list[Candidate]:
 
 
 class _Stretches:
-    """Stretches of a text, added with their starts ascending."""
+    """Ranges of a text, added in order of their starts; tells whether one of them contains a given range."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
-        self._stops: list[int] = []  # the farthest of a stretch and those before it
+        self._stops: list[int] = []  # maximum end of a range and all earlier ones
 
     def add(self, start: int, stop: int) -> None:
         self._starts.append(start)
         self._stops.append(max(stop, self._stops[-1]) if self._stops else stop)
 
     def hold(self, start: int, stop: int) -> bool:
-        """Whether a text stands in one of them, and not where it begins."""
+        """Whether a range that starts earlier contains [start, stop)."""
         before = bisect_left(self._starts, start)
         return before > 0 and stop <= self._stops[before - 1]
 
 
 def _set_apart(text: str, first: int) -> tuple[_Stretches, _Stretches, set[int]]:
-    """What stands between fences and rules, and between other marks; and where such marks start."""
+    """The texts inside fences and rules, those inside other closed marks, and the start positions of these marks."""
     fenced, others = _Stretches(), _Stretches()
     marked: set[int] = set()
-    unclosed: set[str] = set()  # what is not closed behind one of them is not behind the next
+    unclosed: set[str] = set()  # kinds found unclosed once are unclosed from there on
     for match in _MARKS.finditer(text, first):
         kind = str(match.lastgroup)
         if kind in _APART and match[kind] not in unclosed:
