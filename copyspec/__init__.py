@@ -1,4 +1,4 @@
-"""copyspec: the same output several times faster, where it repeats text that is already there."""
+"""copyspec: lossless speculative decoding by copying, for outputs that repeat text that is already there."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-# Imported where first used: `import copyspec` loads neither torch nor transformers.
+# Imported on first use, so that `import copyspec` loads neither torch nor transformers.
 _EXPORTS = {
     "agenerate": "copyspec.api",
     "compare": "copyspec.api",
@@ -103,6 +103,6 @@ def __dir__() -> list[str]:
     return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 
-# In a checkout retrievers/ and pipelines/ stand beside copyspec/, not inside it (see pyproject.toml).
+# In a checkout, retrievers/ and pipelines/ are beside copyspec/, not inside it (see pyproject.toml).
 if not (Path(__file__).parent / "retrievers" / "__init__.py").exists():
     __path__.append(str(Path(__file__).parent.parent))

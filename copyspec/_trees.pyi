@@ -1,4 +1,4 @@
-"""What `native/trees.c` gives to Python."""
+"""Types of the compiled module `_trees` (`native/trees.c`)."""
 
 from collections.abc import Sequence
 from typing import Any

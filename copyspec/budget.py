@@ -17,8 +17,8 @@ PRIOR_SLOPE = 0.02
 0.01-0.03, a GPU less. It errs on the low side: what is tried gets measured, what looks too expensive never is."""
 
 KNOTS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128, 192, 256, 512, 1024)
-"""Node counts whose time is stored; costs in between are interpolated linearly. They are dense where matrix products
-switch kernels with the number of rows: on a CPU twelve rows can take longer than sixteen."""
+"""Node counts ("knots") whose time is stored; costs in between are interpolated linearly. They are dense where matrix
+products switch kernels with the number of rows: on a CPU twelve rows can take longer than sixteen."""
 
 NEIGHBOURS = 1.0
 """Weight, in measurements, of the interpolated value of a knot: one disturbed pass must not make a node count look so

@@ -54,7 +54,7 @@ class DraftTree:
 
     Parents come before their children, and siblings hold distinct tokens. The most likely
     root-to-leaf chain is stored first, as nodes 0, 1, 2, ..., so that in the common case
-    the accepted path already stands in its place in the KV cache.
+    the accepted path is already in place in the KV cache.
     """
 
     tokens: Sequence[int] = ()  # [m]

@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "copyspec" / "engine" / "call_options.py"
 
-HEADER = '''"""What one call may be given besides prompt and references, by name, for type checkers.
+HEADER = '''"""The keyword options of one call, besides prompt and references, as types for type checkers.
 
 Generated from call_options.py by `python -m docs.update`: options are written there.
 """

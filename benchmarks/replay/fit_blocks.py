@@ -1,6 +1,6 @@
 """Fits where in a prompt an edited text starts: prints the weights of `copyspec.text.blocks`.
 
-python -m benchmarks.replay.fit_blocks TRANSCRIPTS...
+python -m benchmarks.replay.fit_blocks TRANSCRIPTS... [--recorded 0.2] [--weights fence,within a fence]
 """
 
 from __future__ import annotations
@@ -19,7 +19,12 @@ from copyspec.text import blocks as text_blocks
 
 ALIKE = 0.6  # of an output and the text that it starts with, from which it counts as its edited version
 LOOKED_AT = 300  # characters of both
+FIRST = 8  # characters that tell a text from the same text with a mark before it
 STEPS, SHRINK = 300, 0.002  # of Adam; pull of the weights towards 0
+
+RECORDED = 0.2  # share of the prompts as they were recorded; the rest is of those asked for in other forms
+NAMES = [kind for kind in text_blocks.KINDS for _ in range(2)] + list(text_blocks.FEATURES)
+FORM = "form "  # before the names of the latter
 
 Example = tuple[list[tuple[float, ...]], list[int]]
 """Features of the candidates, and which of them the output starts with."""
@@ -38,9 +43,18 @@ def example(row: Transcript) -> Example:
         fits = min(whole, 1 / whole) if whole else 0.0
         shares.append(SequenceMatcher(None, source, output, autojunk=False).ratio() + 0.1 * fits)
     best = max(shares, default=0.0)
+    right = [i for i, share in enumerate(shares) if share >= max(ALIKE, best - 0.02)]
+    # A mark in front of a long text changes little of how alike it is to the output: the first characters decide.
+    agree = [_agreeing(row.prompt[found[i].start : found[i].start + FIRST], row.output) for i in right]
     return [candidate.features for candidate in found], [
-        i for i, share in enumerate(shares) if share >= max(ALIKE, best - 0.02)
+        i for i, length in zip(right, agree, strict=True) if length == max(agree)
     ]
+
+
+def _agreeing(source: str, output: str) -> int:
+    """How many characters both start with, at most FIRST."""
+    pairs = zip(source.lower(), output[:FIRST].lower(), strict=False)
+    return next((length for length, (ours, theirs) in enumerate(pairs) if ours != theirs), min(FIRST, len(source)))
 
 
 def examples(rows: Sequence[Transcript], half: int, per_form: int) -> Iterator[tuple[str, Example]]:
@@ -50,15 +64,18 @@ def examples(rows: Sequence[Transcript], half: int, per_form: int) -> Iterator[t
     edits = [row for row in choose_rows(chosen, per_form, seed=3) if row.task in EDIT_TASKS and row.references]
     for form in FITTED if half == 0 else HELD_OUT:
         for row in form_rows(form, edits):
-            yield f"form {form.name}", example(row)
+            yield FORM + form.name, example(row)
 
 
 class Loss:
     """Mean negative log-probability, by name, of the starts that were right, as a function of the weights."""
 
-    def __init__(self, named: Sequence[tuple[str, Example]]) -> None:
+    def __init__(self, named: Sequence[tuple[str, Example]], recorded: float) -> None:
         names = [name for name, _ in named]
-        share = {name: 1.0 / names.count(name) / len(set(names)) for name in set(names)}
+        forms = {name for name in names if name.startswith(FORM)}
+        tasks = set(names) - forms
+        share = {name: (1.0 - recorded) / len(forms) / names.count(name) for name in forms}
+        share |= {name: recorded / len(tasks) / names.count(name) for name in tasks}
         self._shares = torch.tensor([share[name] for name in names])
         rows = [(number, features) for number, (_, (found, _)) in enumerate(named) for features in found]
         self._example = torch.tensor([number for number, _ in rows])
@@ -80,19 +97,32 @@ class Loss:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.replay.fit_blocks", description=__doc__)
     parser.add_argument("transcripts", nargs="+", help=".jsonl.gz files or folders of them")
+    parser.add_argument("--recorded", type=float, default=RECORDED, help="share of prompts as recorded (default: 0.2)")
+    parser.add_argument("--weights", default="", help="fit these marks and features alone, divided by commas")
     options = parser.parse_args(arguments)
+    chosen = set(options.weights.split(",")) if options.weights else set(NAMES)
+    if unknown := chosen.difference(NAMES):
+        parser.error(
+            f"--weights: no mark or feature {sorted(unknown)[0]!r}; there are {', '.join(dict.fromkeys(NAMES))}"
+        )
+    free = torch.tensor([float(name in chosen) for name in NAMES])
     rows = read_transcripts(options.transcripts)
-    fitted, other = (Loss([each for each in examples(rows, half, 4) if each[1][0]]) for half in (0, 1))
+    fitted, other = (
+        Loss([each for each in examples(rows, half, 4) if each[1][0]], options.recorded) for half in (0, 1)
+    )
     weights = torch.tensor(text_blocks.WEIGHTS, requires_grad=True)
     optimizer = torch.optim.Adam([weights], lr=0.1)
     for step in range(STEPS):
         optimizer.zero_grad()
         loss = fitted(weights) + SHRINK * weights.square().sum()
         loss.backward()  # type: ignore[no-untyped-call]
+        if weights.grad is not None:
+            weights.grad *= free
         optimizer.step()
         if step % 50 == 0 or step == STEPS - 1:
             print(
-                f"step {step + 1}: {float(loss):.4f}, other half {float(other(weights.detach())):.4f}", file=sys.stderr
+                f"step {step + 1}: {float(loss.detach()):.4f}, other half {float(other(weights.detach())):.4f}",
+                file=sys.stderr,
             )
     print([round(weight, 2) for weight in weights.tolist()])
     return 0

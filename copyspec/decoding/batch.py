@@ -22,7 +22,7 @@ from copyspec.verification.classic.sampled import RulePicks
 from copyspec.verification.picking import Picks, ScoredPicks, best_tokens
 
 JOINT_NUMBERS = 1 << 20
-"""Scores that a CPU processes for all rows at once, at most: larger tensors fall out of its cache between operators."""
+"""Maximum number of scores that a CPU processes for all rows at once: more would leave its cache between operators."""
 
 
 class Batch:
@@ -151,7 +151,7 @@ class Batch:
             row.meter.times, row.meter.before = self._times, replace(self._times)
 
     def _propose(self, *, is_first: bool) -> tuple[list[DraftTree], int]:
-        """Draft a tree per row, cut to the size that pays; also return the largest size that was allowed."""
+        """Draft a tree per row, cut to the size that pays; also return the largest size allowed."""
         rows, draft, target = self.rows, self._draft, self._target
         budget = self._costs.budget(len(rows), draft.max_nodes, adaptive=draft.adaptive, is_first=is_first)
         if target.supports_trees:

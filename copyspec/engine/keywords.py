@@ -1,4 +1,4 @@
-"""What one call may be given besides prompt and references, by name, for type checkers.
+"""The keyword options of one call, besides prompt and references, as types for type checkers.
 
 Generated from call_options.py by `python -m docs.update`: options are written there.
 """

@@ -303,8 +303,8 @@ class CallScheduler:
         return came
 
     def _abandoned(self, lane: Lane) -> Generator[list[StepOutput], None, None] | None:
-        """The step generator of a batch without waiting callers, to be closed without the lock. Drops lanes without a
-        worker."""
+        """The step generator of a batch that nobody waits for, to be closed without the lock; else None. Also drops the
+        lane if it has neither tickets nor a worker."""
         steps = lane.abandoned()
         if not lane.tickets and lane.worker is None:
             self._lanes = {key: each for key, each in self._lanes.items() if each is not lane}

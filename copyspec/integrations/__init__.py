@@ -1,1 +1,1 @@
-"""copyspec inside other engines. Each integration imports its engine only when it is used."""
+"""Integrations of copyspec into other engines and frameworks, which are imported only when they are used."""

@@ -1,4 +1,4 @@
-"""Haystack: a generator that copies from the documents of its pipeline, and a retriever over an index.
+"""Haystack components: a generator that copies from a pipeline's documents, and a retriever over an index.
 
 pipeline.add_component("retriever", CorpusRetriever(*load_corpus(folder)))
 pipeline.add_component("generator", CopySpecGenerator(model="smollm2"))
@@ -21,10 +21,10 @@ from copyspec.retrievers import Passage, Retriever
 
 @component
 class CopySpecGenerator:
-    """A local model as a component: `prompt` in, `replies` out, with the engine's results in `meta`.
+    """Component for a local model: takes `prompt`, returns `replies` with the engine's counters and spans in `meta`.
 
-    `model` and `options` are those of `copyspec.generate`. `documents`, where they are connected, are copied from; the
-    model is shown the prompt alone.
+    `model` and `options` are those of `copyspec.generate`. Connected `documents` are copied from; the model itself sees
+    only the prompt.
     """
 
     def __init__(self, model: Any = None, **options: Any) -> None:
@@ -35,7 +35,7 @@ class CopySpecGenerator:
     def run(
         self, prompt: str, documents: list[Document] | None = None, generation_kwargs: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """The answer to a prompt."""
+        """Generate the answer to a prompt."""
         given = {"chat": wants_chat(self._engine), **self._options, **(generation_kwargs or {})}
         held = [document for document in documents or () if document.content]
         result = self._engine.generate(prompt, references=held or None, **given)
@@ -45,10 +45,10 @@ class CopySpecGenerator:
 
 @component
 class CorpusRetriever:
-    """Any retriever of `copyspec.retrievers` as a component: `query` in, `documents` out.
+    """Component for any retriever of `copyspec.retrievers`: takes `query`, returns `documents`.
 
-    `passages`, as `load_corpus` gives them beside their retriever, become the documents' meta: source, heading, page,
-    start and end in characters.
+    `passages`, returned by `load_corpus` together with the retriever, fill the documents' meta: source, heading, page,
+    and start and end in characters.
     """
 
     def __init__(self, retriever: Retriever, passages: Sequence[Passage] | None = None, *, top_k: int = 4) -> None:
@@ -58,7 +58,7 @@ class CorpusRetriever:
 
     @component.output_types(documents=list[Document])  # type: ignore[untyped-decorator]
     def run(self, query: str, top_k: int | None = None) -> dict[str, Any]:
-        """The best documents."""
+        """Return the best documents."""
         hits = self._retriever.search(query, self._top_k if top_k is None else top_k)
         return {
             "documents": [

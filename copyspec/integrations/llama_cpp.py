@@ -1,6 +1,6 @@
-"""copyspec inside llama-cpp-python: a draft model for `llama_cpp.Llama(draft_model=...)`.
+"""Draft model for llama-cpp-python that drafts by copying: `llama_cpp.Llama(draft_model=...)`.
 
-Nothing here imports llama_cpp, and torch is not needed.
+This module imports neither llama_cpp nor torch.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from copyspec.drafters.base import Drafter
 
 TOKEN_COST = 0.02
-"""Of a draft token, in parts of an evaluation without any: drafts are longer where this is low."""
+"""Cost of one draft token relative to an evaluation without drafts; a lower value allows longer drafts."""
 
 
 class DraftModel:
-    """Drafts by copying, for one `llama_cpp.Llama`: from the prompt and the output, and inside `copying(llm, ...)` from
+    """Drafts for one `llama_cpp.Llama` by copying from the prompt and the output, and inside `copying(llm, ...)` from
     the texts given there.
 
-    llama.cpp verifies chains, one sequence at a time. llama-cpp-python 0.3 with any draft model wants `n_batch` as
+    llama.cpp verifies chains, one sequence at a time. With any draft model, llama-cpp-python 0.3 needs `n_batch` as
     large as `n_ctx`, or `logits_all=True`: beyond `n_batch` tokens it raises "could not broadcast".
     """
 
     def __init__(self, num_pred_tokens: int = 16) -> None:
-        """`num_pred_tokens`: the longest draft, under llama-cpp-python's name."""
+        """`num_pred_tokens`: maximum draft length; the name is llama-cpp-python's."""
         check_count("num_pred_tokens", num_pred_tokens)
         self._most = num_pred_tokens
         costs = [1.0 + TOKEN_COST * tokens for tokens in range(num_pred_tokens + 1)]
@@ -45,17 +45,17 @@ class DraftModel:
         self._drafter: Drafter | None = None
         self._known: NDArray[np.intc] = np.empty(0, np.intc)
         self.drafted = False
-        """What llama.cpp evaluates next is a token and its draft, and no prompt."""
+        """Whether llama.cpp's next evaluation is a token with its draft, not a prompt."""
 
     def __call__(self, input_ids: NDArray[np.intc], /, **kwargs: object) -> NDArray[np.intc]:
-        """Tokens that may follow `input_ids`, which are prompt and output so far. [at most num_pred_tokens]"""
+        """Draft tokens that may follow `input_ids`, the prompt and output so far. [at most num_pred_tokens]"""
         self._follow(np.asarray(input_ids))
         self.drafted = True
         assert self._drafter is not None
         return np.array(self._drafter.propose(self._budget).tokens, dtype=np.intc)
 
     def give(self, sources: Sequence[Source], eos: Sequence[int] = ()) -> None:
-        """Texts to copy from, from the next call on, in place of those that were given before."""
+        """Set the texts to copy from, replacing earlier ones, from the next call on."""
         self._given, self._eos = list(sources), list(eos)
         self._drafter = None
         self.drafted = False
@@ -63,7 +63,7 @@ class DraftModel:
     def _follow(self, ids: NDArray[np.intc]) -> None:
         known = len(self._known)
         grown = len(ids) - known
-        # More than a draft and a token at once: the next turn of a chat, which is a prompt.
+        # Growth by more than one draft and a token means a new prompt, such as the next turn of a chat.
         goes_on = self._drafter is not None and 0 < grown <= self._most + 1
         if not goes_on or not np.array_equal(ids[:known], self._known):
             known = len(ids) - 1
@@ -82,18 +82,17 @@ def copying(
     prediction: object = None,
     prompt_logits: bool = False,
 ) -> Iterator[None]:
-    """Calls of `llm` inside copy from these texts too, which the model is not shown.
+    """Let calls of `llm` inside the context copy from these texts, which the model does not see.
 
-    They are those of `copyspec.generate` for one prompt: `edit_source`, the text being edited; `references`, a text, a
-    document, token ids, or a list of those; `prediction`, the expected output. `llm` decodes one sequence at a time,
-    and so one thread uses it.
+    The texts are those of `copyspec.generate` for one prompt: `edit_source`, the text being edited; `references`, a
+    text, a document, token ids, or a list of those; `prediction`, the expected output. `llm` decodes one sequence at a
+    time, so only one thread may use it.
 
-    Beside any draft model llama-cpp-python computes the logits of every token of the prompt. Inside they are computed
-    for its last token alone, and its other rows of `llm.scores` are NaN, unless `prompt_logits`: `logprobs` with `echo`
-    needs them.
+    With any draft model llama-cpp-python computes the logits of every prompt token. Inside the context it computes only
+    those of the last one, and the other rows of `llm.scores` are NaN, unless `prompt_logits` is set, which `logprobs`
+    with `echo` needs.
 
-    Raises TypeError or ValueError for anything else, and where `llm` has no `DraftModel` or would fail beside any draft
-    model.
+    Raises TypeError or ValueError for invalid texts, and if `llm` has no `DraftModel` or would fail with a draft model.
     """
     model = getattr(llm, "draft_model", None)
     if not isinstance(model, DraftModel):
@@ -109,7 +108,7 @@ def copying(
     found += [(each, "reference") for each in (*parse_prediction(prediction), *parse_references(references, 1)[0])]
     sources = []
     for reference, kind in found:
-        # After a space: in most outputs a word of the text does not stand at the very beginning.
+        # Encode as after a space: the copied text is seldom at the very beginning of the output.
         ids = encode(" " + reference.text.lstrip(" ")) if reference.text is not None else list(reference.ids or ())
         if ids:
             sources.append(Source(ids, kind))
@@ -123,7 +122,7 @@ def copying(
 
 @contextmanager
 def _last_logits_of_prompts(llm: Any, model: DraftModel) -> Iterator[None]:
-    """`llm.eval` computes, of tokens that are no draft, the logits of the last alone."""
+    """Make `llm.eval` compute only the last logits for tokens that are not a draft."""
     evaluate, own = llm.eval, "eval" in vars(llm)
 
     def evaluate_shortly(tokens: Sequence[int]) -> None:
@@ -138,7 +137,7 @@ def _last_logits_of_prompts(llm: Any, model: DraftModel) -> Iterator[None]:
         finally:
             llm._logits_all = True
         llm.scores[start : llm.n_tokens] = np.nan
-        # Stopping criteria and `logprobs` look at it.
+        # Stopping criteria and `logprobs` read this row.
         llm.scores[llm.n_tokens - 1] = np.ctypeslib.as_array(llm._ctx.get_logits_ith(-1), shape=(llm.n_vocab(),))
 
     llm.eval = evaluate_shortly
@@ -152,7 +151,7 @@ def _last_logits_of_prompts(llm: Any, model: DraftModel) -> Iterator[None]:
 
 
 def check_batch(llm: Any) -> None:
-    """Raises ValueError where llama-cpp-python would fail as soon as prompt and output are longer than `n_batch`."""
+    """Raise ValueError if llama-cpp-python would fail once prompt and output exceed `n_batch`."""
     scores = getattr(llm, "scores", None)
     rows = len(scores) if scores is not None else llm.n_batch
     if rows < llm.n_ctx():

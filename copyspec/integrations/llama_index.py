@@ -1,4 +1,4 @@
-"""LlamaIndex: a model whose answers are drafted from the nodes in its prompt, and a retriever over an index.
+"""LlamaIndex: a model that drafts its answers from the nodes in its prompt, and a retriever over an index.
 
 from copyspec.integrations.llama_index import CopySpecLlamaLLM, IndexRetriever
 
@@ -29,10 +29,11 @@ from copyspec.retrievers import Passage, Retriever
 
 
 class CopySpecLlamaLLM(CustomLLM):  # type: ignore[misc]
-    """A local model for LlamaIndex. It copies from the prompt, with the nodes in it, and from `copyspec.references`.
+    """A local model for LlamaIndex. It copies from the prompt, which contains the nodes, and from
+    `copyspec.references`.
 
-    `model`: what `copyspec.generate` takes. Prompts go through the chat template where there is one. `options` are
-    those of `generate`, and each call may give its own; unknown ones are errors.
+    `model`: as for `copyspec.generate`. Prompts go through the chat template if there is one. `options` are those of
+    `generate`, and each call may override them; unknown options raise.
     """
 
     context_window: int = 4096
@@ -49,25 +50,25 @@ class CopySpecLlamaLLM(CustomLLM):  # type: ignore[misc]
 
     @classmethod
     def class_name(cls) -> str:
-        """What LlamaIndex calls it in its files."""
+        """The class name in LlamaIndex's serialisation."""
         return "CopySpecLlamaLLM"
 
     @property
     def metadata(self) -> LLMMetadata:
-        """Name and limits."""
+        """Model name, context window and output limit."""
         return LLMMetadata(
             context_window=self.context_window, num_output=self.max_tokens, model_name=self._engine.name or "copyspec"
         )
 
     @llm_completion_callback()  # type: ignore[untyped-decorator]
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
-        """The answer, with the engine's `Result` in `raw`."""
+        """Generate the answer, with the engine's `Result` in `raw`."""
         result = self._engine.generate(prompt, **self._given(formatted, kwargs))
         return CompletionResponse(text=result.text, raw=result)
 
     @llm_completion_callback()  # type: ignore[untyped-decorator]
     def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
-        """The answer in pieces."""
+        """Generate the answer in pieces."""
 
         def pieces() -> CompletionResponseGen:
             written = ""
@@ -83,9 +84,9 @@ class CopySpecLlamaLLM(CustomLLM):  # type: ignore[misc]
 
 
 class IndexRetriever(BaseRetriever):  # type: ignore[misc]
-    """Any retriever of `copyspec.retrievers` for LlamaIndex: nodes with scores.
+    """Any retriever of `copyspec.retrievers` as a LlamaIndex retriever that returns nodes with scores.
 
-    `passages`, as `load_corpus` gives them beside their retriever, become the nodes' metadata: file_path, heading,
+    `passages`, returned by `load_corpus` together with the retriever, fill the nodes' metadata: file_path, heading,
     page, and the characters in `start_char_idx` and `end_char_idx`.
     """
 

@@ -1,4 +1,4 @@
-"""A small server for one model on one machine: OpenAI's chat and completions, over the engine's scheduler.
+"""A small HTTP server for one model: OpenAI's chat and completions endpoints, on top of the engine's scheduler.
 
-Nothing here is imported with the package: FastAPI, uvicorn and prometheus-client are those of `copyspec[serve]`.
+`import copyspec` imports none of this: FastAPI, uvicorn and prometheus-client come with `copyspec[serve]`.
 """

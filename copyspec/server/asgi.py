@@ -1,4 +1,4 @@
-"""ASGI, as far as copyspec's own layers around an application need it: a body read whole, an error in its place."""
+"""ASGI helpers for copyspec's own middleware: reading a whole body, replaying it, and sending errors."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class BodyTooLargeError(ValueError):
-    """The body of a request has more bytes than it may."""
+    """The body of a request exceeds the size limit."""
 
 
 async def read_body(receive: Receive, max_bytes: int | None = None) -> bytes | None:
-    """The whole body; None where the client has gone. Raises BodyTooLargeError past `max_bytes`."""
+    """Read the whole body; None if the client has disconnected. Raises BodyTooLargeError beyond `max_bytes`."""
     parts: list[bytes] = []
     size = 0
     while True:
@@ -35,7 +35,7 @@ async def read_body(receive: Receive, max_bytes: int | None = None) -> bytes | N
 
 
 class Replay:
-    """A body that was read already, then whatever else the client says: that it has gone, for one."""
+    """A `receive` that returns a body already read, then passes on later messages such as a disconnect."""
 
     def __init__(self, body: bytes, receive: Receive) -> None:
         self._message: Message | None = {"type": "http.request", "body": body, "more_body": False}
@@ -47,18 +47,18 @@ class Replay:
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
-    """A header of the request, by its name in lower case."""
+    """The value of a request header, given its name in lower case; None if it is missing."""
     return next((value for key, value in scope.get("headers", ()) if key.lower() == name), None)
 
 
 def error_body(message: str, kind: str, *, code: str | int | None = None, param: str | None = None) -> bytes:
-    """An error as OpenAI's clients read it. What cannot be encoded, a lone surrogate say, stands as `?`."""
+    """An error in OpenAI's JSON format. Characters that cannot be encoded, such as a lone surrogate, become `?`."""
     error = {"message": message, "type": kind, "param": param, "code": code}
     return json.dumps({"error": error}, ensure_ascii=False).encode("utf-8", "replace")
 
 
 async def refuse(send: Send, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
-    """An answer in the application's place."""
+    """Send a complete response instead of calling the application."""
     given = {"content-type": "application/json", "content-length": str(len(body)), **(headers or {})}
     pairs = [(name.encode(), value.encode()) for name, value in given.items()]
     await send({"type": "http.response.start", "status": status, "headers": pairs})

@@ -1,4 +1,4 @@
-"""The application: its routes, and what they answer."""
+"""The ASGI application: routes and handlers of the OpenAI-compatible server."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ RETRY_SECONDS = "1"
 
 
 class Server:
-    """One engine behind OpenAI's interface."""
+    """Serves one engine through OpenAI's interface."""
 
     def __init__(self, engine: Engine, settings: ServerSettings | None = None) -> None:
-        """Raises ValueError for settings that cannot be meant."""
+        """Raises ValueError for invalid settings."""
         self.engine = engine
         self.settings = settings or ServerSettings()
         self.settings.verify()
@@ -50,11 +50,11 @@ class Server:
         engine.prefix_cache.max_bytes = self.settings.prefix_cache_bytes
 
     def warm_up(self) -> None:
-        """Makes what the first request would otherwise wait for."""
+        """Run one short generation, so that the first request does not wait for initialisation."""
         self.engine.generate("A text.", max_new_tokens=2, batch_size=self.settings.batch_size)
 
     def app(self) -> FastAPI:
-        """The ASGI application, for `copyspec serve` or a server of one's own."""
+        """The ASGI application, for `copyspec serve` or any other ASGI server."""
         app = FastAPI(title="copyspec", version=version("copyspec"), docs_url=None, redoc_url=None)
         app.add_api_route("/health", self.health, methods=["GET"])
         app.add_api_route("/metrics", self.show_metrics, methods=["GET"])
@@ -98,7 +98,7 @@ class Server:
             return _error(400, str(error), BAD_REQUEST, code="context_length_exceeded")
         except (TypeError, ValueError) as error:
             return _error(400, str(error), BAD_REQUEST)
-        except RuntimeError as error:  # the engine closes
+        except RuntimeError as error:  # the engine is shutting down
             return _error(503, str(error), "service_unavailable_error", retry=True)
         wants_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         replies = Replies(body.model or self.names[0], is_chat, bool(body.spans), wants_usage)
@@ -108,13 +108,13 @@ class Server:
             call.check_stream()
         except ValueError as error:
             return _error(400, str(error), BAD_REQUEST)
-        headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # proxies pass pieces on as they come
+        headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # proxies must not buffer the stream
         return StreamingResponse(
             self._events(call, replies, begun), media_type="text/event-stream; charset=utf-8", headers=headers
         )
 
     def _options(self, body: SharedBody, prompt: object) -> CallOptions:
-        """Of the engine. Raises TypeError or ValueError for what is not offered here."""
+        """The call options of a request. Raises TypeError or ValueError for fields that this server does not offer."""
         body.check_extra()
         options = body.options()
         limit, asked = self.settings.max_tokens, body.limit()
@@ -136,13 +136,13 @@ class Server:
         return check_options({**options, **own})
 
     async def _whole(self, call: Call, replies: Replies, request: Request, begun: float) -> Response:
-        """The answer in one piece; nothing is decoded for a client that has gone."""
+        """Answer in one piece; decoding stops if the client disconnects."""
         decoding = asyncio.ensure_future(call.aresults())
         leaving = asyncio.ensure_future(_left(request))
         try:
             await asyncio.wait((decoding, leaving), return_when=asyncio.FIRST_COMPLETED)
             if not decoding.done():
-                return Response(status_code=499)  # to nobody; nginx's number in the counters
+                return Response(status_code=499)  # the client is gone; nginx's status for the counters
             results = decoding.result()
         except Exception as error:
             return _error(*_failure(error))
@@ -154,7 +154,7 @@ class Server:
         return _json(as_json(replies.whole(results)))
 
     async def _events(self, call: Call, replies: Replies, begun: float) -> AsyncIterator[bytes]:
-        """The answer as server-sent events. An error ends it as an event of its own."""
+        """Answer as server-sent events. An error is sent as a last event."""
         results: list[Result] = []
         is_silent = True
         try:
@@ -189,13 +189,13 @@ class Server:
 
 
 async def _left(request: Request) -> None:
-    """Returns when the client has gone."""
+    """Wait until the client has disconnected."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 def _failure(error: Exception) -> tuple[int, str, str]:
-    """Status, message and kind of what went wrong while decoding."""
+    """Status, message and type of an error raised while decoding."""
     if isinstance(error, TimeoutError):
         return 504, str(error), "timeout_error"
     logger.error("a request failed", exc_info=error)

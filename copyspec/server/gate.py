@@ -1,4 +1,4 @@
-"""What every request passes before it reaches the application: the key, the size of its body, the time it takes."""
+"""Middleware that checks every request before the application: API key, body size and time to read the body."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from copyspec.server.metrics import Metrics
 from copyspec.server.settings import ServerSettings
 
 OPEN = frozenset(("/health", "/metrics"))
-"""Paths without a key: they tell counters, and no text."""
+"""Paths that need no key: they show counters and no text."""
 
 CLOSE = {"connection": "close"}
-"""Where the rest of a body was not read, the connection cannot be used again."""
+"""The connection cannot be reused if the rest of a body was not read."""
 
 
 class Gate:
-    """ASGI middleware. Bodies are read here, whole, so that no slow or endless one reaches anything else."""
+    """ASGI middleware that reads whole bodies, so that slow or endless ones never reach the application."""
 
     def __init__(self, app: App, settings: ServerSettings, metrics: Metrics) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""The application on a port, until a signal ends it."""
+"""Runs the application on a port until a signal stops it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ MAX_CONNECTIONS = 1024
 
 
 def listen(host: str, port: int, slow_reader: float) -> socket.socket:
-    """A socket that listens. Raises OSError that names the address.
+    """Open a listening socket. Raises OSError that names the address.
 
-    `slow_reader`: seconds after which the kernel (Linux) ends a connection whose client reads nothing.
+    `slow_reader`: seconds after which the kernel (Linux) closes a connection whose client reads nothing.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -37,25 +37,25 @@ def listen(host: str, port: int, slow_reader: float) -> socket.socket:
 
 
 def address_of(bound: socket.socket) -> str:
-    """As a URL."""
+    """The address of a listening socket as a URL."""
     host, port = bound.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def is_local(bound: socket.socket) -> bool:
-    """Whether this machine alone reaches it."""
+    """Whether the socket can be reached from this machine only."""
     host = str(bound.getsockname()[0])
     return host.startswith("127.") or host == "::1"
 
 
 def uvicorn_server(server: Server, *, stop_seconds: float) -> uvicorn.Server:
-    """What serves on a socket: `run(sockets=[...])` does until SIGINT or SIGTERM, or until `should_exit` is set.
+    """The uvicorn server: `run(sockets=[...])` serves until SIGINT or SIGTERM, or until `should_exit` is set.
 
-    Then no more requests are taken, and those that run have `stop_seconds`.
+    It then accepts no more requests, and running ones get `stop_seconds` to finish.
     """
     config = uvicorn.Config(
         server.app(),
-        log_config=None,  # to the program's own logs: nothing is written to stdout
+        log_config=None,  # use the program's own logging; nothing goes to stdout
         server_header=False,
         proxy_headers=False,
         limit_concurrency=MAX_CONNECTIONS,

@@ -1,4 +1,4 @@
-"""Counters of a server, as Prometheus reads them."""
+"""Prometheus metrics of a server."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 PATHS = frozenset(("/health", "/metrics", "/v1/models", "/v1/chat/completions", "/v1/completions"))
-"""Others are counted together: a scanner must not fill the memory with names."""
+"""Other paths are counted together, so that a scanner cannot fill the memory with labels."""
 
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
 class Metrics:
-    """In a registry of its own: several servers in one program share nothing."""
+    """The metrics of one server, in a registry of its own, so that several servers in one program stay separate."""
 
     def __init__(self, engine: Engine) -> None:
         self.registry = registry = CollectorRegistry()
@@ -48,17 +48,17 @@ class Metrics:
         waiting.set_function(lambda: engine.scheduler.waiting)
 
     def answered(self, path: str, status: int, seconds: float) -> None:
-        """A request has ended; status 0: before there was an answer."""
+        """Count a finished request; status 0: it ended before there was a response."""
         self._requests.labels(path if path in PATHS else "other", str(status or "none")).inc()
         if path.startswith("/v1/"):
             self._seconds.observe(seconds)
 
     def began(self, seconds: float) -> None:
-        """The first text of an answer is there."""
+        """Record the time to the first text of an answer."""
         self._first.observe(seconds)
 
     def finished(self, results: Sequence[Result]) -> None:
-        """Outputs are complete."""
+        """Count the tokens of complete outputs."""
         for result in results:
             self._tokens["prompt_tokens"].inc(result.prompt_tokens)
             for sample in result.samples or (result,):

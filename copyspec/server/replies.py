@@ -1,4 +1,4 @@
-"""Results as OpenAI's clients read them."""
+"""Formats results as OpenAI responses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ Json = dict[str, object]
 
 
 def usage(results: Sequence[Result]) -> Json:
-    """Tokens of a request: prompts once, outputs of all samples, drafts as OpenAI counts predictions."""
+    """Token counts of a request: each prompt once, the outputs of all samples, and drafts as OpenAI counts
+    predictions."""
     outputs = [sample for result in results for sample in (result.samples or (result,))]
     prompt = sum(result.prompt_tokens for result in results)
     written = sum(len(each.token_ids) for each in outputs)
@@ -32,27 +33,27 @@ def usage(results: Sequence[Result]) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class Replies:
-    """The answers to one request."""
+    """Builds the responses to one request."""
 
     model: str
     is_chat: bool
     with_spans: bool
-    with_usage: bool = False  # in a stream
+    with_usage: bool = False  # in streams only
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     created: int = field(default_factory=lambda: int(time.time()))
 
     def whole(self, results: Sequence[Result]) -> Json:
-        """A choice per prompt and sample, samples of one prompt side by side."""
+        """The full response: one choice per prompt and sample, with the samples of a prompt next to each other."""
         outputs = [sample for result in results for sample in (result.samples or (result,))]
         choices = [self._choice(index, output) for index, output in enumerate(outputs)]
         return {**self._head(streams=False), "choices": choices, "usage": usage(results)}
 
     def first(self) -> list[Json]:
-        """What a stream begins with."""
+        """The opening events of a stream."""
         return [self._event([self._delta(0, {"role": "assistant", "content": ""})])] if self.is_chat else []
 
     def event(self, chunk: Chunk) -> Json | None:
-        """A piece of a stream; None where there is nothing to say."""
+        """The event for a chunk; None if it has neither text nor a result."""
         if not chunk.text and chunk.result is None:
             return None
         delta = {"content": chunk.text} if self.is_chat else chunk.text
@@ -63,7 +64,7 @@ class Replies:
         return self._event([choice])
 
     def last(self, results: Sequence[Result]) -> list[Json]:
-        """What a stream ends with."""
+        """The closing events of a stream."""
         return [{**self._head(streams=True), "choices": [], "usage": usage(results)}] if self.with_usage else []
 
     def _choice(self, index: int, output: Result) -> Json:
@@ -93,12 +94,12 @@ class Replies:
 
 
 def as_json(data: object) -> bytes:
-    """What cannot be encoded, a lone surrogate in an echoed value say, stands as `?`."""
+    """Encode as JSON. Characters that cannot be encoded, such as a lone surrogate in an echoed value, become `?`."""
     return json.dumps(data, ensure_ascii=False).encode("utf-8", "replace")
 
 
 def server_sent(data: object) -> bytes:
-    """One event of a stream."""
+    """One server-sent event."""
     return b"data: " + as_json(data) + b"\n\n"
 
 

@@ -1,4 +1,4 @@
-"""Bodies of requests: OpenAI's fields, and copyspec's beside them. Values are checked by the engine, as everywhere."""
+"""Request bodies: OpenAI's fields plus copyspec's own. The engine checks the values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IGNORED = frozenset(
         "user",
     )
 )
-"""Fields of OpenAI's that say nothing of the output."""
+"""OpenAI fields that do not affect the output and are ignored."""
 
 NOT_OFFERED: dict[str, tuple[object, ...]] = {
     "audio": (),
@@ -40,7 +40,7 @@ NOT_OFFERED: dict[str, tuple[object, ...]] = {
     "tools": ([],),
     "top_logprobs": (0,),
 }
-"""Fields that would change the output in a way that this server does not know, with values that change nothing."""
+"""Fields that would change the output but are not supported, with the values that have no effect and are accepted."""
 
 
 class StreamOptions(BaseModel):
@@ -50,7 +50,7 @@ class StreamOptions(BaseModel):
 
 
 class SharedBody(BaseModel):
-    """What both kinds of requests may hold. None is as good as nothing."""
+    """Fields shared by both kinds of requests. None means that a field was not given."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -73,11 +73,11 @@ class SharedBody(BaseModel):
     spans: bool | None = Field(None, description="Say in each choice where its text was copied from.")
 
     def limit(self) -> int | None:
-        """Tokens of an output, as it was asked for."""
+        """Requested maximum number of output tokens, or None."""
         return self.max_tokens
 
     def check_extra(self) -> None:
-        """Raises TypeError or ValueError for fields that are not known, or not offered."""
+        """Raise TypeError or ValueError for unknown or unsupported fields."""
         extra = {name: value for name, value in (self.model_extra or {}).items() if value is not None}
         for name in list(extra):
             if name in IGNORED:
@@ -87,7 +87,7 @@ class SharedBody(BaseModel):
         reject_unknown(extra, type(self).model_fields)
 
     def options(self) -> dict[str, object]:
-        """Of `Engine.submit`, but for limits and references."""
+        """Options for `Engine.submit`, without limits and references."""
         names = ("temperature", "top_p", "n", "seed", "stop", "top_k", "min_p", "repetition_penalty", "prediction")
         given = {name: getattr(self, name) for name in (*names, "edit_source") if getattr(self, name) is not None}
         if self.logit_bias:
@@ -105,7 +105,7 @@ class ChatBody(SharedBody):
         return self.max_completion_tokens if self.max_tokens is None else self.max_tokens
 
     def chat(self) -> list[dict[str, object]]:
-        """The messages as chat templates read them: content as one str, `developer` as `system`."""
+        """The messages for the chat template: content joined into one str, role `developer` as `system`."""
         if not self.messages:
             raise ValueError("messages is empty: give at least one")
         return [_message(i, message) for i, message in enumerate(self.messages)]

@@ -1,4 +1,4 @@
-"""What a server allows."""
+"""Settings of the server."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from copyspec.engine.call_options import CallOptions
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Limits of a server, and who may ask it."""
+    """Limits of a server, its model names and its API key."""
 
-    names: tuple[str, ...] = ()  # under which the model is asked for; none: the engine's own
-    api_key: str | None = field(default=None, repr=False)  # None: anybody may ask
-    batch_size: int = CallOptions().batch_size  # rows of the model that requests share
-    max_waiting: int = 256  # prompts that wait for a row; more are answered with 429
+    names: tuple[str, ...] = ()  # model names that requests may use; empty: the engine's own
+    api_key: str | None = field(default=None, repr=False)  # None: no key needed
+    batch_size: int = CallOptions().batch_size  # rows of the batch shared by all requests
+    max_waiting: int = 256  # prompts waiting for a row; further ones get status 429
     max_body_bytes: int = 4 << 20
-    max_tokens: int | None = None  # of one output; None: what the context holds
-    max_outputs: int = 16  # of one request: its prompts times n
-    prefix_cache_bytes: int = 1 << 30  # of keys and values that are kept for prompts to come; 0: none
-    timeout: float = 600.0  # seconds for a request, waiting included
-    read_timeout: float = 30.0  # seconds for its body to arrive
+    max_tokens: int | None = None  # per output; None: up to the context length
+    max_outputs: int = 16  # per request: its prompts times n
+    prefix_cache_bytes: int = 1 << 30  # size of the KV cache kept for later prompts; 0: none
+    timeout: float = 600.0  # seconds per request, including waiting
+    read_timeout: float = 30.0  # seconds for the body to arrive
 
     def verify(self) -> None:
-        """Raises ValueError that names the setting, its value and what it may be."""
+        """Raise ValueError naming the setting, its value and what is allowed."""
         for name in ("batch_size", "max_waiting", "max_body_bytes", "max_outputs"):
             check_whole(name, getattr(self, name), low=1)
         check_whole("prefix_cache_bytes", self.prefix_cache_bytes, low=0)

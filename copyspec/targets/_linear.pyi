@@ -1,4 +1,4 @@
-"""What `native/linear.c` gives to Python."""
+"""Types of the compiled module `_linear` (`native/linear.c`)."""
 
 from typing import Any
 

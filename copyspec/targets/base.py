@@ -27,7 +27,7 @@ class Session(Protocol):
 
     @property
     def runner(self) -> str:
-        """How the last pass was run (`copyspec.targets.static.settings.Runner`)."""
+        """How the last pass was run (`copyspec.static_options.Runner`)."""
         ...
 
     @property
@@ -45,8 +45,8 @@ class Session(Protocol):
     def score(self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
         """Logits after the last token of each row's chain and after each node of its tree, in one target pass.
 
-        `chains` [B] holds the tokens that are not cached yet, never none: the whole prompt in the first call
-        (prefill and the first tree share a pass), later the last accepted token (the root). Returns
+        `chains` [B] holds the tokens that are not cached yet, at least one per row: the whole prompt in the first
+        call (prefill and the first tree share a pass), later the last accepted token (the root). Returns
         [B, 1 + M, V] in the model's dtype, with M nodes in the largest tree: column 0 is the root, column 1 + i
         node i; columns beyond a row's tree are undefined. The tensor is valid until the next `score`. Chains
         longer than the prefill chunk are cached in several passes.

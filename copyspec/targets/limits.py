@@ -20,7 +20,7 @@ class RopeBorder(NamedTuple):
 
 
 def max_length(config: PreTrainedConfig) -> int | None:
-    """Maximum positions by the configuration, limited by its rotary frequencies; None if it names no maximum."""
+    """Maximum positions by the configuration, limited by its rotary frequencies; None if neither limits it."""
     named = _first(config, _LENGTH_NAMES)
     border = rope_border(config)
     if border is None:

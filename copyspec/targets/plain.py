@@ -115,7 +115,7 @@ class PlainSession:
 
     @contextmanager
     def _inner_state(self) -> Iterator[None]:
-        """Let the model hold this row's recurrent state while the context is active, then restore its own."""
+        """Let the model hold this row's recurrent state while the context is active, then restore the previous one."""
         before = {place: getattr(*place) for place in self._inner}
         for (part, name), state in self._inner.items():
             setattr(part, name, state)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import operator
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -58,7 +59,7 @@ _CLOSED = re.compile(r"['\"”»“’`」](?!\w)")
 _OF_MARKS = {
     "turn": (0.22, -1.82),
     "tag": (1.16, 0.67),
-    "fence": (0.37, 0.65),
+    "fence": (1.74, 0.59),
     "rule": (0.49, -0.2),
     "header": (-0.42, -0.83),
     "title": (0.62, -0.52),
@@ -84,12 +85,17 @@ _OF_FEATURES = {
     "reply": 0.84,
     "starts a reply": 1.4,
     "starts the last reply": 1.23,
+    "within a fence": -1.02,
+    "within other marks": 0.0,
+    "starts with a mark": -1.17,
 }
 KINDS = tuple(_OF_MARKS)
+FEATURES = tuple(_OF_FEATURES)
 WEIGHTS = [weight for pair in _OF_MARKS.values() for weight in pair] + list(_OF_FEATURES.values())
 
 
 _APART = frozenset({"tag", "fence", "rule", "quote", "json"})
+_FENCES = frozenset({"fence", "rule"})
 _NEAREST = 4  # how many of the nearest ones are checked
 _ASKED = re.compile(r"[:?][*_]*[ \t]*\n\s*\Z")
 _SYSTEM = re.compile(r"\bsystem\b|<<SYS>>", re.IGNORECASE)
@@ -172,6 +178,7 @@ def _goes_with(candidate: Candidate, blocks: Iterable[Block]) -> bool:
 def candidates(text: str) -> list[Candidate]:
     """All delimited texts, each in its possible readings."""
     first, end = max(0, len(text) - LOOKED_AT), len(text.rstrip())
+    fenced, others, marked = _set_apart(text, first)
     found: dict[tuple[int, int], Candidate] = {}
     turns = [match.span() for match in _END_OF_TURN.finditer(text, first)]
     at = len(turns)
@@ -209,6 +216,9 @@ def candidates(text: str) -> list[Candidate]:
                 float(is_reply),
                 float(is_reply and is_first),
                 float(is_reply and is_first and at - 1 == replies[-1]),
+                float(fenced.hold(begins, stop)),
+                float(others.hold(begins, stop)),
+                float(kind not in _APART and begins in marked),
             )
             mark = 2 * KINDS.index(kind) + reading
             score = WEIGHTS[mark] + sum(map(operator.mul, WEIGHTS[2 * len(KINDS) :], features))
@@ -220,6 +230,41 @@ def candidates(text: str) -> list[Candidate]:
         if inner is not None:
             apart.append(inner)
     return list(found.values())
+
+
+class _Stretches:
+    """Ranges of a text, added in order of their starts; tells whether one of them contains a given range."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._stops: list[int] = []  # maximum end of a range and all earlier ones
+
+    def add(self, start: int, stop: int) -> None:
+        self._starts.append(start)
+        self._stops.append(max(stop, self._stops[-1]) if self._stops else stop)
+
+    def hold(self, start: int, stop: int) -> bool:
+        """Whether a range that starts earlier contains [start, stop)."""
+        before = bisect_left(self._starts, start)
+        return before > 0 and stop <= self._stops[before - 1]
+
+
+def _set_apart(text: str, first: int) -> tuple[_Stretches, _Stretches, set[int]]:
+    """The texts inside fences and rules, those inside other closed marks, and the start positions of these marks."""
+    fenced, others = _Stretches(), _Stretches()
+    marked: set[int] = set()
+    unclosed: set[str] = set()  # kinds found unclosed once are unclosed from there on
+    for match in _MARKS.finditer(text, first):
+        kind = str(match.lastgroup)
+        if kind in _APART and match[kind] not in unclosed:
+            start = match.end()
+            stop, closed = _closed(text, kind, match, start, len(text))
+            if closed == start:
+                unclosed.add(match[kind])
+            elif stop > start:
+                (fenced if kind in _FENCES else others).add(start, stop)
+                marked.add(match.start() + len(match[0]) - len(match[0].lstrip()))
+    return fenced, others, marked
 
 
 def _replies(text: str, turns: Sequence[tuple[int, int]], end: int) -> list[int]:

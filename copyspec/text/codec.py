@@ -122,7 +122,8 @@ class Codec:
         return len(self._told_of) > size
 
     def lead(self, prompt: Sequence[int], *, starts_text: bool) -> Lead:
-        """The context before the output's first token, as far as it affects tokenization: "", "\n" or " ".
+        """The context before the output's first token, as far as it affects tokenization: nothing, a newline or a
+        space.
 
         Tokenizers encode a word differently after a space than at the start of a line. The output starts a new text if
         nothing precedes it (`starts_text`: encoder-decoder models), a new line if the prompt ends in white space, as

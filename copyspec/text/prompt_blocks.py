@@ -29,8 +29,8 @@ class PromptBlock:
 
     source: Source
     pieces: Sequence[tuple[int, int | None]]
-    """Pieces of the block as (first token, shift): token i of a piece is the prompt's token shift + i; shift is None if
-    the piece does not occur in the prompt."""
+    """Pieces of the block as (first token, shift): in a piece, token i of the block is token shift + i of the prompt;
+    shift is None if the piece does not occur there."""
 
     def place(self, token: int) -> int | None:
         """Index in the prompt of the block's token number `token`, or None."""

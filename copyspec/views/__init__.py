@@ -1,1 +1,1 @@
-"""What a person sees of a run: where its text was copied from, what each pass did, how it compares."""
+"""Human-readable views of a run: where its text was copied from, what each forward pass did, how runs compare."""

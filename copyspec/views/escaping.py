@@ -1,4 +1,4 @@
-"""Text of strangers as HTML: it is shown, and never read as markup or as a script."""
+"""Escapes untrusted text for HTML, so that it is displayed and never interpreted as markup or script."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ _NOT_HTML = {
     **dict.fromkeys(range(0xD800, 0xE000), 0xFFFD),
 }
 
-_LONE_RETURN = re.compile(r"\r(?!\n)")  # a line end, which HTML shows as nothing
+_LONE_RETURN = re.compile(r"\r(?!\n)")  # a line end that HTML would not show
 
 
 def clean(text: str) -> str:
-    """Without characters that HTML does not allow; as long as before, and lines end as they did."""
+    """Replace characters that HTML does not allow. Length and line ends stay the same."""
     return text.translate(_NOT_HTML)
 
 
 def safe(text: str) -> str:
-    """For the content of an element. As many characters as before: a parser would make one of "\\r\\n"."""
+    """Escape for the content of an element. The length stays the same: "\\r\\n" is not merged into one character."""
     return escape(_LONE_RETURN.sub("\n", clean(text)), quote=False).replace("\r", "&#13;")
 
 
 def safe_json(value: object) -> str:
-    """For the content of a script element of type application/json."""
+    """Serialise for a script element of type application/json."""
     text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -1,4 +1,4 @@
-"""One HTML file that needs nothing else: no network, no other script than its own."""
+"""Builds a self-contained HTML page: no network access, and no script but its own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FOOT = "{script}</body>\n</html>\n"
 def page(body: Iterable[str], *, title: str, style: str, script: str = "", lang: str = "en") -> Iterator[str]:
     """The page in pieces, to be written as UTF-8. `body` is HTML; `title` is text.
 
-    Of all scripts the browser runs `script` alone, known by its hash: what got into the body by mistake stays dead.
+    The content security policy allows only `script`, by its hash, so that a script injected into the body cannot run.
     """
     source = ""
     if script:
@@ -41,12 +41,12 @@ def page(body: Iterable[str], *, title: str, style: str, script: str = "", lang:
 
 @cache
 def asset(name: str) -> str:
-    """A style sheet or script of this folder."""
+    """The content of a style sheet or script in the `assets` folder."""
     return files("copyspec.views").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 def framed(document: str, *, title: str, height: int = 480) -> str:
-    """A whole page as an element of another one, as notebooks want it: nothing of either reaches the other."""
+    """Embed a whole page in a sandboxed frame, as notebooks need it: neither page can affect the other."""
     return (
         f'<iframe sandbox="allow-scripts" title="{escape(title)}" srcdoc="{escape(document)}" '
         f'style="width: 100%; height: {height}px; border: 1px solid #8886; border-radius: 6px"></iframe>'

@@ -1,4 +1,4 @@
-"""What each pass of a run did: its draft tree, what of it was accepted, and its times. Kept in a JSON file or shown."""
+"""Traces: what each forward pass of a run did (draft tree, accepted path, times), as objects and as a JSON file."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from copyspec.tree import ROOT
 FORMAT, VERSION = "copyspec-trace", 1
 
 MAX_FILE_BYTES = 256 << 20
-"""A longer file is no trace: one of MAX_NODES nodes has a tenth of that."""
+"""Maximum size of a trace file: a trace with MAX_NODES nodes takes a tenth of it."""
 
 
 class TraceError(ValueError):
-    """A file that holds no trace."""
+    """The file or data is not a valid trace."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceTimes:
-    """Seconds of one pass; all rows of the batch have them together."""
+    """Seconds of one forward pass, measured for all rows of the batch together."""
 
-    start: float  # since the first pass of the row began
+    start: float  # since the row's first pass began
     draft: float = 0.0  # drafting
-    model: float = 0.0  # in the model
+    model: float = 0.0  # in the model's forward pass
     verify: float = 0.0
-    other: float = 0.0  # keeping what was accepted, and the counters
+    other: float = 0.0  # committing accepted tokens, and counters
 
     @property
     def outside(self) -> float:
-        """Outside the model."""
+        """Seconds outside the model."""
         return self.draft + self.verify + self.other
 
     @property
@@ -42,25 +42,25 @@ class TraceTimes:
 
 @dataclass(frozen=True, slots=True)
 class TraceNodes:
-    """The draft tree of one pass; parents come before their children. [m] each"""
+    """The draft tree of one pass; parents come before their children. Each field has one entry per node. [m]"""
 
     tokens: tuple[int, ...] = ()
-    parents: tuple[int, ...] = ()  # index of a node, -1: the last token before the pass
-    scores: tuple[float, ...] = ()  # the drafter's estimate that the whole path to the node is accepted
+    parents: tuple[int, ...] = ()  # index of a node; -1: the root, the last token before the pass
+    scores: tuple[float, ...] = ()  # estimated probability that the whole path to the node is accepted
     voices: tuple[str, ...] = ()  # who drafted it: a kind of source, or a predictor
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def children(self) -> dict[int, list[int]]:
-        """By parent, in stored order."""
+        """Children by parent, in stored order."""
         found: dict[int, list[int]] = {}
         for node, parent in enumerate(self.parents):
             found.setdefault(parent, []).append(node)
         return found
 
     def probability(self, node: int) -> float:
-        """Of a node where its parent is accepted."""
+        """Estimated probability that a node is accepted, given that its parent is."""
         parent = self.parents[node]
         above = 1.0 if parent == ROOT else self.scores[parent]
         return min(1.0, self.scores[node] / above) if above > 0 else 0.0
@@ -68,20 +68,20 @@ class TraceNodes:
 
 @dataclass(frozen=True, slots=True)
 class TracePass:
-    """One pass of the model, as one row took part in it."""
+    """One forward pass from the viewpoint of one row."""
 
     times: TraceTimes
-    tokens: tuple[int, ...]  # what joined the output: accepted ones, and the model's own at the end
+    tokens: tuple[int, ...]  # tokens added to the output: the accepted ones, then the model's own
     nodes: TraceNodes
-    path: tuple[int, ...]  # accepted nodes
-    rows: int = 1  # of the batch
-    is_first: bool = False  # it read the prompt
+    path: tuple[int, ...]  # indices of the accepted nodes
+    rows: int = 1  # rows in the batch
+    is_first: bool = False  # whether it read the prompt
     decision: str = ""  # as in `Stats.decisions`
 
 
 @dataclass(slots=True)
 class TraceTotals:
-    """Sums over passes, under the names of `Stats`."""
+    """Sums over passes, with the field names of `Stats`."""
 
     num_calls: int = 0
     num_drafts: int = 0
@@ -118,28 +118,28 @@ class TraceTotals:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The passes of one output, in their order."""
+    """The forward passes of one output, in order."""
 
     passes: tuple[TracePass, ...]
-    texts: Mapping[int, str] = field(default_factory=dict)  # of each token that occurs
+    texts: Mapping[int, str] = field(default_factory=dict)  # text of each token id that occurs
     omitted: TraceTotals = field(default_factory=TraceTotals)
-    """Of later passes, which were too many to keep."""
+    """Totals of later passes, which were too many to keep."""
     model: str = ""
     prompt_tokens: int = 0
 
     def totals(self) -> TraceTotals:
-        """Of all passes, those that were not kept among them: equal to the result's `Stats`."""
+        """Totals of all passes, including omitted ones: equal to the result's `Stats`."""
         totals = TraceTotals(**asdict(self.omitted))
         for each in self.passes:
             totals.add(each)
         return totals
 
     def text(self, tokens: Sequence[int]) -> str:
-        """Each token's own text; of a character in several tokens that is U+FFFD."""
+        """The concatenated text of single tokens; a character split over several tokens shows as U+FFFD."""
         return "".join(self.texts.get(token, f"<{token}>") for token in tokens)
 
     def to_dict(self) -> dict[str, object]:
-        """As docs/trace.md describes it, ready for JSON."""
+        """The trace as JSON-compatible data, described in docs/trace.md."""
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -152,12 +152,12 @@ class Trace:
         }
 
     def save(self, path: str | Path) -> None:
-        """Writes it as JSON."""
+        """Write the trace as JSON."""
         Path(path).write_text(json.dumps(self.to_dict(), separators=(",", ":")), encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> Trace:
-        """Raises TraceError where the file holds no trace, and says what is wrong with it."""
+        """Read a trace file. Raises TraceError if it is invalid, naming the fault."""
         path = Path(path)
         if (size := path.stat().st_size) > MAX_FILE_BYTES:
             raise TraceError(f"{path} has {size:,} bytes; traces have {MAX_FILE_BYTES:,} at most")
@@ -170,7 +170,7 @@ class Trace:
 
     @classmethod
     def from_dict(cls, given: object) -> Trace:
-        """The inverse of `to_dict`. Raises TraceError."""
+        """The inverse of `to_dict`. Raises TraceError for invalid data."""
         top = _mapping(given, "the file")
         if top.get("format") != FORMAT or top.get("version") != VERSION:
             raise TraceError(f"format {top.get('format')!r}, version {top.get('version')!r}; not {FORMAT!r}, {VERSION}")
@@ -188,7 +188,7 @@ class Trace:
 
 
 def _rounded(value: Any) -> Any:
-    """Times to a tenth of a microsecond, probabilities to a millionth: what is more is noise."""
+    """Round to seven decimal places (a tenth of a microsecond), which is below the noise."""
     if isinstance(value, float):
         return round(value, 7)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""A text coloured by where it was copied from, beside its sources, as one HTML page."""
+"""HTML page with a text coloured by the sources it was copied from, beside these sources."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from copyspec.views.page import asset, page
 from copyspec.views.provenance import CopiedPiece, Provenance, SourceText, TextPlace
 
 COLOURS = 12
-"""Colours that can be told apart; sources beyond them share one, with another line below."""
+"""Number of distinguishable colours; further sources reuse them with another underline."""
 
-_LINES = 4  # kinds of line below a copied text
+_LINES = 4  # kinds of underline below copied text
 
 _BLOCK = 2_000
-"""Characters after which a new block begins, at the end of a line: what is far from the screen is not laid out."""
+"""Characters after which a block ends at the next line end; the browser does not lay out blocks off screen."""
 
 
 def provenance_page(
     found: Provenance, *, title: str = "Where this text came from", facts: Sequence[str] = ()
 ) -> Iterator[str]:
-    """The page in pieces. `facts`: what else is to be said above the text, a few words each."""
+    """The page in pieces. `facts`: short notes shown above the text."""
     view = _View.of(found)
     style = asset("page.css") + asset("provenance.css")
     body = _body(view, title, facts)
@@ -31,10 +31,10 @@ def provenance_page(
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """What the page shows, with the number and the colour of each source."""
+    """The data of the page, with number and colour of each source."""
 
     found: Provenance
-    order: Sequence[int]  # sources as they are listed
+    order: Sequence[int]  # sources in the order listed
     numbers: Sequence[int]  # [len(sources)], from 1
     shares: Sequence[float]  # [len(sources)], of the text's characters
 
@@ -48,18 +48,18 @@ class _View:
         return cls(found, order, numbers, shares)
 
     def colour(self, source: int) -> str:
-        """Classes of an element in the source's colour."""
+        """CSS classes for the source's colour."""
         at = self.numbers[source] - 1
         return f"c{at % COLOURS} l{at // COLOURS % _LINES}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """Characters in an element of their own, or in none. It may be cut into several."""
+    """Characters shown in one element, or as plain text. May be split into several parts."""
 
     text: str
-    opening: str = ""  # its name and attributes
-    first: str = ""  # attributes of the first part alone
+    opening: str = ""  # tag name and attributes
+    first: str = ""  # attributes of the first part only
     last: str = ""
 
     def part(self, start: int, end: int) -> str:
@@ -100,7 +100,7 @@ def _linked(view: _View) -> Iterator[_Stretch]:
         source = piece.place.source
         target = f' href="#{_anchor(view, piece.place)}"' if view.found.sources[source].text is not None else ""
         opening = f'a class="{view.colour(source)}" data-p="{pieces[start]}"{target}'
-        # The number stands on the line of the last word: behind a line end it would stand alone on the next one.
+        # Put the number on the line of the last word; after a line end it would stand alone on the next line.
         inside = text.rstrip() or text
         yield _Stretch(inside, opening, last=f' data-k="{view.numbers[source]}"')
         if len(inside) < len(text):
@@ -112,7 +112,7 @@ def _anchor(view: _View, place: TextPlace) -> str:
 
 
 def _blocks(stretches: Iterable[_Stretch]) -> Iterator[str]:
-    """Stretches in blocks that end where lines do; one that goes on in the next block is opened again there."""
+    """Group stretches into blocks that end at line ends; a stretch that crosses a block is reopened in the next one."""
     size = 0
     yield '<div class="b">'
     for stretch in stretches:
@@ -134,7 +134,7 @@ def _starts(found: Provenance) -> dict[int, list[CopiedPiece]]:
 
 
 def _source(view: _View, index: int, pieces: Sequence[CopiedPiece]) -> Iterator[str]:
-    """One source: what it gave, and its text, shut until it is asked for."""
+    """The collapsible section of one source: its share of the text, and its own text."""
     source, number, share = view.found.sources[index], view.numbers[index], view.shares[index]
     name = f'<span class="key {view.colour(index)}">{number}</span> <bdi class="name">{safe(source.name)}</bdi>'
     colour = f"c{(number - 1) % COLOURS}"
@@ -153,7 +153,7 @@ def _source(view: _View, index: int, pieces: Sequence[CopiedPiece]) -> Iterator[
 
 
 def _marked(view: _View, index: int, text: str, pieces: Sequence[CopiedPiece]) -> Iterator[_Stretch]:
-    """The text of a source with what was copied from it marked, and a place to jump to where a piece begins."""
+    """A source's text with its copied parts marked, and an anchor where each piece begins."""
     borders = sorted({border for piece in pieces for border in (piece.place.start, piece.place.end)} | {len(text)})
     changes, begun = _depths(pieces), {piece.place.start for piece in pieces}
     at = depth = 0
@@ -167,7 +167,7 @@ def _marked(view: _View, index: int, text: str, pieces: Sequence[CopiedPiece]) -
 
 
 def _depths(pieces: Sequence[CopiedPiece]) -> dict[int, int]:
-    """By how much the number of pieces over a character changes there."""
+    """Change in the number of overlapping pieces at each character."""
     changes: dict[int, int] = {}
     for piece in pieces:
         changes[piece.place.start] = changes.get(piece.place.start, 0) + 1
@@ -176,7 +176,7 @@ def _depths(pieces: Sequence[CopiedPiece]) -> dict[int, int]:
 
 
 def _data(view: _View) -> dict[str, object]:
-    """What the script needs: places in the units of JavaScript's strings, and in characters."""
+    """Data for the script: places in characters, and in UTF-16 units as JavaScript counts them."""
     units = [_Units(source.text or "") for source in view.found.sources]
 
     def place(each: TextPlace) -> list[int]:
@@ -191,7 +191,7 @@ def _data(view: _View) -> dict[str, object]:
 
 
 class _Units:
-    """Characters of a text as units of UTF-16."""
+    """Converts character offsets of a text into UTF-16 offsets."""
 
     def __init__(self, text: str) -> None:
         self._wide: list[int] | None = None

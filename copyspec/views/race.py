@@ -1,4 +1,4 @@
-"""Several ways of decoding one prompt beside each other: when their tokens came, and whether they are the same."""
+"""A race: several ways of decoding one prompt side by side, with the arrival times of their tokens."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from copyspec.views.provenance import Provenance
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """What one pass brought."""
+    """The tokens and text added by one forward pass."""
 
     seconds: float  # since the run began
-    tokens: int  # of the output, by then
+    tokens: int  # of the output so far
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class RaceLane:
-    """One way of decoding: all its passes, in order."""
+    """One way of decoding, with all its passes in order."""
 
     name: str
     seconds: float
     passes: int
     landings: tuple[Landing, ...]
-    equal: bool  # to plain decoding, token for token
+    equal: bool  # whether the output equals plain decoding, token for token
 
     @property
     def tokens(self) -> int:
@@ -36,7 +36,7 @@ class RaceLane:
         return "".join(each.text for each in self.landings)
 
     def done(self, seconds: float) -> float:
-        """The share of the output that is there after so long. From 0 to 1."""
+        """Fraction of the output generated after `seconds`, from 0 to 1."""
         if seconds >= self.seconds or not self.tokens:
             return 1.0
         count = 0
@@ -49,19 +49,19 @@ class RaceLane:
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """The first lane is plain decoding, the last one is copied."""
+    """The lanes of a comparison: the first is plain decoding, the last one copied."""
 
     lanes: Sequence[RaceLane]
     copied: Provenance | None = None  # of the last lane's text
-    note: str = ""  # where outputs differ, and by how little
+    note: str = ""  # where outputs differ, and by how much
 
     @property
     def seconds(self) -> float:
-        """Until the last one is there."""
+        """Seconds until the slowest lane is done."""
         return max(lane.seconds for lane in self.lanes)
 
     def times_as_fast(self, lane: RaceLane) -> float:
-        """As plain decoding."""
+        """Speed-up over plain decoding."""
         return self.lanes[0].seconds / lane.seconds if lane.seconds else 0.0
 
     def told(self, lane: RaceLane) -> str:

@@ -1,4 +1,4 @@
-"""A race in a terminal: bars that grow as the outputs grew, then the figures."""
+"""Shows a race in a terminal: an animation of growing bars, then the figures."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from rich.text import Text
 from copyspec.views.race import Race
 
 LONGEST_SECONDS = 8.0
-"""A longer race is shown faster than it was, and says so."""
+"""A longer race is replayed faster, with a note."""
 
-_FRAMES = 20  # a second
-_STYLES = ("#8b9096", "#c77800", "#1f9d4d")  # plain, between, copied: readable on light and dark
+_FRAMES = 20  # frames per second
+_STYLES = ("#8b9096", "#c77800", "#1f9d4d")  # plain, between, copied: readable on light and dark backgrounds
 
 
 def replay(race: Race, console: Console) -> None:
-    """The race again, in the time that it took: on terminals alone."""
+    """Replay the race in real time. For terminals only."""
     pace = max(1.0, race.seconds / LONGEST_SECONDS)
     started = perf_counter()
     with Live(console=console, auto_refresh=False, transient=True) as live:
@@ -43,7 +43,7 @@ def _frame(race: Race, now: float, width: int, pace: float) -> Iterator[Text]:
 
 
 def lines(race: Race, width: int) -> Iterator[Text]:
-    """A bar for the time of each, and its figures below it. The shorter, the faster."""
+    """For each lane a bar proportional to its time, and its figures below."""
     names = max(len(lane.name) for lane in race.lanes)
     room = max(8, min(60, width - names - 2))
     for number, lane in enumerate(race.lanes):

@@ -1,4 +1,4 @@
-"""A race as one HTML page: bars and texts that grow as long as they did, side by side."""
+"""HTML page that replays a race: bars and texts grow side by side in real time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from copyspec.views.page import asset, page
 from copyspec.views.race import Race, RaceLane
 
 MOST_MOVING = 2_000
-"""Passes of all lanes together: with more of them the texts stand still, since a browser would not keep up."""
+"""Maximum number of passes over all lanes with animated text; browsers cannot keep up with more."""
 
 _SCRIPT = """"use strict";
 document.getElementById("again").addEventListener("click", () => {
@@ -19,14 +19,14 @@ document.getElementById("again").addEventListener("click", () => {
 
 
 def race_page(race: Race, *, title: str = "Side by side") -> Iterator[str]:
-    """The page in pieces. What moves stands still where the reader's system asks for that."""
+    """The page in pieces. Animations respect the reader's system setting for reduced motion."""
     moving = sum(len(lane.landings) for lane in race.lanes) <= MOST_MOVING
     style = asset("page.css") + asset("race.css") + "".join(_movements(race))
     return page(_body(race, title, moving), title=title, style=style, script=_SCRIPT)
 
 
 def _movements(race: Race) -> Iterator[str]:
-    """Each bar as long as its run took, growing for so long."""
+    """Style rules that give each bar the length and the duration of its run."""
     longest = race.seconds or 1.0
     for number, lane in enumerate(race.lanes):
         yield f"#lane{number} i {{ width: {lane.seconds / longest:.2%}; animation-duration: {lane.seconds:.3f}s; }}\n"

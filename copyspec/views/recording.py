@@ -1,4 +1,4 @@
-"""Keeps what the passes of one row did, for a `Trace` to be made of it when somebody asks."""
+"""Records the forward passes of one row, from which a `Trace` is made on request."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from copyspec.views.pass_trace import Trace, TraceNodes, TracePass, TraceTimes, 
 
 MAX_PASSES = 20_000
 MAX_NODES = 400_000
-"""Of all passes together: about 100 MB. What comes later is counted only."""
+"""Limit over all passes: about 100 MB. Later passes are only counted."""
 
 
 class RowCounters(Protocol):
-    """What decoding has counted of a row so far, as `Stats` names it."""
+    """Decoding's counters of a row so far, with the field names of `Stats`."""
 
     @property
     def decisions(self) -> Mapping[str, int]: ...
@@ -38,22 +38,22 @@ _TIMES = ("prefill_seconds", "draft_seconds", "target_seconds", "verify_seconds"
 
 @dataclass(frozen=True, slots=True)
 class _Recorded:
-    """One pass as it was told."""
+    """One pass as it was recorded."""
 
     tree: DraftTree
     path: Sequence[int]
     tokens: Sequence[int]
-    ended: float  # by the clock
-    seconds: tuple[float, ...]  # of _TIMES, of this pass alone
+    ended: float  # clock time
+    seconds: tuple[float, ...]  # the _TIMES of this pass alone
     rows: int
     decision: str
 
 
 class TraceRecorder:
-    """One row's passes. `record` keeps what it is given, and works nothing out."""
+    """Records one row's passes. `record` only stores its arguments, so that it stays cheap."""
 
     def __init__(self, voice: Callable[[DraftTree, int], str]) -> None:
-        """`voice`: who drafted a node, by the names of `Stats.num_draft_tokens_per_source`."""
+        """`voice`: names who drafted a node, as in `Stats.num_draft_tokens_per_source`."""
         self._voice = voice
         self._kept: list[_Recorded] = []
         self._nodes = 0
@@ -65,8 +65,8 @@ class TraceRecorder:
     def record(
         self, tree: DraftTree, path: Sequence[int], tokens: Sequence[int], counters: RowCounters, rows: int
     ) -> None:
-        """Told after each pass of the row: its tree, the accepted nodes, what joined the output, and the row's
-        counters, this pass among them. `rows` is those of the batch."""
+        """Called after each pass of the row with its tree, the accepted nodes, the tokens added to the output, and the
+        row's counters including this pass. `rows`: rows in the batch."""
         totals = tuple([getattr(counters, name) for name in _TIMES])
         seconds = tuple([now - before for now, before in zip(totals, self._seconds, strict=True)])
         decisions = dict(counters.decisions)
@@ -83,7 +83,7 @@ class TraceRecorder:
             self._omitted.add(self._pass(each))
 
     def trace(self, decode: Callable[[Sequence[int]], str], *, model: str = "", prompt_tokens: int = 0) -> Trace:
-        """What was recorded so far; `decode`: token ids to text."""
+        """The trace of the passes so far; `decode`: token ids to text."""
         passes = tuple(map(self._pass, self._kept))
         tokens = {token for each in passes for token in (*each.tokens, *each.nodes.tokens)}
         texts = {token: decode([token]) for token in sorted(tokens)}
@@ -105,7 +105,7 @@ class TraceRecorder:
 
 
 def voice(tree: DraftTree, node: int, *, sources: Sequence[Source], eos: Collection[int]) -> str:
-    """Who drafted a node, by the names of `Stats.num_draft_tokens_per_source`."""
+    """The name of who drafted a node, as in `Stats.num_draft_tokens_per_source`."""
     origin = tree.origins[node]
     if origin is not None:
         kind = "output" if origin.source == OUTPUT else sources[origin.source].kind

@@ -1,4 +1,4 @@
-"""A text in a terminal, coloured by where it was copied from: whole, or while it grows."""
+"""Shows a text in a terminal, coloured by the sources it was copied from, complete or while it grows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from copyspec.views.provenance import Provenance
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-# Light backgrounds under dark letters can be read on any terminal; in the order of the page's colours.
+# Light backgrounds with dark letters are readable on any terminal; same order of colours as the HTML page.
 _PAPERS = (
     "#cfe2fb", "#fbe3c4", "#c9f2d2", "#fbd0ea", "#e0d2fb", "#c6f1f1",
     "#f6efb4", "#fbd1cf", "#dcf3bd", "#f6d0f8", "#d3d5fb", "#f8dace",
@@ -24,26 +24,26 @@ _PAPERS = (
 _INK = "#1b1c1e"
 
 TAIL_LINES = 8
-"""Lines of a growing text that may still be drawn anew; those above them are left to the terminal."""
+"""Lines of a growing text that may be redrawn; earlier ones are printed for good."""
 
-_QUOTED = 48  # characters of a copied part in a list
+_QUOTED = 48  # characters shown of each copied part in the list
 _CONTROLS = {code: "\ufffd" for code in (*range(9), *range(11, 32), *range(0x7F, 0xA0))}
 
 
 def printable(text: str) -> str:
-    """Without control characters, which would reach the terminal; as long as before."""
+    """Replace control characters, which would affect the terminal. The length stays the same."""
     return text.translate(_CONTROLS)
 
 
 def style_of(number: int, console: Console) -> Style:
-    """Of what was copied from source `number`, counted from 1. Where there are no colours it is underlined."""
+    """Style for text copied from source `number` (from 1): coloured, or underlined if there are no colours."""
     if console.no_color or console.color_system is None:
         return Style(underline=True)
     return Style(color=_INK, bgcolor=_PAPERS[(number - 1) % len(_PAPERS)])
 
 
 def coloured(found: Provenance, console: Console, order: Sequence[str] = ()) -> Text:
-    """The text, its copied parts in the colours of their sources. `order` as in `legend`."""
+    """The text with its copied parts in the colours of their sources. `order` as in `legend`."""
     numbers = _numbers(found, order)
     text = Text(end="")
     for start, end, piece in found.stretches():
@@ -53,9 +53,9 @@ def coloured(found: Provenance, console: Console, order: Sequence[str] = ()) -> 
 
 
 def legend(found: Provenance, console: Console, order: Sequence[str] = ()) -> Iterator[Text]:
-    """A line for each source that something was copied from: its number and colour, share, name and characters.
+    """Yield one line per source that was copied from: number and colour, share and name.
 
-    `order`: names of sources that have their numbers already. Without colours the copied parts are listed, too.
+    `order`: names of sources in the order of numbers already shown. Without colours, the copied parts are listed too.
     """
     counts = found.copied_characters()
     length = max(1, len(found.text))
@@ -77,7 +77,7 @@ def legend(found: Provenance, console: Console, order: Sequence[str] = ()) -> It
 
 
 def _numbers(found: Provenance, order: Sequence[str]) -> dict[int, int]:
-    """The number of each source: by its name's place in `order`, the others behind."""
+    """Numbers of the sources: first those named in `order`, then the rest."""
     ranked = found.ranked()
     known = [source for name in order for source in ranked if found.sources[source].name == name]
     ordered = dict.fromkeys([*known, *ranked])
@@ -85,17 +85,17 @@ def _numbers(found: Provenance, order: Sequence[str]) -> dict[int, int]:
 
 
 class GrowingText:
-    """A text that grows piece by piece, in lines as wide as the terminal. What landed last is bold."""
+    """A text that grows piece by piece, wrapped to the terminal's width. The latest piece is bold."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self.order: list[str] = []
-        """Names of the sources, numbered as they came."""
-        self._text = Text(end="")  # of the lines that may be drawn anew
-        self._landed = 0  # characters of it before the last piece
+        """Names of the sources in the order they appeared."""
+        self._text = Text(end="")  # the lines that may be redrawn
+        self._landed = 0  # its length before the last piece
 
     def land(self, pieces: Sequence[tuple[str, str | None]]) -> None:
-        """Adds what one pass brought: texts with the names of their sources."""
+        """Add one pass's texts, each with the name of its source."""
         self._landed = len(self._text)
         for text, name in pieces:
             if name is not None and name not in self.order:
@@ -104,7 +104,7 @@ class GrowingText:
             self._text.append(printable(text), style)
 
     def settled(self) -> list[Text]:
-        """Lines above the last TAIL_LINES: they are taken off, to be printed once and for all."""
+        """Remove and return the lines above the last TAIL_LINES, to be printed for good."""
         lines = list(line_ends(self._text.plain, self._console.width))
         count = max(0, len(lines) - TAIL_LINES)
         taken, start = [], 0
@@ -116,7 +116,7 @@ class GrowingText:
         return taken
 
     def tail(self, status: str = "") -> RenderableType:
-        """The lines that are left, and below them a line on how the run goes."""
+        """The remaining lines with a status line below."""
         from rich.console import Group
 
         shown = self._text.copy()
@@ -130,7 +130,7 @@ class GrowingText:
         return Group(*lines)
 
     def finish(self, found: Provenance) -> None:
-        """Colours what is left as the whole text has it: the beginning of a copy is known to be one only later."""
+        """Recolour the remaining text as in the complete one: where a copy begins is only known later."""
         whole = coloured(found, self._console, self.order)
         if len(self._text) and whole.plain.endswith(self._text.plain):
             self._text = whole[len(whole) - len(self._text) :]
@@ -146,7 +146,7 @@ def _cut(text: Text, start: int, end: int) -> Text:
 
 
 def line_ends(text: str, width: int) -> Iterator[int]:
-    """Where each line of `text` ends, none wider than `width` cells; broken between words where that is possible."""
+    """Yield the end of each line of `text`, at most `width` cells wide, broken between words if possible."""
     column = start = 0
     for found in re.finditer(r"\n|[^\S\n]+|\S+", text):
         word, at = found[0], found.start()
@@ -155,7 +155,7 @@ def line_ends(text: str, width: int) -> Iterator[int]:
             column, start = 0, found.end()
             continue
         size = cell_len(word)
-        if word.isspace():  # at the end of a line there is always room for it
+        if word.isspace():  # trailing white space never needs room
             column += size
             continue
         if column and column + size > width:
@@ -173,7 +173,7 @@ def line_ends(text: str, width: int) -> Iterator[int]:
 
 
 def _fitting(word: str, width: int) -> int:
-    """How many of its characters fit into so many cells; one at least."""
+    """How many characters of `word` fit into `width` cells; at least one."""
     used = 0
     for count, character in enumerate(word):
         used += cell_len(character)

@@ -1,4 +1,4 @@
-"""A trace in a terminal: its totals, a line for each pass, the tree of one."""
+"""Shows a trace in a terminal: totals, one line per forward pass, and the draft tree of a pass."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from copyspec.tree import ROOT
 from copyspec.views.pass_trace import Trace, TraceNodes, TracePass
 from copyspec.views.terminal import printable
 
-_BAR = 16  # cells of the longest bar
+_BAR = 16  # width of the longest bar in cells
 
 
 def chains(nodes: TraceNodes, path: tuple[int, ...]) -> Iterator[tuple[int, list[int], bool]]:
-    """The tree as chains: (depth of the fork it hangs on, its nodes, whether they were accepted).
+    """Split the tree into chains: (depth in forks, nodes, whether they were accepted).
 
-    A chain goes on while a node has one child, drafted by the same voice, that met the same fate.
+    A chain continues while a node has a single child with the same voice and the same outcome.
     """
     accepted, children = set(path), nodes.children()
     open_chains = [(0, node) for node in reversed(children.get(ROOT, []))]
@@ -34,7 +34,7 @@ def chains(nodes: TraceNodes, path: tuple[int, ...]) -> Iterator[tuple[int, list
 
 
 def summary(trace: Trace) -> list[str]:
-    """What the run did as a whole, and where its time went."""
+    """The totals of the run, and where its time went."""
     totals = trace.totals()
     outside = totals.draft_seconds + totals.verify_seconds + totals.other_seconds
     model = totals.target_seconds + totals.prefill_seconds
@@ -62,7 +62,7 @@ def summary(trace: Trace) -> list[str]:
 
 
 def pass_line(trace: Trace, number: int, longest: float) -> Text:
-    """One pass: when, how long in the model and outside, drafted and accepted, what it brought."""
+    """One pass: start, time in the model and outside, accepted and drafted tokens, and the text it added."""
     each = trace.passes[number]
     line = Text(no_wrap=True, overflow="ellipsis")
     line.append(f"{number + 1:5} {each.times.start:8.3f}s ")
@@ -80,7 +80,7 @@ def pass_line(trace: Trace, number: int, longest: float) -> Text:
 
 
 def tree_lines(trace: Trace, each: TracePass) -> Iterator[Text]:
-    """The tree of a pass: + accepted, - refused; each chain with its voice and the probability of its first node."""
+    """The tree of a pass: + accepted, - rejected; each chain with its voice and its first node's probability."""
     if not len(each.nodes):
         yield Text(f"  no draft ({each.decision})" if each.decision else "  no draft")
     for depth, chain, accepted in chains(each.nodes, each.path):

@@ -1,4 +1,4 @@
-"""A trace as one HTML page: a timeline of passes, and the tree of each."""
+"""HTML page of a trace: a timeline of forward passes with the draft tree of each."""
 
 from __future__ import annotations
 

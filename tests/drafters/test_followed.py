@@ -68,6 +68,14 @@ def test_the_text_begins_behind_what_is_said_first() -> None:
         assert accepted_path(drafter.propose(Budget(16)), TEXT, 0) >= least
 
 
+def test_a_text_that_is_told_begins_as_the_prompt_has_it_behind_a_label() -> None:
+    """Behind a space, as after the label's colon, its first token is 800."""
+    prompt = Source([1, 2, 703, 800, *TEXT[1:], 4], "prompt")
+    drafter = create([prompt, Source(TEXT, "edit")], frozenset({EOS}))
+    drafter.accept([700, 701])
+    assert accepted_path(drafter.propose(Budget(16)), [703, 800, *TEXT[1:]], 0) >= 8
+
+
 def test_a_chain_takes_the_whole_budget() -> None:
     drafter = create([Source(PROMPT, "prompt"), Source(TEXT, "edit")], frozenset({EOS}))
     chain = drafter.propose(Budget(16, chain=True))

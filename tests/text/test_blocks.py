@@ -65,15 +65,25 @@ def test_texts_that_are_certain_to_be_edited_keep_the_ratio_of_their_odds(monkey
         monkeypatch.setattr(blocks, "MOST_ODDS", limit)
         by_start[limit] = {start: bucket for block in find_blocks(prompt) for start, bucket in block.starts}
     fence, code = prompt.index("```"), prompt.index("def")
-    assert by_start[4.0][fence] == EVEN + 2
+    assert by_start[4.0][code] == EVEN + 2
     ratios = [starts[code] - starts[fence] for starts in by_start.values()]
-    assert abs(ratios[0] - ratios[1]) <= 1 and ratios[1] < 0  # odds are rounded
+    assert ratios[0] > 0 and abs(ratios[0] - ratios[1]) <= 1  # odds are rounded
 
 
 def test_a_text_that_is_set_apart_ends_where_its_mark_does() -> None:
     assert "He go home." in _texts("Correct this.\n<text>He go home.</text>\nThanks.")
     code = "def add(a, b):\n    return a - b\n\n\nprint(add(1, 2))"
     assert code in _texts(f"Correct this.\n```py\n{code}\n```\nThanks.")
+
+
+def test_code_in_a_fence_starts_behind_it() -> None:
+    code = 'import os\n\n\ndef add(a, b):\n    """Adds: two of them."""\n    return a - b\n\n\nprint(add(1, 2))'
+    for fence in ("```py", "~~~"):
+        prompt = f"User:\n## Code\n{fence}\n{code}\n{fence[:3]}\n\n## Task\nRename it to total.\n\nAssistant:\n"
+        starts = {start: bucket for block in find_blocks(prompt) for start, bucket in block.starts}
+        begins = prompt.index(code)
+        assert starts[begins] > EVEN + 2
+        assert all(bucket < starts[begins] for start, bucket in starts.items() if start != begins)
 
 
 @given(st.text(alphabet=st.sampled_from("ab \n\"'`<>/:[]{}|#-=*é他<\r\t"), max_size=300))

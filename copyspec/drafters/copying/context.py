@@ -91,6 +91,8 @@ class CopyContext:
         self.places: dict[int, list[int]] = {}  # token -> the positions after it, before the output
         self.written: dict[int, list[int]] = {}  # token -> the positions after it, in the output
         self.substitutes = Substitutes()
+        self.quotations: list[int] = []
+        """Where prompts quote the followed text: positions of its first token there."""
         self._arrays: dict[int, NDArray[np.int64]] = {}
         self.versions = self._find_versions()
         """References that are other versions of the edited text. They are followed beside it, and not indexed."""
@@ -255,6 +257,8 @@ class CopyContext:
                     continue
                 for found in first.get(inside[0], ()):
                     if self.tokens[found : found + len(inside)] == inside:
+                        if begin == self.followed[0]:
+                            self.quotations.append(found - 1)
                         quoted.update(range(found + 1, found + len(inside)))
         return quoted
 

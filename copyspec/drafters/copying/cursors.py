@@ -14,6 +14,7 @@ from copyspec.drafters.copying.situations import (
     ALIGNED,
     ALIGNED_1,
     ALIGNED_3,
+    EDIT_LABEL,
     EDIT_LATER,
     EDIT_LATER_DIFFERS,
     EDIT_START,
@@ -42,6 +43,7 @@ NEAR = 32  # positions after the end of the last copy that count as near it
 LONG_RUN = 4  # copied tokens in a row, outside followed text, after which a broken-off copy is expected to resume
 BEGUN = 2  # accepted draft tokens from the edited text after which the output counts as having begun it
 FIRST_DIFFER = 2  # first output tokens that may replace those at the start of the edited text
+LABEL = 2  # output tokens without one copied from the edited text, after which they count as a label or an opening
 REPEATED_INSTRUCTION = EVEN + 2
 """Odds bucket for an output that begins like its prompt although a text is edited."""
 RESUME_WITHIN = 6  # output tokens after a copy broke off within which it may resume
@@ -165,12 +167,25 @@ class Tracker:
             elif was_break or (written <= FIRST_DIFFER and not self._copied.anchor):
                 past = 1 if was_break else written
                 starts = [(start + past, later_start(corpus.text_starts[start], differs=True)) for start in likely]
-        elif followed.start > 0 and not self._is_begun and (is_break or was_break):
-            starts = [(followed.start, EDIT_LATER) if is_break else (followed.start + 1, EDIT_LATER_DIFFERS)]
+        elif followed.start > 0 and not self._is_begun:
+            starts = self._after_label(is_break, was_break)
         if not starts:
             return
         seen = {position for position, _ in cursors}
         cursors += [start for start in starts if start[0] not in seen]
+
+    def _after_label(self, is_break: bool, was_break: bool) -> list[Cursor]:
+        """Where the text that is said to be edited may begin, after what the output says first."""
+        tokens, start = self._corpus.tokens, self._followed.start
+        # Texts that begin with another word are more frequent than labels of one token.
+        is_label = len(tokens) - self._corpus.output_start >= LABEL and self._copied.anchor == start
+        quotations = self._corpus.quotations[-1:] if is_label else ()
+        if is_break or any(tokens[place - 1] == tokens[-1] for place in quotations):
+            # Its first token may be another one in the prompt, behind a space.
+            other = [(place, EDIT_LATER) for place in quotations if tokens[place] != tokens[start]]
+            return [(start, EDIT_LATER), *other]
+        before = [(place - 1, EDIT_LABEL) for place in quotations]
+        return [*before, (start + 1, EDIT_LATER_DIFFERS)] if was_break else before
 
     def _add_resumed(self, cursors: list[Cursor]) -> None:
         """Add positions at which an interrupted copy may resume after a substitution, insertion or deletion."""

@@ -80,7 +80,7 @@ _WEIGHTS: dict[str, tuple[float, ...]] = {
         36.6, 80.4, 89.7,
     ),
     "edit start": (
-        41.1, 4, 0.5, 5, 3,
+        41.1, 4, 0.5, 5, 3, 1,
     ),
     "reference start": (
         0.332,

@@ -80,7 +80,7 @@ _WEIGHTS: dict[str, tuple[float, ...]] = {
         8.1, 8.16,
     ),
     "edit start": (
-        41.1, 4, 0.5, 5, 3,
+        41.1, 4, 0.5, 5, 3, 1,
     ),
     "reference start": (
         0.332,

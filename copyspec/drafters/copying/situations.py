@@ -59,6 +59,8 @@ INPUT_START, INPUT_LATER = EDIT_START * STRIDE + 1, EDIT_START * STRIDE + 2
 EDIT_LATER = EDIT_START * STRIDE + 3
 """Start of the edited text after an introduction (a line or a label) in the output."""
 EDIT_LATER_DIFFERS = EDIT_LATER + 1  # one token further: the text's first token was replaced
+EDIT_LABEL = EDIT_LATER + 2
+"""What precedes the edited text in the prompt, such as a label's colon: the text may follow it here too."""
 RESUMED = 16  # columns of the "resumed" families; the first is unused
 EDIT_RESUMED = LATER_START + 1
 RESUMED_BY_KIND = {kind: EDIT_RESUMED + number for number, kind in enumerate((EDIT, REFERENCE, PROMPT, WRITTEN))}

@@ -1,7 +1,7 @@
-"""copyspec on Ray: columns of Parquet, JSONL or text corrected or answered by a pool of actors, with resume.
+"""copyspec on Ray: a pool of actors corrects or answers columns of Parquet, JSONL or text files, with resume.
 
-Ray is imported when a run starts. `CorrectColumn` and `AnswerColumn` work on batches of columns, and need no Ray: they
-fit `Dataset.map_batches`, Spark's `mapInPandas` and a plain loop alike.
+Ray is imported when a run starts. `CorrectColumn` and `AnswerColumn` work on batches of columns without Ray: they also
+fit `Dataset.map_batches`, Spark's `mapInPandas` and a plain loop.
 """
 
 from copyspec.integrations.ray.columns import AnswerColumn, CorrectColumn

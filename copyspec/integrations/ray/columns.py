@@ -1,4 +1,4 @@
-"""A column of text in, one more column out, for batches of rows."""
+"""Column tasks: compute a new text column for batches of rows."""
 
 from __future__ import annotations
 
@@ -15,31 +15,32 @@ logger = logging.getLogger(__name__)
 Columns = Mapping[str, Sequence[Any]]
 
 ERROR = "copyspec_error"
-"""The column that says why a row has no result; None where it has one."""
+"""The column with the reason why a row has no complete result; None if it has one."""
 
 
 class ColumnTask(Protocol):
-    """What a run does with each batch."""
+    """The work that a run does on each batch."""
 
     @property
     def identity(self) -> Mapping[str, object]:
-        """What the results depend on, ready for JSON: a run goes on only with the same."""
+        """Everything the results depend on, JSON-compatible: a run can be resumed only with an equal identity."""
         ...
 
     def load(self) -> object:
-        """Gets ready; the time is not that of a batch."""
+        """Load the model beforehand, so that its time does not count as a batch's."""
         ...
 
     def __call__(self, batch: Columns) -> dict[str, list[Any]]: ...
 
 
 class CorrectColumn:
-    """Corrects the grammar of a column, as `copyspec.pipelines.GECPipeline` does, with its guards."""
+    """Corrects the grammar of a column with `copyspec.pipelines.GECPipeline` and its guards."""
 
     def __init__(
         self, column: str = "text", to: str = "corrected", *, model: Any = None, dtype: str = "auto", **options: Any
     ) -> None:
-        """`options`: of `GECPipeline`. The model is loaded with the first batch: objects can be sent to actors."""
+        """`options`: those of `GECPipeline`. The model is loaded with the first batch, so the object can be pickled for
+        actors."""
         self._column, self._to = column, to
         self._model, self._dtype, self._options = model, dtype, options
         self._pipeline: GECPipeline | None = None
@@ -58,7 +59,7 @@ class CorrectColumn:
         }
 
     def __call__(self, batch: Columns) -> dict[str, list[Any]]:
-        """The columns of `batch` as lists, the corrected text, and ERROR. Only a missing column raises."""
+        """The columns of `batch` as lists, plus the corrected text and ERROR. Only a missing column raises."""
         columns = _lists(batch)
         texts = _column(columns, self._column)
         results: list[Any] = [None] * len(texts)
@@ -76,15 +77,15 @@ class CorrectColumn:
         return {**columns, self._to: results, ERROR: errors}
 
     def _corrected(self, texts: list[str]) -> list[Correction | str]:
-        """A correction for each text, or what went wrong with it."""
+        """A correction or an error message for each text."""
         pipeline = self._loaded()
         try:
             return list(pipeline(texts))
-        except Exception:  # of one of them, say: the others have nothing to do with it
+        except Exception:  # an error may come from one text alone: retry one by one
             return [_one(pipeline, text) for text in texts]
 
     def load(self) -> None:
-        """Loads the model, where that has not been done."""
+        """Load the model if it is not loaded yet."""
         self._loaded()
 
     def _loaded(self) -> GECPipeline:
@@ -101,7 +102,7 @@ class CorrectColumn:
 
 
 class AnswerColumn:
-    """Answers a column of questions from a column of passages, as `copyspec.pipelines.answer` does."""
+    """Answers a column of questions from a column of passages with `copyspec.pipelines.answer`."""
 
     def __init__(
         self,
@@ -112,7 +113,7 @@ class AnswerColumn:
         model: Any = None,
         dtype: str = "auto",
     ) -> None:
-        """`passages`: the column with a text, or a list of texts, per row."""
+        """`passages`: the column that holds a text or a list of texts per row."""
         self._question, self._passages, self._to = question, passages, to
         self._model, self._dtype = model, dtype
 
@@ -122,14 +123,14 @@ class AnswerColumn:
         return {"task": "answer", **columns, "model": str(self._model), "dtype": self._dtype}
 
     def load(self) -> Engine:
-        """Loads the model, where that has not been done."""
+        """Load the model if it is not loaded yet."""
         import copyspec
 
         model = self._model
         return model if isinstance(model, copyspec.Engine) else copyspec.load(model, dtype=self._dtype)
 
     def __call__(self, batch: Columns) -> dict[str, list[Any]]:
-        """The columns of `batch` as lists, the answer, and ERROR. Only a missing column raises."""
+        """The columns of `batch` as lists, plus the answer and ERROR. Only a missing column raises."""
         from copyspec.pipelines import answer
 
         engine = self.load()
@@ -160,7 +161,7 @@ def _told(error: Exception) -> str:
 
 
 def _lists(batch: Columns) -> dict[str, list[Any]]:
-    """Columns of numpy, Arrow or pandas as lists."""
+    """Convert columns from numpy, Arrow or pandas to lists."""
     found = {}
     for name in batch:
         values = batch[name]

@@ -1,4 +1,4 @@
-"""Files of folders that all machines reach, corrected in place by a pool of actors."""
+"""Corrects files in place with a pool of actors; the files must be reachable from all machines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from copyspec.pipelines import Corrector, FileOptions, FileReport, RunOptions
 
 FILES_PER_GROUP, BYTES_PER_GROUP = 64, 1 << 18
-"""What an actor gets at once: small files share the model's passes, and every actor has something to do."""
+"""Files given to an actor at once: small files share forward passes, and every actor gets some."""
 
 TOLD, ERROR = "told", "error"
 
@@ -32,15 +32,15 @@ def correct_on_ray(
     address: str | None = None,
     actors: int = 1,
 ) -> Iterator[FileReport]:
-    """Corrects files in place; a report for each when it is done, in any order.
+    """Correct files in place and yield a report for each when it is done, in any order.
 
-    make: gives an actor its corrector, once.
-    paths: of files that all machines reach under these names.
+    make: creates an actor's corrector; called once per actor.
+    paths: files that all machines reach under these names.
     address: of the cluster: "auto", "ray://HOST:10001", or "local" for actors on this machine.
 
-    A killed actor is started again by Ray; what it had finished is known from the journals beside the files, which are
-    removed when all files are done. Raises ValueError where an earlier run has left journals, unless `files.resume`,
-    and where an actor gets no corrector.
+    Ray restarts a killed actor; the journals beside the files tell what it had finished, and are removed when all files
+    are done. Raises ValueError if an earlier run left journals, unless `files.resume`, and if an actor cannot create
+    its corrector.
     """
     from copyspec.pipelines import journal_path
 
@@ -69,7 +69,7 @@ def correct_on_ray(
 
 
 class GroupCorrector:
-    """What an actor does: corrects some files, and tells what became of each. Doing it twice changes nothing more."""
+    """An actor's work: correct a group of files and report on each. Running it twice has no further effect."""
 
     def __init__(self, make: Callable[[], Corrector], files: FileOptions, run: RunOptions) -> None:
         self._make, self._files, self._run = make, files, run
@@ -80,11 +80,11 @@ class GroupCorrector:
 
         try:
             self._corrector = self._corrector or self._make()
-        except Exception as error:  # Ray would show all of its own frames with it
+        except Exception as error:  # raised through Ray, it would come with all of Ray's frames
             return {TOLD: "[]", ERROR: str(error) or type(error).__name__}
         paths = [str(path) for path in given["paths"]]
         reports = correct_files(Runner(self._corrector, self._run), paths, self._files)
-        # Closed before its end it keeps the journals: were this group done again, they say that it is done.
+        # Closing the generator before its end keeps the journals, so that a repeated group is known to be done.
         told = [tell_report(report) for report in islice(reports, len(paths))]
         reports.close()
         return {TOLD: json.dumps(told), ERROR: ""}
@@ -94,7 +94,7 @@ class GroupCorrector:
 
 
 def groups(paths: Sequence[str]) -> list[list[str]]:
-    """Files that one actor gets at once; a large file stands alone."""
+    """Group files for the actors; a large file forms its own group."""
     found: list[list[str]] = []
     size = BYTES_PER_GROUP
     for path in paths:
@@ -108,7 +108,7 @@ def groups(paths: Sequence[str]) -> list[list[str]]:
 
 
 def tell_report(report: FileReport) -> dict[str, object]:
-    """A report, ready for JSON."""
+    """Convert a report to JSON-compatible data."""
     error = report.error
     text = None if error is None else (getattr(error, "strerror", None) or str(error) or type(error).__name__)
     counts = {each.name: getattr(report.summary, each.name) for each in fields(report.summary)}
@@ -116,7 +116,7 @@ def tell_report(report: FileReport) -> dict[str, object]:
 
 
 def read_report(told: Mapping[str, Any]) -> FileReport:
-    """What `tell_report` made ready; errors have their text alone."""
+    """Restore a report from `tell_report`'s data; errors keep only their message."""
     from copyspec.pipelines import FileReport, Summary
 
     counts: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Parts: stretches of rows of input files, each of which becomes one output file or none."""
+"""Parts: ranges of rows of the input files; each part becomes one output file, or none."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class RowPart:
-    """Rows of one file."""
+    """A range of rows of one file."""
 
     file: str
-    number: int  # of the part, in all files
-    first: int  # row of the file
+    number: int  # of the part, counted over all files
+    first: int  # index of the first row in the file
     count: int
-    start: int = 0  # byte of the file; of a Parquet file nothing
+    start: int = 0  # byte offset in the file; unused for Parquet
     end: int = 0
 
     @property
@@ -34,7 +34,7 @@ class RowPart:
         return asdict(self)
 
     def read(self) -> tuple[list[Row], list[Row]]:
-        """Its rows, and those that cannot be read, as what they are and why."""
+        """The part's rows, and the unreadable ones as records with the reason."""
         if self.file.endswith(".parquet"):
             return _parquet_rows(self), []
         with open(self.file, "rb") as file:
@@ -52,7 +52,7 @@ class RowPart:
 
 
 def find_files(source: str | os.PathLike[str]) -> list[str]:
-    """The input files of a folder, or the file itself. Raises ValueError where there are none."""
+    """The input files in a folder, or the file itself. Raises ValueError if there are none."""
     path = Path(source)
     files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
     found = [str(each) for each in files if each.suffix in SUFFIXES and each.is_file()]
@@ -62,7 +62,7 @@ def find_files(source: str | os.PathLike[str]) -> list[str]:
 
 
 def split(files: list[str], rows: int) -> Iterator[RowPart]:
-    """Parts of `rows` rows, in the order of the files; the same for the same files."""
+    """Yield parts of `rows` rows in the order of the files; deterministic for the same files."""
     number = 0
     for file in files:
         for part in _split_parquet(file, rows) if file.endswith(".parquet") else _split_lines(file, rows):

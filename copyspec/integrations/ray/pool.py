@@ -1,4 +1,4 @@
-"""A pool of actors, each of which does the same work to item after item."""
+"""A pool of Ray actors that apply the same function to items."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def mapped(
     num_cpus: float = 1.0,
     num_gpus: float = 0.0,
 ) -> Iterator[Item]:
-    """Each item through an actor. Ray starts a killed actor again, and gives it the item once more.
+    """Yield the result of `work` for each item. Ray restarts a killed actor and repeats its item.
 
-    Raises ImportError without Ray, ConnectionError where no cluster is at `address`.
+    Raises ImportError without Ray, and ConnectionError if there is no cluster at `address`.
     """
     try:
         import ray

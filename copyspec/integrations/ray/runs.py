@@ -1,4 +1,4 @@
-"""Runs: every part of the input becomes a file of the output, once, whatever is killed meanwhile."""
+"""Runs: turn every part of the input into an output file exactly once, even if actors or the driver are killed."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ RUN_FILE, REPORT_FILE = "run.json", "report.json"
 DONE, FAILED = "done", "failed"
 
 ROWS_PER_PART = 256
-"""What is done again after a kill, at most, by each actor; and the rows that share the model's passes."""
+"""Rows per part: at most this much work per actor is repeated after a kill, and these rows share forward passes."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """What a run came to, parts of earlier runs included."""
+    """The outcome of a run, including parts finished by earlier runs."""
 
     rows: int
     failed: int
     parts: int
-    resumed: int  # parts that were there already
-    cpu_seconds: float  # of the actors, loading the model left out
+    resumed: int  # parts that were already finished
+    cpu_seconds: float  # of the actors, without loading the model
 
 
 def run(
@@ -45,15 +45,16 @@ def run(
     num_gpus: float = 0.0,
     rows_per_part: int = ROWS_PER_PART,
 ) -> RunReport:
-    """Applies `task` to every row of the Parquet, JSONL and text files of `source`, on a Ray cluster.
+    """Apply `task` to every row of the Parquet, JSONL and text files in `source`, on a Ray cluster.
 
     output: a folder that all machines reach. `output/*.jsonl` gets the rows with their results, `output/failed/*.jsonl`
-        those that have none, with the error; `output/report.json` the sums. Each file is written whole, then named.
-    address: of the cluster; None starts Ray on this machine, or uses the one that runs.
-    actors, num_cpus, num_gpus: how many actors, each with a model of its own and this share of a machine.
+        those without one and the error, `output/report.json` the totals. Each file is written completely before it gets
+        its name.
+    address: of the cluster; None starts Ray on this machine, or uses the running one.
+    actors, num_cpus, num_gpus: number of actors, each with its own model and this share of a machine.
 
-    The same call again goes on where a killed one ended: parts whose file is there are not done twice. Raises
-    ValueError where the folder holds another run's output, and for arguments that cannot be meant.
+    Repeating the call resumes a killed run: parts whose file exists are not processed again. Raises ValueError if the
+    folder holds another run's output, and for invalid arguments.
     """
     check_count("actors", actors)
     check_count("rows_per_part", rows_per_part)
@@ -69,7 +70,7 @@ def run(
 
 
 class PartWriter:
-    """Reads a part, applies the task, writes the result. Doing it twice writes the same files again."""
+    """Reads a part, applies the task and writes the result. Running it twice writes the same files again."""
 
     def __init__(self, task: ColumnTask, folder: Path) -> None:
         self._task, self._folder = task, folder
@@ -90,7 +91,7 @@ class PartWriter:
         if failed:
             write_lines(self._folder / FAILED / f"{part.name}.jsonl", failed)
         told = {"rows": len(done), "failed": len(failed), "cpu_seconds": time.process_time() - begun}
-        write_lines(self._folder / DONE / f"{part.name}.json", [told])  # last: now it need not be done again
+        write_lines(self._folder / DONE / f"{part.name}.json", [told])  # written last: it marks the part as done
         return told
 
     def _results(self, rows: list[Row]) -> Iterator[Row]:
@@ -104,9 +105,9 @@ class PartWriter:
 
 
 def write_lines(path: Path, rows: Iterable[Row]) -> None:
-    """JSON lines, there whole or not at all."""
+    """Write JSON lines atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Of a name that nobody else takes: an actor that was thought dead may be writing the same part.
+    # A unique name, because an actor that was presumed dead may still be writing the same part.
     scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     with scratch.open("w", encoding="utf-8") as file:
         for row in rows:
@@ -117,7 +118,7 @@ def write_lines(path: Path, rows: Iterable[Row]) -> None:
 
 
 def _begin(folder: Path, identity: Mapping[str, object]) -> None:
-    """Says what the folder's output is of, or finds that it is of the same."""
+    """Record which run the folder belongs to, or check that it belongs to the same run."""
     told = json.loads(json.dumps(identity))
     file = folder / RUN_FILE
     if file.exists():

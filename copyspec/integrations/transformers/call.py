@@ -1,4 +1,4 @@
-"""What `model.generate` hands to its decoding loop, as rows that copyspec can decode, or a clear error."""
+"""Converts the arguments of `model.generate` into rows that copyspec can decode, and rejects what it cannot."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ REFUSED: Mapping[str, tuple[tuple[object, ...], str]] = {
     "use_mtp": ((None, False), "copyspec drafts itself; leave it out, or leave out custom_generate"),
     "speculation_type": ((None,), "copyspec drafts itself; leave it out, or leave out custom_generate"),
 }
-"""Options of the generation config: the values that ask for nothing, and the way out for all others."""
+"""Options of the generation config with their neutral values, and the remedy for any other value."""
 
 HARMLESS = frozenset(
     {"attention_mask", "position_ids", "use_cache", "logits_to_keep", "cache_position", "encoder_outputs"}
     | {"decoder_attention_mask", "synced_gpus", "streamer", "return_dict", "output_router_logits"}
 )
-"""Model arguments that `generate` makes of the tokens, or that change no token."""
+"""Model arguments that `generate` derives from the tokens, or that do not affect the tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of one call. For encoder-decoder models `prompts` are the encoder's."""
+    """The rows of one call. For encoder-decoder models `prompts` are the encoder's inputs."""
 
     ids: torch.Tensor
-    """The decoder's tokens with their padding, [rows, width]: what processors and criteria see."""
-    prompts: Sequence[Sequence[int]]  # without padding, one for each `samples` rows
+    """The decoder's tokens with padding, [rows, width], as processors and criteria see them."""
+    prompts: Sequence[Sequence[int]]  # without padding; one per `samples` rows
     samples: int
     max_new_tokens: int
     eos: frozenset[int]
@@ -57,8 +57,8 @@ def read_rows(
     criteria: StoppingCriteriaList,
     arguments: Mapping[str, object],
 ) -> Rows:
-    """`ids`: the decoder's, [rows, width]; `inputs`: the model's main input. Raises ValueError or TypeError for what
-    copyspec does not do, before anything is decoded."""
+    """Parse the arguments. `ids`: the decoder's, [rows, width]; `inputs`: the model's main input. Raises ValueError or
+    TypeError for anything unsupported, before decoding starts."""
     refuse_options(config)
     refuse_arguments(arguments)
     samples = config.num_return_sequences or 1
@@ -82,7 +82,7 @@ def read_rows(
 
 
 def refuse_options(config: GenerationConfig) -> None:
-    """Raises ValueError for an option of generation that copyspec does not know."""
+    """Raise ValueError for a generation option that copyspec does not support."""
     for name, (neutral, instead) in REFUSED.items():
         value = getattr(config, name, None)
         if value not in neutral:
@@ -96,13 +96,13 @@ def refuse_options(config: GenerationConfig) -> None:
 
 
 def refuse_arguments(arguments: Mapping[str, object]) -> None:
-    """Raises ValueError for a model argument that copyspec would not hand on."""
+    """Raise ValueError for a model argument that copyspec would not pass on."""
     for name, value in arguments.items():
         if name in HARMLESS or value is None or value is False:
             continue
         if name == "token_type_ids" and isinstance(value, torch.Tensor) and not bool(value.any()):
             continue
-        if isinstance(value, Cache):  # `generate` makes an empty one
+        if isinstance(value, Cache):  # `generate` creates an empty one
             cache = value.self_attention_cache if isinstance(value, EncoderDecoderCache) else value
             if any(getattr(layer, "is_initialized", False) for layer in cache.layers):
                 raise ValueError(f"{name} holds tokens; copyspec begins with an empty cache: leave it out")
@@ -126,12 +126,12 @@ def _encoder_prompts(inputs: torch.Tensor | None, arguments: Mapping[str, object
     mask = arguments.get("attention_mask")
     if not isinstance(mask, torch.Tensor):
         return _lists(inputs)
-    mask = mask[:: len(mask) // len(inputs)].bool().to(inputs.device)  # expanded by num_return_sequences, unlike inputs
+    mask = mask[:: len(mask) // len(inputs)].bool().to(inputs.device)  # unlike inputs expanded by num_return_sequences
     return [tokens[keep].tolist() for tokens, keep in zip(inputs, mask, strict=True)]
 
 
 def _check_positions(ids: torch.Tensor, arguments: Mapping[str, object]) -> None:
-    """Raises ValueError for positions other than those of the unmasked tokens, counted from 0."""
+    """Raise ValueError for positions other than those of the unmasked tokens, counted from 0."""
     given, mask = arguments.get("position_ids"), arguments.get("attention_mask")
     if not isinstance(given, torch.Tensor) or given.dim() != 2:
         return

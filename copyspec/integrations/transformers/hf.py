@@ -1,4 +1,4 @@
-"""`custom_generate=copyspec.hf`: `model.generate` prepares and returns as ever, copyspec runs the decoding loop."""
+"""`custom_generate=copyspec.hf`: runs copyspec as the decoding loop inside transformers' `model.generate`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ CALL_OPTIONS = (
     *("edit_source", "prediction", "stop", "seed"),
     *("drafter", "draft_model", "datastore", "max_draft_nodes", "output_cache", "threads"),
 )
-"""Options of `copyspec.generate` that `model.generate` takes beside its own; the others have a name of its own."""
+"""Options of `copyspec.generate` that `model.generate` accepts in addition to its own; for the rest it has names of its
+own."""
 
 OWN = (*CALL_OPTIONS, "references", "tokenizer", "copyspec_tokenizer", "copyspec_streamer", "on_unsupported")
 
@@ -51,11 +52,11 @@ _LOOP = ("model", "input_ids", "logits_processor", "stopping_criteria", "generat
 
 
 class CustomGenerate:
-    """A decoding loop for `model.generate(custom_generate=...)`. It has no state: `copyspec.hf` is the one to use."""
+    """The decoding loop for `model.generate(custom_generate=...)`. It is stateless; use the instance `copyspec.hf`."""
 
     @property
     def __signature__(self) -> inspect.Signature:
-        """What `generate` hands over: it takes the names of keywords of ours from here."""
+        """The signature from which `generate` learns our keyword names."""
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         named = [inspect.Parameter(name, kind, default=None) for name in (*_LOOP, *OWN)]
         return inspect.Signature([*named, inspect.Parameter("model_kwargs", inspect.Parameter.VAR_KEYWORD)])
@@ -89,7 +90,7 @@ class CustomGenerate:
 
 
 class _Call:
-    """One call of `generate`, from its rows to what it gives back."""
+    """One call of `generate`, from its rows to its output."""
 
     def __init__(
         self, engine: Engine, model: PreTrainedModel, rows: Rows, jobs: list[Job], options: CallOptions
@@ -101,7 +102,7 @@ class _Call:
     def prepare(
         self, processors: LogitsProcessorList, criteria: StoppingCriteriaList, config: GenerationConfig
     ) -> None:
-        """Gives each request what `generate` has prepared for its row, in place of what copyspec would."""
+        """Replace each request's processors and stop conditions with those that `generate` prepared for its row."""
         ids, device = self._rows.ids, self._model.device
         if config.return_dict_in_generate and config.output_logits:
             self._logits = [ScoreRecorder() for _ in self._jobs]
@@ -116,12 +117,12 @@ class _Call:
                 job.request,
                 processors=own,
                 stops=[*([job.stop_strings] if job.stop_strings is not None else []), *stops],
-                # Rows of equal prompts draw different samples.
+                # Rows with equal prompts must draw different samples.
                 sampling=replace(job.request.sampling, sample=row),
             )
 
     def run(self, streamer: BaseStreamer | None) -> None:
-        """Decodes all rows."""
+        """Decode all rows."""
         columns = None if streamer is None else StreamerColumns(streamer, len(self._jobs), self._rows.pad)
         steps = self._engine.steps([job.request for job in self._jobs], self._options)
         try:
@@ -138,7 +139,7 @@ class _Call:
             streamer.end()  # type: ignore[no-untyped-call]
 
     def output(self, config: GenerationConfig) -> ModelOutput | torch.LongTensor:
-        """As `generate` gives it back."""
+        """The output in the form that `generate` returns."""
         found = sequences(self._rows.ids, [job.tokens for job in self._jobs], self._rows.pad)
         if not config.return_dict_in_generate:
             return found
@@ -149,17 +150,17 @@ class _Call:
 
 def _options(rows: Rows, own: Mapping[str, Any], *, sampled: bool) -> CallOptions:
     given = {name: own[name] for name in CALL_OPTIONS if own.get(name) is not None}
-    # Drawn from torch's generator, so that `set_seed` decides; greedy calls leave it alone, as `generate` does.
+    # The seed comes from torch's generator, so that `set_seed` works; greedy calls do not touch it, as in `generate`.
     seed = given.pop("seed", None) if not sampled or "seed" in given else int(torch.randint(2**31 - 1, ()))
     given |= {
         "max_new_tokens": rows.max_new_tokens,
-        "temperature": 1.0 if sampled else 0.0,  # the config's own temperature is among its processors
+        "temperature": 1.0 if sampled else 0.0,  # the config's temperature is among its processors
         "top_k": 0,
         "top_p": 1.0,
         "min_p": 0.0,
         "seed": seed,
         "n": rows.samples,
-        "ignore_eos": True,  # of the model's config: the call's decides
+        "ignore_eos": True,  # the call's end-of-sequence ids apply, not the model config's
         "stop_token_ids": sorted(rows.eos),
         "batch_size": len(rows.ids),
     }
@@ -171,18 +172,18 @@ def _loading(own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tokenizer(own: Mapping[str, Any], lost: Mapping[str, object]) -> PreTrainedTokenizerBase | None:
-    """The one that was given; None: the model's own, found by its name."""
+    """The tokenizer that was given; None: load the model's own by its name."""
     tokenizer = own.get("copyspec_tokenizer") or own.get("tokenizer") or lost.get("tokenizer")
     check_type(tokenizer is None or callable(tokenizer), "tokenizer", tokenizer, "a transformers tokenizer")
     return cast("PreTrainedTokenizerBase | None", tokenizer)
 
 
 def _lost_arguments(loop: object) -> Mapping[str, object]:
-    """`tokenizer` and `streamer` as the caller of `generate` gave them.
+    """`tokenizer` and `streamer` as given by the caller of `generate`.
 
-    transformers (5.17 to 5.23) takes both away from loops that are not its own. They are still in the frame of
-    `generate`'s wrapper, whose `custom_generate` is this very object. Where that is not found, nothing is lost but
-    these two, and `copyspec_tokenizer` and `copyspec_streamer` say the same.
+    transformers (5.17 to 5.23) removes both from the arguments of custom loops. They are still in the frame of
+    `generate`'s wrapper, recognised by its `custom_generate`. If that frame is not found, only these two are lost, and
+    the caller can give `copyspec_tokenizer` and `copyspec_streamer` instead.
     """
     frame: FrameType | None = sys._getframe(2)
     for _ in range(4):
@@ -196,13 +197,13 @@ def _lost_arguments(loop: object) -> Mapping[str, object]:
 
 
 hf = CustomGenerate()
-"""`model.generate(..., custom_generate=copyspec.hf)`: `generate`'s own loop, with copies verified instead of one token
-a pass. Returns what `generate` returns; greedy outputs are equal token for token in float32."""
+"""Decoding loop for `model.generate(..., custom_generate=copyspec.hf)` that verifies copied drafts. The return value
+has the same form, and greedy outputs are equal token for token in float32."""
 
 
 def generate(model: PreTrainedModel, *, tokenizer: Any = None, streamer: Any = None, **given: Any) -> Any:
-    """`model.generate` with copyspec, for folders that `custom_generate="folder"` loads: it takes what `generate`
-    takes, `stop_strings` too, and gives back the same."""
+    """`model.generate` with copyspec, for folders loaded with `custom_generate="folder"`. It accepts what `generate`
+    accepts, including `stop_strings`, and returns the same."""
     strings = given.pop("stop_strings", None)
     if strings is not None:
         from transformers import StoppingCriteriaList, StopStringCriteria

@@ -1,4 +1,4 @@
-"""What `model.generate` gives back, and its streamer, from rows that end and advance at different steps."""
+"""Outputs and streaming of `model.generate`, assembled from rows that end and advance at different steps."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ if TYPE_CHECKING:
 
 @dataclass
 class CopiedDecoderOnlyOutput(GenerateDecoderOnlyOutput):
-    """As `generate` gives it, without attentions, hidden states and cache; and copyspec's results, row by row."""
+    """`generate`'s output without attentions, hidden states and cache, plus copyspec's results row by row."""
 
     results: list[Result] | None = None
 
 
 @dataclass
 class CopiedEncoderDecoderOutput(GenerateEncoderDecoderOutput):
-    """As `generate` gives it, without attentions, hidden states and cache; and copyspec's results, row by row."""
+    """`generate`'s output without attentions, hidden states and cache, plus copyspec's results row by row."""
 
     results: list[Result] | None = None
 
 
 class StreamerColumns:
-    """Tells a streamer the tokens of all rows, [rows], as `generate` does: column by column, ended rows padded."""
+    """Passes tokens to a streamer as `generate` does: one column of all rows at a time, [rows], with ended rows
+    padded."""
 
     def __init__(self, streamer: BaseStreamer, rows: int, pad: int) -> None:
         self._streamer, self._pad = streamer, pad
@@ -39,26 +40,27 @@ class StreamerColumns:
         self._ended = [False] * rows
 
     def push(self, row: int, tokens: Sequence[int], *, ended: bool) -> None:
-        """The tokens that a step added to a row."""
+        """Add a step's tokens to a row."""
         self._waiting[row].extend(tokens)
         self._ended[row] = ended
 
     def flush(self) -> None:
-        """Tells the columns that no row keeps waiting."""
+        """Pass on all columns for which every row has a token or has ended."""
         while any(self._waiting) and all(w or e for w, e in zip(self._waiting, self._ended, strict=True)):
             column = [waiting.pop(0) if waiting else self._pad for waiting in self._waiting]
             self._streamer.put(torch.tensor(column))  # type: ignore[no-untyped-call]
 
 
 def sequences(ids: torch.Tensor, outputs: Sequence[Sequence[int]], pad: int) -> torch.LongTensor:
-    """`ids`, [rows, width], and behind them each row's output, filled up with `pad`."""
+    """`ids`, [rows, width], followed by each row's output padded with `pad`."""
     longest = max(map(len, outputs))
     filled = [[*output, *[pad] * (longest - len(output))] for output in outputs]
     return cast("torch.LongTensor", torch.cat([ids, torch.tensor(filled, dtype=ids.dtype, device=ids.device)], dim=1))
 
 
 def stacked(records: Sequence[ScoreRecorder] | None) -> tuple[torch.Tensor] | None:
-    """The scores of each step, [rows, V]: zeros for rows that had ended. transformers' types have one step."""
+    """The scores of each step, [rows, V], zero for rows that had ended. (transformers annotates a tuple of one
+    step.)"""
     if records is None:
         return None
     zeros = torch.zeros_like(records[0].scores[0])

@@ -1,7 +1,7 @@
-"""Logits processors and stopping criteria of a batch, for each of its rows alone.
+"""Applies the logits processors and stopping criteria of a batch to each row alone.
 
-`generate` calls them with the whole batch, whose rows have the same length. Here rows run ahead of one another: each
-calls them with its own ids, [1, L], padding included, because that is what `generate` shows them.
+`generate` calls them with the whole batch, whose rows have the same length. Here rows advance at different speeds, so
+each calls them with its own ids, [1, L], including the padding that `generate` would show them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from copyspec.decoding.requests import StopCondition
 
 OF_THE_BATCH = (SynthIDTextWatermarkLogitsProcessor, UnbatchedClassifierFreeGuidanceLogitsProcessor)
-"""They keep what they know of all rows between calls, and count on one call for each token."""
+"""Processors that keep state about all rows between calls and rely on one call per token."""
 
 
 class RowProcessors(LogitsProcessor):
@@ -50,7 +50,7 @@ class RowProcessors(LogitsProcessor):
 
 
 class ScoreRecorder(LogitsProcessor):
-    """Keeps the scores of each output token at its place among the processors."""
+    """Records the scores of each output token at its position among the processors."""
 
     def __init__(self) -> None:
         self.scores: list[torch.Tensor] = []  # [V] each
@@ -61,7 +61,7 @@ class ScoreRecorder(LogitsProcessor):
 
 
 def check_processors(processors: LogitsProcessorList) -> None:
-    """Raises ValueError for a processor that cannot be asked row by row."""
+    """Raise ValueError for a processor that cannot be called row by row."""
     for each in processors:
         if isinstance(each, OF_THE_BATCH):
             raise ValueError(
@@ -72,7 +72,7 @@ def check_processors(processors: LogitsProcessorList) -> None:
 def row_processors(
     processors: LogitsProcessorList, row: int, rows: int, padding: torch.Tensor
 ) -> list[LogitsProcessor]:
-    """`processors` for number `row` of `rows`; none where there are none."""
+    """`processors` for row number `row` of `rows`, as a list of at most one."""
     own = [_of_row(each, row, rows) for each in processors]
     return [RowProcessors(own, padding)] if own else []
 
@@ -80,15 +80,15 @@ def row_processors(
 def row_stops(
     criteria: StoppingCriteriaList, ids: Sequence[int], room: int, device: torch.device
 ) -> list[StopCondition]:
-    """`criteria` for a row that begins with `ids`, but for the length and the end of sequence."""
+    """`criteria` for a row that starts with `ids`, without those for length and end of sequence."""
     kinds = (MaxLengthCriteria, EosTokenCriteria)
     return [CriterionStop(each, ids, room, device) for each in criteria if not isinstance(each, kinds)]
 
 
 def _of_row(processor: LogitsProcessor, row: int, rows: int) -> LogitsProcessor:
-    """The processor as it treats that row of the batch, for calls with this row alone.
+    """A copy of the processor that treats a batch of only this row as it treats the row in the whole batch.
 
-    Those that look at the model's input have one row for all samples of a prompt.
+    Processors that read the model's input have one row for all samples of a prompt.
     """
     own: Any = copy.copy(processor)
     if isinstance(processor, EncoderRepetitionPenaltyLogitsProcessor):

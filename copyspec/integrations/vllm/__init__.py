@@ -1,6 +1,6 @@
-"""copyspec inside vLLM: a proposer of drafts, per-request texts to copy from, and a middleware for HTTP.
+"""copyspec inside vLLM: a draft proposer, texts to copy from per request, and a middleware for HTTP fields.
 
-Nothing here imports vLLM before vLLM itself makes a `Proposer`.
+vLLM is not imported before it creates a `Proposer` itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""OpenAI's `prediction`, and copyspec's `edit_source` and `references`, in HTTP bodies sent to a vLLM server."""
+"""HTTP middleware for vLLM: accepts OpenAI's `prediction` and copyspec's `edit_source` and `references`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ FIELDS = ("prediction", "edit_source", "references")
 class Prediction:
     """ASGI middleware: `vllm serve MODEL --middleware copyspec.integrations.vllm.Prediction`.
 
-    It moves the three fields into `vllm_xargs`, as token ids where the server's tokenizer is found: nothing is encoded
-    while a batch waits. Wrong values are answered with 400. Other requests go through as they are.
+    It moves the three fields into `vllm_xargs`, as token ids if the server's tokenizer is found, so that nothing is
+    encoded while a batch waits. Invalid values get status 400. Other requests pass unchanged.
     """
 
     def __init__(self, app: App) -> None:
@@ -43,11 +43,11 @@ class Prediction:
         await self._app(_with_length(scope, len(changed)), Replay(changed, receive), send)
 
     async def _rewrite(self, scope: Scope, body: bytes) -> bytes:
-        """The body as vLLM takes it. Raises TypeError or ValueError for values that are none."""
+        """The body in vLLM's format. Raises TypeError or ValueError for invalid values."""
         try:
             request = json.loads(body)
         except ValueError:
-            return body  # vLLM says what is wrong with it
+            return body  # vLLM reports the error
         if not isinstance(request, dict) or not any(request.get(field) is not None for field in FIELDS):
             return body
         given = {field: request.pop(field, None) for field in FIELDS}
@@ -63,20 +63,20 @@ class Prediction:
         return json.dumps(request).encode()
 
     def _find_codec(self, scope: Scope) -> Codec | None:
-        """By the server's own tokenizer; None where this version of vLLM keeps it elsewhere."""
+        """A codec for the server's tokenizer; None if this version of vLLM keeps it elsewhere."""
         if self._codec is None:
             engine = getattr(getattr(scope.get("app"), "state", None), "engine_client", None)
             tokenizer = getattr(getattr(engine, "renderer", None), "tokenizer", None)
             if tokenizer is not None:
                 try:
                     self._codec = Codec(tokenizer)
-                except Exception:  # of tokenizers that are none of transformers'
+                except Exception:  # the tokenizer is not from transformers
                     logger.debug("the server's tokenizer cannot be used here", exc_info=True)
         return self._codec
 
 
 def _encoded(codec: Codec, found: dict[str, Any]) -> dict[str, Any]:
-    """The texts as token ids, after a space: in most chats what stands before an output counts as one."""
+    """Encode the texts as after a space, which is how most chat templates leave the prompt's end."""
 
     def ids(text: Any) -> list[int]:
         return codec.encode_copy(text, " ").ids if isinstance(text, str) else list(text)

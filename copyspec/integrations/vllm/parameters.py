@@ -1,4 +1,4 @@
-"""What a request brings to copy from, in the field that vLLM hands through untouched."""
+"""Passes a request's texts to copy from through vLLM, in `SamplingParams.extra_args`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from copyspec.text.references import Reference, parse_edits, parse_prediction, p
 
 EDIT_SOURCE = "copyspec_edit_source"
 REFERENCES = "copyspec_references"
-"""Names in `SamplingParams.extra_args`, and in `vllm_xargs` of HTTP bodies."""
+"""Keys in `SamplingParams.extra_args`, and in `vllm_xargs` of HTTP bodies."""
 
 SEPARATOR = -1
-"""Between references in one list of token ids, the only list of them that `vllm_xargs` takes: no copy crosses it."""
+"""Separates references in one flat list of token ids, because `vllm_xargs` takes no nested lists. No copy crosses
+it."""
 
 MAX_SPECULATIVE_TOKENS = 128  # vLLM's own limit
 
@@ -22,7 +23,7 @@ Text = str | Sequence[int]
 
 
 class HasExtraArgs(Protocol):
-    """`vllm.SamplingParams`, as far as it is needed here."""
+    """The part of `vllm.SamplingParams` that is needed here."""
 
     extra_args: dict[str, Any] | None
 
@@ -31,7 +32,8 @@ Params = TypeVar("Params", bound=HasExtraArgs)
 
 
 def config(num_speculative_tokens: int = 16) -> dict[str, object]:
-    """`speculative_config` of an engine that drafts with copyspec, at most so many tokens a step and request."""
+    """The `speculative_config` of an engine that drafts with copyspec, with a maximum of draft tokens per request and
+    step."""
     check_whole("num_speculative_tokens", num_speculative_tokens, low=1, high=MAX_SPECULATIVE_TOKENS)
     return {"model": "copyspec.integrations.vllm.Proposer", "num_speculative_tokens": num_speculative_tokens}
 
@@ -39,22 +41,22 @@ def config(num_speculative_tokens: int = 16) -> dict[str, object]:
 def copying(
     params: Params, *, edit_source: object = None, references: object = None, prediction: object = None
 ) -> Params:
-    """A copy of `params` for a request that may copy from these texts; the model is not shown them.
+    """A copy of `params` for a request that may copy from these texts, which the model does not see.
 
-    They are those of `copyspec.generate` for one prompt: `edit_source`, the text being edited; `references`, a text, a
-    document, token ids, or a list of those; `prediction`, the expected output as a str or in OpenAI's shape. Raises
-    TypeError or ValueError for anything else.
+    The texts are those of `copyspec.generate` for one prompt: `edit_source`, the text being edited; `references`, a
+    text, a document, token ids, or a list of those; `prediction`, the expected output as a str or in OpenAI's format.
+    Raises TypeError or ValueError for anything else.
     """
     extra_args = getattr(params, "extra_args", None)
     if not hasattr(params, "extra_args") or not (extra_args is None or isinstance(extra_args, dict)):
         raise TypeError(f"params must be vllm.SamplingParams; got {shown(params)}")
-    copied = copy.copy(params)  # vLLM makes the deep copy, when it takes the request
+    copied = copy.copy(params)  # vLLM makes a deep copy when it takes the request
     copied.extra_args = {**(extra_args or {}), **texts(edit_source, references, prediction)}
     return copied
 
 
 def texts(edit_source: object = None, references: object = None, prediction: object = None) -> dict[str, Any]:
-    """The same as entries of `extra_args`. What is expected is followed like a text being edited, if there is none."""
+    """The texts as entries of `extra_args`. Without an edit source, the prediction takes its place."""
     expected = [_plain(each) for each in parse_prediction(prediction)]
     edits = [_plain(each) for each in parse_edits(edit_source, 1) if each is not None] or expected[:1]
     others = [_plain(each) for each in parse_references(references, 1)[0]] + (expected if edits != expected else [])
@@ -63,7 +65,7 @@ def texts(edit_source: object = None, references: object = None, prediction: obj
 
 
 def read_texts(extra_args: Mapping[str, Any] | None) -> tuple[Text | None, list[Text]]:
-    """The edit source and the references of a request. Raises TypeError for what is none: HTTP bodies may hold
+    """The edit source and the references of a request. Raises TypeError for invalid values, since HTTP bodies may hold
     anything under these names."""
     given = extra_args or {}
     edit, references = given.get(EDIT_SOURCE), given.get(REFERENCES)
@@ -79,7 +81,7 @@ def read_texts(extra_args: Mapping[str, Any] | None) -> tuple[Text | None, list[
 
 
 def joined(references: Sequence[Sequence[int]]) -> list[int]:
-    """References as one list of ids."""
+    """Flatten references into one list of ids."""
     ids: list[int] = []
     for each in references:
         ids += [SEPARATOR, *each] if ids else each

@@ -1,4 +1,5 @@
-"""The proposer that vLLM makes by name: `speculative_config={"model": "copyspec.integrations.vllm.Proposer", ...}`."""
+"""The draft proposer that vLLM loads by name: `speculative_config={"model": "copyspec.integrations.vllm.Proposer",
+...}`."""
 
 from __future__ import annotations
 
@@ -22,9 +23,9 @@ NOTHING: Chain = ((), ())
 
 
 class Proposer:
-    """Drafts by copying, for vLLM's runner. It follows each request by its id, and forgets it when vLLM does.
+    """Drafts by copying for vLLM's model runner. It tracks each request by its id, and drops it when vLLM does.
 
-    `additional_config={"copyspec": {"adaptive": False}}` of the engine drafts without regard to what steps cost.
+    The engine option `additional_config={"copyspec": {"adaptive": False}}` turns off the selection by step cost.
     """
 
     def __init__(self, vllm_config: Any) -> None:
@@ -33,19 +34,19 @@ class Proposer:
         self._max_length = int(model.max_model_len)
         self._maker = _row_maker(model)
         self._adaptive = _adaptive(vllm_config)
-        self._budget = Budget(self._most, chain=True)  # vLLM verifies no trees
+        self._budget = Budget(self._most, chain=True)  # vLLM verifies chains only
         self._costs = StepCosts()
         self._calibration = Calibration()
-        self._verified: list[tuple[Sequence[float], int]] = []  # drafts of the step before, and how much was accepted
+        self._verified: list[tuple[Sequence[float], int]] = []  # last step's scores, and tokens accepted
         self._runner: Any | None = None
         self._drafts_sampled = True
         self._rows: dict[object, RequestRow] = {}
-        self._last: tuple[int, int, float] | None = None  # rows, draft tokens and start of a step that decodes alone
+        self._last: tuple[int, int, float] | None = None  # rows, draft tokens and start of the last decode-only step
         self._told = False
         runners.check_version()
 
     def load_model(self, *args: object, **kwargs: object) -> None:
-        """vLLM's runner calls it once: there is no model to load, but a runner to find."""
+        """Called once by vLLM's runner. There is no model to load, but the runner is found here."""
         self._runner = runners.find_runner()
         self._drafts_sampled = runners.mend_sampler()
         if self._runner is None:
@@ -60,7 +61,7 @@ class Proposer:
 
     @property
     def num_rows(self) -> int:
-        """Requests that are followed."""
+        """Number of requests being tracked."""
         return len(self._rows)
 
     def propose(
@@ -70,9 +71,9 @@ class Proposer:
         token_ids_cpu: NDArray[np.int32],
         slot_mappings: object = None,
     ) -> list[list[int]]:
-        """Draft tokens of each row, as many as pay. An error here would end the engine: it is logged, once."""
+        """Draft tokens for each row, as many as pay. Errors are logged once, since raising would end the engine."""
         started = perf_counter()
-        decoding = all(sampled_token_ids)  # a row without a token has more of its prompt to read
+        decoding = all(sampled_token_ids)  # a row without a token is still reading its prompt
         if self._last is not None and decoding and self._last[0] == len(sampled_token_ids):
             rows, drafted, since = self._last
             self._costs.observe(rows + drafted, max(started - since, 1e-6))
@@ -94,7 +95,7 @@ class Proposer:
         return drafts
 
     def _chosen(self, chains: Sequence[Chain], repeats: Sequence[bool]) -> list[list[int]]:
-        """The drafts of a step: those that pay, and all of rows that must repeat."""
+        """Select the drafts of a step: those that pay, and all drafts of rows that must be reproducible."""
         if not self._adaptive:
             return cut(chains, LEAST_SCORE)
         priced = [
@@ -108,17 +109,17 @@ class Proposer:
         return [every[slot] if fixed else drafts[slot] for slot, fixed in enumerate(repeats)]
 
     def _step_budget(self, rows: int) -> Budget:
-        """Tokens of a row's chain, and what one costs: what cannot pay is not drafted."""
+        """The chain length and the cost per draft token for one row, so that nothing is drafted that cannot pay."""
         if not self._adaptive:
             return self._budget
         most = self._most
-        slope = self._calibration.undo(min(rows * self._costs.slope(rows), 1.0))  # of a row's share
+        slope = self._calibration.undo(min(rows * self._costs.slope(rows), 1.0))  # relative to a row's share
         return Budget(most, [1.0 + slope * n for n in range(most + 1)], chain=True)
 
     def _followed(
         self, slot: int, sampled: Sequence[int], totals: NDArray[np.int32], tokens: NDArray[np.int32]
     ) -> RequestRow | None:
-        """The row in `slot`, which knows its tokens; None where nothing is to be drafted."""
+        """The row in `slot`, updated with its new tokens; None if nothing is to be drafted."""
         if not sampled or not self._drafts_sampled:
             return None
         try:
@@ -134,7 +135,7 @@ class Proposer:
             return None
 
     def _chain(self, row: RequestRow, budget: Budget) -> Chain:
-        """The likeliest continuation of a row."""
+        """The most probable continuation of a row."""
         room = row.room(min(self._most, self._max_length - row.length - 1))
         if room <= 0:
             return NOTHING
@@ -148,10 +149,10 @@ class Proposer:
     def _row(self, slot: int, sampled: int, total: int, tokens: NDArray[np.int32]) -> RequestRow:
         if self._runner is None:
             return self._row_by_tokens(slot, sampled, total, tokens)
-        key = self._runner.input_batch.req_ids[slot]  # looked up each time: the runner makes its batch anew
+        key = self._runner.input_batch.req_ids[slot]  # looked up each time, because the runner recreates its batch
         request = self._runner.requests[key]
         row = self._rows.get(key)
-        if row is None or row.request is not request or row.length > total:  # an id may come again
+        if row is None or row.request is not request or row.length > total:  # ids may be reused
             length = int(request.num_prompt_tokens)
             prompt = request.prompt_token_ids
             prompt = tokens[:length].tolist() if prompt is None else list(prompt)
@@ -159,7 +160,7 @@ class Proposer:
         return row
 
     def _row_by_tokens(self, slot: int, sampled: int, total: int, tokens: NDArray[np.int32]) -> RequestRow:
-        """Without a runner: the row that was in this slot before, if its tokens are still there."""
+        """Without a runner: the row that was in this slot before, if its tokens still match."""
         row = self._rows.get(slot)
         start = tuple(tokens[:4].tolist())
         if row is None or row.request != start or row.length != total - sampled or not _agrees(row, tokens):
@@ -167,7 +168,7 @@ class Proposer:
         return row
 
     def _forget_ended(self, rows: int) -> None:
-        """Lets go of requests that vLLM does not know any more: ended or aborted."""
+        """Drop requests that vLLM has dropped, after they ended or were aborted."""
         if self._runner is None:
             for slot in [slot for slot in self._rows if isinstance(slot, int) and slot >= rows]:
                 del self._rows[slot]

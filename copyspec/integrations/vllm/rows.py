@@ -1,4 +1,4 @@
-"""The requests that an engine is decoding, each with a drafter that follows it."""
+"""State of the requests that vLLM is decoding, each with its drafter."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class RequestRow:
-    """One request."""
+    """One request with its drafter."""
 
-    request: object  # the engine's own object for it, or what stands for it where that is not known
+    request: object  # vLLM's request object, or a substitute key if that is unknown
     drafter: Drafter
     prompt_length: int
     max_tokens: int | None = None
     min_tokens: int = 0
     repeats: bool = False
-    """Sampled with a seed: vLLM's random stream depends on its drafts, which must not depend on what steps cost."""
-    seen: int = 0  # output tokens that the drafter knows
+    """Whether the request is sampled with a seed: vLLM's random stream depends on the drafts, so these must not depend
+    on measured costs."""
+    seen: int = 0  # output tokens that the drafter has seen
     last: int = -1  # the last of them
-    drafted: Sequence[float] = ()  # probabilities of the tokens that are being verified
+    drafted: Sequence[float] = ()  # probabilities of the draft tokens being verified
 
     def follow(self, tokens: Sequence[int]) -> None:
-        """More tokens of output."""
+        """Add new output tokens."""
         if tokens:
             self.drafter.accept(tokens)
             self.seen += len(tokens)
@@ -44,13 +45,14 @@ class RequestRow:
 
     @property
     def length(self) -> int:
-        """Tokens of prompt and output that it knows."""
+        """Number of tokens of prompt and output seen so far."""
         return self.prompt_length + self.seen
 
     def room(self, most: int) -> int:
-        """Tokens that may be drafted, of `most`: the request's last token needs no draft behind it.
+        """How many tokens may be drafted, at most `most`: no draft is needed for the request's last token.
 
-        0 before `min_tokens` are there: vLLM forbids the end of sequence once a step, and drafts would pass it by.
+        It is 0 until `min_tokens` are generated: vLLM suppresses the end-of-sequence token once per step, which drafts
+        would bypass.
         """
         if self.seen <= self.min_tokens:
             return 0
@@ -58,7 +60,7 @@ class RequestRow:
 
 
 class RequestRows:
-    """Makes rows for one model: its tokenizer, its ends of sequence, its n-grams."""
+    """Creates rows for one model with its tokenizer, end-of-sequence tokens and n-grams."""
 
     def __init__(self, codec: Codec, vocab_size: int, eos: Collection[int], ngrams: NGrams | None) -> None:
         self._codec, self._vocab_size, self._ngrams = codec, vocab_size, ngrams
@@ -66,8 +68,8 @@ class RequestRows:
         self._told = False
 
     def make(self, request: object, prompt: Sequence[int], parameters: object = None) -> RequestRow:
-        """A row without output; `parameters`: vLLM's SamplingParams, if any. It never raises for what a request holds:
-        that would end the engine."""
+        """Create a row without output; `parameters`: vLLM's SamplingParams, if any. It never raises for a request's
+        contents, since that would end the engine."""
         sources = self._sources(prompt, getattr(parameters, "extra_args", None))
         drafter = drafters.create(sources, self._eos, ngrams=self._ngrams)
         max_tokens, min_tokens = getattr(parameters, "max_tokens", None), getattr(parameters, "min_tokens", 0)
@@ -97,7 +99,7 @@ class RequestRows:
         return sources
 
     def _known(self, ids: Sequence[int]) -> list[int]:
-        """`ids` with -1, which no copy crosses, for those that the model does not have."""
+        """`ids` with -1, which no copy crosses, in place of tokens that the model does not have."""
         size = self._vocab_size
         if ids and min(ids) >= 0 and max(ids) < size:
             return list(ids)

@@ -1,7 +1,7 @@
-"""Where the plug-in leaves vLLM's public interface: finding the model runner, and what has to be put right there.
+"""Code that relies on vLLM's internals: finding the model runner, and fixing two of its behaviours.
 
-vLLM tells a proposer the tokens of each row, and neither whose row it is nor what its request asked for. The runner
-knows; it makes the proposer and calls its `load_model`, and there it is found.
+vLLM passes the proposer the tokens of each row, but neither the row's request nor its parameters. The model runner has
+both; it creates the proposer and calls its `load_model`, where it is found in the call stack.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 TESTED = ("0.32",)
-"""Versions of vLLM that the tests of this plug-in ran with."""
+"""Versions of vLLM that the tests of this plug-in were run with."""
 
 NO_LIMIT = 1 << 30
 
 
 def find_runner() -> Any | None:
-    """The model runner that is calling, from its `load_model`; None where no such object is found."""
+    """The model runner that called `load_model`, found in the call stack; None if there is no such object."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         found = frame.f_locals.get("self")
@@ -32,27 +32,27 @@ def find_runner() -> Any | None:
 
 
 def limit_rows_alone(runner: Any) -> None:
-    """The proposer limits each row by the model's context itself.
+    """Turn off vLLM's own limit at the model's context, because the proposer limits each row itself.
 
-    vLLM stops drafting for all rows, and verifies zeros in the place of drafts, once a single row comes within a draft
-    of the model's context.
+    Once a single row comes within one draft of the model's context, vLLM would stop drafting for all rows and verify
+    zeros instead of drafts.
     """
     if hasattr(runner, "effective_drafter_max_model_len"):
         runner.effective_drafter_max_model_len = NO_LIMIT
 
 
 def mend_sampler() -> bool:
-    """Whether sampled rows can be verified; puts right what makes them wrong.
+    """Fix vLLM's sampler if necessary, and return whether sampled rows can be verified.
 
-    vLLM's CPU build (0.32) spreads temperature, top-k and top-p over the draft tokens by an operator that writes into a
-    copy: what is read afterwards is uninitialised memory, and all rows of a batch that holds one sampled request are
-    wrong, greedy ones too.
+    vLLM's CPU build (0.32) expands temperature, top-k and top-p over the draft tokens with an operator that writes into
+    a copy. It then reads uninitialised memory, and all rows of a batch with one sampled request are wrong, including
+    greedy ones.
     """
     try:
         sampler: Any = importlib.import_module("vllm.v1.sample.rejection_sampler")
         expand = sampler.expand_batch_to_tokens
     except (ImportError, AttributeError):
-        return True  # another version: nothing is known of it
+        return True  # another version, for which no fault is known
     if _expands(expand):
         return True
     sampler.expand_batch_to_tokens = _expand
@@ -61,7 +61,7 @@ def mend_sampler() -> bool:
 
 
 def check_version() -> None:
-    """Warns of a version of vLLM that was not tried: the interface of proposers is called experimental."""
+    """Warn about untested versions of vLLM, since its proposer interface is experimental."""
     version = str(getattr(importlib.import_module("vllm"), "__version__", "unknown"))
     if not version.startswith(tuple(f"{tested}." for tested in TESTED)):
         tried = ", ".join(TESTED)
@@ -82,7 +82,7 @@ def _expands(expand: Any) -> bool:
 
 
 def _expand(x: Any, cu_num_tokens: Any, num_tokens: int, replace_from: int = 0, replace_to: int = 0) -> Any:
-    """[rows] -> [num_tokens]: each row's value for each of its draft tokens."""
+    """Repeat each row's value for each of its draft tokens. [rows] -> [num_tokens]"""
     import torch
 
     counts = torch.diff(cu_num_tokens, prepend=cu_num_tokens.new_zeros(1)).long()

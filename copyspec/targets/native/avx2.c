@@ -1,11 +1,11 @@
-/* Products on processors with AVX2 and FMA: inner products of 3 rows of x with the weights of 4 outputs at a time, whose
-   12 sums stay in registers of 8 numbers. Nothing is transposed: a panel of 4 outputs stays in the first cache while all
-   rows of x pass by. The order of a sum does not depend on the number of rows.
+/* Kernels for AVX2 and FMA: inner products of 3 rows of x with the weights of 4 outputs at a time, whose 12 sums stay
+   in registers of 8 numbers. Nothing is transposed: a panel of 4 outputs stays in the L1 cache while all rows of x are
+   multiplied. The order of a sum does not depend on the number of rows.
 
-   In float32 it is one register of sums, over the inputs in their order. In bfloat16 it is that of PyTorch's product for
-   one token, to the last bit: 64 sums over every 64th input, added up in halves. Those 64 do not fit into registers for
-   12 products at once, so 8 of them are made at a time: the 16 inputs of a quarter of each 64, first those at even
-   places, then those at odd ones, which is how two bfloat16 in 32 bits are taken apart by a shift and a mask. */
+   In float32 each inner product has one register of sums, over the inputs in order. In bfloat16 the order is that of
+   PyTorch's product for one token, bit by bit: 64 sums over every 64th input, added in halves. 64 sums for each of 12
+   products do not fit into the registers, so 8 are computed at a time: those of a quarter (16) of every 64 inputs,
+   first at even, then at odd indices, since a shift and a mask separate two bfloat16 in 32 bits this way. */
 
 #include "linear.h"
 
@@ -13,9 +13,9 @@
 
 #include <immintrin.h>
 
-#define OUTPUTS 4 /* of a panel */
-#define ROWS 3    /* of x at a time */
-#define CHUNK 64  /* inputs with a sum of their own in bfloat16 */
+#define OUTPUTS 4 /* per panel */
+#define ROWS 3    /* rows of x at a time */
+#define CHUNK 64  /* number of separate sums in bfloat16 */
 
 #define FAST __attribute__((target("avx2,fma")))
 #define INLINE static inline __attribute__((always_inline, target("avx2,fma")))
@@ -28,13 +28,13 @@ is_supported(Kind kind)
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 
-/* Where the next panel is fetched from meanwhile, evenly over all that is done with this one. */
+/* Position from which the next panel is prefetched, spread evenly over the work on this one. */
 typedef struct {
     const char *at;
-    Py_ssize_t step; /* bytes in the time of 8 inputs */
+    Py_ssize_t step; /* bytes per 8 inputs */
 } Ahead;
 
-/* The sums of 4 registers, each (0 + 4) + (2 + 6), (1 + 5) + (3 + 7), added. */
+/* Add up each of 4 registers, in the order ((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7)). */
 INLINE __m128
 add_up(const __m256 *sums)
 {
@@ -46,7 +46,7 @@ add_up(const __m256 *sums)
     return _mm_add_ps(_mm_add_ps(r[0], r[2]), _mm_add_ps(r[1], r[3]));
 }
 
-/* Products of `rows` rows of x with one panel; the lines of the next panel are fetched meanwhile. */
+/* Multiply `rows` rows of x by one panel, and prefetch the next panel. */
 INLINE void
 float_sums(const int rows, const float *x, const float *weight, Py_ssize_t in, Ahead ahead, __m256 *sums)
 {
@@ -86,7 +86,7 @@ widened(const uint16_t *pairs, const int is_odd)
                                       : _mm256_slli_epi32(units, 16));
 }
 
-/* The sums of every chunk's 16 inputs from x and weight on, at even or odd places, added to `sums` or put there. */
+/* Sum over 16 inputs of every chunk, starting at x and weight, at even or odd indices; add to or set `sums`. */
 INLINE void
 quarter_sums(const int rows, const int is_odd, const float *x, const uint16_t *weight, Py_ssize_t in, Py_ssize_t chunks,
              Ahead ahead, int is_added, __m256 *sums)
@@ -123,12 +123,12 @@ quarter_sums(const int rows, const int is_odd, const float *x, const uint16_t *w
 
 typedef void (*Quarter)(const float *, const uint16_t *, Py_ssize_t, Py_ssize_t, Ahead, int, __m256 *);
 
-/* Products of one panel in bfloat16. x holds float32: of every 16 inputs first the 8 at even places. */
+/* Multiply by one panel in bfloat16. x is float32; of every 16 inputs the 8 at even indices come first. */
 INLINE void
 brain_sums(const int rows, const Quarter *quarters, const float *x, const uint16_t *weight, Py_ssize_t in, Ahead ahead,
            __m256 *sums)
 {
-    __m256 halves[2][2][ROWS * OUTPUTS]; /* even and odd places; quarters 0 and 2, 1 and 3 */
+    __m256 halves[2][2][ROWS * OUTPUTS]; /* even and odd indices; quarters 0 and 2, 1 and 3 */
     for (int quarter = 0; quarter < 4; quarter++) {
         Py_ssize_t at = 16 * quarter, chunks = (in - at + CHUNK - 1) / CHUNK;
         for (int is_odd = 0; is_odd < 2; is_odd++) {
@@ -139,7 +139,7 @@ brain_sums(const int rows, const Quarter *quarters, const float *x, const uint16
     for (int i = 0; i < rows * OUTPUTS; i++) {
         __m256 even = _mm256_add_ps(halves[0][0][i], halves[0][1][i]);
         __m256 odd = _mm256_add_ps(halves[1][0][i], halves[1][1][i]);
-        /* Both halves hold 8 sums' even or odd places, whose sum is the even or odd places of the last 8 sums. */
+        /* Each half holds 8 sums at even or odd indices. Adding the halves gives the even or odd ones of the last 8. */
         __m128 evens = _mm_add_ps(_mm256_castps256_ps128(even), _mm256_extractf128_ps(even, 1));
         __m128 odds = _mm_add_ps(_mm256_castps256_ps128(odd), _mm256_extractf128_ps(odd, 1));
         sums[i] = _mm256_set_m128(_mm_unpackhi_ps(evens, odds), _mm_unpacklo_ps(evens, odds));
@@ -171,7 +171,7 @@ DEFINE_SUMS(3)
 typedef void (*Sums)(const void *, const void *, Py_ssize_t, Ahead, __m256 *);
 static const Sums SUMS[2][ROWS] = {{floats_1, floats_2, floats_3}, {brains_1, brains_2, brains_3}};
 
-/* Four outputs of one row. */
+/* Store four outputs of one row. */
 FAST static void
 finish_floats(const Product *p, Py_ssize_t row, Py_ssize_t first, __m128 sum)
 {
@@ -181,7 +181,7 @@ finish_floats(const Product *p, Py_ssize_t row, Py_ssize_t first, __m128 sum)
     _mm_storeu_ps((float *)p->y + row * p->out + first, sum);
 }
 
-/* The same, rounded to the nearest bfloat16, halves to even; NaN stays NaN. */
+/* The same, rounded to the nearest bfloat16, ties to even; NaN stays NaN. */
 FAST static void
 finish_brains(const Product *p, Py_ssize_t row, Py_ssize_t first, __m128 sum)
 {
@@ -224,7 +224,7 @@ scratch_size(const Product *p)
     return p->kind == BFLOAT16 ? sizeof(float) * (size_t)(p->rows * p->in) : 0;
 }
 
-/* x as float32: of every 16 inputs first the 8 at even places. */
+/* Convert x to float32; of every 16 inputs the 8 at even indices come first. */
 FAST static void
 prepare(Product *p)
 {

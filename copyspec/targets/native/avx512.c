@@ -1,8 +1,7 @@
-/* Products on processors with AVX-512: panels of 32 outputs go through the first cache. 32 units of their inputs at a
-   time are transposed there, so that one register holds one input's weights of 16 outputs, and are multiplied with all
-   rows of x at once. Sums run over the inputs in their order, one after the other, so that a row's result does not
-   depend on the number of rows. In bfloat16 every FOLD inputs have a sum of their own, which is the order of oneDNN, to
-   the last bit. */
+/* Kernels for AVX-512: panels of 32 outputs are processed in the L1 cache. 32 units of their inputs at a time are
+   transposed there, so that one register holds one input's weights of 16 outputs, and multiplied by all rows of x. Sums
+   run over the inputs in order, so that a row's result does not depend on the number of rows. In bfloat16 every FOLD
+   units have a separate sum, which is oneDNN's order, bit by bit. */
 
 #include "linear.h"
 
@@ -11,9 +10,9 @@
 #include <immintrin.h>
 #include <string.h>
 
-#define STEP 32  /* 32-bit units of a panel's weights at a time */
-#define BLOCK 8  /* rows of x in registers */
-#define FOLD 256 /* units of bfloat16 that are summed by themselves, a multiple of STEP */
+#define STEP 32  /* 32-bit units of a panel's weights processed at a time */
+#define BLOCK 8  /* rows of x kept in registers */
+#define FOLD 256 /* bfloat16 units per separate sum, a multiple of STEP */
 
 #define FAST __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma")))
 #define FAST_BF16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")))
@@ -27,7 +26,7 @@ is_supported(Kind kind)
     return floats && (kind == FLOAT32 || __builtin_cpu_supports("avx512bf16"));
 }
 
-/* 16 units of 16 outputs, `stride` bytes apart, to 16 outputs of 16 units, PANEL numbers apart. */
+/* Transpose 16 units of 16 outputs, `stride` bytes apart, to 16 outputs of 16 units, PANEL numbers apart. */
 FAST static inline void
 transpose(const char *weight, Py_ssize_t stride, float *panel)
 {
@@ -59,8 +58,8 @@ transpose(const char *weight, Py_ssize_t stride, float *panel)
     }
 }
 
-/* Adds `count` units of ROWS rows of x, `stride` units apart, times the panel to the sums. A unit is a number of
-   float32, or two neighbours of bfloat16. What lies `ahead` is fetched meanwhile: 128 bytes for each unit. */
+/* Add `count` units of ROWS rows of x, `stride` units apart, times the panel to the sums. A unit is one float32, or two
+   adjacent bfloat16. Prefetches 128 bytes at `ahead` per unit. */
 #define ADD_FLOAT32(sum, unit, weights) sum = _mm512_fmadd_ps(_mm512_set1_ps(*(unit)), weights, sum)
 #define ADD_BFLOAT16(sum, unit, weights)                                                                               \
     sum = _mm512_dpbf16_ps(sum, (__m512bh)_mm512_castps_si512(_mm512_set1_ps(*(unit))),                                \
@@ -141,7 +140,7 @@ finish_brains(const Product *p, const float *sums, Py_ssize_t first)
     }
 }
 
-/* Adds the sums to those before them, if any, and begins new ones. */
+/* Add the sums to the folded ones, or store them if they are the first, and reset them. */
 static void
 fold(float *folded, float *sums, size_t count, int is_first)
 {
@@ -151,7 +150,7 @@ fold(float *folded, float *sums, size_t count, int is_first)
     }
 }
 
-/* Outputs `first` to `last`, both multiples of PANEL. */
+/* Compute outputs first .. last - 1; both are multiples of PANEL. */
 static void
 multiply(const Product *p, Py_ssize_t first, Py_ssize_t last)
 {
@@ -163,7 +162,7 @@ multiply(const Product *p, Py_ssize_t first, Py_ssize_t last)
     for (; first < last; first += PANEL) {
         memset(sums, 0, sizeof(float) * PANEL * (size_t)p->rows);
         int folds = 0;
-        const char *next = p->weight + 4 * (first + PANEL) * units; /* one piece of memory, as this panel */
+        const char *next = p->weight + 4 * (first + PANEL) * units; /* contiguous, like this panel */
         for (Py_ssize_t unit = 0; unit < units; unit += STEP) {
             if (p->kind == BFLOAT16 && unit > 0 && unit % FOLD == 0) {
                 fold(folded, sums, PANEL * (size_t)p->rows, folds++ == 0);

@@ -1,15 +1,15 @@
-/* The module `_linear`: y = x W^T + b for few rows of x, weights as PyTorch stores them.
+/* The module `_linear`: y = x W^T + b for few rows of x, with weights as PyTorch stores them.
 
-   A pass of decoding multiplies a few tokens with every weight of a model, so its time is that of reading the weights
-   once. General matrix products leave that limit at two rows: they copy weights first, or read them more than once.
-   avx512.c and avx2.c read them once. Threads are those of OpenMP's GNU interface where the process has it, as with
-   PyTorch. */
+   A decoding pass multiplies a few tokens by every weight of a model, so it takes at least the time to read the weights
+   once. General matrix products take longer from two rows on: they copy the weights first, or read them more than once.
+   avx512.c and avx2.c read them once. Threads come from OpenMP's GNU interface if the process has loaded it, as PyTorch
+   does. */
 
 #include "linear.h"
 
 #include <string.h>
 
-#define VERSION 3 /* of what the function takes and how it adds: linears.py knows the same */
+#define VERSION 3 /* of the arguments and the order of sums; must equal VERSION in linears.py */
 
 #if HAS_KERNELS
 
@@ -17,13 +17,13 @@
 
 typedef void (*Parallel)(void (*)(void *), void *, unsigned, unsigned);
 typedef int (*Number)(void);
-static Parallel parallel; /* of OpenMP; NULL: one thread */
+static Parallel parallel; /* OpenMP's GOMP_parallel; NULL: one thread */
 static Number thread_number, thread_count;
 
 static void
 find_threads(void)
 {
-    /* A union, since ISO C has no way from an object's address to a function's. */
+    /* A union, since ISO C cannot convert an object pointer to a function pointer. */
     union { void *found; Parallel parallel; Number number; } name;
     name.found = dlsym(RTLD_DEFAULT, "omp_get_thread_num");
     thread_number = name.number;
@@ -43,11 +43,11 @@ static void
 multiply_part(void *given)
 {
     const Product *p = given;
-    Py_ssize_t panels = p->out / PANEL, number = thread_number(), count = thread_count(); /* may be fewer than asked */
+    Py_ssize_t panels = p->out / PANEL, number = thread_number(), count = thread_count(); /* can be less than asked */
     kernel_for(p->kind)->multiply(p, panels * number / count * PANEL, panels * (number + 1) / count * PANEL);
 }
 
-/* -1 where there is no memory. */
+/* Returns -1 if out of memory. */
 static int
 multiply_all(Product *p)
 {
@@ -92,7 +92,7 @@ multiply_all(Product *p)
 
 #endif
 
-/* Takes an array of so many dimensions; all arrays have the format of the first one. */
+/* Get an array's buffer; check its dimensions, and that its format is the first array's. */
 static int
 take(Py_buffer *buffer, const char *name, PyObject *array, int dimensions, int writable, char *format)
 {

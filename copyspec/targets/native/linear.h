@@ -1,4 +1,4 @@
-/* What the files of the module `_linear` share: a product, and who multiplies it. */
+/* Declarations shared by the files of the module `_linear`: a product, and the kernels that compute it. */
 
 #ifndef COPYSPEC_LINEAR_H
 #define COPYSPEC_LINEAR_H
@@ -7,8 +7,8 @@
 #include <Python.h>
 #include <stdint.h>
 
-#define MOST_ROWS 128 /* of x: more are no longer limited by reading the weights */
-#define PANEL 32      /* outputs come in multiples of it */
+#define MOST_ROWS 128 /* of x: with more rows the time is not bounded by reading the weights */
+#define PANEL 32      /* the number of outputs is a multiple of it */
 
 #if defined(__x86_64__) && defined(__linux__) && (defined(__clang__) || __GNUC__ >= 10)
 #define HAS_KERNELS 1
@@ -24,16 +24,16 @@ typedef struct {
     char *y;                       /* [rows, out] */
     Py_ssize_t rows, out, in;
     int threads;
-    void *scratch; /* of the kernel, read by all threads */
+    void *scratch; /* memory of the kernel, read by all threads */
 } Product;
 
 typedef struct {
     const char *instructions;
-    int (*is_supported)(Kind kind); /* by this processor */
-    /* Bytes of scratch memory that a product needs, and what is written there before threads start; may be NULL. */
+    int (*is_supported)(Kind kind); /* whether this processor supports it */
+    /* Scratch memory that a product needs, in bytes, and how it is filled before threads start; may be NULL. */
     size_t (*scratch_size)(const Product *product);
     void (*prepare)(Product *product);
-    /* Outputs `first` to `last`, both multiples of PANEL. */
+    /* Compute outputs first .. last - 1; both are multiples of PANEL. */
     void (*multiply)(const Product *product, Py_ssize_t first, Py_ssize_t last);
 } Kernel;
 

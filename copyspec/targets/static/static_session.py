@@ -244,7 +244,7 @@ class StaticSession:
         """Run one pass of all rows. Returns logits [row bucket, node bucket, V]."""
         exact = self._target.options.exact
         columns = max(len(chain) + len(tree) for chain, tree in zip(chains, trees, strict=True))
-        columns = max(columns, 1 + max(map(len, self._moves)))  # moves leave at least one of their places free
+        columns = max(columns, 1 + max(map(len, self._moves)))  # one column without a move keeps the scratch slot
         nodes = EXACT_NODES if exact else node_bucket(columns)
         needed = max(starts) + nodes + 1
         self._hold(None, len(starts), needed)
