@@ -1,4 +1,4 @@
-"""Equal words of two texts in order: longest common subsequences, exact up to a size and in linear time above it."""
+"""Aligns the words of two texts by a longest common subsequence: exact up to a size, above in linear time."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from collections.abc import Iterator, Sequence
 from .words import Word
 
 EXACT_CELLS = 400_000_000
-"""Up to so many pairs of words an alignment is exact: 50 MB of bits, two texts of 20,000 words."""
+"""Alignments are exact up to this product of the word counts: 50 MB of bits, two texts of 20,000 words."""
 
 _WINDOW = 4096
-"""Words on each side that are aligned at once in texts above that. A row of as many bits costs hardly more than one of
-a hundred."""
+"""Words of each text that are aligned at once above that limit. A row of 4096 bits costs hardly more than 100."""
 
 
 def align(source: Sequence[Word], target: Sequence[Word]) -> list[tuple[int, int]]:
-    """Index pairs of equal words, ascending in both: a longest common subsequence up to `EXACT_CELLS`."""
+    """Return index pairs of equal words, ascending in both: a longest common subsequence up to `EXACT_CELLS`."""
     left, right = [word.key for word in source], [word.key for word in target]
     head = _equal(left, right)
     tail = 0
@@ -33,25 +32,25 @@ def align(source: Sequence[Word], target: Sequence[Word]) -> list[tuple[int, int
 
 
 class Shared:
-    """The words of a text, to be compared with many stretches of another one."""
+    """The words of a text, prepared for comparison with many parts of another one."""
 
     def __init__(self, words: Sequence[Word]) -> None:
         self.size = len(words)
         self._masks = _masks([word.key for word in reversed(words)])
 
     def with_last(self, stretch: Sequence[Word]) -> list[int]:
-        """How many words a longest common subsequence with the last k words of a stretch has, for each k."""
+        """Return, for each k, the length of a longest common subsequence with the last k words of `stretch`."""
         row = full = (1 << self.size) - 1
         counts = [0]
         for word in reversed(stretch):
             match = row & self._masks.get(word.key, 0)
             row = ((row + match) | (row - match)) & full
-            counts.append(self.size - row.bit_count())  # as many zeros as words are shared (see `_common`)
+            counts.append(self.size - row.bit_count())  # each zero bit is a shared word (see `_common`)
         return counts
 
 
 def _common(left: Sequence[str], right: Sequence[str]) -> list[tuple[int, int]]:
-    """A longest common subsequence by bit vectors, one long integer a row (Hyyrö 2004, "Bit-parallel LCS")."""
+    """A longest common subsequence with bit vectors, one big integer per row (Hyyrö 2004, "Bit-parallel LCS")."""
     masks = _masks(left)
     full = (1 << len(left)) - 1
     row, rows = full, []
@@ -72,7 +71,7 @@ def _common(left: Sequence[str], right: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def _masks(keys: Sequence[str]) -> dict[str, int]:
-    """Where each key stands, as bits."""
+    """The positions of each key, as a bit set."""
     masks: dict[str, int] = {}
     for i, key in enumerate(keys):
         masks[key] = masks.get(key, 0) | 1 << i
@@ -80,7 +79,7 @@ def _masks(keys: Sequence[str]) -> dict[str, int]:
 
 
 def _long(left: Sequence[str], right: Sequence[str]) -> list[tuple[int, int]]:
-    """Pairs of equal keys of long texts: between keys that stand once in both, window by window."""
+    """Pairs of equal keys of long texts, window by window between anchors (keys that are unique in both)."""
     pairs: list[tuple[int, int]] = []
     i = j = 0
     for i_next, j_next in [*_anchors(left, right), (len(left), len(right))]:
@@ -92,13 +91,13 @@ def _long(left: Sequence[str], right: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def _anchors(left: Sequence[str], right: Sequence[str]) -> list[tuple[int, int]]:
-    """Places of keys that stand once in both texts, as many as ascend in both (the idea of "patience diff")."""
+    """The longest ascending sequence of keys that occur once in both texts (the idea of "patience diff")."""
     counts = [Counter(side) for side in (left, right)]
     places = {key: j for j, key in enumerate(right) if counts[0][key] == counts[1][key] == 1}
     found = [(i, places[key]) for i, key in enumerate(left) if key in places]
-    ends: list[int] = []  # the least last place of an ascending run, by the run's length
-    runs: list[int] = []  # which of `found` that is
-    before: list[int] = []  # for each of `found`, the one before it in its run
+    ends: list[int] = []  # by length - 1, the smallest last place of an ascending run of that length
+    runs: list[int] = []  # its index in `found`
+    before: list[int] = []  # for each of `found`, the index of its predecessor in the run
     for index, (_, j) in enumerate(found):
         length = bisect_left(ends, j)
         before.append(runs[length - 1] if length else -1)
@@ -115,8 +114,8 @@ def _anchors(left: Sequence[str], right: Sequence[str]) -> list[tuple[int, int]]
 
 
 def _windows(left: Sequence[str], right: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Pairs of equal keys, exact within windows. What stands near a window's end is left to the next one, which sees
-    what follows it."""
+    """Pairs of equal keys, exact within each window. Pairs near a window's end are left to the next one, which also
+    sees what follows."""
     i = j = 0
     while i < len(left) and j < len(right):
         same = _equal(left, right, i, j)
@@ -130,12 +129,12 @@ def _windows(left: Sequence[str], right: Sequence[str]) -> Iterator[tuple[int, i
         if is_last:
             return
         a, b = kept[-1] if kept else (-1, -1)
-        least = 1 + _WINDOW // 4 if a + b < _WINDOW // 4 else 0  # windows with little in common are passed over
+        least = 1 + _WINDOW // 4 if a + b < _WINDOW // 4 else 0  # skip ahead if a window has little in common
         i, j = i + max(a + 1, least), j + max(b + 1, least)
 
 
 def _equal(left: Sequence[str], right: Sequence[str], i: int = 0, j: int = 0) -> int:
-    """How many keys are equal from two places on."""
+    """Length of the common run of keys from `i` and `j` on."""
     count, most = 0, min(len(left) - i, len(right) - j)
     while count < most and left[i + count] == right[j + count]:
         count += 1

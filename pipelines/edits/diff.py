@@ -1,4 +1,4 @@
-"""Edits, not strings: what a model changed, applied to the characters that were there."""
+"""Word-level diffs: turns a model's output into edits of the original text, and applies, shifts and merges edits."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .words import Tolerance
 _SPACE, _BREAK = re.compile(r"\s+"), re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]")
 
 _NO_TEXT = frozenset({"Cc", "Cf", "Cs", "Cn", "Co", "Zl", "Zp"})
-"""Unicode's categories of controls, marks of direction and other invisible characters, halves of characters, and what
-is no character or private. A correction that needs one copies it from the text."""
-_JOINERS = "\u200c\u200d"  # parts of words and of emoji
-_SIGNS = "\ufffd\ufffc"  # what decoders write for bytes that they cannot read, and what stands for an object
+"""Unicode categories of control, formatting, surrogate, unassigned and private characters. A correction may keep such
+characters of the text, but not add any."""
+_JOINERS = "\u200c\u200d"  # zero-width joiners, parts of words and of emoji
+_SIGNS = "\ufffd\ufffc"  # replacement characters for undecodable bytes and for objects
 
 _DETACHED = re.compile(r"(?<=\w)(?=n't\b)|(?<=\w)(?='(?:s|re|ve|ll|d|m)\b)|(?<=[\w\"')])(?=[,;:!?\")](?:\W|\Z))")
 _DETACHED_AFTER = re.compile(r"(?<=[\"(])(?=\w)")
@@ -27,11 +27,11 @@ _FULL_STOP = re.compile(r"(?<=[\w\")])(?=\.(?:[\"')\s]*\Z))")
 def diff(
     source: str, corrected: str, *, tolerance: Tolerance | None = None, hidden: Sequence[tuple[int, int]] = ()
 ) -> list[Edit]:
-    """The edits that turn `source` into `corrected`, word by word, ascending.
+    """Return the edits that turn `source` into `corrected`, word by word, ascending.
 
-    White space of the source stays as it is, but around words that were changed; so do differences that `tolerance`
-    allows. `hidden` stretches of the source (ascending) count as white space. A text equal to the source up to
-    tolerance gives no edits.
+    White space of the source is kept except around changed words, and so are differences that `tolerance` allows: a
+    text equal to the source up to tolerance gives no edits. `hidden`: spans of the source (ascending) that count as
+    white space.
     """
     if source == corrected:
         return []
@@ -40,7 +40,7 @@ def diff(
 
 
 def apply(text: str, edits: Iterable[Edit]) -> str:
-    """`text` with the edits made. Raises ValueError where they overlap, go back or leave the text."""
+    """Apply `edits` to `text`. Raises ValueError if they overlap, are not ascending, or exceed the text."""
     pieces, at = [], 0
     for edit in edits:
         if not at <= edit.start <= edit.end <= len(text):
@@ -53,7 +53,7 @@ def apply(text: str, edits: Iterable[Edit]) -> str:
 
 
 def stray(new: str, was: str) -> str | None:
-    """A character of `new` that no correction may bring into the place of `was`; None: there is none."""
+    """Return an invisible or invalid character that `new` would add in place of `was`, or None."""
     if new.isascii() and new.isprintable():
         return None
     for char in dict.fromkeys(new):
@@ -64,12 +64,12 @@ def stray(new: str, was: str) -> str | None:
 
 
 def shift(edits: Iterable[Edit], by: int) -> list[Edit]:
-    """The edits of a stretch, as edits of the text in which it begins at `by`."""
+    """Move edits by `by` characters, from offsets in a part to offsets in the whole text."""
     return [Edit(edit.start + by, edit.end + by, edit.replacement) for edit in edits]
 
 
 def merge(*groups: Iterable[Edit]) -> list[Edit]:
-    """Edits of several stretches of one text in one ascending list. Raises ValueError where two overlap."""
+    """Merge edits of one text into one ascending list. Raises ValueError if two overlap."""
     merged = sorted((edit for group in groups for edit in group), key=lambda edit: (edit.start, edit.end))
     for before, after in pairwise(merged):
         if after.start < before.end or (before.start, before.end) == (after.start, after.end):
@@ -78,8 +78,8 @@ def merge(*groups: Iterable[Edit]) -> list[Edit]:
 
 
 def segment_edits(text: str, segment: Segment, corrected: str, *, tolerance: Tolerance | None = None) -> list[Edit]:
-    """What a model's output changes in a segment of `text`, with offsets in `text`."""
-    # A correction brings no line breaks of its own: lines belong to the file's layout.
+    """Return the edits that a model's output makes in a segment of `text`, with offsets in `text`."""
+    # A correction may not add line breaks, because they belong to the file's layout.
     corrected = _SPACE.sub(lambda space: " " if _BREAK.search(space[0]) else space[0], corrected)
     if segment.is_tokenized:
         corrected = tokenized(corrected)
@@ -88,7 +88,7 @@ def segment_edits(text: str, segment: Segment, corrected: str, *, tolerance: Tol
 
 
 def tokenized(text: str) -> str:
-    """`text` with punctuation and contractions set apart by spaces, as parallel corpora write it (Penn Treebank)."""
+    """Separate punctuation and contractions by spaces, as in the Penn Treebank and parallel corpora."""
     for pattern in (_DETACHED, _DETACHED_AFTER, _FULL_STOP):
         text = pattern.sub(" ", text)
     return " ".join(text.split())

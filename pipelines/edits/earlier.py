@@ -1,4 +1,4 @@
-"""Earlier corrections of a run: what stands around each edit comes again where the same mistake is made again."""
+"""Keeps the words around earlier corrections as references: they recur where the same mistake is made again."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from .diff import apply, diff
 
 PLACES = 32
 WORDS_AROUND = 2
-"""Counted on the CoNLL-2014 sentences in their order, recorded corrections of five models, Llama 3's tokens, 32 nodes:
-0.8 % fewer passes than without, and 0.2 % on texts of twelve sentences. Whole sentences, or more words around, take
-more passes on longer texts (8 whole ones: 2 % more), and more places bring little; what a mistake became by itself,
-offered wherever it stands, is right in 9 of 100 places."""
-PLACE_CHARS = 100  # of a place; longer ones are texts written anew, and do not come again
+"""Measured on the CoNLL-2014 sentences in order, with recorded corrections of five models, Llama 3's tokens, 32 nodes:
+0.8 % fewer forward passes than without, 0.2 % on texts of twelve sentences. Whole sentences or more words around need
+more passes on longer texts (8 whole ones: 2 % more), and more places bring little. A mistake's correction without its
+context, offered at each occurrence of the mistake, is right in 9 of 100 places."""
+PLACE_CHARS = 100  # longer places are rewritten texts, which do not recur
 
 _WORD = re.compile(r"\s*\S+")
 
 
 class EarlierCorrections:
-    """The last places that were corrected, as token ids: each the new words and a few on either side."""
+    """The last corrected places, as token ids: the new words of each, with a few words on either side."""
 
     def __init__(self, encode: Callable[[str], Sequence[int]], *, most: int = PLACES) -> None:
-        """`most`: places kept; 0: none."""
+        """`most`: number of places kept; 0: none."""
         self._encode = encode
         self._places: deque[Sequence[int]] = deque(maxlen=most)
 
     def add(self, text: str, corrected: str) -> None:
-        """Takes what became of a text."""
+        """Add the corrected places of a text."""
         if self._places.maxlen and text != corrected:
             self._places.extend(self._encode(place) for place in places(text, corrected))
 
     def ids(self) -> list[Sequence[int]]:
-        """Token ids of each place, the oldest first."""
+        """Return the token ids of each place, oldest first."""
         return list(self._places)
 
 
 def places(text: str, corrected: str) -> list[str]:
-    """The corrected words with `WORDS_AROUND` words on either side, in the corrected text; what meets is one place."""
+    """Return the corrected words with `WORDS_AROUND` words on either side; adjacent places are merged."""
     edits = diff(text, corrected)
     if not edits:
         return []

@@ -1,4 +1,4 @@
-"""The words of a text and of its correction side by side, and the edits between them."""
+"""Pairs the words of a text with those of its correction, and derives the edits, with the right white space."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from .alignment import align
 from .words import Tolerance, Word, words
 
 _MISSING_SPACE = re.compile(r"[,;!?]\Z")
-"""After these a space between letters is a correction: no tokenizer adds one ("Hello,world")."""
+"""A space added after these, before a letter, is a correction ("Hello,world"): no tokenizer adds one there."""
 
 _LIKE = 0.5
-"""From this share of common letters on, a word is taken for a form of another ("has", "have"; difflib's ratio)."""
+"""Words of at least this similarity (difflib's ratio) are taken for forms of each other ("has", "have")."""
 
 _COMPARED = 64
-"""Letters of a word that are compared: difflib takes the square of a length, and some words are data."""
+"""Letters of a word that are compared: difflib's time is quadratic, and some "words" are long data."""
 
 _REFINED_CELLS = 144
-"""Blocks of more pairs of words are rewritten, not corrected word by word."""
+"""Blocks with more pairs of words are replaced whole, not corrected word by word."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Words of the source that became words of the corrected text; one side may be empty, never both."""
+    """Words [i, i_end) of the source that became words [j, j_end) of the correction; one side may be empty."""
 
     i: int
     i_end: int
@@ -36,7 +36,7 @@ class _Block:
 
 
 class Pairing:
-    """Both texts as words, the pairs of equal ones, and the edits between them."""
+    """The words of both texts, the pairs of equal ones, and the edits between them."""
 
     def __init__(
         self, source: str, corrected: str, tolerance: Tolerance, hidden: Sequence[tuple[int, int]] = ()
@@ -58,7 +58,7 @@ class Pairing:
         return found
 
     def _gap_edit(self, i: int, j: int) -> list[Edit]:
-        """Between two words that stayed: the source's white space, unless a space was clearly missing."""
+        """The edit between two unchanged words: none, unless a space was clearly missing."""
         had, has = self._left_gap(i), self._right_gap(j)
         if bool(had) == bool(has) or had.strip():
             return []
@@ -89,7 +89,7 @@ class Pairing:
         return self._replacement(block)
 
     def _refined(self, block: _Block) -> list[_Block]:
-        """The block cut at words that resemble each other, where white space on both sides of each cut allows it."""
+        """Split a block at similar words, if there is white space on both sides of each cut."""
         if (block.i_end - block.i) * (block.j_end - block.j) > _REFINED_CELLS:
             return [block]
         pairs = _similar(self.left[block.i : block.i_end], self.right[block.j : block.j_end])
@@ -102,12 +102,12 @@ class Pairing:
             i, j = a + 1, b + 1
         cuts = [(small.i, small.j) for small in found[1:]]
         if any(small.i == small.i_end or small.j == small.j_end for small in found):
-            ends = [(block.i, block.j), (block.i_end, block.j_end)]  # what is inserted or deleted needs a space there
+            ends = [(block.i, block.j), (block.i_end, block.j_end)]  # insertions and deletions need a space there
             cuts += [(i, j) for i, j in ends if 0 < i < len(self.left)]
         return found if all(self._left_gap(i) and self._right_gap(j) for i, j in cuts) else [block]
 
     def _exact(self, block: _Block) -> Edit:
-        """With the spacing of the corrected text on both sides; the source's spaces where both have some."""
+        """An edit with the spacing of the corrected text; where both have white space, the source's is kept."""
         had, has = self._left_gap(block.i), self._right_gap(block.j)
         start = self.left[block.i - 1].end if block.i else 0
         if bool(had) == bool(has) or not block.i:
@@ -125,7 +125,7 @@ class Pairing:
         return Edit(start, self.left[block.i_end].start, text + (" " if has else ""))
 
     def _insertion(self, block: _Block) -> Edit:
-        """Beside the word that it sticks to; with a space of its own where it stands free."""
+        """An insertion: directly at the word that it is attached to, or else with a space of its own."""
         before, after = self._right_gap(block.j), self._right_gap(block.j_end)
         text = self.corrected[self.right[block.j].start : self.right[block.j_end - 1].end]
         gap = self._left_gap(block.i)
@@ -141,7 +141,7 @@ class Pairing:
         return Edit(at, at, (" " if before else "") + text + (" " if after and not gap else ""))
 
     def _deletion(self, block: _Block) -> Edit:
-        """With the white space on one side: the other side's is what the corrected text has there."""
+        """A deletion of words with the white space on one side; the white space on the other side remains."""
         start, end = self.left[block.i].start, self.left[block.i_end - 1].end
         before, after = self._left_gap(block.i), self._left_gap(block.i_end)
         whole_start, whole_end = start - len(before), end + len(after)
@@ -154,7 +154,7 @@ class Pairing:
         if self._right_gap(block.j) and not before and not after:
             return Edit(start, end, " ")
         if not before or not after:
-            # One side has none: keep the side that agrees with the corrected text.
+            # Only one side has white space: keep the side that agrees with the corrected text.
             wants_gap = bool(self._right_gap(block.j))
             keeps_after = bool(after) == wants_gap
         else:
@@ -178,10 +178,11 @@ class Pairing:
         return [Edit(start, end, text)]
 
     def _with_gap(self, text: str, i: int, j: int, i_edge: int, j_edge: int, side: int) -> tuple[str, int]:
-        """`text` with the space that it needs towards a neighbour that stayed, and how much of the source's goes.
+        """Return `text` with the space that it needs towards an unchanged neighbour, and how many characters of the
+        source's gap to replace.
 
-        `i` and `j` are the gaps, `i_edge` and `j_edge` the words that changed beside them. Where a word became a
-        word, the source's spacing stays: "thing ." and "things." differ by one letter.
+        `i`, `j`: the gaps; `i_edge`, `j_edge`: the changed words beside them. If a word was replaced by a word, the
+        source's spacing is kept: "thing ." and "things." differ by one letter.
         """
         had, has = self._left_gap(i), self._right_gap(j)
         if bool(had) == bool(has):
@@ -206,14 +207,14 @@ class Pairing:
         )
 
     def _left_gap(self, i: int) -> str:
-        """What stands before word `i` of the source."""
+        """The characters between word `i` of the source and the word before it."""
         return self.source[self.left[i - 1].end if i else 0 : self.left[i].start if i < len(self.left) else None]
 
     def _right_gap(self, j: int) -> str:
         return self.corrected[self.right[j - 1].end if j else 0 : self.right[j].start if j < len(self.right) else None]
 
     def _holds_text(self, start: int, end: int) -> bool:
-        """Whether a gap holds more than white space and hidden characters: what the model cannot write stays."""
+        """Whether a gap holds more than white space and hidden characters: the model cannot write that, so it stays."""
         at = start
         for hidden_start, hidden_end in self.hidden:
             if hidden_start >= end:
@@ -225,12 +226,12 @@ class Pairing:
         return bool(self.source[at:end].strip())
 
     def _in_style_of(self, source: str, text: str) -> str:
-        """The apostrophes of a changed word as the source wrote them."""
+        """`text` with typographic apostrophes, if the source uses them."""
         return text.replace("'", "’") if self.tolerance.quotes and "’" in source and "'" not in source else text
 
 
 def _spelt(side: Sequence[Word], i: int, i_end: int) -> str:
-    """The words with a space where two letters are apart: what counts when only spacing differs."""
+    """The words joined, with a space only where letters are separated: equal if only other spacing differs."""
     pieces = [side[i].key]
     for before, after in pairwise(side[i:i_end]):
         apart = before.end < after.start and (before.key[-1:].isalnum() and after.key[:1].isalnum())
@@ -239,7 +240,7 @@ def _spelt(side: Sequence[Word], i: int, i_end: int) -> str:
 
 
 def _similar(left: Sequence[Word], right: Sequence[Word]) -> list[tuple[int, int]]:
-    """Index pairs, ascending in both, of words that are most likely forms of each other."""
+    """Index pairs, ascending in both, of words that are probably forms of each other."""
     best: list[list[tuple[float, tuple[tuple[int, int], ...]]]] = [[(0.0, ())] * (len(right) + 1)]
     for i, a in enumerate(left):
         row: list[tuple[float, tuple[tuple[int, int], ...]]] = [(0.0, ())]

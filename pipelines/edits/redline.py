@@ -1,4 +1,4 @@
-"""A redline as one HTML page: what was deleted, inserted and, where known, copied. No scripts, nothing loaded."""
+"""A redline as one HTML page: deleted, inserted and, if known, copied text. Nothing is loaded from elsewhere."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Redline:
 
     text: str
     edits: Sequence[Edit] = ()  # ascending
-    copied: Sequence[tuple[int, int]] = ()  # characters of `text` that the model copied, ascending
+    copied: Sequence[tuple[int, int]] = ()  # spans of `text` that the model copied, in characters, ascending
 
 
 def html(
@@ -37,11 +37,11 @@ def html(
     show_copied: bool = False,
     decisions: Iterable[str] | None = None,
 ) -> Iterator[str]:
-    """The page in pieces, to be written as UTF-8, in bounded memory. Each change has an anchor: `#e1`, `#e2`.
+    """Yield the page in pieces, to be written as UTF-8, in bounded memory. Each change has an anchor: `#e1`, `#e2`.
 
-    Bad bytes and control characters are shown as U+FFFD. `show_copied` marks `Redline.copied`. `decisions`: JSON in
-    pieces, a file of decisions about these changes, in their order: the page has a button for each, and one that saves
-    the file.
+    Undecodable bytes and control characters are shown as U+FFFD. `show_copied`: mark `Redline.copied`. `decisions`: a
+    decisions file for these changes, in their order, as JSON in pieces; the page then gets a button for each change,
+    and one that saves the file.
     """
     style = asset("page.css") + asset("redline.css")
     script = asset("decisions.js") if decisions is not None else ""
@@ -52,7 +52,7 @@ def html(
 def _data(decisions: Iterable[str]) -> Iterator[str]:
     yield '<script type="application/json" id="decisions">'
     for piece in decisions:
-        yield piece.replace("<", "\\u003c")  # in JSON it stands in strings alone
+        yield piece.replace("<", "\\u003c")  # in JSON, "<" only occurs in strings
     yield "</script>\n"
 
 

@@ -1,4 +1,4 @@
-"""What changed, for people and programs: unified diff, inline diff for a terminal, edits as rows."""
+"""Output formats for edits: unified diff, coloured and inline diffs for a terminal, rows for JSON lines."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _CONTROLS = {
     **dict.fromkeys(range(0x80, 0xA0), 0xFFFD),
     **dict.fromkeys(range(0xD800, 0xE000), 0xFFFD),
 }
-"""A file may hold escape sequences; a terminal must not obey them."""
+"""Replacements of control characters, so that a terminal does not execute a file's escape sequences."""
 
 
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\x7f": "\\177"}
 
 
 def visible(text: str) -> str:
-    """`text` with control characters as signs, but for tabs and line feeds: safe to show in a terminal."""
+    """Replace control characters except tabs and line feeds by visible signs, which is safe in a terminal."""
     return text.translate(_CONTROLS)
 
 
 def unified_diff(pairs: Iterable[Pair], path: str, *, context: int = 3) -> Iterator[str]:
-    """The lines of a unified diff, ends included, that `patch` applies; nothing where nothing changed.
+    """Yield the lines of a unified diff, with line ends, for `patch`; nothing if nothing changed.
 
-    `pairs` are the parts of a file in order, as they were and as they are, in bounded memory: their text joined is
-    the file. Bad bytes come through as the surrogates that they are. `path` is named as git names files: from the
-    folder in which the diff is applied (`path_in_diff`).
+    `pairs`: the parts of a file in order, each before and after the change; joined, they are the file. Memory is
+    bounded. Undecodable bytes pass through as surrogates. `path`: relative to the folder in which the diff is applied,
+    as git names files (`path_in_diff`).
     """
     hunk = _Hunk(context)
     header = [f"--- {_quoted(f'a/{path}')}\n", f"+++ {_quoted(f'b/{path}')}\n"]
@@ -51,8 +51,8 @@ def unified_diff(pairs: Iterable[Pair], path: str, *, context: int = 3) -> Itera
 
 
 def base_of_diff(paths: Iterable[str]) -> str:
-    """The folder from which a diff of these files names them: the current one where it holds them all, else the
-    nearest that holds it and them. git and patch take no names that lead out of the folder they work in."""
+    """Return the folder that the paths in a diff are relative to: the current one if it contains all files, else the
+    nearest common parent. git and patch accept no paths that lead out of their folder."""
     here = os.getcwd()
     folders = [os.path.dirname(os.path.abspath(path)) for path in paths]
     try:
@@ -62,7 +62,7 @@ def base_of_diff(paths: Iterable[str]) -> str:
 
 
 def path_in_diff(path: str, base: str) -> str:
-    """The name of a file as git writes it, from the folder `base`: `docs/a.md`, not `./docs/a.md`."""
+    """Return the path of a file relative to `base`, as git writes it: `docs/a.md`, not `./docs/a.md`."""
     try:
         name = os.path.relpath(path, base)
     except ValueError:  # on another drive
@@ -71,7 +71,7 @@ def path_in_diff(path: str, base: str) -> str:
 
 
 def _quoted(name: str) -> str:
-    """A name as git writes it in a diff: in quotes where characters would be misread, with a tab behind white space."""
+    """A name as git writes it in a diff: quoted if it holds special characters, followed by a tab if it has spaces."""
     if any(ord(char) < 32 or char in '"\\\x7f' for char in name):
         chars = (_ESCAPES.get(char) or (char if char >= " " else f"\\{ord(char):03o}") for char in name)
         return f'"{"".join(chars)}"'
@@ -79,14 +79,14 @@ def _quoted(name: str) -> str:
 
 
 class _Hunk:
-    """Gathers the lines of one hunk, until enough unchanged ones follow."""
+    """Collects the lines of one hunk until enough unchanged ones follow."""
 
     def __init__(self, context: int) -> None:
         self.context = context
-        self.before: deque[str] = deque(maxlen=context)  # unchanged lines, not yet in a hunk
+        self.before: deque[str] = deque(maxlen=context)  # last unchanged lines, not yet in a hunk
         self.lines: list[str] = []
-        self.trailing = 0  # unchanged lines at the end of the hunk
-        self.old = self.new = 0  # lines of the files so far
+        self.trailing = 0  # number of unchanged lines at the end of the hunk
+        self.old = self.new = 0  # line numbers reached in both files
         self.start = (0, 0)
 
     def feed(self, before: Sequence[str], after: Sequence[str]) -> Iterator[str]:
@@ -141,7 +141,7 @@ def _range(start: int, count: int) -> str:
 
 
 def _by_lines(pairs: Iterable[Pair]) -> Iterator[tuple[list[str], list[str]]]:
-    """Pairs as lines, joined to the next ones where one does not end with a line feed."""
+    """The pairs as lists of lines; a pair that does not end with a line feed is joined with the next one."""
     befores: list[str] = []
     afters: list[str] = []
     for before, after in pairs:
@@ -154,7 +154,7 @@ def _by_lines(pairs: Iterable[Pair]) -> Iterator[tuple[list[str], list[str]]]:
 
 
 def _lines(text: str) -> list[str]:
-    """Lines as `patch` knows them: only a line feed ends one."""
+    """Split into lines as `patch` does: only a line feed ends one."""
     pieces = text.split("\n")
     return [piece + "\n" for piece in pieces[:-1]] + ([pieces[-1]] if pieces[-1] else [])
 
@@ -165,8 +165,8 @@ _WORD = re.compile(r"\s+|\w+|[^\w\s]")
 
 
 def colored_diff(lines: Iterable[str]) -> Iterator[str]:
-    """The lines of a unified diff for a terminal: removed and added ones in colour, the words that differ in reverse.
-    Control characters of the texts are shown as signs."""
+    """Colour the lines of a unified diff for a terminal, with the differing words in reverse video. Control characters
+    of the texts are shown as signs."""
     removed: list[str] = []
     added: list[str] = []
     for line in lines:
@@ -186,7 +186,7 @@ def colored_diff(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _colored(removed: Sequence[str], added: Sequence[str]) -> Iterator[str]:
-    """Lines that were replaced, in pairs where there are as many of both."""
+    """Removed and added lines; differing words are marked if there are equally many of both."""
     if len(removed) != len(added):
         for line in (*removed, *added):
             yield _styled(line[0], [(visible(line), False)])
@@ -197,7 +197,7 @@ def _colored(removed: Sequence[str], added: Sequence[str]) -> Iterator[str]:
 
 
 def _marked(old: str, new: str) -> tuple[list[tuple[str, bool]], list[tuple[str, bool]]]:
-    """Both lines in pieces, and whether each of them differs."""
+    """Both lines in pieces, each with whether it differs."""
     words = _WORD.findall(old), _WORD.findall(new)
     pieces: tuple[list[tuple[str, bool]], list[tuple[str, bool]]] = ([], [])
     for tag, i, i_end, j, j_end in SequenceMatcher(None, *words, autojunk=False).get_opcodes():
@@ -215,9 +215,9 @@ def _styled(kind: str, pieces: Sequence[tuple[str, bool]]) -> str:
 
 
 def inline_diff(text: str, edits: Sequence[Edit], *, width: int = 80, color: bool = True) -> str:
-    """`text` with what was deleted and inserted in place, wrapped to `width` columns, for a terminal.
+    """Return `text` with deletions and insertions in place, wrapped to `width` columns, for a terminal.
 
-    Without `color` as wdiff writes it: `[-deleted-]{+inserted+}`. Control characters are shown as signs.
+    Without `color`, they are marked as by wdiff: `[-deleted-]{+inserted+}`. Control characters are shown as signs.
     """
     from rich.console import Console
     from rich.text import Text
@@ -242,7 +242,7 @@ def inline_diff(text: str, edits: Sequence[Edit], *, width: int = 80, color: boo
 
 
 class EditRows:
-    """Edits as rows for JSON lines, counted along a file: feed it every part, in order."""
+    """Makes rows for JSON lines from the edits of a file. It counts positions, so it needs every part in order."""
 
     def __init__(self, path: str, *, encoding: str = "utf-8") -> None:
         self.path, self.encoding = path, encoding
@@ -250,11 +250,11 @@ class EditRows:
         self.line, self.column = 1, 1
 
     def rows(self, part: Part, edits: Sequence[Edit]) -> Iterator[dict[str, str | int]]:
-        """A row per edit: path, part, start, end, orig, corr, line, col, and byte_start and byte_end.
+        """Yield a row per edit: path, part, start, end, orig, corr, line, col, and byte_start and byte_end.
 
-        `start`, `end` are characters, `line` and `col` count from 1. In formats of plain text they are places in the
-        file; where texts stand inside something else (JSON lines, CSV, M2, docx), places in the part's text, `part`
-        (from 0) says in which, and there are no bytes.
+        `start` and `end` count characters, `line` and `col` count from 1. In plain text formats they are positions in
+        the file. In formats that embed texts (JSON lines, CSV, M2, docx) they are positions in the text of part number
+        `part` (from 0), and the byte positions are missing.
         """
         at, line, column, byte = 0, 1, 1, 0
         offset = 0
@@ -291,7 +291,7 @@ class EditRows:
 
 
 def _moved(text: str, line: int, column: int) -> tuple[int, int]:
-    """Line and column after `text`. Lines end with LF, CR or both."""
+    """The line and column after `text`. Lines end with LF, CR or CRLF."""
     ends = text.count("\n") + text.count("\r") - text.count("\r\n")
     if not ends:
         return line, column + len(text)

@@ -1,4 +1,4 @@
-"""Words of a text with their places, in a form that two spellings of the same word share."""
+"""Splits a text into words with their positions, and a key that is equal for equivalent spellings of a word."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-_CJK = "\u3040-\u30ff\u3400-\u9fff"  # written without spaces: each character is a word
+_CJK = "\u3040-\u30ff\u3400-\u9fff"  # written without spaces, so each character counts as a word
 _WORD = re.compile(
     rf"[^\W{_CJK}]+?(?=n't\b)|n't\b|'(?:s|re|ve|ll|d|m)\b|\.{{2,}}|\d+(?:[.,]\d+)+|[{_CJK}]|[^\W{_CJK}]+|[^\w\s]"
 )
-"""Contractions are two words, as in tokenised text, so that "do n't" and "don't" are the same words."""
+"""Contractions are two words as in tokenised corpora, so that "do n't" and "don't" have the same words."""
 
 _QUOTES = str.maketrans(dict.fromkeys("‘’‚‛ʼ", "'") | dict.fromkeys("“”„‟«»", '"') | dict.fromkeys("‐‑‒–—―−", "-"))
 _INVISIBLE = frozenset("\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff\ufe0e\ufe0f")
-"""Tokenizers drop them; none of them is a letter."""
+"""Characters that tokenizers drop; none of them is a letter."""
 _JOINER = "\u200d"
 _CLUSTER = re.compile("[azjo](?:[jz]|(?<=z)[azjo])+|[jzo]")
-"""Where characters do not stand for themselves, in a text of their kinds (`_kind`): one with the marks, jamo and joined
-characters that belong to it, or one that has another form."""
+"""Matches, in a text translated by `_kind`, the clusters to be normalised: a character with its combining marks, jamo
+and joined characters, or a character with another NFKC form."""
 
-_REMEMBERED = 20_000  # characters of a text whose words are kept for a while
+_REMEMBERED = 20_000  # longest text whose words are cached, in characters
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """Differences between a text and a model's copy of it that are the tokenizer's doing, and no corrections."""
+    """Differences between a text and a model's copy that come from the tokenizer and are not corrections."""
 
     forms: bool = True  # compatibility forms (NFKC): ligatures, full-width letters, composed accents, soft hyphens
-    quotes: bool = True  # typographic quotes and dashes are as good as their ASCII forms
-    spacing: bool = True  # spaces around punctuation; between letters they always count
+    quotes: bool = True  # typographic quotes and dashes instead of their ASCII forms
+    spacing: bool = True  # spaces around punctuation; spaces between letters always count
     lost: str = ""  # characters that the model cannot write
 
     def __post_init__(self) -> None:
@@ -41,14 +41,14 @@ class Tolerance:
 
 
 class Word(NamedTuple):
-    # A text has as many as words and marks: a tuple is made in a third of a dataclass's time.
+    # A named tuple, because texts have many words, and creating one takes a third of a dataclass's time.
     start: int  # characters of the text
     end: int
-    key: str  # equal for equal words
+    key: str  # equal for equivalent words
 
 
 def words(text: str, tolerance: Tolerance, hidden: Sequence[tuple[int, int]] = ()) -> list[Word]:
-    """The words of `text`, punctuation marks one by one; `hidden` stretches separate words like white space."""
+    """Return the words of `text`; each punctuation mark is a word. `hidden` spans separate words like white space."""
     visible = _blanked(text, hidden)
     if tolerance.quotes:
         visible = visible.translate(_QUOTES)
@@ -68,7 +68,7 @@ def _blanked(text: str, hidden: Sequence[tuple[int, int]]) -> str:
     return "".join([*pieces, text[at:]])
 
 
-@lru_cache(maxsize=128)  # guards ask for the words of a segment again and again
+@lru_cache(maxsize=128)  # guards request the words of a segment many times
 def _remembered(text: str, folds: bool) -> tuple[Word, ...]:
     return tuple(_found(text, folds))
 
@@ -80,12 +80,12 @@ def _found(text: str, folds: bool) -> list[Word]:
 
 
 def _folded(text: str) -> list[Word]:
-    """Words of the NFKC form, with places in the text itself; what one character became stays one word."""
+    """Words of the NFKC form with positions in the original text; the form of one character stays one word."""
     folded: list[str] = []
-    starts: list[int] = []  # per character of the folded text, of its cluster
+    starts: list[int] = []  # for each character of the folded text, the start of its cluster
     ends: list[int] = []
     at = 0
-    # Most characters stand for themselves: only the others cost more than a step of the regular expression.
+    # Most characters need no normalisation, and cost only a step of the regular expression.
     for match in _CLUSTER.finditer(text.translate({ord(char): _kind(char) for char in set(text)})):
         start, end = match.span()
         form = _form(text[start:end])
@@ -108,7 +108,7 @@ def _folded(text: str) -> list[Word]:
 
 @lru_cache(maxsize=4096)
 def _kind(char: str) -> str:
-    """What a character is to those beside it, as `_CLUSTER` reads it."""
+    """The kind of a character for `_CLUSTER`: a: plain, o: has another form, j: joins the one before, z: joiner."""
     if char < "\u0080":
         return "a"
     if char == _JOINER:
@@ -119,6 +119,6 @@ def _kind(char: str) -> str:
 
 
 def _form(cluster: str) -> str:
-    """The NFKC form of a character with those that belong to it."""
+    """The NFKC form of a cluster, without invisible characters."""
     visible = "".join([char for char in cluster if char not in _INVISIBLE])
     return visible if visible.isascii() else unicodedata.normalize("NFKC", visible)

@@ -1,1 +1,1 @@
-"""Documents of other kinds as text to search: what their paragraphs, headings and pages say."""
+"""Extracts the text of PDF, Word, PowerPoint, EPUB and HTML documents, with headings and pages, for retrieval."""

@@ -1,4 +1,4 @@
-"""HTML as text: paragraphs, list items and table rows on lines of their own, with the headings."""
+"""Extracts text and headings from HTML; each paragraph, list item and table row gets a line of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from copyspec.retrievers import Document, Heading
 
 from ..documents import FormatError
 
-MAX_BYTES = 16 << 20  # of a page: its parser takes longer than the length on purpose-made ones
+MAX_BYTES = 16 << 20  # largest page: on malicious ones the parser's time is more than linear
 _HIDDEN = frozenset({"script", "style", "template", "noscript", "svg", "nav", "head"})
 _BLOCKS = frozenset(
     """address article aside blockquote body dd details div dl dt fieldset figcaption figure footer form header hr li
@@ -24,7 +24,7 @@ _VOID = frozenset(
 
 
 class Text:
-    """A text that is put together from paragraphs, with headings and pages where they stand."""
+    """Builds a text from paragraphs, and records the positions of headings and pages."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
@@ -33,7 +33,7 @@ class Text:
         self.pages: list[int] = []
 
     def paragraph(self, text: str, *, level: int | None = None, tight: bool = False) -> None:
-        """A paragraph behind an empty line; `level`: it is a heading; `tight`: a line under the one before."""
+        """Add a paragraph after an empty line. `level`: of a heading; `tight`: without the empty line."""
         said = " ".join(text.split()) if not tight or "\n" not in text else text.strip("\n")
         if not said.strip():
             return
@@ -43,13 +43,13 @@ class Text:
         self._add(said)
 
     def page(self) -> None:
-        """What follows stands on a new page."""
+        """Begin a new page."""
         if self.length:
             self._add("\n\n")
         self.pages.append(self.length)
 
     def document(self, name: str) -> Document:
-        """All of it."""
+        """Return the text as a document."""
         return Document(name, "".join(self._pieces), tuple(self.headings), tuple(self.pages))
 
     def _add(self, piece: str) -> None:
@@ -58,13 +58,13 @@ class Text:
 
 
 class _Reader(HTMLParser):
-    """Fills a `Text` with what a page shows."""
+    """Adds the visible text of a page to a `Text`."""
 
     def __init__(self, into: Text) -> None:
         super().__init__(convert_charrefs=True)
         self._into = into
         self._said: list[str] = []
-        self._hidden: list[str] = []  # elements that are open and not shown
+        self._hidden: list[str] = []  # open elements that are not shown
         self._level: int | None = None
         self._pre = 0
         self._lead, self._was_tight = "", False
@@ -103,7 +103,7 @@ class _Reader(HTMLParser):
             self._said.append(data)
 
     def flush(self) -> None:
-        """Ends a paragraph."""
+        """End the current paragraph."""
         said, self._said = "".join(self._said), []
         if said.strip():
             lead = self._lead if self._level is None else ""
@@ -114,7 +114,7 @@ class _Reader(HTMLParser):
 
 
 def fill_from_html(page: str, into: Text) -> None:
-    """Adds what a page shows."""
+    """Add the visible text of an HTML page to `into`."""
     reader = _Reader(into)
     reader.feed(page)
     reader.close()
@@ -122,8 +122,8 @@ def fill_from_html(page: str, into: Text) -> None:
 
 
 def decoded(data: bytes, name: str) -> str:
-    """A page's characters: UTF-8, UTF-16 with its mark, else what the page names. Raises FormatError
-    for none of them."""
+    """Decode a page: as UTF-8, as UTF-16 if it has a byte order mark, or in the encoding that it names. Raises
+    FormatError if none fits."""
     if len(data) > MAX_BYTES:
         raise FormatError(f"{name} has more than {MAX_BYTES >> 20} MB")
     named = re.search(rb"(?:charset|encoding)\s*=\s*[\"']?([\w.:-]{2,40})", data[:2048])
@@ -137,12 +137,12 @@ def decoded(data: bytes, name: str) -> str:
 
 
 def read_html(path: Path) -> Document:
-    """The text of an HTML file."""
+    """Read the text of an HTML file."""
     text = Text()
     fill_from_html(decoded(path.read_bytes(), path.name), text)
     return text.document(str(path))
 
 
 def joined(parts: Iterable[str]) -> str:
-    """Runs of a paragraph, as one line."""
+    """Join the runs of a paragraph into one line."""
     return " ".join("".join(parts).split())

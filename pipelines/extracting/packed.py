@@ -1,4 +1,4 @@
-"""Word, PowerPoint and EPUB files as text: archives of XML, unpacked in bounded memory."""
+"""Extracts text from Word, PowerPoint and EPUB files: zip archives of XML, unpacked in bounded memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SLIDE = re.compile(r"ppt/slides/slide(\d{1,6})\.xml")
 
 
 def read_docx(path: Path) -> Document:
-    """The paragraphs of a Word file, headings by their style; tables cell by cell, row by row."""
+    """Read the paragraphs of a Word file. Headings are found by their style; each table cell is a paragraph."""
     part = "word/document.xml"
     found = _unpacked(path, lambda names: [name for name in names if name == part], "Word document")
     if part not in found:
@@ -41,7 +41,7 @@ def read_docx(path: Path) -> Document:
 
 
 def read_pptx(path: Path) -> Document:
-    """The slides of a PowerPoint file, each a page, its title a heading."""
+    """Read the slides of a PowerPoint file; each is a page, with its title as heading."""
     found = _unpacked(path, lambda names: [name for name in names if _SLIDE.fullmatch(name)], "PowerPoint file")
     if not found:
         raise FormatError("no PowerPoint file: the archive holds no slide")
@@ -58,7 +58,7 @@ def read_pptx(path: Path) -> Document:
 
 
 def read_epub(path: Path) -> Document:
-    """The chapters of an EPUB in reading order."""
+    """Read the chapters of an EPUB in reading order."""
     container = _unpacked(path, lambda names: [name for name in names if name == "META-INF/container.xml"], "EPUB")
     if not container:
         raise FormatError("no EPUB: the archive holds no META-INF/container.xml")
@@ -87,7 +87,7 @@ def _unpacked(path: Path, choose: object, kind: str) -> dict[str, bytes]:
 
 
 def _parsed(data: bytes, name: str) -> ElementTree.Element:
-    """XML without a document type: what would define entities, or name other files."""
+    """Parse XML. Document types are refused, because they can define entities or refer to other files."""
     if b"<!doctype" in data[: 1 << 16].lower() or b"<!entity" in data.lower():
         raise FormatError(f"{name} defines entities, which no program writes there")
     try:

@@ -1,4 +1,4 @@
-"""PDF files as text, page by page, by pypdf (the extra copyspec[documents])."""
+"""Extracts text from PDF files, page by page, with pypdf (the extra copyspec[documents])."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from ..documents import FormatError
 
 MAX_FILE = 200 << 20
 MAX_PAGES = 10_000
-MAX_CONTENT = 8 << 20  # bytes of a page's drawing: text has some thousands; reading it takes minutes
-MAX_TEXT = 64 << 20  # characters of a file
-_MAX_OUTLINE = 2_000  # bookmarks
+MAX_CONTENT = 8 << 20  # bytes of a page's content stream: text has some thousands; parsing 8 MB takes minutes
+MAX_TEXT = 64 << 20  # characters per file
+_MAX_OUTLINE = 2_000  # bookmarks read
 
 
 def read_pdf(path: Path) -> Document:
-    """The pages of a PDF, with its bookmarks as headings. Raises FormatError where it cannot be read."""
+    """Read the pages of a PDF, with its bookmarks as headings. Raises FormatError if it cannot be read."""
     try:
         import pypdf
     except ImportError:
         raise FormatError("PDF files need pypdf: pip install 'copyspec[documents]'") from None
     if path.stat().st_size > MAX_FILE:
         raise FormatError(f"it has more than {MAX_FILE >> 20} MB")
-    logging.getLogger("pypdf").setLevel(logging.ERROR)  # it warns of each odd object
+    logging.getLogger("pypdf").setLevel(logging.ERROR)  # it warns of each irregular object
     try:
         reader = pypdf.PdfReader(path)
         if reader.is_encrypted and not reader.decrypt(""):
@@ -38,7 +38,7 @@ def read_pdf(path: Path) -> Document:
         raise
     except RecursionError:
         raise FormatError("no PDF: its objects are nested without end") from None
-    except Exception as error:  # whatever a damaged file makes of a parser
+    except Exception as error:  # damaged files make the parser raise anything
         raise FormatError(f"no PDF that can be read: {type(error).__name__} {error!s:.100}") from None
 
 

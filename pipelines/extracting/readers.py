@@ -1,4 +1,4 @@
-"""Which reader takes which file: by its ending."""
+"""The document reader for each file suffix."""
 
 from __future__ import annotations
 
@@ -20,4 +20,4 @@ DOCUMENT_READERS: Mapping[str, Callable[[Path], Document]] = {
     ".htm": read_html,
     ".xhtml": read_html,
 }
-"""Readers of documents that are no plain text, for `read_documents(..., readers=DOCUMENT_READERS)`."""
+"""Readers of documents that are not plain text, for `read_documents(..., readers=DOCUMENT_READERS)`."""
