@@ -1,1 +1,1 @@
-"""What is not written: guards between a model's output and a file."""
+"""Guards: decide which of a correction model's edits are written to a file."""

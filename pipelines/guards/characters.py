@@ -1,4 +1,4 @@
-"""Characters that no correction brings: what is no text, what nobody sees, letters of other scripts."""
+"""Detects characters that a correction must not add: invisible ones, non-text, letters of other scripts."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from functools import lru_cache
 
 from .language import script
 
-REPLACED = "\ufffd"  # where bytes made no character
+REPLACED = "\ufffd"  # stands for undecodable bytes
 
 _TYPOGRAPHIC = frozenset("‘’‚“”„«»‹›–—―−…·•′″€£§°№")
-"""Beyond ASCII and letters, what a writer of a text may want."""
+"""Characters beside ASCII and letters that a correction may add."""
 
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 def strange(new: str, beside: Iterable[str]) -> str | None:
-    """A character of `new` that `beside`, the text around it or its `characters`, lacks and that no correction brings.
+    """Return a character of `new` that is not in `beside` (the surrounding text or its `characters`) and that no
+    correction would add; None if there is none.
 
-    A model that writes one has lost its way: U+FFFD, controls, marks of direction and other characters that are not
-    seen, letters of a script that the text does not have, symbols outside ASCII.
+    Such characters show that the model's output is broken: U+FFFD, control, direction and other invisible characters,
+    letters of a script that the text does not use, symbols outside ASCII.
     """
     known = beside if isinstance(beside, frozenset) else frozenset(beside)
     if new.isascii() and new.isprintable() and (not any(map(str.isalpha, new)) or _has_latin(known)):
@@ -40,19 +41,19 @@ def strange(new: str, beside: Iterable[str]) -> str | None:
     return None
 
 
-@lru_cache(maxsize=8)  # the segments of a part are asked about one after the other
+@lru_cache(maxsize=8)  # the segments of a part are checked one after the other
 def characters(text: str) -> frozenset[str]:
-    """The characters of a text."""
+    """Return the set of characters of a text."""
     return frozenset(text)
 
 
 def named(char: str) -> str:
-    """A character for people."""
+    """Describe a character by code point and name."""
     return f"U+{ord(char):04X} ({unicodedata.name(char, 'without a name')})"
 
 
 def _is_form(char: str, known: Set[str]) -> bool:
-    """Whether it is another form of what the text has: full-width marks and their like."""
+    """Whether it is a compatibility form (such as full-width) of characters in `known`."""
     return set(unicodedata.normalize("NFKC", char)) <= known
 
 

@@ -1,4 +1,4 @@
-"""What is known of the document at hand when an edit is judged: its words, its language."""
+"""Facts about the document for judging its edits: the words that it uses, and its language."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from .languages import ANY, is_in
 from .vocabulary import ENDING, english, is_english, is_rare, spelt
 
 MOST_OWN = 1 << 16
-"""Words of a document that the list lacks: 10 MB at most. Data has more, and texts have not."""
+"""Maximum number of stored words that are not in the word list: 10 MB at most. Only data files have more."""
 
 OFTEN = 3
-"""A word that stands so often in a document is no slip of its writer."""
+"""A word with this many occurrences in a document is not a slip."""
 
-TELLING = 100  # parts whose language tells that of the document
-LOOKED_AT = 500  # characters of each
+TELLING = 100  # parts from which the document's language is determined
+LOOKED_AT = 500  # first characters of each
 
 
 class Facts:
-    """Words and language of one document. It grows with each part that is read, and is asked as of a part.
+    """Words and language of one document, collected part by part. Queries refer to the state after a given part.
 
-    Parts may be read ahead of the one that is asked about, and what was read ahead never counts: the same file gives
-    the same corrections however it is read.
+    Parts may be read ahead of the one that is queried; they do not count, so that a file gets the same corrections
+    however far it is read ahead.
     """
 
     def __init__(self, own: Iterable[str] = (), language: str = "en") -> None:
-        """`own`: more words, of the user's; `language`: of the model."""
-        self._first = {word.casefold(): -1 for word in own}  # the part that had a word first
+        """`own`: additional words of the user; `language`: of the model."""
+        self._first = {word.casefold(): -1 for word in own}  # word -> first part that has it; -1: the user's
         self._parts = 0
-        self._often: dict[str, int] = {}  # times that a word was seen, or -1 less the part in which it was OFTEN
+        self._often: dict[str, int] = {}  # word -> count, or -1 - (number of the part with its OFTEN-th occurrence)
         languages = {"en", language} - {ANY}
-        # by language: part, whether it is in that language
+        # language -> (part, whether the part is in that language)
         self._verdicts: dict[str, list[tuple[int, bool]]] = {name: [] for name in languages}
 
     def read(self, text: str, prose: str | None = None) -> int:
-        """Takes the next part; returns its number. `prose`: what of it was written as text, without code and markup:
-        what stands often there is what the writer means."""
+        """Add the next part and return its number. `prose`: its text without code and markup, in which words are
+        counted for `is_often`."""
         number = self._parts
         if len(self._first) < MOST_OWN:
             words = english()
@@ -54,21 +54,21 @@ class Facts:
         return number
 
     def knows(self, word: str, part: int) -> bool:
-        """Whether `word` is of the list, of the user's, or stood in the document up to and including `part`."""
+        """Whether `word` is in the word list, one of the user's, or in the document up to and including `part`."""
         if is_english(word):
             return True
         stem = ENDING.sub("", word).casefold()
         return any(self._first.get(each, part + 1) <= part for each in (word.casefold(), stem))
 
     def is_word(self, word: str) -> bool:
-        """Whether it is of the lists or of the user's: a word of the document may be a misspelling."""
+        """Whether `word` is in a word list or one of the user's. Words of the document may be misspelt."""
         return is_english(word) or self._first.get(word.casefold(), 0) < 0 or is_rare(word)
 
     def is_often(self, word: str, part: int) -> bool:
-        """Whether the document up to and including `part` has a word so often that the writer means it."""
+        """Whether the document up to and including `part` has a word OFTEN, so that it is intended."""
         return -1 - part <= self._often.get(word.casefold(), 0) < 0
 
     def is_in(self, language: str, part: int) -> bool:
-        """Whether most of the document up to and including `part` is in a language; True where nothing tells."""
+        """Whether most of the document up to and including `part` is in a language; True if undecided."""
         told = [verdict for number, verdict in self._verdicts.get(language, ()) if number <= part]
         return 2 * sum(told) >= len(told)

@@ -1,4 +1,4 @@
-"""Words of grammar, and forms of a word that do not look alike: what a correction may put for what."""
+"""Function words and irregular word forms of English: which words a correction may exchange for each other."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ FUNCTION_WORDS = frozenset(
     yours yourself yourselves
     """.split()  # noqa: SIM905
 )
-"""They may be put, left out and changed for each other: articles, pronouns, prepositions, auxiliaries and their like.
-Numbers and negations are none: they change what is said."""
+"""Articles, pronouns, prepositions, auxiliaries and so on, which a correction may add, drop and exchange. Numbers and
+negations are not among them, because they change the meaning."""
 
 NEGATIONS = frozenset(
     ["no", "not", "n't", "never", "nothing", "nowhere", "neither", "nobody", "none", "nor", "without", "hardly"]
@@ -42,7 +42,7 @@ why yet
 |few little less many more most much several
 |anybody anyone anything everybody everyone everything somebody someone something
 """
-"""Kinds of words of grammar; one may stand for another of its kind."""
+"""Classes of function words; a word may be exchanged for another one of its class."""
 
 
 _GROUPS = """
@@ -90,18 +90,16 @@ _KIND = _groups(_KINDS)
 
 
 def are_forms(word: str, other: str) -> bool:
-    """Whether two words, in small letters, are forms of one or often taken for each other, though they look
-    different."""
+    """Whether two lower-case words are irregular forms of one word, or often confused with each other."""
     return not _FORMS.get(word, frozenset()).isdisjoint(_FORMS.get(other, frozenset()))
 
 
 def forms_of(word: str) -> frozenset[str]:
-    """The other forms of a word, in small letters, that do not look like it ("keep": "kept"); words of grammar are
-    none."""
+    """Return the other irregular forms of a lower-case word ("keep": "kept"), without function words."""
     numbers = frozenset() if word in FUNCTION_WORDS else _FORMS.get(word, frozenset())
     return frozenset(each for number in numbers for each in _MEMBERS[number] if each not in FUNCTION_WORDS) - {word}
 
 
 def are_of_a_kind(word: str, other: str) -> bool:
-    """Whether two words of grammar, in small letters, do the same work in a sentence."""
+    """Whether two lower-case function words are of the same class."""
     return not _KIND.get(word, frozenset()).isdisjoint(_KIND.get(other, frozenset()))

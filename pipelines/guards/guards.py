@@ -1,4 +1,4 @@
-"""Guards: which of a model's changes are let through, and why the others are not."""
+"""Checks a correction model's output for a segment: which of its edits are made, and why the others are refused."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ from .wording import Kind, is_negation
 _APART = re.compile(r"(?<=\w) (n['’]t|['’](?:s|re|ve|ll|d|m))\b")
 _EXACT = Tolerance(forms=False, quotes=False)
 _FREE_WORDS = 3
-"""So many changed words are never too many: in a heading of two words, one is half of it."""
+"""Up to this many changed words the ratios do not apply: in a heading of two words, one is half of it."""
 _FRAGMENT_WORDS = _FREE_WORDS
-"""So few words without an end are no sentence but a heading, a cell, a name: nothing tells what it lacks, and models
-that want to see a sentence write one ("Task" comes back as "Task. Task.")."""
+"""Up to this many words without a final mark are a fragment (a heading, a cell, a name): nothing tells what is missing,
+and models that expect sentences write one ("Task" comes back as "Task. Task.")."""
 
 
-# The two ratios were chosen on one half of the human corrections of JFLEG dev (3,016) and GMEG wiki dev (3,968), and
-# looked at on the other half: there 1.8 % of the human corrections are refused (7.3 % by a single limit of 0.4 changed
-# words), 99.7 % of the corrections of another sentence, and of corrections without their last third of words 54 %
-# (JFLEG) and 76 % (GMEG; with the single limit 49 % and 15 %). No output of the bundled model is refused.
+# The two ratios were chosen on one half of the human corrections of JFLEG dev (3,016) and GMEG wiki dev (3,968). On the
+# other half they refuse 1.8 % of the human corrections (a single limit of 0.4 changed words refuses 7.3 %), 99.7 % of
+# corrections that belong to another sentence, and 54 % (JFLEG) and 76 % (GMEG) of corrections without their last third
+# of words (with the single limit 49 % and 15 %). No output of the bundled model is refused.
 @dataclass(frozen=True, slots=True)
 class GuardOptions:
-    """What a correction may not touch. An edit that does is left out, and the others of its segment are made."""
+    """What a correction may not change. An edit that does is refused; the others of its segment are made."""
 
     allow_numbers: bool = False
     allow_links: bool = False  # URLs, e-mail addresses
     allow_code: bool = False  # `code`, snake_case, camelCase, call(), --options, paths, {placeholders}, <tags>
-    allow_names: bool = False  # capitals inside a sentence, ALLCAPS; their case may change anyway
-    max_edit_ratio: float = 0.7  # changed words per word of the segment; above, the whole segment stays
-    max_lost_ratio: float = 0.25  # words that the segment would have fewer, per word; above, it stays
-    protect: tuple[str, ...] = ()  # regular expressions of more that must stay
-    strip_wrappers: bool = True  # chat models put talk, labels, quotes and fences around a text
-    all_or_nothing: bool = False  # one edit that is left out leaves out all of its segment
-    allow_new_words: bool = False  # words that neither the English list, nor the document, nor `words` has
-    allow_swaps: bool = False  # words for words that are no forms or spellings of them, words come and gone
-    any_language: bool = False  # texts that are not English are corrected too, and without the two guards above
-    language: str = "en"  # what the model is for (`languages.LANGUAGES`); other text is left alone. "any": none is
+    allow_names: bool = False  # words capitalised inside a sentence, ALLCAPS; their case may change anyway
+    max_edit_ratio: float = 0.7  # changed words per word of the segment; above, the whole segment stays as it is
+    max_lost_ratio: float = 0.25  # lost words per word of the segment; above, it stays as it is
+    protect: tuple[str, ...] = ()  # regular expressions of further text that must stay
+    strip_wrappers: bool = True  # remove the talk, labels, quotes and fences that chat models put around a text
+    all_or_nothing: bool = False  # refuse all edits of a segment if one is refused
+    allow_new_words: bool = False  # words that are neither in the English list, nor the document, nor `words`
+    allow_swaps: bool = False  # replacing words by unrelated ones, adding and deleting words
+    any_language: bool = False  # correct texts of other languages, too, and without the two guards above
+    language: str = "en"  # of the model (`languages.LANGUAGES`); other text is not changed. "any": no check
     words: tuple[str, ...] = ()  # further words to accept as correct
-    caution: float = 1.0  # times the margin that an edit needs over keeping the source (`judging`); 0: none
-    calibration: str | None = None  # whose margins (`judging.CALIBRATED`); None: those of the model, where it has some
-    min_confidence: float = 0.0  # probability that an edit needs, of the edit and keeping the source; 0: none
+    caution: float = 1.0  # factor on the margin that an edit needs over keeping the source (`judging`); 0: none
+    calibration: str | None = None  # name of the margins (`judging.CALIBRATED`); None: the model's own, if any
+    min_confidence: float = 0.0  # least probability of an edit against keeping the source; 0: none
 
     def __post_init__(self) -> None:
         for name in ("max_edit_ratio", "max_lost_ratio"):
@@ -78,14 +78,14 @@ class GuardOptions:
                 raise ValueError(f"protect: {pattern!r} is no regular expression: {error}") from None
 
     def patterns(self) -> dict[str, re.Pattern[str]]:
-        """What stays, by the reason that is told."""
+        """Return the patterns of text that must stay, by reason of refusal."""
         found = {reason: pattern for reason, pattern in PATTERNS.items() if not getattr(self, f"allow_{reason}")}
         return found | {f"protect[{number}]": re.compile(pattern) for number, pattern in enumerate(self.protect)}
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What becomes of a segment."""
+    """The result of checking a segment."""
 
     edits: Sequence[Edit]  # offsets in the part's text, ascending
     refusal: Refusal | None = None  # why the segment stays as it was, though the model changed it
@@ -94,11 +94,11 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What is known beside a segment and its output."""
+    """What is known in addition to a segment and its output."""
 
     facts: Facts
-    part: int  # the part that the segment stands in, as `facts` numbers it
-    changes: Sequence[Change] | None = None  # characters of the segment as it was shown; None: nobody knows
+    part: int  # number of the segment's part in `facts`
+    changes: Sequence[Change] | None = None  # with margins; offsets in the segment as it was shown; None: unknown
 
 
 def check(
@@ -110,9 +110,9 @@ def check(
     tolerance: Tolerance | None = None,
     context: Context | None = None,
 ) -> Checked:
-    """The edits that a model's `output` for a segment of `text` makes and that the guards let through.
+    """Return the edits of a model's `output` for a segment of `text` that the guards allow.
 
-    Without `context` the text is all of the document.
+    Without `context`, `text` is taken as the whole document.
     """
     options = options or GuardOptions()
     source = shown(text, segment)
@@ -131,7 +131,7 @@ def check(
         return Checked((), refusal)
     language = ANY if options.any_language else options.language
     is_english = language == "en" or _is_in(source, "en", context.facts, context.part)
-    if not is_english:  # lists of English words say nothing about it
+    if not is_english:  # the English word lists do not apply
         options = replace(options, allow_new_words=True, allow_swaps=True)
     refusal = (
         _lost_its_way(text, source, edits)
@@ -180,8 +180,8 @@ def _judge(text: str, segment: Segment, options: GuardOptions, context: Context)
 def measured_changes(
     text: str, output: str, changes: Sequence[Change] | None, options: GuardOptions
 ) -> Iterator[tuple[Sequence[Edit], Kind, float, str]]:
-    """Of each change of an output for a text of one segment: its edits, what it does, its margin (infinite where nobody
-    knows it), and why these options leave it out, "" where they do not. Margins are chosen from this."""
+    """Yield, for each change of an output for a text of one segment: its edits, its kind, its margin (infinite if
+    unknown), and the reason why these options refuse it ("" if they do not). Margins are calibrated with this."""
     segment = Segment(0, len(text))
     facts = Facts(options.words, options.language)
     context = Context(facts, facts.read(text), changes)
@@ -195,8 +195,8 @@ def measured_changes(
 
 
 def _changes(text: str, edits: Sequence[Edit]) -> Iterator[list[Edit]]:
-    """Edits that touch inside a word are one change: of "cannto", "can" and "n't" are two. So are the two of "dont"
-    that becomes "do not"."""
+    """Group edits into changes: edits that touch inside a word belong together, such as those of "cannto" ("can",
+    "n't"), and of "dont" that becomes "do not"."""
     together: list[Edit] = []
     for edit in edits:
         if together and not (_touch(together[-1], edit) or _is_written_out(text, together[-1], edit)):
@@ -216,12 +216,12 @@ def _is_written_out(text: str, before: Edit, after: Edit) -> bool:
 
 
 def _rejoined(output: str, source: str) -> str:
-    """Models that learned from corpora write "do n't", where the text has no such spaces."""
+    """Remove the space in "do n't", which models trained on tokenised corpora write, unless the source has it, too."""
     return output if _APART.search(source) else _APART.sub(r"\1", output)
 
 
 def _lost_its_way(text: str, source: str, edits: Sequence[Edit]) -> Refusal | None:
-    """A character that no correction brings anywhere in the output."""
+    """The refusal of an output that contains a character which no correction would add."""
     known = characters(text) | characters(source) | {"\n"}
     for edit in edits:
         if char := strange(edit.replacement, known):
@@ -230,7 +230,7 @@ def _lost_its_way(text: str, source: str, edits: Sequence[Edit]) -> Refusal | No
 
 
 def in_other_language(source: str, options: GuardOptions, facts: Facts, part: int) -> Refusal | None:
-    """Why a model that is not for the language of a text is not asked about it."""
+    """Return the refusal for a text that is not in the model's language, or None."""
     language = ANY if options.any_language else options.language
     if language == ANY or _is_in(source, language, facts, part):
         return None
@@ -254,8 +254,8 @@ def _too_many(text: str, segment: Segment, edits: Sequence[Edit], options: Guard
 
 
 def _sentence_of_fragment(text: str, segment: Segment, edits: Sequence[Edit]) -> Refusal | None:
-    """A fragment that would get more words or fewer, or a mark: a model that writes these understood nothing. Of two
-    words and more, only the mark at the end is left out (`Judge`): models add it out of habit."""
+    """The refusal of edits that add or remove words or marks in a fragment, which the model did not understand. For
+    fragments of two words or more, a mark at the end is left to `Judge`, as models add it out of habit."""
     piece = text[segment.start : segment.end]
     count = 0 if END.search(piece) else _count(piece)
     for edit in edits if 0 < count <= _FRAGMENT_WORDS else ():
@@ -266,8 +266,7 @@ def _sentence_of_fragment(text: str, segment: Segment, edits: Sequence[Edit]) ->
 
 
 def _is_word_for_word(text: str, segment: Segment, edit: Edit) -> bool:
-    """Whether there are as many words and marks as before, the same letters ("alot"), or one word less of two equal
-    ones."""
+    """Whether the number of words and marks or the letters ("alot") stay the same, or one of two equal words goes."""
     was = text[edit.start : edit.end]
     had, has = (words(piece, _EXACT) for piece in (was, edit.replacement))
     if len(had) == len(has) or (had and _letters(was) == _letters(edit.replacement)):
@@ -277,7 +276,7 @@ def _is_word_for_word(text: str, segment: Segment, edit: Edit) -> bool:
 
 
 def _ends(segment: Segment, edit: Edit) -> bool:
-    """Whether it does no more than to put a mark behind the segment."""
+    """Whether the edit only adds a mark at the segment's end."""
     return edit.start == edit.end == segment.end and not _letters(edit.replacement)
 
 
@@ -286,6 +285,6 @@ def _letters(text: str) -> str:
     return "".join(filter(str.isalnum, text)).casefold()
 
 
-@lru_cache(maxsize=256)  # of a segment, of each edit and of what replaces it: asked more than once
+@lru_cache(maxsize=256)  # each segment, edit and replacement is counted more than once
 def _count(text: str) -> int:
     return sum(word.key[0].isalnum() for word in words(text, _EXACT))

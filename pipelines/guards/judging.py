@@ -1,4 +1,7 @@
-"""Whether a change is one that a corrector makes: known words, words that belong together, and a clear preference."""
+"""Judges single changes: known words, related words, and a clear preference of the model for the change.
+
+A margin is the log-probability, in nats, by which the model preferred a change to the source's own words.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ from .vocabulary import spelt
 from .wording import Kind, Wording, is_grammar
 
 Asked = Kind | Literal["unusual"]
-"""`unusual`, beside what changes do: a capital inside a sentence, a name in a new spelling, a word that is set off, a
-sentence that begins without its "The"."""
+"""`unusual`: a capital inside a sentence, a new spelling of a name, a word that is set off by quotes or the like, a
+sentence without its initial "The"."""
 
 CLEARLY: Mapping[Asked, float] = {
     "spelling": 0.0,
@@ -33,8 +36,8 @@ CLEARLY: Mapping[Asked, float] = {
     "swap": math.inf,
     "unusual": 4.0,
 }
-"""Nats by which a model must prefer a change to the source's own words, by what the change does: how often the same
-change is made in texts that are right decides. Chosen with the bundled model (docs/files.md)."""
+"""Least margin by kind of change, in nats, chosen by how often the bundled model makes such changes in correct texts
+(docs/files.md)."""
 
 BUNDLED = "default"
 CALIBRATED: Mapping[str, Mapping[Asked, float]] = {
@@ -51,13 +54,13 @@ CALIBRATED: Mapping[str, Mapping[Asked, float]] = {
         "unusual": 4.0,
     },
 }
-"""The same by model: one that knows more is right with less. Of each kind the least whole number at which, of 250
-held-out texts with mistakes put in by rules and 500 without, two and a half times as many changes were right as wrong
-(`python -m benchmarks.quality.margins`). No margin does that for other words; of slips and words that come twice there
-were too few to tell."""
+"""Least margins by model; better models need less. Each is the smallest whole number at which 2.5 times as many changes
+were right as wrong, on 250 held-out texts with mistakes added by rules and 500 without mistakes
+(`python -m benchmarks.quality.margins`). No margin achieves that for swaps; slips and doubled words were too few to
+tell."""
 
-_SET_OFF = frozenset('<>*_"“”«»`')  # what sticks to words that are meant as they are: foreign ones, names of things
-MEANT = 2.0  # times the margin, for another form of a word that the writer uses often
+_SET_OFF = frozenset('<>*_"“”«»`')  # marks around words that are meant as they are, such as foreign words and names
+MEANT = 2.0  # factor on the margin for another form of a word that the writer uses often
 _CONTINUES = ",;"  # behind these a text goes on
 _MARKS = re.compile(r"[.!?…]+")
 _RUNS = re.compile(r"[^\w\s'’]+")
@@ -67,7 +70,7 @@ _OPENS_SENTENCE = re.compile(r"(?:\A|[.!?…:][\"'”’)\]]*\s)[\"'“‘(\[*_]
 
 
 class Judge:
-    """Judges the changes of one segment. A change is a list of edits that stand or fall together."""
+    """Judges the changes of one segment. A change is a list of edits that are made or refused together."""
 
     def __init__(
         self,
@@ -83,7 +86,7 @@ class Judge:
         min_confidence: float = 0.0,
         margins: Mapping[Asked, float] = CLEARLY,
     ) -> None:
-        """`is_word`: whether a word is none that is misspelt; `may_write`: whether a change may bring it, None: any."""
+        """`is_word`: whether a word is spelt correctly; `may_write`: whether a change may add it (None: any word)."""
         self._text, self._segment, self._is_word, self._may_write = text, segment, is_word, may_write
         self._allow_swaps, self._caution, self._is_often = allow_swaps, caution, is_often
         self._margins = margins
@@ -102,13 +105,13 @@ class Judge:
         )
 
     def measured(self, edits: Sequence[Edit]) -> tuple[Kind, float | None]:
-        """What a change does, and its margin; None where nobody knows it."""
+        """Return the kind of a change and its margin, None if unknown."""
         wording, start, end = self._worded(edits)
         kind: Kind = "swap" if wording.swap(self._is_word) else wording.kind(self._is_word)
         return kind, self._preferred.margin(start, end) if self._preferred else None
 
     def _worded(self, edits: Sequence[Edit]) -> tuple[Wording, int, int]:
-        """A change with what sticks to it, and where that stands."""
+        """A change extended to whole words, with the start and end of these words."""
         text, segment = self._text, self._segment
         start, end = around(text, segment, edits[0].start, edits[-1].end)
         was = text[start:end]
@@ -120,7 +123,7 @@ class Judge:
         return Wording.of(was, becomes, beside), start, end
 
     def _swapped(self, wording: Wording, start: int, end: int) -> Refusal | None:
-        """Other words are let through where the model has shown that it knows when, and is sure."""
+        """The refusal of exchanging unrelated words, unless the model's margin for such changes is reached."""
         refusal = wording.swap(self._is_word)
         if refusal is None or wording.denies or self._preferred is None:
             return refusal
@@ -128,7 +131,7 @@ class Judge:
         return refusal if margin is None or margin < max(1.0, self._caution) * self._margins["swap"] else None
 
     def _wrong_end(self, was: str, becomes: str, end: int) -> Refusal | None:
-        """Ends of sentences stay where they are, but for one that a sentence lacks; no text ends with a comma."""
+        """The refusal of changes of sentence ends, except adding one that a sentence lacks, and of final commas."""
         if end == self._segment.end and becomes.rstrip()[-1:] in {*_CONTINUES} - {was.rstrip()[-1:]}:
             return Refusal("marks", f"{becomes!r} would end a text that does not go on")
         had, has = _MARKS.findall(was), _MARKS.findall(becomes)
@@ -143,8 +146,7 @@ class Judge:
         return Refusal("fragment", f"{becomes!r} would end what is no sentence")
 
     def _wrong_capital(self, wording: Wording, start: int) -> Refusal | None:
-        """Items of lists, headings and cells begin as the writer wrote them, and so do words that are none of the
-        language."""
+        """The refusal of changes of case at the beginning of list items, headings and cells, and in unknown words."""
         was, becomes = wording.was, wording.becomes
         begins = start == self._segment.start and was[:1].islower() and becomes[:1].isupper()
         if begins and (self._segment.is_label or begins_item(self._text[:start])):
@@ -174,7 +176,7 @@ class Judge:
         )
 
     def _goes_on_from(self) -> bool:
-        """Whether the segment is a piece of a sentence that began before it."""
+        """Whether the segment continues a sentence that began before it."""
         return bool(_UNENDED.search(self._text[max(0, self._segment.start - 20) : self._segment.start]))
 
     def _least(self, wording: Wording, start: int) -> float:
@@ -188,19 +190,19 @@ class Judge:
         else:
             usual = opens or kind != "spelling" or not any(word[0].isupper() for word in wording.gone)
         if opens and spelt(wording.was)[:1] == ["The"] and "The" in wording.gone:
-            usual = False  # whether all of them are meant or certain ones, the texts before tell
+            usual = False  # whether "The" is right depends on the text before
         least = self._margins[kind]
         if kind == "spelling" and not _SET_OFF.isdisjoint(wording.was):
             least = self._margins["unusual"]
         if kind in ("form", "slip") and any(map(self._is_often, wording.gone)):
             least *= MEANT
         elif kind == "capital" and any(self._is_often(word) and not is_grammar(word) for word in spelt(wording.was)):
-            least = self._margins["unusual"]  # the name of a program, say, in small letters everywhere
+            least = self._margins["unusual"]  # for example a program's name in lower case
         return least if usual else max(least, self._margins["unusual"])
 
 
 def _wrong_mark(wording: Wording) -> Refusal | None:
-    """Commas, full stops and their like come and go; brackets, quotes, signs and runs of marks stay."""
+    """The refusal of changes of brackets, quotes, signs and runs of marks; commas, full stops and so on may change."""
     had, has = (Counter(_RUNS.findall(side)) for side in (wording.was, wording.becomes))
     letters = [list(filter(str.isalnum, side)) for side in (wording.was, wording.becomes)]
     for mark in [*(had - has), *(has - had)]:
@@ -213,11 +215,11 @@ def _wrong_mark(wording: Wording) -> Refusal | None:
 
 
 class _Preferred:
-    """By how much the model preferred what it wrote, by characters of the text."""
+    """The model's margins for its changes, by position in the text."""
 
     def __init__(self, text: str, segment: Segment, changes: Sequence[Change]) -> None:
-        """`changes`: characters of the segment as it was shown. Places are compared by the characters before them
-        that are no white space: there alone a text and what is shown of it differ, but for what is hidden."""
+        """`changes`: with offsets in the segment as it was shown. Positions are compared by the number of non-space
+        characters before them, because the text and its shown form differ only in white space and hidden spans."""
         self._ink = [0, *accumulate(_is_ink(text, segment))]
         self._start = segment.start
         told = [0, *accumulate(not char.isspace() for char in shown(text, segment))]
@@ -227,7 +229,7 @@ class _Preferred:
         ]
 
     def margin(self, start: int, end: int) -> float | None:
-        """The least margin of the changes in a stretch of the text, or of the one before it; None: there is none."""
+        """Return the least margin of the changes in a span of the text, else that of the change before it, or None."""
         first, last = self._ink[start - self._start], self._ink[end - self._start]
         inside = [margin for begin, until, margin in self._changes if begin <= last and until >= first]
         if inside:

@@ -1,4 +1,4 @@
-"""Whether a text is English, by its words and letters: what an English model is not to touch otherwise."""
+"""Decides whether a text is English, by its words and letters."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from functools import cache
 from .vocabulary import is_english, spelt
 
 FEW = 2
-"""From so many words that are no English ones on, a text may be of another language."""
+"""From this many non-English words on, a text may be in another language; from as many known ones, English."""
 
-# English words that are as common in other languages: they speak for none.
+# English words that are also common in other languages, and so are no evidence.
 _SHARED = frozenset(
     """
     a al alle also am an angst as at auf avec bad bald be bei ben best bin bis but con da dan dans dare das day de del
@@ -24,7 +24,7 @@ _SHARED = frozenset(
 
 
 def looks_english(text: str) -> bool | None:
-    """Whether a text is English; None where its words do not tell."""
+    """Whether a text is English; None if its words do not tell."""
     latin = other = 0
     for char in text:
         if char.isalpha():
@@ -38,7 +38,7 @@ def looks_english(text: str) -> bool | None:
     for piece in text.split():
         word, *more = spelt(piece) or [""]
         if more or not word[:1].isalpha() or (small := word.lower()) in _SHARED:
-            continue  # what holds signs inside is an address, a number, code
+            continue  # addresses, numbers and code
         if len(small) == 1:
             continue
         if is_english(word):
@@ -56,6 +56,6 @@ def looks_english(text: str) -> bool | None:
 
 @cache
 def script(char: str) -> str:
-    """The script of a letter, by its name in Unicode."""
+    """Return the script of a letter, from its Unicode name."""
     name = unicodedata.name(char, "").partition(" ")[0]
     return "LATIN" if name in ("FULLWIDTH", "MODIFIER", "FEMININE", "MASCULINE", "MICRO") else name

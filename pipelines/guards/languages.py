@@ -1,4 +1,4 @@
-"""Which language a text is in, by its script and its words of grammar: what a model is not for is left alone."""
+"""Identifies the language of a text by its script and function words, so that a model only corrects its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .language import looks_english, script
 from .vocabulary import spelt
 
 ANY = "any"
-TELLING = 2  # words of grammar from which on a language is believed, and how many it must be ahead of the next
+TELLING = 2  # least number of function words to identify a language, and least lead over the next one
 
 _WORDS = {
     "en": "the and of to is was are were with that this for have has not you he she they we it be been which would my",
@@ -39,7 +39,7 @@ _LETTERS = {
     "cs": "ěřůčž", "hu": "őű", "ro": "țșă", "tr": "ğışç", "vi": "ạảấầẩậắặẻẽếềểệịọốồổộớờởợụủứừửựỳỵỷđơư", "ru": "ыэё",
     "uk": "іїєґ", "bg": "ъщ", "fa": "پچژگ", "ar": "ةىإأ",
 }  # fmt: skip
-"""Letters that few other languages have; a word with one counts as a word of grammar does."""
+"""Letters that few other languages have; a word with one counts as a function word."""
 _LISTS = {name: frozenset(words.split()) for name, words in _WORDS.items()}
 _BY_SCRIPT = {
     "ARABIC": ("ar", "fa"),
@@ -58,11 +58,11 @@ _BY_SCRIPT = {
     "CYRILLIC": ("ru", "uk", "bg"),
 }
 LANGUAGES = tuple(sorted({*_LISTS, *(name for names in _BY_SCRIPT.values() for name in names)}))
-"""Codes of the languages that are told apart (ISO 639-1)."""
+"""Codes of the languages that can be identified (ISO 639-1)."""
 
 
 def language_of(text: str) -> str | None:
-    """The code of the language that a text is in; None where nothing tells it from the others."""
+    """Return the code of the language of a text; None if undecided."""
     scripts = Counter(script(char) for char in text if char.isalpha())
     if not scripts:
         return None
@@ -75,7 +75,7 @@ def language_of(text: str) -> str | None:
     if most != "LATIN" and len(written or ()) == 1:
         return (written or ("",))[0]
     among = written or _LISTS
-    words = {word.casefold() for word in spelt(text)}  # a word said five times tells no more than one
+    words = {word.casefold() for word in spelt(text)}  # repetitions are no further evidence
     found = Counter({name: sum(_speaks_for(name, word) for word in words) for name in among})
     (best, hits), *others = found.most_common(2)
     ahead = hits - (others[0][1] if others else 0)
@@ -87,7 +87,7 @@ def _speaks_for(language: str, word: str) -> bool:
 
 
 def is_in(text: str, language: str) -> bool | None:
-    """Whether a text is in a language; None where nothing tells."""
+    """Whether a text is in a language; None if undecided."""
     if language == "en":
         verdict = looks_english(text)
         if verdict is not None:
@@ -103,7 +103,7 @@ def is_in(text: str, language: str) -> bool | None:
 
 
 def check_language(language: str) -> str:
-    """`language`; ValueError for a code that nothing is known about."""
+    """Return `language`. Raises ValueError for an unknown code."""
     if language != ANY and language not in LANGUAGES:
         raise ValueError(f"language={language!r} is not known: one of {', '.join(LANGUAGES)}, or {ANY!r} for no check")
     return language

@@ -1,4 +1,4 @@
-"""Whether a word may stand for another: its form, its right spelling, what it is often taken for."""
+"""Decides whether two words are related: forms of one word, a misspelling and its correction, or nearly equal."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import unicodedata
 from .function_words import FUNCTION_WORDS, NEGATIONS, are_forms
 
 _COMPARED = 48
-"""Letters of a word that are compared: the distance takes their square, and some words are data."""
+"""Letters of a word that are compared: the edit distance takes quadratic time, and some "words" are long data."""
 
 _STEM = 3
-"""Letters that two forms of a word have in common at least."""
+"""Least length of the common stem of two forms of a word."""
 
-# What forms of a word, and words made from it, end in. Longest first.
+# Endings of inflected and derived words, longest first.
 _ENDINGS = re.compile(
     r"(?:ization|isation|ifying|fully|ation|ition|ments?|ities|iness|ingly|edly|ally|ness|ions?|ings?|ists?|able|ible|"
     r"ence|ance|ents?|ants?|ious|ical|ives?|less|ful|ity|ies|ied|ier|iest|ily|ous|ion|ing|ers?|ors?|est|ed|es|en|al|ic|"
@@ -28,7 +28,7 @@ _SOUNDS = (
 
 
 def plain(word: str) -> str:
-    """In small letters, without accents and apostrophes."""
+    """Return a word in lower case, without accents and apostrophes."""
     if word.isascii():
         return word.lower().replace("'", "")
     folded = unicodedata.normalize("NFKD", word.replace("’", "").replace("'", "")).casefold()
@@ -36,7 +36,7 @@ def plain(word: str) -> str:
 
 
 def are_akin(word: str, other: str) -> bool:
-    """Whether two words are forms of one, by their looks or because they are known to be."""
+    """Whether two words are forms of one word, by a common stem or as known irregular forms."""
     a, b = plain(word), plain(other)
     if a == b or are_forms(word.lower(), other.lower()):
         return True
@@ -46,7 +46,7 @@ def are_akin(word: str, other: str) -> bool:
 
 
 def is_spelling(wrong: str, right: str) -> bool:
-    """Whether one word may be meant by another that is none: few letters differ, and mostly the first is the same."""
+    """Whether `wrong` may be a misspelling of `right`: few letters differ, and usually not the first."""
     a, b = plain(wrong)[:_COMPARED], plain(right)[:_COMPARED]
     if not a or not b:
         return False
@@ -59,13 +59,13 @@ def is_spelling(wrong: str, right: str) -> bool:
 
 
 def is_near(word: str, other: str) -> bool:
-    """Whether one letter makes the difference between two words: a slip, or two words alike."""
+    """Whether two words differ by at most one letter."""
     a, b = plain(word)[:_COMPARED], plain(other)[:_COMPARED]
     return distance(a, b) <= 1 and min(len(a), len(b)) > 1
 
 
 def distance(a: str, b: str) -> int:
-    """Letters put, left out, changed or changed places with the next one, at least (restricted Damerau-Levenshtein)."""
+    """Return the restricted Damerau-Levenshtein distance: insertions, deletions, substitutions, adjacent swaps."""
     before: list[int] = []
     row = list(range(len(b) + 1))
     for i, char in enumerate(a, 1):
@@ -81,12 +81,12 @@ def distance(a: str, b: str) -> int:
 
 
 def _bases(word: str) -> set[str]:
-    """A word, and what it may be a form of: words of grammar have none that end otherwise ("used" is not of "us")."""
+    """A word and its possible base forms, without function words, which do not inflect ("used" is not from "us")."""
     return {word} | {stem for stem in _stems(word, 2) if stem not in FUNCTION_WORDS | NEGATIONS}
 
 
 def _stems(word: str, least: int) -> set[str]:
-    """What may be left of a word when its endings come off, one after the other: `least` letters at least."""
+    """A word and its possible stems of at least `least` letters, after removing endings repeatedly."""
     word = word[:_COMPARED]
     found, queue = {word}, [word]
     while queue:

@@ -1,4 +1,4 @@
-"""Whether a piece of text is a sentence, as far as words tell: what is none lacks nothing at its end."""
+"""Decides whether a piece of text is a sentence, so that only sentences get a full stop."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _BORDER = re.compile(r"(?<=[.!?:;…])\s+")
 _LIST_ITEM = re.compile(r"(?:^|\n)[ \t>]*(?:[-*+•–]|\(?\d{1,3}[.)]|\(?[A-Za-z][.)])[ \t]+(?:\[[ xX]\][ \t]+)?\Z")
 
 FEWEST = 4
-"""Words of a sentence at least."""
+"""Least number of words of a sentence."""
 
-# What headings, labels and buttons seldom hold: subjects, and verbs that need one.
+# Words that headings, labels and buttons seldom have: subjects, and finite verbs.
 _TELLING = frozenset(
     """
     i he she we they is are am was were have has had do does did can may must shall will would could
@@ -25,13 +25,13 @@ _TELLING = frozenset(
     wouldn't couldn't shouldn't can't don't haven't
     """.split()  # noqa: SIM905
 )
-# A piece that ends in one of these was cut off, or goes on below.
+# A piece that ends with one of these was cut off, or continues below.
 _GOES_ON = frozenset("a an the of to and or but with from by for in on at is are was were who which that if as".split())  # noqa: SIM905
 
 
 def lacks_end(piece: str, before: str) -> bool:
-    """Whether a full stop belongs behind `piece`. `before`: the text in front of it, whose last line may begin a
-    list: an item of one has no full stop if the writer gave it none."""
+    """Whether `piece` is a sentence without its full stop. `before`: the text in front of it, whose last line may be
+    the marker of a list item; items are left as they are."""
     if END.search(piece) or _ENDED_BEFORE.search(piece) or not _LAST_WORD.search(piece):
         return False
     if _LIST_ITEM.search(before[-40:]) or any(_NO_PROSE.match(line) for line in piece.splitlines()):
@@ -45,5 +45,5 @@ def lacks_end(piece: str, before: str) -> bool:
 
 
 def begins_item(before: str) -> bool:
-    """Whether what follows `before` begins an item of a list, which has a capital only if the writer gave it one."""
+    """Whether the text after `before` begins a list item, whose case is left as it is."""
     return bool(_LIST_ITEM.search(before[-40:]))

@@ -1,4 +1,4 @@
-"""Stretches of a text that an edit may not touch: numbers, links, code, tags, names, and what a format protects."""
+"""Guarded spans of a text, which an edit may not change: numbers, links, code, tags, names, a format's markup."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from operator import itemgetter
 from ..documents import Edit, Refusal, Segment
 from ..edits.diff import apply
 
-# What may stand inside a match does not stand before one: from every letter of a long word on, a search for the `@` or
-# the bracket behind it would take the square of its length. For the same reason what is between brackets has an end.
+# Lookbehinds forbid a match inside a longer run of the same characters: otherwise the search for `@` or a bracket would
+# restart at every letter of a long word, in quadratic time. For the same reason text in brackets has a maximum length.
 _LINKS = (
     r"(?:(?:https?|ftp|file)://|www\.|mailto:)[^\s<>\"]*[^\s<>\".,;:!?)'\]]"
     r"|(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
@@ -38,7 +38,7 @@ PATTERNS: Mapping[str, re.Pattern[str]] = {
         r"|\b\w{40,}"  # keys and other data: no word is as long
     ),
 }
-"""By the option that lets them change (`allow_links`)."""
+"""Patterns by the option that allows to change them (`allow_links` and so on)."""
 
 _CAPITALS = re.compile(r"\b[A-Z]{2}[A-Z0-9]*s?\b")
 _NAME = re.compile(r"(?<=[a-z,;] )[A-Z]\w+")
@@ -46,17 +46,17 @@ _MIXED = re.compile(r"\b[^\W\d_]*[a-z][A-Z]\w*")
 _CAPITALISED = re.compile(r"\b[A-Z]\w+")
 
 _STICKING = 40
-"""Characters on each side of an edit that are looked at. Text without white space has no words that are as long, and
-all of it for each edit would be the square of its length."""
+"""Characters on each side of an edit that belong to its words at most, which avoids quadratic time in long text without
+white space."""
 
 
 class Stretches:
-    """The guarded stretches of one segment."""
+    """The guarded spans of one segment."""
 
     def __init__(
         self, text: str, segment: Segment, patterns: Mapping[str, re.Pattern[str]], *, with_names: bool
     ) -> None:
-        """`patterns`: what stays, by the reason that is told."""
+        """`patterns`: of text that must stay, by reason of refusal. `with_names`: names must stay, too."""
         self.text, self.segment, self.patterns = text, segment, patterns
         piece = text[segment.start : segment.end]
         self.places = {
@@ -67,7 +67,7 @@ class Stretches:
         self._longest_name = max((end - start for start, end in self.names), default=0)
 
     def refusal(self, edit: Edit) -> Refusal | None:
-        """Why an edit may not be made."""
+        """Return the refusal of an edit, or None."""
         was = self.text[edit.start : edit.end]
         for start, end in _from(self.segment.protected, edit.start):
             if start > edit.end:
@@ -91,7 +91,7 @@ class Stretches:
         return None
 
     def _takes_on_capital(self, edit: Edit) -> bool:
-        """Whether a label would begin with a capital that it did not have, behind markup or with a word before it."""
+        """Whether an edit would give a label a new capital at its beginning (behind markup, or by a new first word)."""
         first = next((at for at in range(self.segment.start, self.segment.end) if self._is_prose(at)), edit.start)
         letter = next(filter(str.isalpha, edit.replacement), "")
         return edit.start <= first and letter.isupper() and not self.text[first : first + 1].isupper()
@@ -102,7 +102,7 @@ class Stretches:
         return self.text[at].isalpha() and not (number >= 0 and at < spans[number][1])
 
     def refusal_of_all(self, edits: Sequence[Edit]) -> Refusal | None:
-        """Why edits that may be made one by one may not be made together."""
+        """Return the refusal of edits that are allowed one by one but not together, or None."""
         start, end = self.segment.start, self.segment.end
         before = self.text[start:end]
         after = apply(before, [Edit(edit.start - start, edit.end - start, edit.replacement) for edit in edits])
@@ -112,7 +112,7 @@ class Stretches:
         return None
 
     def _is_inside(self, edit: Edit, places: Sequence[tuple[int, int]]) -> bool:
-        """Whether an edit lies inside a match: then it changes that, whatever it does."""
+        """Whether an edit lies inside a match, which it therefore changes."""
         return any(start < edit.start and edit.end < end for start, end in islice(_from(places, edit.start), 1))
 
     def _changes(self, edit: Edit, reason: str, pattern: re.Pattern[str]) -> bool:
@@ -120,7 +120,7 @@ class Stretches:
         return _found(pattern, before) != _found(pattern, after)
 
     def _windows(self, edit: Edit, places: Sequence[tuple[int, int]]) -> tuple[str, str]:
-        """The words and guarded stretches that an edit touches, before and after it."""
+        """The words and guarded spans that an edit touches, before and after the edit."""
         start, end = around(self.text, self.segment, edit.start, edit.end)
         for place_start, place_end in _from(places, start):
             if place_start >= end:
@@ -132,12 +132,12 @@ class Stretches:
 
 
 def _from(spans: Sequence[tuple[int, int]], at: int) -> Iterator[tuple[int, int]]:
-    """Those of ascending `spans` that end behind `at`: looking at all of them for each edit takes their square."""
+    """The ascending `spans` that end behind `at`, found by bisection, as scanning all for each edit is quadratic."""
     return (spans[number] for number in range(bisect_right(spans, at, key=itemgetter(1)), len(spans)))
 
 
 def around(text: str, segment: Segment, start: int, end: int) -> tuple[int, int]:
-    """The stretch with what sticks to it, up to white space, or up to `_STICKING` characters."""
+    """Extend a span to white space on both sides, by at most `_STICKING` characters."""
     first, last = max(segment.start, start - _STICKING), min(segment.end, end + _STICKING)
     while start > first and not text[start - 1].isspace():
         start -= 1
@@ -151,7 +151,7 @@ def _found(pattern: re.Pattern[str], text: str) -> list[str]:
 
 
 def _names(piece: str, offset: int) -> list[tuple[int, int]]:
-    """Capitals that tell something; in a heading or a shouted text they tell nothing."""
+    """Spans of names, recognised by their capitals; in headings and all-capital text those tell nothing."""
     letters = [word for word in piece.split() if word[:1].isalpha()]
     patterns = [_MIXED]
     if sum(word.isupper() and len(word) > 1 for word in letters) * 2 <= len(letters):

@@ -1,4 +1,4 @@
-"""Which words there are: the list of English ones, and how a text is cut into words that are looked up in it."""
+"""The English word lists, and the splitting of a text into words to look up."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from pathlib import Path
 _HERE = Path(__file__).parent
 
 SPELT = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
-"""A word with its apostrophes; hyphens are between words."""
+"""A word with its apostrophes; hyphens separate words."""
 
-# What may stand behind a word of the list.
+# Contractions and possessives that may follow a listed word.
 ENDING = re.compile(r"(?:n['’]t|['’](?:s|re|ve|ll|d|m|em)|(?<=s)['’])\Z")
 _CUT_SHORT = frozenset({"wo", "ca", "sha", "n't", "'s", "'re", "'ve", "'ll", "'d", "'m", ""})
-"""What is left of "won't", and the pieces that corpora write apart."""
+"""Stems such as that of "won't", and the separate contractions of tokenised corpora."""
 _WITH_DIGITS = re.compile(r"\d+(?:st|nd|rd|th|s)?\Z")
 
 
 @cache
 def english() -> frozenset[str]:
-    """The words that a correction may bring, as they are written inside a sentence, without possessives. Read in
-    15 ms, once."""
+    """Return the words that a correction may add, as written inside a sentence, without possessives. They are read
+    once, in 15 ms."""
     return _read("english_words.txt.gz")
 
 
 @cache
 def rare() -> frozenset[str]:
-    """More words, which are no misspellings, but which no correction brings."""
+    """Return rare words, which are not misspelt, but which no correction may add."""
     return _read("english_rare.txt.gz")
 
 
@@ -37,19 +37,19 @@ def _read(name: str) -> frozenset[str]:
 
 
 def spelt(text: str) -> list[str]:
-    """The words of a text as they stand there."""
+    """Return the words of a text as they are written."""
     return SPELT.findall(text)
 
 
 def is_english(word: str) -> bool:
-    """Whether the list has a word, in small letters or as it is written, or what "'s" or "n't" are the end of."""
+    """Whether a word is in the list, in lower case or as written, with or without its contraction or possessive."""
     stem = ENDING.sub("", word)
     known = _is_listed(word, english()) or _is_listed(stem, english())
     return known or stem.lower() in _CUT_SHORT or bool(_WITH_DIGITS.match(word))
 
 
 def is_rare(word: str) -> bool:
-    """Whether it is a word all the same."""
+    """Whether a word is in the list of rare words."""
     return _is_listed(ENDING.sub("", word), rare())
 
 

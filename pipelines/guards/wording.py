@@ -1,4 +1,7 @@
-"""What a change does to the words of a text: which it brings, which it takes away, and whether they belong together."""
+"""Classifies a change by its words: which it adds, which it removes, and whether they are related.
+
+`knows`, in this module, tells whether a word is spelt correctly.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,17 @@ from .vocabulary import spelt
 Knows = Callable[[str], bool]
 
 Kind = Literal["spelling", "capital", "mark", "doubled", "form", "grammar", "slip", "swap"]
-"""What a change does: writes a word that is none rightly; capitals only; marks and spaces only; takes off the second
-of two equal words; another form of a word; words of grammar; another word that differs by a letter; any other word."""
+"""Kinds of change: corrects a misspelt word; only capitals; only marks and spaces; removes the second of two equal
+words; another form of a word; function words; another word that differs by a letter; any other word."""
 
-# Words that a writer may well put twice in a row.
+# Words that may rightly be doubled.
 _TWICE = frozenset(
     "had that it so very is no well there long many much far more ha he him her you do what who".split()  # noqa: SIM905
 )
 _UNMARKED = frozenset(
     "dont doesnt didnt isnt arent wasnt werent wont wouldnt couldnt shouldnt hasnt havent hadnt cant".split()  # noqa: SIM905
 )
-"""Negations without their apostrophe."""
+"""Negations without apostrophe."""
 _CASES = frozenset("i me he him she her we us they them who whom".split())  # noqa: SIM905
 _NUMBERS = frozenset(
     """
@@ -38,13 +41,13 @@ _NUMBERS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """One change: the words and marks that it touches, before and after, and the words beside it."""
+    """One change: the text that it touches, before and after, and the neighbouring words."""
 
     was: str
     becomes: str
-    gone: Sequence[str]  # words that do not stand on the other side, as they are written
-    new: Sequence[str]
-    beside: Sequence[str]  # the word before and the word behind
+    gone: Sequence[str]  # words of `was` that `becomes` lacks, as written
+    new: Sequence[str]  # words of `becomes` that `was` lacks
+    beside: Sequence[str]  # the word before and the word after
 
     @classmethod
     def of(cls, was: str, becomes: str, beside: Sequence[str] = ()) -> Wording:
@@ -53,26 +56,26 @@ class Wording:
 
     @property
     def joins(self) -> bool:
-        """Whether words become one, or one becomes several, of the same letters."""
+        """Whether words are joined, or a word is split, without changing letters."""
         return any(_is_run(word, self.gone) for word in self.new) or any(_is_run(word, self.new) for word in self.gone)
 
     @property
     def denies(self) -> bool:
-        """Whether a "not" comes or goes. A word for one that sounds alike is a slip ("I don't no")."""
+        """Whether a negation is added or removed. Exchanging words that sound alike does not count ("I don't no")."""
         if len(self.gone) == len(self.new) == 1 and are_forms(self.gone[0].casefold(), self.new[0].casefold()):
             return False
         was, becomes = (any(map(is_negation, spelt(side))) for side in (self.was, self.becomes))
         return was != becomes
 
     def unknown(self, knows: Knows) -> Refusal | None:
-        """A word that is none, where the text did not have it."""
+        """Return the refusal of a new word that is unknown, or None."""
         for word in self.new:
             if not knows(word) and not _is_run(word, self.gone):
                 return Refusal("words", f"{word!r} stands in no list of words, and not in the document")
         return None
 
     def swap(self, knows: Knows) -> Refusal | None:
-        """Why the words that come are no form, no spelling and no slip of those that go."""
+        """Return the refusal of a change whose new words are unrelated to the removed ones, or None."""
         if _letters(self.was) == _letters(self.becomes):
             return None
         if self.denies:
@@ -86,10 +89,10 @@ class Wording:
         return None
 
     def kind(self, knows: Knows) -> Kind:
-        """What it does, where `swap` has nothing against it."""
+        """Return the kind of a change that `swap` does not refuse."""
         had, has = _letters(self.was), _letters(self.becomes)
         if had == has:
-            cut = [word for word in self.gone if knows(word)]  # "hereof" is no "here of"
+            cut = [word for word in self.gone if knows(word)]  # known words are not split: "hereof" to "here of"
             return "slip" if self.new and cut and len(cut) == len(self.gone) else "mark"
         if had.casefold() == has.casefold():
             return "capital"
@@ -106,12 +109,12 @@ class Wording:
         if any(_may_become(gone, word, knows) for gone in self.gone) or _is_run(word, self.gone):
             return True
         if _is_number(word):
-            return any(map(_is_number, self.gone)) or not word.isalpha()  # which numbers may change, others guard
+            return any(map(_is_number, self.gone)) or not word.isalpha()  # digits are guarded elsewhere
         if not is_grammar(word):
             return False
         grammar = [gone for gone in self.gone if is_grammar(gone)]
         if len(self.gone) != 1 or len(self.new) != 1:
-            return True  # words of grammar come and go: "listen music", "discuss about"
+            return True  # function words may be added and removed: "listen music", "discuss about"
         return bool(grammar) and are_of_a_kind(word.casefold(), grammar[0].casefold())
 
     def _has_heir(self, word: str, knows: Knows) -> bool:
@@ -154,7 +157,7 @@ def _is_number(word: str) -> bool:
 
 
 def _apart(had: Sequence[str], has: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words of each side that do not stand on the other: of equal ones the first are taken off."""
+    """The words of each side that the other side lacks; of repeated words the first ones are matched."""
     small = [word.casefold() for word in had], [word.casefold() for word in has]
     counts = Counter(small[0]), Counter(small[1])
     return _without(had, small[0], counts[1]), _without(has, small[1], counts[0])
@@ -175,7 +178,7 @@ def _is_run(word: str, others: Sequence[str]) -> bool:
 
 
 def _run(words: Sequence[str], joined: str) -> Sequence[str]:
-    """Words that stand side by side and make `joined` together; none where there are none."""
+    """Adjacent words that spell `joined` together; empty if there are none."""
     for start in range(len(words)):
         text = ""
         for end in range(start, len(words)):

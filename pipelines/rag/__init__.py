@@ -1,1 +1,1 @@
-"""Answers from retrieved documents: quoting, iterative retrieval, kNN-LM."""
+"""Retrieval-augmented generation: answers from documents, quoting, iterative retrieval, kNN-LM."""

@@ -1,4 +1,4 @@
-"""Questions answered from documents: words choose the sentence, a model may write the answer, quotes are looked up."""
+"""Answers questions from documents: word statistics find the sentence, a model may write the answer with citations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from ..models import ModelLike
 
 DEFAULT_PASSAGES = 8
-"""Passages that are looked through: of 45 questions over manuals 42 have their answer in the first eight."""
+"""Default number of passages to search for the answer: of 45 questions about manuals, 42 are answered in the first
+eight."""
 
 NOTHING = "no answer"
 
@@ -30,26 +31,26 @@ ANSWER_INSTRUCTION = (
     "Answer the question with the sentence of the passages that answers it, word for word. "
     f"If none does, write: {NOTHING}\n\n{{passage}}\n\nQuestion: {{question}}"
 )
-"""For models that follow instructions; those that were trained to quote get `quoting.INSTRUCTION`."""
+"""For models that follow instructions; models trained to quote get `quoting.INSTRUCTION`."""
 
-LEAST_COVERAGE = 0.34  # of the question's words, by weight, that must stand in or near a sentence
-SURE_SCORE, SURE_MARGIN = 0.7, 0.1  # of the best sentence, and before the next one
-CERTAIN_SCORE, CERTAIN_MARGIN = 1.05, 0.02  # all words in it, and more that speaks for it: the next one must be less
-AGREE_MARGIN = 0.25  # a model's quote is believed where the words find it that much worse than their best, or less
-DOUBTED_CHARS = 550  # of the sentences around that are quoted, too, where the best one is not sure
+LEAST_COVERAGE = 0.34  # least share of the question's words, by weight, in or near a sentence that answers it
+SURE_SCORE, SURE_MARGIN = 0.7, 0.1  # least score of a sure sentence, and least lead over the next one
+CERTAIN_SCORE, CERTAIN_MARGIN = 1.05, 0.02  # the same for sentences with all words and bonuses, which need less lead
+AGREE_MARGIN = 0.25  # a model's quote is sure if its score is at most this much below the best sentence's
+DOUBTED_CHARS = 550  # characters to quote, with neighbouring sentences, if the best one is not sure
 _CANDIDATES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentAnswer:
-    """An answer, and where what it quotes stands."""
+    """An answer with its citations."""
 
     text: str
     is_found: bool  # False: `text` is empty
-    is_sure: bool  # False: another sentence fits nearly as well, or nothing of the text stands in the passages
-    citations: tuple[Citation, ...]  # `document` is the number of a passage
-    passages: tuple[Hit, ...]  # that were looked through, best first
-    result: Result | None = None  # of the model, where one was asked
+    is_sure: bool  # False: another sentence fits nearly as well, or no part of the text is found in the passages
+    citations: tuple[Citation, ...]  # `document` is the id of a passage
+    passages: tuple[Hit, ...]  # passages that were searched, best first
+    result: Result | None = None  # of the model, if one was called
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +58,20 @@ class AnswerChunk:
     """A piece of a streamed answer; the last one has no text and the whole answer."""
 
     text: str
-    citations: tuple[Citation, ...] = ()  # that end in it
+    citations: tuple[Citation, ...] = ()  # citations that end in this piece
     answer: DocumentAnswer | None = None
 
 
 class DocumentAnswers:
     """Answers questions from a retriever's passages.
 
-    Without `model` the answer is the sentence, list item or table row that holds most of what the question asks for,
-    by the rarity of its words, with the headings above and the sentences beside it (`finding`). With one the model
-    writes the answer from the `k` best passages; what it quotes is looked up, and an answer of which nothing stands
-    there word for word, or which the words speak against, is not sure. Small models that were trained to quote
-    (copyspec's own) see the surroundings of the best sentence alone, and are believed where they quote it.
+    Without `model`, the answer is the sentence, list item or table row that matches the question's words best, weighted
+    by rarity, and including headings and neighbouring sentences (`finding`). With a model, it writes the answer from
+    the `k` best passages. The answer is sure if it quotes a sentence that also ranks high by words. Small models that
+    were trained to quote (copyspec's own) only see the text around the best sentence, which is sure if they quote it.
 
-    `contexts`: a text for each passage that is searched with it, as `Passage.context`. Raises ValueError for another
-    number of them and for k < 1.
+    `contexts`: a text for each passage that is searched with it, such as `Passage.context`. Raises ValueError for
+    another number of them and for k < 1.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class DocumentAnswers:
         self._stems = stems_of(retriever)
 
     def __call__(self, question: str) -> DocumentAnswer:
-        """The answer to a question. Raises ValueError for an empty one."""
+        """Answer a question. Raises ValueError for an empty one."""
         answer = None
         for chunk in self.stream(question):
             answer = chunk.answer
@@ -106,7 +106,7 @@ class DocumentAnswers:
         return answer
 
     def stream(self, question: str) -> Iterator[AnswerChunk]:
-        """The answer in pieces, each with the citations that end in it; the last piece has the whole."""
+        """Yield the answer in pieces, each with the citations that end in it; the last piece has the whole answer."""
         if not question.strip():
             raise ValueError(f"the question {question!r} is empty; write what is asked")
         hits = [hit for hit in self._retriever.search(question, self._k) if hit.score > 0 or not self._by_words()]
@@ -130,7 +130,7 @@ class DocumentAnswers:
         return find(question, given, rarity, self._stems, most=_CANDIDATES)
 
     def _quoted(self, engine: Engine, question: str, hits: list[Hit], found: list[Found]) -> DocumentAnswer:
-        """The words' sentence, with the model's voice: sure where it quotes that sentence, too."""
+        """The best sentence by words, which is sure only if the model quotes it, too."""
         best = found[0]
         hit = hits[best.passage]
         around = _around(hit.text, best)
@@ -144,7 +144,7 @@ class DocumentAnswers:
         return DocumentAnswer(answer.text, True, answer.is_sure and agrees, answer.citations, tuple(hits), result)
 
     def _written(self, engine: Engine, question: str, hits: list[Hit], found: list[Found]) -> Iterator[AnswerChunk]:
-        """What the model writes from the passages."""
+        """The answer that the model writes from the passages."""
         template = self._instruction or ANSWER_INSTRUCTION
         chat = wants_chat(engine)
         shown = list(hits)
@@ -190,7 +190,7 @@ class DocumentAnswers:
 
 
 def is_sure(found: Sequence[Found]) -> bool:
-    """Whether the best of these is likely the answer."""
+    """Whether the best of the found units is probably the answer."""
     best, margin = found[0], found[0].score - (found[1].score if len(found) > 1 else 0.0)
     return (best.score >= CERTAIN_SCORE and margin >= CERTAIN_MARGIN) or (
         best.score >= SURE_SCORE and margin >= SURE_MARGIN
@@ -216,7 +216,7 @@ def _whole(answer: DocumentAnswer) -> Iterator[AnswerChunk]:
 
 
 def _around(text: str, found: Found) -> str:
-    """The lines around a sentence, some hundred characters."""
+    """The paragraphs around a sentence, a few hundred characters."""
     start = text.rfind("\n\n", 0, max(0, found.start - 150)) + 1
     end = text.find("\n\n", found.end + 150)
     return text[start : end if end >= 0 else len(text)].strip()

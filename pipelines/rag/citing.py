@@ -1,4 +1,4 @@
-"""Citations: which parts of a text stand word for word in which documents. A fact about the texts, not a claim."""
+"""Citations: finds the parts of a text that occur word for word in documents, by comparing the texts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 MIN_WORDS = 3
-"""A shorter run is as likely chance as quotation, unless it is the whole text."""
+"""Least number of words of a citation: shorter matches may be chance, unless they are the whole text."""
 
 _WORD = re.compile(r"\w+")
 _SPACE = re.compile(r"\s")
@@ -25,10 +25,10 @@ class Citation:
 
 
 def citations(text: str, documents: Mapping[int, str], *, min_words: int = MIN_WORDS) -> tuple[Citation, ...]:
-    """The longest runs of whole words that stand in one of the documents, from the left, without overlap.
+    """Return the longest runs of whole words that occur in one of the documents, from left to right, without overlap.
 
-    Of equal runs the one in the first document counts, there the first. A run has `min_words` words, or all those
-    of the text.
+    Of equally long runs the first place in the first document is taken. A run has at least `min_words` words, or all
+    words of the text.
     """
     words = list(_WORD.finditer(text))
     wanted = min(min_words, len(words))
@@ -46,10 +46,10 @@ def citations(text: str, documents: Mapping[int, str], *, min_words: int = MIN_W
 
 
 def settled(written: str, documents: Mapping[int, str]) -> tuple[int, list[Citation]]:
-    """How much of a text that is being written is settled, and the citations in it.
+    """Return the length of the settled part of a text being written, and the citations in it.
 
-    What comes later cannot change these, and no other citation will end there: the last word may go on, and a run
-    may go on behind the word before it.
+    Later text cannot change these citations or add others there. The last word and the end of a run before it are not
+    settled, because both may continue.
     """
     end = max((found.start() for found in _SPACE.finditer(written)), default=0)
     words = list(_WORD.finditer(written[:end]))
@@ -74,7 +74,7 @@ def _longest(
 
 
 def _places(seed: str, document: str) -> Iterator[int]:
-    """Where `seed` stands in the document as whole words."""
+    """The positions of `seed` in the document, as whole words."""
     place = document.find(seed)
     while place >= 0:
         if _is_border(document, place) and _is_border(document, place + len(seed)):
@@ -83,14 +83,14 @@ def _places(seed: str, document: str) -> Iterator[int]:
 
 
 def _end(text: str, words: list[re.Match[str]], last: int, document: str, shift: int) -> int:
-    """Where the run that holds word `last` ends, when the text stands `shift` characters further in the document."""
+    """The end of the run that contains word `last`, for a document whose offsets are larger by `shift`."""
     end = words[last].end()
     for word in words[last + 1 :]:
         here, there = text[end : word.end()], document[end + shift : word.end() + shift]
         if here != there or not _is_border(document, word.end() + shift):
             break
         end = word.end()
-    # A full stop or a closing bracket behind the last word belongs to the quotation.
+    # A full stop or closing bracket after the last word belongs to the quotation.
     while end < len(text) and text[end : end + 1] == document[end + shift : end + shift + 1] and _closes(text[end]):
         end += 1
     return end
@@ -101,5 +101,5 @@ def _closes(character: str) -> bool:
 
 
 def _is_border(document: str, place: int) -> bool:
-    """Whether no word goes on across `place`."""
+    """Whether `place` is not inside a word."""
     return not (_WORD.match(document[place - 1 : place]) and _WORD.match(document[place : place + 1]))

@@ -1,7 +1,7 @@
-"""Finding the sentence that answers: parts of passages, ranked by the question's words in and near them.
+"""Finds the sentence that answers a question: ranks parts of passages by the question's words in and near them.
 
-No model is asked. What a question asks for shows in its words: those of a sentence itself count most, then those of
-the sentences beside it, then those of the headings above and of the rest of its passage. Rare words count more.
+No model is used. Words in the sentence itself count most, then those near it, in the headings above, and in the rest of
+its passage. Rare words count more. A "unit" is a part that can be quoted: a sentence, list item, row or line of code.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from copyspec.retrievers import (
 from ..editing.sentences import sentences
 from .question_terms import ASKS_NAME, TermRarity, answer_bonus, asked_terms, commonness
 
-MAX_UNIT = 400  # characters of a list item or a row that are quoted whole
+MAX_UNIT = 400  # longest list item that is quoted whole, in characters
 
 INSIDE, HEAD, BESIDE, CONTEXT, PASSAGE = 1.0, 0.75, 0.5, 0.55, 0.3
-"""What a word of the question is worth: in the sentence, in the first line of its list item or the heading right above
-it, in a sentence beside it, in the headings further up and the document's name, anywhere in the passage."""
+"""Value of a question's word by where it is found: in the sentence, at the start of its list item or in the heading
+directly above, in a neighbouring sentence, in higher headings or the document's name, anywhere in the passage."""
 
-LONG_COST, LONG_UNIT = 0.12, 400  # what a sentence of so many characters loses: it holds more words of anything
-CODE_COST = 0.15  # what a line of code loses where no command is asked for: it shows, it does not say
-NEIGHBOURS, JOIN_MARGIN, MAX_JOINED = 6, 0.25, 500  # two sentences are quoted where the second is nearly as good
-RANK_DISCOUNT = 0.012  # of all weight for each place of its passage in the search
+LONG_COST, LONG_UNIT = 0.12, 400  # penalty, reached at this length: long sentences contain more words by chance
+CODE_COST = 0.15  # penalty for a line of code
+NEIGHBOURS, JOIN_MARGIN, MAX_JOINED = 6, 0.25, 500  # when two adjacent sentences are quoted together (`_joined`)
+RANK_DISCOUNT = 0.012  # penalty per rank of the passage in the search
 
 
 _BLANK = re.compile(r"\n[ \t]*\n")
@@ -49,25 +49,25 @@ class Unit:
 
     start: int
     end: int
-    head: int  # where the list item or block that it belongs to begins
+    head: int  # start of the list item or block that it belongs to
     is_prose: bool = True
-    heading: str = ""  # the last one above it in the passage
+    heading: str = ""  # the last heading above it in the passage
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A unit as an answer."""
+    """A unit with its score as an answer."""
 
-    passage: int  # place among the passages given
+    passage: int  # index among the passages given
     start: int
     end: int
     score: float  # from 0 to about 1.2
-    coverage: float  # the weight of the question's words that stand in it or near it, from 0 to 1
-    inside: float  # the weight of those in the sentence itself
+    coverage: float  # share of the question's words, by weight, in or near the unit, from 0 to 1
+    inside: float  # the same for the unit itself
 
 
 def units(text: str) -> list[Unit]:
-    """What can be quoted of a passage, in order. Headings, rules and fences are left out."""
+    """Return the units of a passage, in order. Headings, rules and fences are left out."""
     found: list[Unit] = []
     headings = list(_headings(text))
     for begin, end, kind in _blocks(text):
@@ -83,7 +83,7 @@ def units(text: str) -> list[Unit]:
 
 
 def _headings(text: str) -> Iterator[tuple[int, str]]:
-    """Where headings begin, and what they say."""
+    """The headings with their positions."""
     at, before, fenced = 0, (0, ""), False
     for line in text.splitlines(keepends=True):
         said = line.strip()
@@ -102,7 +102,7 @@ def _asks_first(block: str) -> bool:
 
 
 def rarity_in(retriever: Retriever, hits: Sequence[Hit], split: Stems) -> TermRarity:
-    """Among all texts of a retriever by stems, else among those that it found."""
+    """Return term rarities among all texts of a BM25 retriever with stems; for others, among its hits."""
     base: object = retriever
     while not isinstance(base, BM25Retriever):
         if isinstance(base, RerankingRetriever):
@@ -117,7 +117,7 @@ def rarity_in(retriever: Retriever, hits: Sequence[Hit], split: Stems) -> TermRa
 
 
 def stems_of(retriever: Retriever) -> Stems:
-    """The stems that a retriever searches by; English where it has none."""
+    """Return the stemmer of a retriever; the English one if it has none."""
     for each in (retriever, getattr(retriever, "base", None), *getattr(retriever, "retrievers", ())):
         if isinstance(each, BM25Retriever) and isinstance(each.split, Stems):
             return each.split
@@ -127,13 +127,13 @@ def stems_of(retriever: Retriever) -> Stems:
 def find(
     question: str, passages: Sequence[tuple[str, str]], weights: TermRarity, split: Stems, *, most: int = 5
 ) -> list[Found]:
-    """The `most` best units of passages, each given as its context (headings) and its text, best first."""
+    """Return the `most` best units, best first. `passages`: (context with headings, text) of each passage."""
     forms = asked_terms(question, weights, split)
     asked = {term: min(weights[each] for each in same) * commonness(split)[term] for term, same in forms.items()}
     total = sum(asked.values()) or 1.0
 
     def terms(text: str) -> set[str]:
-        """The terms of a text as the question has them."""
+        """The terms of a text, with other forms replaced by the question's own."""
         held = set(split(text))
         return held | {term for term, same in forms.items() if not same.isdisjoint(held)}
 
@@ -160,7 +160,7 @@ def find(
 
 
 def widened(text: str, start: int, end: int, most: int) -> tuple[int, int]:
-    """The stretch with the sentences behind and before it in its paragraph, in turn, up to `most` characters."""
+    """Extend a span by sentences after and before it in its paragraph, in turn, up to `most` characters."""
     parts = units(text)
     inside = [number for number, part in enumerate(parts) if part.start < end and part.end > start]
     if not inside:
@@ -180,7 +180,7 @@ def widened(text: str, start: int, end: int, most: int) -> tuple[int, int]:
 
 
 def _joined(found: list[Found], passages: Sequence[tuple[str, str]]) -> list[Found]:
-    """The best with the next sentence of its paragraph, or the one before, where that is nearly as good."""
+    """Join the best unit with an adjacent one of its paragraph, if that is nearly as good."""
     if not found:
         return found
     best = found[0]
@@ -217,7 +217,7 @@ def _blocks(text: str) -> list[tuple[int, int, str]]:
         is_line = fenced or _TABLE.match(line) or said.startswith((">>>", "$ "))
         indent = len(line) - len(line.lstrip())
         if not said and kind == "item":
-            continue  # indented text behind it belongs to it
+            continue  # indented text after a list item belongs to it
         if (
             kind == "item"
             and indent <= item

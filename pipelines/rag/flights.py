@@ -1,4 +1,4 @@
-"""What rounds of speculative retrieval are made of: a text that grows by steps, and batches of guesses under way."""
+"""The parts of speculative retrieval (`rounds`): a text that grows by steps, guesses, and batches being verified."""
 
 from __future__ import annotations
 
@@ -13,80 +13,80 @@ Found = TypeVar("Found", covariant=True)
 
 
 class Task(Protocol[Query, Answer]):
-    """A text that grows by steps, each under the answer to a query."""
+    """A text that grows by steps, each depending on the answer to a query to the knowledge base."""
 
     @property
     def position(self) -> int:
-        """Where the text stands, in tokens."""
+        """Length of the text, in tokens."""
         ...
 
     def query(self) -> Query:
-        """What the knowledge base is asked for the next step."""
+        """Return the query for the next step."""
         ...
 
     def guess(self, query: Query) -> Answer | None:
-        """An answer without the knowledge base; None: no idea."""
+        """Guess the answer without the knowledge base; None: no guess."""
         ...
 
     def same(self, guess: Answer, truth: Answer) -> bool:
-        """Whether the text goes on alike with both."""
+        """Whether the text continues in the same way with both answers."""
         ...
 
     def reads(self, answer: Answer) -> bool:
-        """Whether a step under this answer begins with reading it: work that a wrong guess wastes."""
+        """Whether a step with this answer begins with a prefill of it, which a wrong guess would waste."""
         ...
 
     def take(self, answer: Answer) -> None:
-        """The next step is made under this answer."""
+        """Use this answer for the next step."""
         ...
 
     def advance(self, abandon: Callable[[], bool]) -> bool:
-        """Makes the step; True where the text ends with it. A step may be left off once `abandon()`: it will be
-        taken back."""
+        """Make the step. Returns whether the text ends with it. The step may stop early once `abandon()` is true,
+        because it will be discarded."""
         ...
 
     def back(self, position: int) -> None:
-        """Takes everything back that came after `position`, which was a position before."""
+        """Discard everything after `position`, which is an earlier value of `position`."""
         ...
 
 
 class Verification(Protocol[Found]):
-    """A search under way."""
+    """A running search."""
 
     def done(self) -> bool:
-        """Whether `result` returns, or raises, at once."""
+        """Whether `result` returns or raises without waiting."""
         ...
 
     def result(self) -> Sequence[Found]:
-        """The answers, one for each query; waits for them."""
+        """Wait for the answers, one for each query."""
         ...
 
     @property
     def seconds(self) -> float:
-        """Of the search itself."""
+        """Duration of the search itself."""
         ...
 
     def cancel(self) -> None:
-        """Nobody waits for the result any more."""
+        """Cancel the search; its result is not needed."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Guess(Generic[Query, Answer]):
-    """What the text goes on with after a position, before the knowledge base says so."""
+    """A guessed answer for a step, to be verified by the knowledge base."""
 
-    position: int  # where the text stood
+    position: int  # length of the text at that time
     query: Query
-    answer: Answer | None  # None: there is none, or none that is worth going on under
-    withheld: Answer | None = None  # the guess that was not worth it
-    reads: bool = False  # whether the guess has to be read
+    answer: Answer | None  # None: there is no guess, or none worth continuing with
+    withheld: Answer | None = None  # the guess that was not worth continuing with
+    reads: bool = False  # whether the guess needs a prefill
 
 
 class Flight(Generic[Query, Answer]):
-    """A batch of guesses that is being verified."""
+    """A batch of guesses being verified."""
 
     def __init__(self, task: Task[Query, Answer], guesses: list[Guess[Query, Answer]], search: Verification[Answer]):
-        """`search` is for the guesses' queries, and was just submitted."""
+        """`search`: for the guesses' queries, just submitted."""
         self._task = task
         self.guesses = guesses
         self.search = search
@@ -95,7 +95,7 @@ class Flight(Generic[Query, Answer]):
 
     @property
     def right(self) -> int:
-        """How many guesses are right before the first wrong one; waits for the search."""
+        """Number of right guesses before the first wrong one; waits for the search."""
         if self._right is None:
             right = 0
             for guess, truth in zip(self.guesses, self.search.result(), strict=True):
@@ -106,7 +106,7 @@ class Flight(Generic[Query, Answer]):
         return self._right
 
     def has_failed(self) -> bool:
-        """Whether it is known that a guess was wrong. Never waits; raises what the search raised."""
+        """Whether a guess is known to be wrong. Does not wait; raises what the search raised."""
         return self.search.done() and self.right < len(self.guesses)
 
     def late(self) -> float:

@@ -1,4 +1,4 @@
-"""The datastore of kNN-LM: hidden states of a model on texts, and the token that followed each."""
+"""The datastore of kNN-LM: a model's hidden states on texts, each with the token that followed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..models import ModelLike
 
 MAX_TOKENS = 1024
-"""Of one pass while a datastore is built; longer texts are read in pieces of this length."""
+"""Tokens per forward pass while a datastore is built; longer texts are split into pieces of this length."""
 
 
 class KNNDatastore:
@@ -31,7 +31,7 @@ class KNNDatastore:
     """
 
     def __init__(self, keys: VectorIndex, values: NDArray[np.int64]) -> None:
-        """Raises ValueError where there are not as many keys as values, or the index measures no distances."""
+        """Raises ValueError if the numbers of keys and values differ or are zero, or the metric is not "l2"."""
         if len(keys) != len(values) or not len(values):
             raise ValueError(f"a datastore needs as many keys as values, at least one: {len(keys)} and {len(values)}")
         if keys.metric != "l2":
@@ -43,8 +43,9 @@ class KNNDatastore:
 
     @classmethod
     def build(cls, texts: Sequence[str], *, model: ModelLike = None, index: VectorIndex | None = None) -> KNNDatastore:
-        """One entry for each token of the texts but the first of each piece. `index`: an empty one for l2 distances;
-        None searches exactly, by NumPy."""
+        """Build a datastore with an entry for each token of the texts except the first of each piece.
+
+        `index`: an empty index with metric "l2"; None: exact search with NumPy."""
         if isinstance(texts, str):
             raise TypeError(f"texts must be a list of strings, got one string: write [{texts[:20]!r}...]")
         engine = engine_of(model)
@@ -67,7 +68,7 @@ class KNNDatastore:
 
 @contextmanager
 def captured_states(engine: Engine) -> Iterator[list[torch.Tensor]]:
-    """Inside, each pass of the model leaves what its head reads: hidden states, [1, n, d]."""
+    """Collect the inputs of the LM head (hidden states, [1, n, d]) of each forward pass inside the `with` block."""
     head = engine.model.get_output_embeddings()  # type: ignore[no-untyped-call]
     states: list[torch.Tensor] = []
     handle = head.register_forward_pre_hook(lambda _, inputs: states.append(inputs[0].detach()))
@@ -78,7 +79,7 @@ def captured_states(engine: Engine) -> Iterator[list[torch.Tensor]]:
 
 
 def _states(engine: Engine, ids: list[int]) -> NDArray[np.float32]:
-    """The hidden state at each token. [len(ids), d]"""
+    """The last hidden state at each token. [len(ids), d]"""
     import torch
 
     with engine.turn, torch.inference_mode(), captured_states(engine) as states:

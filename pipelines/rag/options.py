@@ -1,4 +1,4 @@
-"""What iterative RAG may be told: what the model reads, and how retrievals are guessed."""
+"""Options of iterative RAG: the layout of the model's input, and speculation."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ INSTRUCTION = "{document}\n\n{prompt}"
 
 
 class LayoutOptions(TypedDict, total=False):
-    """What the model reads, and when it is exchanged. All of it is part of what is written."""
+    """The model's input, and when its document is exchanged. All of these options affect the output."""
 
     stride: int
     """Output tokens between two retrievals; default 4."""
     query_tokens: int
-    """Last tokens of prompt and output that are searched for; default 32."""
+    """Last tokens of prompt and output that form the query; default 32."""
     document_tokens: int
-    """Of a document, the first ones, that the model is shown; default 256."""
+    """First tokens of a document that the model is shown; default 256."""
     instruction: str
-    """Where {document} and {prompt} stand; default INSTRUCTION."""
+    """Template with {document} and {prompt}; default INSTRUCTION."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """How retrievals are guessed. None of it changes the output."""
+    """How retrievals are guessed. None of these options changes the output."""
 
     prefetch: int = 20  # hits of each search that enter the cache
     capacity: int = 1024  # texts in the cache
-    overlap: bool = True  # go on while a worker thread verifies
-    stride: int | None = None  # guesses of a round; None: chosen by measured costs (OS3), and none where none pay
-    reuse: bool = True  # draft what was taken back, and keep the caches of the last documents
+    overlap: bool = True  # continue while a worker thread verifies
+    stride: int | None = None  # guesses per round; None: chosen by measured costs (OS3), no guesses if they do not pay
+    reuse: bool = True  # draft discarded tokens again, and keep the KV caches of the last documents
     sources: int = 8  # cached documents that drafts are copied from
 
 
@@ -45,7 +45,7 @@ ON = Speculation()
 
 
 def check_layout(given: LayoutOptions) -> Layout:
-    """The layout with its defaults; raises TypeError or ValueError that names the option and its value."""
+    """Return the layout with defaults filled in. Raises TypeError or ValueError, which name the option and value."""
     reject_unknown(given, LayoutOptions.__annotations__)
     layout = Layout(
         check_template(given.get("instruction", INSTRUCTION), "document", "prompt"),
@@ -61,7 +61,7 @@ def check_layout(given: LayoutOptions) -> Layout:
 
 
 def check_call(options: CallOptions) -> None:
-    """Raises ValueError for options that only other calls have."""
+    """Raise ValueError for options that iterative RAG does not support."""
     if options.n > 1:
         raise ValueError(f"n={options.n} is not offered here; ask once per seed")
     if options.edit_source is not None:

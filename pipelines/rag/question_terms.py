@@ -1,4 +1,4 @@
-"""What a question asks for: its terms and their weights, and what kind of thing would answer it."""
+"""Analyses a question: its terms and their weights, and the kind of answer it expects (a number, a name, a time)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from copyspec.retrievers import STOP_WORDS, Stems
 from ..guards.function_words import forms_of
 
 _WORD = re.compile(r"\w+")
-TYPE_BONUS = 0.12  # of all weight: a number for "how many", a name in code for "which option"
-FIRST_BONUS = 0.06  # the sentence begins with a word that is asked for: it is about it
-TOPIC_BONUS = 0.1  # all that is asked for stands in its first words
+TYPE_BONUS = 0.12  # for an answer of the expected kind: a number for "how many", an identifier for "which option"
+FIRST_BONUS = 0.06  # for a sentence that begins with a term of the question, which is then its subject
+TOPIC_BONUS = 0.1  # for a sentence with all terms in its first FIRST_CHARS characters
 FIRST_CHARS = 40
 COMMONEST, LEAST_WEIGHT = 50, 0.7
-"""Of a word among the so many commonest of English, whatever a few documents say of its rarity; from there its weight
-rises with the logarithm of its place in `frequent_words.txt`."""
+"""The 50 most common English words get this weight factor, because rarity in few documents is unreliable. From there
+the factor rises to 1 with the logarithm of the rank in `frequent_words.txt`."""
 _CODE = re.compile(r"`[^`]+`|\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b|\b\w+[._]\w+|\b[a-z]+[A-Z]\w*|--\w+|\w+=|\w+\(")
 _NUMBER = re.compile(
     r"\d|\b(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|forty|fifty|hundred|thousand|"
@@ -32,7 +32,7 @@ _ASKED_BY = re.compile(
     r"am i allowed|what happens|do (?:i|you|we) (?:have|need|get))\b",
     re.IGNORECASE,
 )
-"""How questions ask. Texts that answer do not say it."""
+"""Question phrases, which do not occur in answers."""
 _ASKS_NUMBER = re.compile(
     r"\b(how (?:many|much|deep|long|large|old|fast|far|high|often)|what times?|when|which (?:version|release|year)|"
     r"what (?:year|version)|default|last release)\b",
@@ -51,7 +51,7 @@ _ASKS_MONEY = re.compile(
 )
 _MONEY = re.compile(r"\d[\d.,]* ?(?:euros?|dollars?|pounds?|cents?|eur|usd|percent|[€$£%])|[€$£]\d", re.IGNORECASE)
 _HOW_MANY = re.compile(r"\bhow many ((?:\w+ )?\w+)", re.IGNORECASE)
-COUNTED_WORDS = 4  # between a number and what it counts, at most
+COUNTED_WORDS = 4  # maximum number of words between a number and what it counts
 _ASKS_VERSION = re.compile(r"\b(?:version|release)s?\b", re.IGNORECASE)
 _VERSION = re.compile(r"\d+\.\d+")
 ASKS_NAME = re.compile(
@@ -62,19 +62,19 @@ ASKS_NAME = re.compile(
 
 
 class TermRarity:
-    """How rare terms are: ln(1 + (N - n + 0.5) / (n + 0.5)) of the N texts that n hold one, as in BM25."""
+    """Rarity of a term that n of N texts hold: ln(1 + (N - n + 0.5) / (n + 0.5)), as in BM25."""
 
     def __init__(self, holders: Callable[[str], int], total: int) -> None:
         self._holders, self._total = holders, total
 
     @classmethod
     def among(cls, texts: Sequence[str], split: Stems) -> TermRarity:
-        """Among these texts."""
+        """Make the rarities among these texts."""
         counts = Counter(term for text in texts for term in set(split(text)))
         return cls(lambda term: counts[term], len(texts))
 
     def __contains__(self, term: str) -> bool:
-        """Whether any text holds it."""
+        """Whether any text holds the term."""
         return self._holders(term) > 0
 
     def __getitem__(self, term: str) -> float:
@@ -83,8 +83,8 @@ class TermRarity:
 
 
 def asked_terms(question: str, weights: TermRarity, split: Stems) -> dict[str, frozenset[str]]:
-    """What a question asks for: its terms, each with all of its forms as terms. Of a name in code that the texts hold
-    its parts are none."""
+    """Return the terms of a question, each with all of its forms. The parts of an identifier are only terms if no text
+    holds the whole identifier."""
     found: dict[str, frozenset[str]] = {}
     for word in _WORD.findall(_ASKED_BY.sub(" ", question)) or _WORD.findall(question):
         if word.lower() in STOP_WORDS:
@@ -99,12 +99,12 @@ def asked_terms(question: str, weights: TermRarity, split: Stems) -> dict[str, f
 
 @cache
 def commonness(split: Stems) -> _Factors:
-    """By term, what its weight is multiplied with."""
+    """Return the weight factor of each term."""
     return _Factors(split)
 
 
 class _Factors:
-    """What terms weigh for how common their words are in English, from LEAST_WEIGHT to 1."""
+    """Weight factors by how common a word is in English, from LEAST_WEIGHT to 1."""
 
     def __init__(self, split: Stems) -> None:
         found: dict[str, float] = {}
@@ -120,7 +120,7 @@ class _Factors:
 
 
 def answer_bonus(question: str, said: str, asked: dict[str, float], split: Stems) -> float:
-    """What speaks for a text besides the words that it shares with the question: parts of all weight."""
+    """Return the bonuses of a text beside the words that it shares with the question."""
     bonus = 0.0
     known = {term for term in split(question)}
     bonus += TYPE_BONUS * _has_kind(question, said, split)
@@ -136,7 +136,7 @@ def answer_bonus(question: str, said: str, asked: dict[str, float], split: Stems
 
 
 def _has_kind(question: str, said: str, split: Stems) -> bool:
-    """Whether a text holds a time, a number or a sum where the question asks for one; the narrowest kind counts."""
+    """Whether a text holds a time, number or sum if the question asks for one; only the narrowest kind counts."""
     for asks, holds in ((_ASKS_SPAN, _SPAN), (_ASKS_MONEY, _MONEY), (_ASKS_TIME, _TIME)):
         if asks.search(question):
             return holds.search(said) is not None

@@ -1,4 +1,4 @@
-"""Answers quoted from passages: a search chooses the passage, the model quotes from it, the quote is located."""
+"""Quotes answers from passages: a search selects the passage, the model quotes from it, and the quote is located."""
 
 from __future__ import annotations
 
@@ -23,33 +23,32 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 INSTRUCTION = "Quote the sentence that answers: {question}\n{passage}"
-"""What the bundled model was trained on."""
+"""The instruction that the bundled model was trained on."""
 
 MOST_LOOKED_AT = 50
-"""Hits among which one with a word of the question is looked for: by scores that are never below zero the first has
-one if any has."""
+"""Hits that are searched for a word of the question. With non-negative scores, the first hit has one if any has."""
 
 
 def quote_prompt(question: str, passage: str, instruction: str = INSTRUCTION) -> str:
-    """The prompt that asks for a quote. Raises ValueError where the instruction lacks one of the two fields."""
+    """Return the prompt that asks for a quote. Raises ValueError if the instruction lacks one of the two fields."""
     return fill(check_template(instruction, "question", "passage"), question=question, passage=passage)
 
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """An answer, and where it stands."""
+    """An answer and its place."""
 
     text: str
-    passage: int  # index among the passages given: the one that the model was shown, or shown first
-    start: int | None  # characters of that passage; None where the answer is no verbatim quote
+    passage: int  # index of the passage that the model was shown, or shown first
+    start: int | None  # characters of that passage; None if the answer is not a verbatim quote
     end: int | None
     result: Result
     is_found: bool = True
-    """False: nothing was found, and `text` is empty: no passage holds one of the question's `content_words`, or what
-    the model quoted stands where none of them is near. What the model wrote is `result.text`."""
+    """False: nothing was found, and `text` is empty. Either no passage holds one of the question's `content_words`, or
+    none of them is near the model's quote. The model's output is `result.text`."""
 
     citations: tuple[Citation, ...] = ()
-    """What of the text stands word for word in the passages that the model was shown."""
+    """Parts of the text that occur word for word in the passages that the model was shown."""
 
     @property
     def is_verbatim(self) -> bool:
@@ -65,12 +64,12 @@ def answer(
     max_new_tokens: int | None = None,
     stride: int | None = None,
 ) -> Quote:
-    """Quotes the answer to `question` from the passage that shares most words with it, or that a retriever finds.
+    """Quote the answer to `question` from the passage that matches it best, or that a retriever finds.
 
-    The quote is looked up in the passage: `start` and `end` are a fact about the text, not the model's claim. One
-    without a word of the question in its sentences or beside them is no answer, and nothing is given in its place.
-    `stride`: search again after so many tokens, for what was written last (`IterativeRAG`); None searches once.
-    Raises TypeError for one string in place of passages, ValueError where none of them holds a word.
+    `start` and `end` of the quote are found by searching the passage, not taken from the model. If no word of the
+    question occurs in the quote's sentences or beside them, the quote is rejected and the answer is empty. `stride`:
+    search again after this many tokens, for the last tokens written (`IterativeRAG`); None: search once. Raises
+    TypeError for a single string in place of passages, ValueError if none of them holds a word.
     """
     check_template(instruction, "question", "passage")
     if isinstance(passages, Sequence):
@@ -115,7 +114,7 @@ def answer(
 
 
 def _is_beside(question: str, result: Result, shown: Mapping[int, str]) -> bool:
-    """Whether all that was quoted stands beside the question."""
+    """Whether no quote of the result is near a word of the question."""
     text = result.text.strip()
     return bool(citations(text, shown)) and not _near_ones(question, text, shown)
 
@@ -128,8 +127,7 @@ def _near_ones(question: str, text: str, shown: Mapping[int, str]) -> tuple[Cita
 
 
 def _narrowed(question: str, passage: str) -> str:
-    """The sentence that holds most of the question's words: small models find it in a passage less often than words
-    do."""
+    """The sentence with most of the question's words, as small models often miss it in a whole passage."""
     spans = sentences(passage) or [(0, len(passage))]
     asked = set(content_words(question))
     start, end = max(spans, key=lambda span: len(asked.intersection(words(passage[span[0] : span[1]]))))
@@ -137,8 +135,8 @@ def _narrowed(question: str, passage: str) -> str:
 
 
 def is_near(question: str, text: str, start: int, end: int) -> bool:
-    """Whether one of the question's `content_words`, in some form, stands in the sentences that text[start:end] is
-    of, or in one beside them."""
+    """Whether one of the question's `content_words`, in some form, occurs in the sentences of text[start:end] or in a
+    neighbouring one."""
     spans = sentences(text)
     inside = [index for index, span in enumerate(spans) if span[0] < end and span[1] > start]
     first, last = (max(0, inside[0] - 1), min(len(spans), inside[-1] + 2)) if inside else (0, len(spans))
@@ -148,10 +146,10 @@ def is_near(question: str, text: str, start: int, end: int) -> bool:
 
 
 def best_passage(question: str, passages: Sequence[str] | Retriever) -> tuple[Hit, bool]:
-    """The passage that answers the question best, and whether anything speaks for it.
+    """Return the best passage for the question, and whether it matches.
 
-    By words nothing does where it holds none of the question's `content_words`; a retriever by vectors is taken at
-    its word. Raises ValueError for a retriever without texts.
+    With BM25 it matches if it holds one of the question's terms; the first hit of other retrievers always counts as a
+    match. Raises ValueError for a retriever without texts.
     """
     retriever = _by_words(passages) if isinstance(passages, Sequence) else passages
     by_words = isinstance(retriever, BM25Retriever)
@@ -162,18 +160,17 @@ def best_passage(question: str, passages: Sequence[str] | Retriever) -> tuple[Hi
         return hits[0], True
     stems = Stems()
     asked = set(stems.query(question))
-    # Scores alone do not tell: words that say nothing have some, and by rank-bm25's formula others have none.
+    # Scores are not enough: stop words have positive ones, and in rank-bm25's formula other words may have none.
     best = next((hit for hit in hits if not asked.isdisjoint(stems(hit.text))), None)
     return best or hits[0], best is not None
 
 
 def content_words(question: str) -> list[str]:
-    """The words that say what is asked for, once each: all but the commonest English ones, unless there are no
-    others."""
+    """Return the words of a question without repetitions and stop words, unless it has only stop words."""
     asked = list(dict.fromkeys(words(question)))
     return [word for word in asked if word not in STOP_WORDS] or asked
 
 
 def _by_words(passages: Sequence[str]) -> BM25Retriever:
-    # By rank-bm25's formula all words of two passages count nothing or less.
+    # In rank-bm25's formula, the words of only two passages have no positive weight.
     return BM25Retriever(passages, split=Stems(), idf="lucene")

@@ -1,4 +1,4 @@
-"""Documents of iterative retrieval as the model is shown them, and as drafts copy them."""
+"""Documents of iterative retrieval: truncated for the prompt, and tokenised for copying."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ Made = TypeVar("Made")
 
 
 class Documents:
-    """Documents as the model is shown them, cut to a number of tokens, and as they are copied from. Remembers those
-    it was asked for last. Thread-safe."""
+    """Truncates documents for the prompt and tokenises them for copying, with a cache of the last ones. Thread-safe."""
 
     KEPT = 1024
 
@@ -30,14 +29,14 @@ class Documents:
         self._shown: _Remembered[str] = _Remembered(self.KEPT)
         self._copied: _Remembered[list[int]] = _Remembered(self.KEPT)
         self.lead: Lead = " "
-        """What stands between the last prompt and its output: wrong, it costs the first word of a copy."""
+        """Text between the last prompt and its output. If it is wrong, the first word of a copy is lost."""
 
     def shown(self, hit: Hit) -> str:
-        """The hit's text, its first `most_tokens` tokens."""
+        """Return the first `most_tokens` tokens of the hit's text, as text."""
         return self._shown.get((hit.id, hit.text), lambda: self._cut(encodable(hit.text, f"document {hit.id}")))
 
     def copied(self, hit: Hit) -> list[int]:
-        """The tokens that the hit's text has in an output, the first `most_tokens` of them."""
+        """Return the first `most_tokens` tokens of the hit's text, tokenised as in an output."""
         lead = self.lead
 
         def made() -> list[int]:
@@ -56,7 +55,7 @@ class Documents:
 
 
 class _Remembered(Generic[Made]):
-    """What was made of the last keys. Thread-safe."""
+    """A cache of results for the last keys. Thread-safe."""
 
     def __init__(self, most: int) -> None:
         self._most = most
