@@ -1,4 +1,4 @@
-"""LangChain: a chat model and a language model over the engine, and answers that name their sources.
+"""LangChain integration: a chat model and a language model over the engine, and answers with citations.
 
 The retrievers are in `copyspec.retrievers.langchain`.
 """

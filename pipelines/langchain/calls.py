@@ -1,4 +1,4 @@
-"""One call of a model: prompts through the engine's queue, and answers with what LangChain wants to know of them."""
+"""One call of a model: prompts go through the engine's queue, and answers get the metadata that LangChain expects."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COUNTERS = ("num_calls", "num_drafts", "num_draft_tokens", "num_accepted_tokens
 
 @dataclass(slots=True)
 class Answered:
-    """One answer, whole or as far as it was streamed, and all that it might have been copied from."""
+    """One answer, complete or as far as it was streamed, and the references that it may have been copied from."""
 
     references: Sequence[object]
     text: str = ""
@@ -44,7 +44,7 @@ ANSWERED: ContextVar[list[Answered] | None] = ContextVar("copyspec_answered", de
 
 
 class Answers:
-    """The answers of one call of a model, with what LangChain wants to know of them."""
+    """The answers of one call of a model, with metadata for LangChain."""
 
     def __init__(
         self,
@@ -65,15 +65,15 @@ class Answers:
         self._call: Call = self.engine.submit(list(prompts), own, loop=loop, **given)  # type: ignore[arg-type]
 
     def results(self) -> list[Result]:
-        """A result per prompt."""
+        """Return a result for each prompt."""
         return self._noted(self._call.results())
 
     async def aresults(self) -> list[Result]:
-        """As `results`. Cancelling the task ends the decoding within one step."""
+        """Like `results`. Cancelling the task ends the decoding within one step."""
         return self._noted(await self._call.aresults())
 
     def chunks(self) -> Iterator[Chunk]:
-        """The answers in pieces. Closing the iterator ends the decoding within one step."""
+        """Yield the answers in pieces. Closing the iterator ends the decoding within one step."""
         chunks = self._call.chunks()
         try:
             for chunk in chunks:
@@ -82,13 +82,13 @@ class Answers:
             chunks.close()
 
     async def achunks(self) -> AsyncGenerator[Chunk, None]:
-        """As `chunks`. Cancelling the task ends the decoding too."""
+        """Like `chunks`. Cancelling the task ends the decoding, too."""
         async with aclosing(self._call.achunks()) as chunks:
             async for chunk in chunks:
                 yield self._seen(chunk)
 
     def metadata(self, result: Result, index: int = 0) -> dict[str, object]:
-        """`response_metadata` of one answer: no text of any reference is in it."""
+        """Return the `response_metadata` of one answer, which contains no text of a reference."""
         parts = [part.to_dict() for part in copied_parts(result.spans, self.references[index])]
         return {
             "model_name": self.model_name,
@@ -121,7 +121,7 @@ class Answers:
 
 
 def usage(result: Result) -> UsageMetadata:
-    """Tokens of a prompt and its answers, with accepted and rejected draft tokens as OpenAI counts predictions."""
+    """Token counts of a prompt and its answers, with accepted and rejected draft tokens in OpenAI's fields."""
     samples = result.samples or (result,)
     output = sum(len(each.token_ids) for each in samples)
     accepted = sum(each.stats.num_accepted_tokens for each in samples)
@@ -146,7 +146,7 @@ def _logprob(each: TokenLogprob) -> dict[str, object]:
 
 
 def _counters(stats: Stats) -> dict[str, object]:
-    """Counters without times: an answer from the same prompt is the same object."""
+    """Counters without times, so that answers to the same prompt are equal."""
     return {
         **{name: getattr(stats, name) for name in _COUNTERS},
         "mean_acceptance_length": stats.mean_acceptance_length,

@@ -25,7 +25,7 @@ from copyspec.forks import at_rest
 _Piece = TypeVar("_Piece")
 
 MAX_RUNS = 10_000
-"""Runs that are noted at once. Only a run whose end is never told stays beyond its time."""
+"""Maximum number of runs recorded at once. Only a run whose end is never reported stays longer than needed."""
 
 
 class AbandonedError(GeneratorExit):
@@ -59,7 +59,7 @@ class ReferenceCapture(BaseCallbackHandler):
         self._lock = at_rest(threading.Lock())
 
     def __len__(self) -> int:
-        """Runs that are noted at this moment."""
+        """Number of runs recorded at present."""
         return len(self._runs)
 
     def __bool__(self) -> bool:
@@ -109,14 +109,14 @@ class ReferenceCapture(BaseCallbackHandler):
     def on_retriever_end(
         self, documents: Sequence[Document], *, run_id: UUID, parent_run_id: UUID | None = None, **_: object
     ) -> None:
-        # The best document last: the latest is looked at first.
+        # The best document last, because the latest one is used first.
         found = list(documents)[::-1]
         with self._lock:
             for noted in self._outwards(parent_run_id):
                 noted.documents.extend(found)
 
     def _outwards(self, run: UUID | None) -> Iterator[_Run]:
-        """A run and those around it, as far as they are noted."""
+        """A run and its parents, as far as they are recorded."""
         while run is not None and (noted := self._runs.get(run)) is not None:
             yield noted
             run = noted.parent
@@ -141,7 +141,7 @@ _installed = False
 
 
 def install() -> None:
-    """From now on every run of LangChain in this process tells what its retrievers find."""
+    """Record the results of retrievers in all LangChain runs of this process from now on."""
     global _installed
     with _INSTALLING:
         if not _installed:
@@ -150,28 +150,28 @@ def install() -> None:
 
 
 def stream_begins(config: RunnableConfig | None) -> None:
-    """Notes the run around a model that is about to stream with this config."""
+    """Record the parent run of a model that is about to stream with this config."""
     call_begins(ensure_config(config).get("callbacks"))
 
 
 def call_begins(callbacks: object) -> None:
-    """Notes the run around a model that is called with these callbacks: a call may turn out to stream inside."""
+    """Record the parent run of a model that is called with these callbacks, as the call may stream internally."""
     _AROUND.set(run_around(callbacks))
 
 
 def run_around(callbacks: object) -> UUID | None:
-    """The run that a model with these callbacks is started by, as far as they tell."""
+    """Return the parent run of a model with these callbacks, if they name it."""
     run = getattr(callbacks, "parent_run_id", None)
     return run if isinstance(run, UUID) else None
 
 
 def captured_around(run: UUID | None) -> list[Document]:
-    """Documents for a model that the run started."""
+    """Return the documents for a model that the run started."""
     return _CAPTURE.around(run)
 
 
 def captured() -> list[Document]:
-    """Documents for the model that is called in this context."""
+    """Return the documents for the model that is called in this context."""
     return _CAPTURE.around(_AROUND.get())
 
 

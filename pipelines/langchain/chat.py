@@ -1,4 +1,4 @@
-"""ChatCopySpec: a chat model for LangChain that copies what stands in the documents of its run."""
+"""ChatCopySpec: a LangChain chat model whose drafts are copied from the documents of its run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 MAX_THREADS = 64
-"""Of one `generate`: more than rows in any batch. They wait, and do no work."""
+"""Threads of one `generate`: more than rows in any batch. They only wait."""
 
 
 class ChatCopySpec(EngineFields, BaseChatModel):
@@ -138,7 +138,7 @@ class ChatCopySpec(EngineFields, BaseChatModel):
         callbacks: Callbacks = None,
         **kwargs: object,
     ) -> LLMResult:
-        """An answer for each list of messages, all of them in one running batch."""
+        """Return an answer for each list of messages, all decoded in one running batch."""
         call_begins(callbacks)
         if len(messages) < 2:
             return super().generate(messages, stop, callbacks, **kwargs)  # type: ignore[arg-type]
@@ -161,7 +161,7 @@ class ChatCopySpec(EngineFields, BaseChatModel):
         callbacks: Callbacks = None,
         **kwargs: object,
     ) -> LLMResult:
-        """As `generate`. Cancelling the task ends the decoding within one step."""
+        """Like `generate`. Cancelling the task ends the decoding within one step."""
         call_begins(callbacks)
         return await super().agenerate(messages, stop, callbacks, **kwargs)  # type: ignore[arg-type]
 
@@ -173,7 +173,7 @@ class ChatCopySpec(EngineFields, BaseChatModel):
         stop: list[str] | None = None,
         **kwargs: object,
     ) -> Iterator[AIMessageChunk]:
-        """The answer in pieces. Closing the iterator ends the decoding within one step."""
+        """Yield the answer in pieces. Closing the iterator ends the decoding within one step."""
         stream_begins(config)
         yield from super().stream(input, config, stop=stop, **kwargs)
 
@@ -185,7 +185,7 @@ class ChatCopySpec(EngineFields, BaseChatModel):
         stop: list[str] | None = None,
         **kwargs: object,
     ) -> AsyncIterator[AIMessageChunk]:
-        """As `stream`. Cancelling the task ends the decoding too."""
+        """Like `stream`. Cancelling the task ends the decoding, too."""
         stream_begins(config)
         streamed = super().astream(input, config, stop=stop, **kwargs)
         async with aclosing(cast("AsyncGenerator[AIMessageChunk, None]", streamed)) as pieces:
@@ -229,7 +229,7 @@ class ChatCopySpec(EngineFields, BaseChatModel):
         return structured(self.bind(json_schema=constraint(schema), **kwargs), schema, include_raw=include_raw)
 
     def get_token_ids(self, text: str) -> list[int]:
-        """The model's own token ids of a text."""
+        """Return the model's token ids of a text."""
         return self.engine.codec.encode(text).ids
 
     def get_num_tokens_from_messages(
@@ -237,5 +237,5 @@ class ChatCopySpec(EngineFields, BaseChatModel):
         messages: list[BaseMessage],
         tools: Sequence[dict[str, object] | type | Callable[..., object] | BaseTool] | None = None,
     ) -> int:
-        """Tokens of the whole prompt: the messages through the chat template."""
+        """Return the number of tokens of the whole prompt, with the chat template applied to the messages."""
         return len(encoded_prompt(self.engine, messages, [convert_to_openai_tool(tool) for tool in tools or ()]).ids)

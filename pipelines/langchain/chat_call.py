@@ -1,4 +1,4 @@
-"""One call of the chat model: LangChain's messages as a prompt, and the answer as LangChain's messages."""
+"""One call of the chat model: turns LangChain messages into a prompt, and the answer into LangChain messages."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CONSTRAINTS = ("json_schema", "regex", "choices", "grammar")
 
 
 class ChatCall:
-    """One call of the chat model, from LangChain's words to LangChain's words."""
+    """One call of the chat model, with LangChain's arguments and results."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class ChatCall:
         yield ChatGenerationChunk(message=message)
 
     def _ready(self, chunk: Chunk) -> str:
-        """What may be shown of the text so far."""
+        """The part of the text so far that may be shown."""
         if not self._tools:
             return chunk.text
         self._held += chunk.text

@@ -1,4 +1,4 @@
-"""Cited answers: what a chain answered, and which of its words stand in which document."""
+"""Cited answers: the answer of a chain, with the parts that were copied from documents."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 _Piece = TypeVar("_Piece")
 
 MIN_CHARACTERS = 12
-"""Shorter copies are words that any text holds, not quotes."""
+"""Shorter copies are common phrases, not quotes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """A stretch of an answer that was copied from a document."""
+    """A part of an answer that was copied from a document."""
 
     text: str
     start: int  # characters of the answer
     end: int
-    document: object  # as it was retrieved or handed over
-    document_start: int | None  # characters of the document's text; None where it was given as token ids
+    document: object  # as it was retrieved or passed
+    document_start: int | None  # characters of the document's text; None if it was given as token ids
     document_end: int | None
 
 
@@ -44,7 +44,7 @@ class CitedAnswer:
 
     @property
     def documents(self) -> tuple[object, ...]:
-        """The documents that were copied from, each once, in the order of the answer."""
+        """Return the documents that were copied from, each once, in the order of the answer."""
         found: list[object] = []
         for citation in self.citations:
             if not any(citation.document is each for each in found):
@@ -55,14 +55,14 @@ class CitedAnswer:
         return self.text
 
     def __add__(self, later: CitedAnswer) -> CitedAnswer:
-        """The pieces of a stream joined; the characters of citations are counted from the answer's beginning."""
+        """Join pieces of a stream. Citations count characters from the beginning of the answer."""
         return CitedAnswer(self.text + later.text, self.citations + later.citations)
 
 
 def with_citations(
     chain: Runnable[object, object] | Callable[[object], object], *, min_characters: int = MIN_CHARACTERS
 ) -> Runnable[object, CitedAnswer]:
-    """`chain`, whose answer comes as a `CitedAnswer`; the last copyspec model that it asks is the one cited.
+    """Wrap `chain` so that it returns a `CitedAnswer`, with the citations of the last copyspec model that it calls.
 
     A citation is a fact about the texts, not a claim of the model: the words stand in the document at that place.
     Copies of fewer than `min_characters` characters are left out. A stream gives pieces, each with the citations that
@@ -144,13 +144,13 @@ class _Citing(Runnable[object, CitedAnswer]):
 
 
 class _Pieces:
-    """What a chain streams as cited pieces."""
+    """Turns the stream of a chain into cited pieces."""
 
     def __init__(self, answered: Sequence[Answered], min_characters: int) -> None:
         self._answered, self._min_characters = answered, min_characters
         self._text = ""
         self._given: list[Citation] = []
-        self._other: object = None  # what comes in pieces that are no text
+        self._other: object = None  # sum of the pieces that are not text
 
     def push(self, output: object) -> Iterator[CitedAnswer]:
         if not isinstance(output, (str, BaseMessage)):
@@ -165,7 +165,7 @@ class _Pieces:
             yield CitedAnswer(piece, self._new(is_whole=False))
 
     def finish(self) -> CitedAnswer:
-        """What is left: the citations that the answer's end settles, and an answer that is no text."""
+        """Return the rest: citations settled by the end of the answer, and an answer that is not text."""
         piece = "" if self._other is None else _shown(self._other)
         self._text += piece
         return CitedAnswer(piece, self._new(is_whole=True))
@@ -184,7 +184,7 @@ def _collected() -> Iterator[list[Answered]]:
     try:
         yield answered
     finally:
-        with suppress(ValueError):  # a stream that is dropped may end in another context
+        with suppress(ValueError):  # an abandoned stream may end in another context
             ANSWERED.reset(token)
 
 
@@ -199,11 +199,11 @@ def _shown(output: object) -> str:
 def _cited(
     text: str, answered: Sequence[Answered], min_characters: int, *, is_whole: bool = True
 ) -> tuple[Citation, ...]:
-    """The citations of a text, in its order; unless it `is_whole` those that end in it."""
+    """The citations of a text, in order. Unless the text `is_whole`, only those that end in it."""
     if not answered:
         return ()
     last = answered[-1]
-    # A parser may have stripped the answer: its offsets are moved along.
+    # A parser may have stripped the answer, so its offsets are shifted.
     before = last.text.find(text)
     if before < 0:
         return ()
@@ -212,7 +212,7 @@ def _cited(
         if part.reference is None or (not is_whole and part.end - before > len(text)):
             continue
         copied = text[max(part.start - before, 0) : max(part.end - before, 0)]
-        quote = copied.strip()  # the first token may hold the space before its word
+        quote = copied.strip()  # the first token may include the space before its word
         if len(quote) < min_characters:
             continue
         start = text.index(quote, max(part.start - before, 0))
@@ -222,7 +222,7 @@ def _cited(
 
 
 def _exact(quote: str, reference: object, near: int | None) -> tuple[int | None, int | None]:
-    """Where the quote stands in the reference."""
+    """The position of the quote in the reference."""
     text = text_of(reference)
     if text is None or near is None:
         return None, None

@@ -1,4 +1,4 @@
-"""References of a model's call, wherever LangChain keeps them, and where the answer was copied from."""
+"""Collects the references of a model's call from LangChain's objects, and locates the answer's copies in them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ caller's choice."""
 
 
 class Private:
-    """References on their way through LangChain: traces and cache keys show that there are some, never what."""
+    """References passed through LangChain; traces and cache keys show that there are some, but not their content."""
 
     __slots__ = ("value",)
 
@@ -32,7 +32,7 @@ class Private:
 
 
 def explicit(value: object) -> list[object]:
-    """References as they were handed over, as a flat list. Raises TypeError and ValueError for what is none."""
+    """Flatten references into a list. Raises TypeError and ValueError for invalid ones."""
     value = plain_list(value.value if isinstance(value, Private) else value)
     parse_references(value, 1)
     if value is None:
@@ -43,7 +43,7 @@ def explicit(value: object) -> list[object]:
 
 
 def artifacts(messages: Iterable[BaseMessage]) -> list[object]:
-    """Documents that tools returned beside their text, the latest message's first."""
+    """Return the documents that tools returned as artifacts, latest message first."""
     found: list[object] = []
     for message in reversed(list(messages)):
         if isinstance(message, ToolMessage) and message.artifact is not None:
@@ -52,7 +52,7 @@ def artifacts(messages: Iterable[BaseMessage]) -> list[object]:
 
 
 def gather(handed_over: Sequence[object], found: Sequence[object]) -> list[object]:
-    """All references of a call, each text once: those handed over, then what was found as long as there is room."""
+    """Return all references of a call, each text once: those passed, then those found, as far as there is room."""
     result = list(handed_over)
     texts = {text for each in handed_over if (text := text_of(each)) is not None}
     room = MAX_FOUND_CHARACTERS
@@ -70,7 +70,7 @@ def gather(handed_over: Sequence[object], found: Sequence[object]) -> list[objec
 
 
 def text_of(reference: object) -> str | None:
-    """The text of a reference; None where it is token ids."""
+    """Return the text of a reference; None if it is given as token ids."""
     if isinstance(reference, str):
         return reference
     text = reference.get("text") if isinstance(reference, Mapping) else getattr(reference, "page_content", None)
@@ -78,7 +78,7 @@ def text_of(reference: object) -> str | None:
 
 
 def id_of(reference: object) -> str | None:
-    """What a reference is called by its owner: its id, or its source."""
+    """Return the name of a reference: its id or its source."""
     metadata: object = reference if isinstance(reference, Mapping) else getattr(reference, "metadata", None)
     names: list[object] = [getattr(reference, "id", None)]
     if isinstance(metadata, Mapping):
@@ -88,15 +88,15 @@ def id_of(reference: object) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class CopiedPart:
-    """A stretch of an answer, and the reference that holds it."""
+    """A part of an answer, and the reference that it was copied from."""
 
     start: int  # characters of the answer
     end: int
-    reference: object | None  # as it was given; None where the prompt or the answer itself was copied from
+    reference: object | None  # as it was given; None for copies from the prompt or the answer itself
     place: Place
 
     def to_dict(self) -> dict[str, object]:
-        """Where it stands, without any text: this goes into traces."""
+        """Return its position without any text, for traces."""
         return {
             "start": self.start,
             "end": self.end,
@@ -109,7 +109,7 @@ class CopiedPart:
 
 
 def copied_parts(spans: Iterable[Span], references: Sequence[object]) -> list[CopiedPart]:
-    """The spans of an answer, in its order. A document that also stands in the prompt is named as the document."""
+    """Return the spans of an answer, in order. Copies of a document that is also in the prompt name the document."""
     return [_part(span, references) for span in spans if span.end_char > span.start_char]
 
 

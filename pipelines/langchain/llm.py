@@ -1,4 +1,4 @@
-"""CopySpecLLM: a language model for LangChain, prompt in and continuation out."""
+"""CopySpecLLM: a LangChain language model, from a prompt to its continuation."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class CopySpecLLM(EngineFields, BaseLLM):
         stop: list[str] | None = None,
         **kwargs: object,
     ) -> Iterator[str]:
-        """The continuation in pieces."""
+        """Yield the continuation in pieces."""
         stream_begins(config)
         yield from super().stream(input, config, stop=stop, **_private(kwargs))
 
@@ -73,7 +73,7 @@ class CopySpecLLM(EngineFields, BaseLLM):
         stop: list[str] | None = None,
         **kwargs: object,
     ) -> AsyncIterator[str]:
-        """As `stream`. Cancelling the task ends the decoding within one step."""
+        """Like `stream`. Cancelling the task ends the decoding within one step."""
         stream_begins(config)
         streamed = super().astream(input, config, stop=stop, **_private(kwargs))
         async with aclosing(cast("AsyncGenerator[str, None]", streamed)) as pieces:
@@ -87,7 +87,7 @@ class CopySpecLLM(EngineFields, BaseLLM):
         callbacks: Callbacks | list[Callbacks] | None = None,
         **kwargs: object,
     ) -> LLMResult:
-        """All prompts as one batch."""
+        """Generate for all prompts as one batch."""
         with _around(prompts, callbacks):
             return super().generate(prompts, stop, callbacks, **_private(kwargs))  # type: ignore[arg-type]
 
@@ -98,7 +98,7 @@ class CopySpecLLM(EngineFields, BaseLLM):
         callbacks: Callbacks | list[Callbacks] | None = None,
         **kwargs: object,
     ) -> LLMResult:
-        """As `generate`. Cancelling the task ends the decoding within one step."""
+        """Like `generate`. Cancelling the task ends the decoding within one step."""
         with _around(prompts, callbacks):
             return await super().agenerate(prompts, stop, callbacks, **_private(kwargs))  # type: ignore[arg-type]
 
@@ -152,7 +152,7 @@ class CopySpecLLM(EngineFields, BaseLLM):
                 yield piece
 
     def get_token_ids(self, text: str) -> list[int]:
-        """The model's own token ids of a text."""
+        """Return the model's token ids of a text."""
         return self.engine.codec.encode(text).ids
 
     def _call(
@@ -169,7 +169,7 @@ class CopySpecLLM(EngineFields, BaseLLM):
         return Answers(self.engine_for(kwargs.get("model")), list(prompts), references, options, timeout, loop)
 
     def _found(self, prompts: Sequence[str]) -> list[list[Document]]:
-        """What the run around each prompt found."""
+        """The documents found by the parent run of each prompt."""
         if not self.auto_references:
             return [[] for _ in prompts]
         runs = {prompt: list(of_prompt) for prompt, of_prompt in _AROUND.get().items()}
@@ -178,7 +178,7 @@ class CopySpecLLM(EngineFields, BaseLLM):
 
 @contextmanager
 def _around(prompts: Sequence[str], callbacks: object) -> Iterator[None]:
-    """Notes which run each prompt belongs to, as far as the callbacks tell."""
+    """Record which run each prompt belongs to, as far as the callbacks name it."""
     each_its_own = isinstance(callbacks, list) and len(callbacks) == len(prompts)
     managers = callbacks if isinstance(callbacks, list) and each_its_own else [callbacks] * len(prompts)
     runs: dict[str, list[UUID | None]] = {}
@@ -210,7 +210,7 @@ def _llm_result(answers: Answers, results: Sequence[Result]) -> LLMResult:
 
 
 def _chunk(answers: Answers, text: str, result: Result | None) -> GenerationChunk:
-    """Metadata stand on the last piece alone: merging would double them."""
+    """Keep metadata on the last piece only, because merging pieces would double them."""
     return GenerationChunk(text=text, generation_info=None if result is None else _info(answers, result, 0))
 
 

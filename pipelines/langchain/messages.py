@@ -1,4 +1,4 @@
-"""LangChain's messages as the chat that a model's template reads."""
+"""Converts LangChain messages into the chat format of a model's template."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def merged(chat: Sequence[Message]) -> list[Message]:
 
 
 def without_tool_roles(chat: Sequence[Message]) -> list[Message]:
-    """Tool results as words of the user, and calls left out, for templates that know neither."""
+    """Turn tool results into user messages and drop calls, for templates that support neither."""
     result: list[Message] = []
     for message in chat:
         if message["role"] in ("tool", "function"):
@@ -102,7 +102,7 @@ def without_tool_roles(chat: Sequence[Message]) -> list[Message]:
 
 
 def text_of(message: BaseMessage) -> str:
-    """The text of a message. Raises ValueError for images and the like."""
+    """Return the text of a message. Raises ValueError for images and the like."""
     content = message.content
     if isinstance(content, str):
         return content

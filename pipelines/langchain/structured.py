@@ -1,4 +1,4 @@
-"""Structured output: answers that a JSON schema constrains, as objects."""
+"""Structured output: answers constrained by a JSON schema, parsed into objects."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from langchain_core.utils.function_calling import convert_to_json_schema
 
 
 def constraint(schema: dict[str, Any] | type) -> object:
-    """What `json_schema=` takes: pydantic classes as they are, other schemas as JSON has them."""
+    """Return the schema for `json_schema=`: pydantic classes as they are, others converted to JSON schema."""
     return schema if hasattr(schema, "model_json_schema") else convert_to_json_schema(schema)
 
 
 def structured(model: Runnable[Any, Any], schema: dict[str, Any] | type, *, include_raw: bool) -> Runnable[Any, Any]:
-    """`model`, whose answers are JSON of `schema`, with what reads them: an object of the pydantic class, or a dict;
-    with `include_raw` a dict of `raw`, `parsed` and `parsing_error`, as LangChain's models give it."""
+    """Make `model` answer in JSON of `schema`, parsed into an object of the pydantic class or a dict. With
+    `include_raw`: into a dict of `raw`, `parsed` and `parsing_error`, as LangChain's models do."""
     parser: BaseOutputParser[Any] = (
         PydanticOutputParser(pydantic_object=schema) if isinstance(schema, type) else JsonOutputParser()
     )

@@ -1,4 +1,4 @@
-"""Tool calls: how a model is made to write one, and how they are read from what it wrote."""
+"""Tool calls: constrains a model to write them, and parses them from its output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from copyspec.engine.constraints import JSON_STYLE, closed
 from .messages import Tool
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
-"""Around a call in Hermes' and Qwen's way, which most templates follow."""
+"""Tags around a call in the format of Hermes and Qwen, which most templates follow."""
 
 _CALL = re.compile(re.escape(OPEN) + r"\s*(.*?)\s*(?:" + re.escape(CLOSE) + r"|\Z)", re.DOTALL)
 _BARE_BEGINNINGS = ("{", "[")
@@ -24,7 +24,7 @@ _BARE_BEGINNINGS = ("{", "[")
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """An output, taken apart."""
+    """A parsed output."""
 
     text: str
     calls: tuple[ToolCall, ...] = ()
@@ -32,12 +32,12 @@ class Parsed:
 
 
 def names_of(tools: Sequence[Tool]) -> list[str]:
-    """The names of the tools."""
+    """Return the names of the tools."""
     return [name for tool in tools if (name := name_of(tool)) is not None]
 
 
 def name_of(tool: Tool) -> str | None:
-    """The name of a tool; None where it has none."""
+    """Return the name of a tool; None if it has none."""
     function = tool.get("function")
     return str(function["name"]) if isinstance(function, Mapping) else None
 
@@ -107,7 +107,7 @@ def _parameters(tool: Tool) -> object:
 
 
 def _chosen(choice: object, tools: Sequence[Tool]) -> str | None:
-    """The name of the tool that must be called; None: any of several."""
+    """The name of the tool that must be called; None: any of them."""
     names = names_of(tools)
     if isinstance(choice, Mapping):
         function = choice.get("function")
@@ -124,7 +124,7 @@ def _chosen(choice: object, tools: Sequence[Tool]) -> str | None:
 
 
 def may_begin_call(text: str) -> bool:
-    """Whether `text` is, or may become, the beginning of a call: a stream must wait to see."""
+    """Whether `text` is or may become the beginning of a call, so that a stream must hold it back."""
     text = text.lstrip()
     return not text or text.startswith(_BARE_BEGINNINGS) or OPEN in text or OPEN.startswith(text)
 
@@ -154,7 +154,7 @@ def parse(text: str, tools: Sequence[Tool]) -> Parsed:
 
 
 def _read(body: str) -> list[ToolCall]:
-    """The calls that `body` begins with; none where it is not made of calls alone."""
+    """The calls in the JSON value that begins `body`; empty if it is anything else."""
     try:
         value, _ = json.JSONDecoder().raw_decode(body)
     except json.JSONDecodeError:

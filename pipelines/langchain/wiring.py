@@ -1,4 +1,4 @@
-"""References by hand: from a value of the chain's own input."""
+"""Passes references to a chain's models explicitly, from a value of the chain's input."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _is_remote(chain: object) -> bool:
 
 
 def _body(given: object, references: Private) -> dict[str, object]:
-    """`extra_body` of a request with the references as the servers take them."""
+    """The `extra_body` of a request, with the references in the form that servers accept."""
     found = parse_references(explicit(references), 1)[0]
     texts = [list(each.ids or ()) if each.text is None else {"text": each.text, "name": each.name} for each in found]
     return {**(given if isinstance(given, Mapping) else {}), "references": texts}

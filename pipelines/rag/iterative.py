@@ -1,8 +1,8 @@
-"""Retrieval every few tokens: the best document in front of the prompt, exchanged while the output grows.
+"""Iterative RAG: retrieval every few tokens, with the best document in front of the prompt.
 
-The plain form (`speculation=None`) is iterative RaLM (Ram et al. 2023, arXiv:2302.00083): it waits for every
+The plain form (`speculation=None`) is iterative RaLM (Ram et al. 2023, arXiv:2302.00083), which waits for every
 retrieval. The speculative form (RaLMSpec, Zhang et al. 2024, arXiv:2401.14021) guesses the documents from a cache and
-verifies them later, in batches and beside the writing. Both write the same tokens.
+verifies them later, in batches and in parallel with decoding. Both write the same tokens.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from ..models import ModelLike
 
 CONTEXTS = 4
-"""Documents whose caches stay: retrieval goes to and fro between few. A cache of 300 tokens is small beside a model."""
+"""Documents whose KV caches are kept, as retrieval alternates between few. A cache of 300 tokens is small."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShownDocument:
-    """Which document stood in front while output tokens start..end were written."""
+    """The document that was in front of the prompt while output tokens start..end were written."""
 
     start: int
     end: int
@@ -52,10 +52,10 @@ class RAGAnswer:
     """One output."""
 
     result: Result
-    """As of `generate`, for the prompt without a document; spans are in `citations`."""
+    """As returned by `generate` for the prompt without a document; its spans are in `citations` instead."""
     documents: tuple[ShownDocument, ...]
     citations: tuple[Citation, ...]
-    """What stands word for word in the documents: characters of the text, id of the document, its characters."""
+    """Parts of the text that occur word for word in the documents."""
     speculation: SpeculationStats
     seconds: float
 
@@ -66,10 +66,10 @@ class RAGAnswer:
 
 
 class IterativeRAG:
-    """Answers with the best document for the last tokens in front of the prompt, looked up every `stride` tokens.
+    """Generates with the best document in front of the prompt, retrieved for the last tokens every `stride` tokens.
 
-    `retriever`: any; a SpeculativeRetriever shares its cache with this pipeline and is left open by `close`.
-    `speculation=None`: the plain form. Answers may be asked for from several threads at once.
+    `retriever`: any; a SpeculativeRetriever shares its cache with this pipeline, and `close` leaves it open.
+    `speculation=None`: the plain form. Thread-safe.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class IterativeRAG:
         speculation: Speculation | None = ON,
         **layout: Unpack[LayoutOptions],
     ) -> None:
-        """Raises ValueError for numbers below one, and for an instruction without a place for document or prompt."""
+        """Raises ValueError for numbers below one, and for an instruction without {document} or {prompt}."""
         self.layout = check_layout(layout)
         self.engine = engine_of(model)
         self.speculation = speculation
@@ -95,7 +95,7 @@ class IterativeRAG:
         self._scheduler = Scheduler(overlaps=made.overlap, stride=made.stride)
 
     def __call__(self, prompt: str, **options: Unpack[GenerateOptions]) -> RAGAnswer:
-        """The whole answer. `options`: as for `generate`, for one output by the model's own tokens."""
+        """Return the whole answer. `options`: as for `generate`, without n and rules that let drafts decide."""
         stream = self.stream(prompt, **options)
         for _ in stream:
             pass
@@ -103,7 +103,7 @@ class IterativeRAG:
         return stream.answer
 
     def stream(self, prompt: str, **options: Unpack[GenerateOptions]) -> RAGStream:
-        """The answer in pieces, as they are verified. Closing the stream ends it and frees the model's caches."""
+        """Return the answer in pieces, as they are verified. Closing the stream ends it and frees the KV caches."""
         if not isinstance(prompt, str):
             raise TypeError(f"prompt must be a str, got {shown(prompt)}")
         checked = self.engine.followed(check_options({"chat": wants_chat(self.engine), **options}))
@@ -112,7 +112,7 @@ class IterativeRAG:
         return RAGStream(self, task, task.job())
 
     def close(self) -> None:
-        """Ends the worker thread, unless the retriever was given with a cache of its own."""
+        """End the worker thread, unless the retriever was given as a SpeculativeRetriever."""
         if self._owns:
             self.retriever.close()
 
@@ -123,7 +123,7 @@ class IterativeRAG:
         self.close()
 
     def positions(self, task: Strides) -> tuple[Iterator[int], Rounds[str, Hit] | None]:
-        """What writes the output, position by position, and what counts its speculation."""
+        """Return an iterator over verified positions, which writes the output, and the rounds with their counters."""
         if self.speculation is None:
             return plainly(task, self._search), None
         rounds = Rounds(task, self._submit, self._scheduler, search=self._search_here)
@@ -142,7 +142,7 @@ class IterativeRAG:
         return task
 
     def _sources(self, count: int) -> list[Hit]:
-        """The documents found or guessed last."""
+        """The documents that were found or guessed last."""
         texts = self.retriever.texts
         return [Hit(each, 0.0, texts[each]) for each in self.retriever.cached[-count:][::-1]] if count else []
 
@@ -155,13 +155,13 @@ class IterativeRAG:
         return _Found([_best(hits) for hits in found], perf_counter() - started)
 
     def _search(self, queries: Sequence[str]) -> _Found:
-        """In the caller's thread, for as many hits as the speculative form asks for: HNSW may find another best one
-        when asked for more."""
+        """Search in the caller's thread, for as many hits as the speculative form requests: with HNSW, the best hit may
+        depend on that number."""
         return _Found([_best(hits) for hits in self.retriever.base.search_batch(queries, self.retriever.prefetch)])
 
 
 class RAGStream:
-    """Chunks of one answer as they are verified; `answer` when all have come."""
+    """The chunks of one answer as they are verified; `answer` is set after the last one."""
 
     def __init__(self, pipeline: IterativeRAG, task: Strides, job: Job) -> None:
         self.answer: RAGAnswer | None = None
@@ -175,7 +175,7 @@ class RAGStream:
         return next(self._chunks)
 
     def close(self) -> None:
-        """Ends the answer where it stands."""
+        """Stop the answer."""
         self._chunks.close()
 
     def _run(self) -> Generator[Chunk, None, None]:
@@ -226,7 +226,7 @@ class _BestHits:
 
 
 class _Found:
-    """A search that is over."""
+    """A finished search."""
 
     def __init__(self, hits: list[Hit], seconds: float = 0.0) -> None:
         self._hits, self.seconds = hits, seconds
@@ -246,7 +246,7 @@ def _best(hits: Sequence[Hit]) -> Hit:
 
 
 def _merged(task: Strides) -> tuple[ShownDocument, ...]:
-    """The documents with the stretches that they were shown for, neighbours of one document as one."""
+    """The documents with the output spans that they were shown for; adjacent spans of one document are merged."""
     merged: list[ShownDocument] = []
     ends = [position for position, _ in task.shown[1:]] + [task.position]
     for (start, hit), end in zip(task.shown, ends, strict=True):

@@ -1,9 +1,9 @@
-"""kNN-LM: every token is picked by the model and by what followed similar contexts in a datastore.
+"""kNN-LM: mixes the model's next-token distribution with what followed similar contexts in a datastore.
 
 P = weight * P_knn + (1 - weight) * P_lm (Khandelwal et al. 2020, arXiv:1911.00172, equation 3). The speculative form
-looks into a cache of entries first, and verifies several tokens in one search (RaLMSpec, Zhang et al. 2024,
-arXiv:2401.14021, section 5.3): the cache takes in the entries that follow those found, and a guess is right where it
-leads to the same token, whichever neighbours it had.
+searches a cache of entries first, and verifies several tokens with one search of the datastore (RaLMSpec, Zhang et al.
+2024, arXiv:2401.14021, section 5.3). The cache also takes the entries after those found, and a guess is right if it
+leads to the same token, whatever its neighbours.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from ..models import ModelLike
 
 CONSECUTIVE = 10
-"""Entries behind each found one that enter the cache: the paper's n."""
+"""Entries after each found one that enter the cache, the paper's n."""
 
 CAPACITY = 4096
-"""Entries in the cache; the oldest leave first."""
+"""Entries in the cache; the oldest are evicted first."""
 
 
 @dataclass(frozen=True, slots=True)
 class KNNOptions:
-    """How neighbours count. All of it is part of what is written."""
+    """The weighting of neighbours. All of these options affect the output."""
 
     neighbours: int = 8
     weight: float = 0.25  # of the neighbours' distribution
-    temperature: float = 10.0  # of squared distances: neighbours weigh exp(-distance / temperature)
+    temperature: float = 10.0  # a neighbour at this squared distance weighs exp(-distance / temperature)
 
     def __post_init__(self) -> None:
         if not isinstance(self.neighbours, int) or self.neighbours < 1:
@@ -65,9 +65,9 @@ class KNNAnswer:
 
 
 class KNNLM:
-    """A decoder-only model that looks every token up. Greedy; `speculates=False` waits for every search.
+    """A decoder-only model with kNN-LM for every token. Greedy; `speculates=False` waits for every search.
 
-    `scheduler`: plans the rounds; by default one that learns what pays. Thread-safe.
+    `scheduler`: plans the rounds; by default one that learns costs. Thread-safe.
     """
 
     def __init__(
@@ -89,8 +89,8 @@ class KNNLM:
         self._worker = Worker()
 
     def __call__(self, prompt: str, *, max_new_tokens: int = 128) -> KNNAnswer:
-        """The output for `prompt`, up to the end of sequence or `max_new_tokens`. Raises ValueError for a prompt
-        without tokens or without room for the output in the model's context."""
+        """Generate up to the end of sequence or `max_new_tokens`. Raises ValueError for a prompt without tokens, or if
+        the output does not fit into the model's context."""
         if max_new_tokens < 1:
             raise ValueError(f"max_new_tokens must be at least 1, got {max_new_tokens!r}")
         ids = self.engine.codec.encode(prompt, wrap=True).ids
@@ -113,7 +113,7 @@ class KNNLM:
         return KNNAnswer(written, tuple(text.tokens), reason, stats, perf_counter() - started)
 
     def close(self) -> None:
-        """Ends the worker thread."""
+        """End the worker thread."""
         self._worker.close()
 
     def __enter__(self) -> KNNLM:
@@ -123,7 +123,7 @@ class KNNLM:
         self.close()
 
     def guess(self, moment: Moment) -> int | None:
-        """The token by the cached entries; None while there are none."""
+        """The next token according to the cached entries; None while there are none."""
         found = self._cache.nearest(moment.state, self.options.neighbours)
         return None if found is None else self._token(moment, *found)
 
@@ -134,31 +134,31 @@ class KNNLM:
         return _Found(self._find(moments))
 
     def _find(self, moments: Sequence[Moment]) -> list[int]:
-        """The token of each moment, from one search of the datastore."""
+        """The next token at each moment, with one search of the datastore."""
         found = self.datastore.keys.search(np.stack([moment.state for moment in moments]), self.options.neighbours)
         if self.speculates:
             self._cache.add(np.concatenate([ids for ids, _ in found]))
         return [self._token(moment, ids, scores) for moment, (ids, scores) in zip(moments, found, strict=True)]
 
     def _token(self, moment: Moment, ids: NDArray[np.int64], scores: NDArray[np.float64]) -> int:
-        """The most likely token; of equal ones the lowest number."""
+        """The most likely token of the mixture; ties by lowest id."""
         weights = np.exp((scores - scores.max()) / self.options.temperature)
         mixed = (1.0 - self.options.weight) * moment.probabilities
-        # One after the other: several neighbours may have one token.
+        # np.add.at, because several neighbours may have the same token.
         np.add.at(mixed, self.datastore.values[ids], self.options.weight * weights / weights.sum())
         return int(mixed.argmax())
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Where the next token is picked."""
+    """The model's state and distribution at a position."""
 
-    state: NDArray[np.float32]  # [d], what the model's head reads
+    state: NDArray[np.float32]  # [d], the input of the LM head
     probabilities: NDArray[np.float64]  # [V], the model's own
 
 
 class _Found:
-    """A search that is over."""
+    """A finished search."""
 
     seconds = 0.0
 
@@ -176,7 +176,7 @@ class _Found:
 
 
 class _Text:
-    """One output, token by token; see `rounds.Task`. An answer is the next token."""
+    """One output, token by token (see `flights.Task`). An answer is the next token."""
 
     def __init__(self, pipeline: KNNLM, prompt: list[int], limit: int) -> None:
         from transformers import DynamicCache
@@ -235,19 +235,19 @@ class _Text:
 
 
 class _Entries:
-    """Cached entries in one matrix, the oldest leaving first."""
+    """Cached entries in one matrix; the oldest are evicted first."""
 
     def __init__(self, datastore: KNNDatastore) -> None:
         self._datastore = datastore
         self._keys = np.empty((CAPACITY, datastore.keys.dimension), np.float32)
-        self._squares = np.empty(CAPACITY, np.float32)  # of the keys' lengths
+        self._squares = np.empty(CAPACITY, np.float32)  # squared norms of the keys
         self._ids = np.full(CAPACITY, -1, np.int64)
         self._held: set[int] = set()
         self._next = 0
         self._lock = at_rest(threading.Lock())
 
     def add(self, found: NDArray[np.int64]) -> None:
-        """The entries found, and the CONSECUTIVE ones behind each."""
+        """Add the found entries, and the CONSECUTIVE ones after each."""
         near = np.unique(found[:, None] + np.arange(CONSECUTIVE + 1))
         with self._lock:
             new = [int(each) for each in near if each < len(self._datastore) and int(each) not in self._held]
@@ -263,12 +263,12 @@ class _Entries:
             self._next = int(slots[-1] + 1) % CAPACITY
 
     def nearest(self, state: NDArray[np.float32], k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]] | None:
-        """Ids and scores of the `k` nearest, as of a search of the datastore; None while there are none."""
+        """Return ids and scores of the `k` nearest entries, as a search would; None while there are none."""
         with self._lock:
             count = len(self._held)
             if not count:
                 return None
-            # Distances less |state|^2, which orders them as well, without a copy of the matrix.
+            # Squared distances minus |state|^2 have the same order, and need no copy of the matrix.
             distances = self._squares[:count] - 2.0 * (self._keys[:count] @ state)
             best = np.argpartition(distances, min(k, count) - 1)[:k]
             ids, difference = self._ids[best], self._keys[best] - state
@@ -276,7 +276,7 @@ class _Entries:
 
 
 def _ends(engine: Engine) -> frozenset[int]:
-    """The model's ends of sequence."""
+    """The model's end-of-sequence tokens."""
     config = engine.model.generation_config
     given = config.eos_token_id if config is not None else None
     if given is None:

@@ -1,9 +1,9 @@
-"""Rounds of speculative retrieval: steps are made under guessed answers while a batch of the guesses is verified.
+"""Rounds of speculative retrieval: steps are made with guessed answers while a batch of guesses is verified.
 
-One text grows step by step, and before each step a knowledge base is asked what it goes on with. `plainly` waits for
-each answer. `Rounds` guesses several in turn, verifies them in one search, in a worker thread while it goes on, and
-goes back to the first wrong one: the same steps under the same answers, in less time. Zhang et al. 2024 (RaLMSpec,
-arXiv:2401.14021), algorithm 1 and section 4.
+A text grows step by step, and each step needs an answer from a knowledge base. `plainly` waits for each answer.
+`Rounds` guesses several, verifies them with one search in a worker thread while it continues, and goes back to the
+first wrong one: the same steps with the same answers, in less time. Zhang et al. 2024 (RaLMSpec, arXiv:2401.14021),
+algorithm 1 and section 4.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from copyspec.retrievers import Plan, Scheduler, SpeculationStats
 from .flights import Answer, Flight, Guess, Query, Task, Verification
 
 Submit = Callable[[Sequence[Query]], Verification[Answer]]
-"""Starts a search for the answers to some queries."""
+"""Starts a search for the answers to the queries."""
 
 
 GUESS_EVERY, MOST_APART = 2, 32
-"""Of the rounds that wait for their answer, one of so many guesses, to see when guesses get right: a guess costs time,
-and where it has changed nothing the next one comes twice as late."""
+"""Of the rounds that wait for their answer, one in GUESS_EVERY also guesses, to see when guesses become right. A guess
+costs time, so the interval doubles up to MOST_APART while guesses change nothing."""
 
 
 def _never() -> bool:
@@ -30,7 +30,7 @@ def _never() -> bool:
 
 
 def plainly(task: Task[Query, Answer], submit: Submit[Query, Answer]) -> Iterator[int]:
-    """The text without speculation; gives the position after each step."""
+    """Write the text without speculation. Yields the position after each step."""
     ended = False
     while not ended:
         task.take(submit([task.query()]).result()[0])
@@ -39,7 +39,7 @@ def plainly(task: Task[Query, Answer], submit: Submit[Query, Answer]) -> Iterato
 
 
 class Rounds(Generic[Query, Answer]):
-    """One text by speculative retrieval. `run` gives each position up to which the text is verified."""
+    """Writes one text with speculative retrieval. `run` yields the positions up to which the text is verified."""
 
     def __init__(
         self,
@@ -51,27 +51,27 @@ class Rounds(Generic[Query, Answer]):
         keeps_guessing: bool = True,
         guesses_first: bool = False,
     ) -> None:
-        """`search`: for answers that are waited for at once; None: as `submit`, whose thread takes time to wake.
-        `keeps_guessing`: guess also in rounds that wait for each answer, so that it is seen when guesses get
-        right. `guesses_first`: guess the first answer, too, once the scheduler has seen that guesses pay."""
+        """`search`: for answers that are needed at once; None: use `submit`, whose thread takes time to wake.
+        `keeps_guessing`: sometimes guess in rounds that wait for each answer, too, to see when guesses become right.
+        `guesses_first`: guess the first answer, too, once the scheduler knows that guesses pay."""
         self._task, self._submit, self._scheduler = task, submit, scheduler
         self._search = search or submit
         self._keeps_guessing, self._guesses_first = keeps_guessing, guesses_first
         self.stats = SpeculationStats()
-        self._open: list[Guess[Query, Answer]] = []  # not sent yet
+        self._open: list[Guess[Query, Answer]] = []  # guesses not submitted yet
         self._flight: Flight[Query, Answer] | None = None
-        self._ended = False  # the text, as far as the guesses are right
-        self._stuck = False  # no guess for the next step, or it raised `_error`
+        self._ended = False  # whether the text has ended, if the guesses are right
+        self._stuck = False  # whether there is no guess for the next step, or it raised `_error`
         self._error: Exception | None = None
         self._plan = Plan()
-        self._reads = True  # whether the next step begins with reading
-        self._waits = 0  # rounds that waited for their answer, since one of them guessed
+        self._reads = True  # whether the next step begins with a prefill
+        self._waits = 0  # rounds that waited for their answer since the last of them that guessed
         self._apart = GUESS_EVERY
-        self._settled = perf_counter()  # when text was verified last
-        self._held = 0.0  # seconds that sending the last batch took: all of its search, where nothing overlaps
+        self._settled = perf_counter()  # time of the last verification
+        self._held = 0.0  # seconds that submitting the last batch took: its whole search, without overlap
 
     def run(self) -> Iterator[int]:
-        """Closing the iterator leaves the search under way behind; the exceptions of searches and steps arrive."""
+        """Write the text. Exceptions of searches and steps are raised; closing the iterator abandons the search."""
         self._settled = perf_counter()
         try:
             if not self._begun_by_guess():
@@ -96,7 +96,7 @@ class Rounds(Generic[Query, Answer]):
         return True
 
     def _go_on(self) -> Iterator[int]:
-        """The next thing to do; gives the new verified position where there is one."""
+        """Do the next action. Yields the new verified position, if there is one."""
         if self._flight is not None and (self._flight.search.done() or not self._may_guess()):
             yield self._settle(self._flight)
         elif self._flight is None and not self._open and not self._plan.speculates:
@@ -117,7 +117,7 @@ class Rounds(Generic[Query, Answer]):
         return free and self._plan.speculates and len(self._open) < most
 
     def _guess_one(self) -> None:
-        """One speculation step."""
+        """Make one speculation step."""
         task, started, reads = self._task, perf_counter(), self._reads
         abandon = self._flight.has_failed if self._flight is not None else _never
         try:
@@ -133,12 +133,12 @@ class Rounds(Generic[Query, Answer]):
         except Exception as error:
             if not self._open and self._flight is None:
                 raise
-            # The plain form might never have come here: first it must be known that the guesses were right.
+            # The plain form might never raise this: the guesses before must be verified first.
             self._error, self._stuck = error, True
         self._scheduler.observe_step(perf_counter() - started, reads=reads)
 
     def _made(self) -> Guess[Query, Answer]:
-        """The guess for what the text goes on with; one that would have to be read only where that pays."""
+        """The guess for the next step; one that needs a prefill is withheld unless that pays."""
         task = self._task
         query = task.query()
         guess = task.guess(query)
@@ -152,7 +152,7 @@ class Rounds(Generic[Query, Answer]):
         self._reads = reads
 
     def _wait_for_one(self) -> None:
-        """A step and its retrieval as in the plain form."""
+        """Make a step and its retrieval as in the plain form."""
         task, started, reads = self._task, perf_counter(), self._reads
         self._ended = task.advance(_never)
         if self._ended:
@@ -166,7 +166,7 @@ class Rounds(Generic[Query, Answer]):
         if tries:
             right = guess is not None and task.same(guess, truth)
             self._scheduler.observe_round(int(right), 1)
-            self._scheduler.observe_late(0.0)  # else one bad moment would end speculation for good
+            self._scheduler.observe_late(0.0)  # else one bad measurement would end speculation for good
             if guess is not None and task.reads(guess):
                 self._scheduler.observe_change(right)
         self._take(truth, task.reads(truth))
@@ -184,7 +184,7 @@ class Rounds(Generic[Query, Answer]):
         self._settled = now
 
     def _send(self) -> None:
-        """The open guesses go to the worker; the next round begins."""
+        """Submit the open guesses to the worker, and begin the next round."""
         count = self._scheduler.batch(len(self._open))
         sent, self._open = self._open[:count], self._open[count:]
         submit = self._submit if self._scheduler.overlaps else self._search
@@ -196,7 +196,7 @@ class Rounds(Generic[Query, Answer]):
         self._plan = self._scheduler.plan()
 
     def _settle(self, flight: Flight[Query, Answer]) -> int:
-        """Waits for the batch, and goes back where a guess was wrong. Returns the position that is verified."""
+        """Wait for the batch, and go back to the first wrong guess. Returns the verified position."""
         truths = self._waited(flight.search, perf_counter() - self._held)
         self._flight = None
         guesses, right = flight.guesses, flight.right
@@ -225,13 +225,13 @@ class Rounds(Generic[Query, Answer]):
             if guess.reads and made is not None:
                 scheduler.observe_change(self._task.same(made, truth))
         withheld = right < len(guesses) and guesses[right].withheld is not None
-        # What was not guessed says nothing about guesses.
+        # Steps without a guess are no evidence of how often guesses are right.
         scheduler.observe_round(right, right if withheld else len(guesses))
         if right < len(guesses) and not withheld and scheduler.overlaps:
             scheduler.observe_late(flight.late())
 
     def _answers(self, queries: Sequence[Query]) -> Sequence[Answer]:
-        """A search that is waited for."""
+        """Search and wait for the answers."""
         started = perf_counter()
         search = self._search(queries)
         found = self._waited(search, started)
@@ -239,7 +239,7 @@ class Rounds(Generic[Query, Answer]):
         return found
 
     def _waited(self, search: Verification[Answer], started: float) -> Sequence[Answer]:
-        """What was found; `started`: since when it was waited for."""
+        """Wait for a search. `started`: the time when waiting began."""
         found = search.result()
         waited = perf_counter() - started
         seconds = search.seconds

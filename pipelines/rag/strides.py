@@ -1,4 +1,4 @@
-"""Iterative retrieval-augmented generation, stride by stride: the task that rounds of speculation are made of."""
+"""Iterative RAG as a `flights.Task` for the rounds of speculation: one step writes one stride of tokens."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     from copyspec.engine.rewindable import Assembly, RewindableSequence, Stats
 
 NO_DOCUMENT = Hit(-1, 0.0, "")
-"""Stands for the document of a query for which nothing was found."""
+"""Stands for the document if nothing was found for a query."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How documents, prompt and output stand together. All of it is part of what is written."""
+    """The arrangement of document, prompt and output. All of it affects the output."""
 
-    instruction: str  # with {document} and {prompt}
+    instruction: str  # template with {document} and {prompt}
     stride: int  # output tokens between two retrievals
-    query_tokens: int  # last tokens of prompt and output that are searched for
-    document_tokens: int  # of a document that the model is shown
+    query_tokens: int  # last tokens of prompt and output that form the query
+    document_tokens: int  # first tokens of a document that the model is shown
 
 
 class Strides:
-    """One output. Each stride is written with one document in front of the prompt; see `rounds.Task`.
+    """One output; each stride is written with one document in front of the prompt (see `flights.Task`).
 
-    What a stride holds depends on the document and the tokens before it, nothing else. Outputs of the last few
-    documents stay open (`contexts`), with their caches: the model reads a document once while it stays, and again
-    only where it comes back after `contexts` others. None of the attributes that may be set changes the output.
+    A stride depends only on the document and the tokens before it. The sequences of the last `contexts` documents stay
+    open with their KV caches, so that a document is read again only if it returns after `contexts` others. None of the
+    settable attributes changes the output.
     """
 
     def __init__(
@@ -49,30 +49,30 @@ class Strides:
         documents: Documents,
         guess: Callable[[str], Hit | None],
     ) -> None:
-        """`documents`: of this engine and layout; outputs share them. `guess` answers queries without the knowledge
-        base."""
+        """`documents`: of this engine and layout, shared between outputs. `guess`: answers queries without the
+        knowledge base."""
         self._engine, self._prompt, self._options, self._layout, self._guess = engine, prompt, options, layout, guess
         self._ids = engine.codec.encode(prompt).ids
         self._documents = documents
         self.contexts = 1
         self.copies = True  # draft by copying from the prompt, its document and `sources`
-        self.reuses_text = False  # draft what was taken back
+        self.reuses_text = False  # draft discarded tokens again
         self.sources: Callable[[], Sequence[Hit]] = tuple
         self.tokens: list[int] = []
         self.shown: list[tuple[int, Hit]] = []  # position and document of each stride
         self._hit = NO_DOCUMENT
-        self._earlier: list[int] = []  # an output that may be right
+        self._earlier: list[int] = []  # a discarded output, whose tokens may be right after all
         self._open: OrderedDict[int, RewindableSequence] = OrderedDict()
         self._closed_stats: list[Stats] = []
-        self._last: RewindableSequence | None = None  # what ends the output, where it has ended
+        self._last: RewindableSequence | None = None  # the sequence that ended the output; None: not ended
 
     @property
     def position(self) -> int:
-        """Output tokens so far."""
+        """Number of output tokens so far."""
         return len(self.tokens)
 
     def push(self, assembly: Assembly, tokens: Sequence[int], *, is_last: bool) -> Iterator[Chunk]:
-        """Chunks of the next certain tokens; `is_last`: they end the output, whose counters come with them."""
+        """Return the chunks of the next verified tokens. `is_last`: they end the output, and carry its counters."""
         if not is_last or self._last is None:
             return assembly.push(tokens)
         stats = [*self._closed_stats, *(each.stats for each in self._open.values())]
@@ -84,29 +84,29 @@ class Strides:
         return self._last is not None
 
     def query(self) -> str:
-        """The last tokens of prompt and output, as text."""
+        """Return the last tokens of prompt and output, as text."""
         wanted = self._layout.query_tokens
         return self._engine.codec.decode([*self._ids, *self.tokens[-wanted:]][-wanted:])
 
     def guess(self, query: str) -> Hit | None:
-        """Without the knowledge base."""
+        """Guess a document without the knowledge base."""
         return self._guess(query)
 
     def same(self, guess: Hit, truth: Hit) -> bool:
-        """Whether both are one document."""
+        """Whether both are the same document."""
         return guess.id == truth.id
 
     def reads(self, answer: Hit) -> bool:
-        """Whether the model has to read the document."""
+        """Whether the document needs a prefill."""
         return answer.id not in self._open
 
     def take(self, answer: Hit) -> None:
-        """The next stride has this document in front."""
+        """Use this document for the next stride."""
         self._hit = answer
         self.shown.append((self.position, answer))
 
     def advance(self, abandon: Callable[[], bool]) -> bool:
-        """Writes the next stride; True where the output ends with it."""
+        """Write the next stride. Returns whether the output ends with it."""
         context = self._context()
         context.go_to(self.tokens, self._expected())
         end = len(self.tokens) + self._layout.stride
@@ -119,7 +119,7 @@ class Strides:
         return self.is_finished
 
     def back(self, position: int) -> None:
-        """Takes back what came after `position`."""
+        """Discard the tokens after `position`."""
         if self.reuses_text and self._earlier[: len(self.tokens)] != self.tokens:
             self._earlier = self.tokens
         self.tokens = self.tokens[:position]
@@ -128,17 +128,17 @@ class Strides:
             self.shown.pop()
 
     def close(self) -> None:
-        """Frees the model's caches."""
+        """Free the KV caches."""
         while self._open:
             self._leave(self._open.popitem()[1])
 
     def job(self) -> Job:
-        """What makes a result of the output: the prompt as it is, without a document."""
+        """Return the job that makes a result of the output, for the prompt without a document."""
         jobs, _ = self._engine.jobs(self._prompt, None, self._options)
         return jobs[0]
 
     def _context(self) -> RewindableSequence:
-        """The output behind the document, as far as it is known."""
+        """The sequence of document, prompt and output so far."""
         context = self._open.get(self._hit.id)
         if context is None:
             while len(self._open) >= self.contexts:
@@ -166,6 +166,6 @@ class Strides:
         return job
 
     def _expected(self) -> list[int]:
-        """What was written here under another document."""
+        """The tokens that were written here with another document."""
         count = len(self.tokens)
         return self._earlier[count:] if self._earlier[:count] == self.tokens else []
