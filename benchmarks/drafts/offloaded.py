@@ -90,7 +90,7 @@ def main() -> int:
                 for name in names:
                     if name in held[case.id]["runs"]:
                         continue
-                    options = methods(given.heads, None)[name]
+                    options = methods({"heads": given.heads})[name]
                     references = case.references if name != PLAIN else None
                     started = perf_counter()
                     result = engine.generate(case.chat, references, max_new_tokens=given.max_new_tokens, **options)

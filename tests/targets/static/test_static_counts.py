@@ -69,6 +69,7 @@ def test_kernels_outside_the_model(rows: int, layers: int, moved: bool, monkeypa
     session.close()
 
 
+@pytest.mark.filterwarnings("ignore:Guards may run slower:RuntimeWarning")  # of torch, on Python 3.13.0 alone
 def test_a_pass_compiles_as_one_graph() -> None:
     torch._dynamo.reset()
     graphs = torch._dynamo.utils.counters["stats"]

@@ -217,6 +217,13 @@ add_to(Sum *sum, double number)
     sum->sum = next;
 }
 
+/* As in CPython, infinite numbers leave no remainder to add. */
+static inline double
+summed(Sum sum)
+{
+    return isfinite(sum.lost) ? sum.sum + sum.lost : sum.sum;
+}
+
 /* tables.c: `make_tables` of the module. */
 
 PyObject *draft_make_tables(PyObject *module, PyObject *args);

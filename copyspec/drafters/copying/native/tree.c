@@ -72,7 +72,7 @@ push_children(Draft *draft, Group group, Py_ssize_t node, Py_ssize_t order, doub
         }
         add_to(&weights, weight);
     }
-    int sure = weights.sum + weights.lost >= tables->sure;
+    int sure = summed(weights) >= tables->sure;
     if (!sure && draft_join(draft, grown->token, &group) < 0) {
         return -1;
     }

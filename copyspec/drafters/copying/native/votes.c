@@ -9,7 +9,7 @@ draft_weight(const Vote *votes, Py_ssize_t count)
     for (Py_ssize_t i = 0; i < count; i++) {
         add_to(&sum, votes[i].weight);
     }
-    return sum.sum + sum.lost;
+    return summed(sum);
 }
 
 int
