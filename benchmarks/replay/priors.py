@@ -78,7 +78,7 @@ def _columns(family: int) -> Sequence[int]:
     if family == NONE:
         return range(2)
     if family == EDIT_START:
-        return range(5)  # two of them of an encoder's input, two behind a break
+        return range(6)  # two for the input of an encoder, two behind a break, one behind a label
     if family == LATER_START:
         return range(STRIDE)
     if family == PROMPT_START:
