@@ -206,7 +206,7 @@ def run_files(
             return make()
 
     runner = Runner(LateCorrector(load), run) if decided is None else Decided(decided, run)
-    total = Summary()
+    total, is_numbered = Summary(), False
     try:
         with ExitStack() as stack:
             listeners = report_options.listeners(inputs, files.format_options.encoding, stack)
@@ -216,7 +216,7 @@ def run_files(
             for report in reports:
                 total.add(report.summary)
                 _tell_report(report, report_options)
-                _tell_backup(report, files.backup, report_options)
+                is_numbered = _tell_backup(report, files.backup, report_options) or is_numbered
     except KeyboardInterrupt:
         if files.is_writing and STDIN not in inputs:
             print("copyspec: files not yet done are untouched; the same command with --resume goes on", file=sys.stderr)
@@ -227,7 +227,8 @@ def run_files(
     _tell_summary(total.stop(), report_options)
     if files.backup is not None and total.files_changed:
         old = f"FILE{files.backup}"
-        _tell(f"copyspec: the old files are kept as {old}; to undo: mv {old} FILE", report_options)
+        undo = f"to undo this run: mv {old} FILE" + (", or the backup named above instead" if is_numbered else "")
+        _tell(f"copyspec: the old files are kept as {old}; {undo}", report_options)
     if total.files_failed:
         return FAILED
     return CHANGED if report_options.only_looks and total.files_changed else 0
@@ -277,12 +278,14 @@ def _tell_report(report: FileReport, report_options: ReportOptions) -> None:
         _tell(f"would change {report.path}: {report.summary.edits} edits", report_options)
 
 
-def _tell_backup(report: FileReport, suffix: str | None, report_options: ReportOptions) -> None:
-    """Names a backup that has another name than the others."""
-    if report.backup is not None and not report.backup.endswith(f"{suffix}"):
+def _tell_backup(report: FileReport, suffix: str | None, report_options: ReportOptions) -> bool:
+    """Names a backup that has another name than the others. Whether it has."""
+    is_numbered = report.backup is not None and not report.backup.endswith(f"{suffix}")
+    if report.backup is not None and is_numbered:
         name = os.path.join(os.path.dirname(report.path), os.path.basename(report.backup))
         kept = name if os.path.realpath(name) == report.backup else report.backup
         _tell(f"copyspec: {report.path}: an older backup is there and stays; this one is {kept}", report_options)
+    return is_numbered
 
 
 def reason(path: str, error: Exception) -> str:

@@ -33,7 +33,6 @@ class Batch:
         self._target, self._draft, self._costs = target, draft, cost_model
         self._session: Session | None = None
         self._times = PassTimes()
-        self._inference = torch.inference_mode()  # kept, because creating one takes as long as entering it
 
     def open(self, rows: list[Row]) -> None:
         """Start the batch with `rows`; the next step reads their prompts."""
@@ -56,7 +55,7 @@ class Batch:
         drafting = self._target.supports_drafts and any([row.drafts for row in rows])
         trees, allowed = self._propose(is_first=is_first) if drafting else ([EMPTY] * len(rows), 0)
         proposed = clock()
-        with self._inference:
+        with torch.inference_mode():
             chains, states = [row.chain for row in rows], None
             if wanting := [row for row in rows if row.observes and row.wants_states]:
                 layers = {layer for row in wanting for layer in row.wanted_layers}

@@ -58,7 +58,7 @@ class Wakeups:
 
     def waiter(self) -> threading.Lock:
         """Create the lock to pass to `wait`. Call this with the scheduler's lock held, and `wait` without it."""
-        waiter = threading.Lock()  # no `at_rest`: after a fork callers in the child make new waiters
+        waiter = threading.Lock()  # no fork waits for it: callers in the child make new waiters
         waiter.acquire()
         self._waiters.append(waiter)
         return waiter

@@ -118,15 +118,21 @@ def backup_names(path: Path, suffix: str) -> Iterator[Path]:
 def kept_as_backup(temporary: Path, path: Path, suffix: str) -> Path:
     """Gives `temporary`, a copy of the file at `path`, the name of a backup, and says which. No file is overwritten;
     the latest backup counts as this one where it holds the same bytes, so that a repeated run adds none."""
-    latest = None
-    for name in backup_names(path, suffix):
-        if not os.path.lexists(name):
-            break
-        latest = name
-    if latest is not None and latest.is_file() and cmp(temporary, latest, shallow=False):
-        temporary.unlink()
-        return latest
-    return _named(temporary, backup_names(path, suffix))
+    count = _last_backup(path, suffix) + 1  # not into a gap: a higher number is a later backup
+    if count:
+        latest = next(itertools.islice(backup_names(path, suffix), count - 1, None))
+        if latest.is_file() and cmp(temporary, latest, shallow=False):
+            temporary.unlink()
+            return latest
+    return _named(temporary, itertools.islice(backup_names(path, suffix), count, None))
+
+
+def _last_backup(path: Path, suffix: str) -> int:
+    """The number of the file's latest backup, 0 for the one without a number, -1 where there is none."""
+    first = next(backup_names(path, suffix))
+    behind = [name[len(first.name) + 1 :] for name in os.listdir(path.parent) if name.startswith(f"{first.name}.")]
+    numbers = [int(number) for number in behind if number.isascii() and number.isdecimal() and len(number) < 10]
+    return max(numbers, default=0 if os.path.lexists(first) else -1)
 
 
 def _named(temporary: Path, names: Iterable[Path]) -> Path:

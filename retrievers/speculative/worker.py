@@ -28,9 +28,9 @@ class Search(Generic[Found]):
     def __init__(self, search: Callable[[], Found]) -> None:
         self._search: Callable[[], Found] | None = search
         self._is_done = False
-        self._running = threading.Lock()  # held until the search is done; forks do not wait for it
+        self._running = threading.Lock()  # held until the search is done; no fork waits for it
         self._running.acquire()
-        self._claim = threading.Lock()  # taken once, by the worker or by `cancel`; forks do not wait for it
+        self._claim = threading.Lock()  # taken once, by the worker or by `cancel`; no fork waits for it
         self._found: Found
         self._error: BaseException | None = None
         self._seconds = 0.0

@@ -157,6 +157,10 @@ def test_no_backup_is_overwritten_and_shells_name_our_own_files(
     Path("a.txt").write_bytes(texts[-1])  # undone, and corrected again: that backup is there already
     assert run_binary(capfdbinary, "gec", "-i", "--backup", "a.txt")[0] == 0
     assert not Path("a.txt.bak.3").exists() and Path("a.txt.bak.2").read_bytes() == texts[-1]
+    Path("a.txt.bak").replace("a.txt")  # the first run undone: a gap is not filled, since numbers say which is later
+    assert "or the backup named above instead" in run_binary(capfdbinary, "gec", "-i", "--backup", "a.txt")[2]
+    assert not Path("a.txt.bak").exists() and Path("a.txt.bak.3").read_bytes() == texts[0]
+    Path("a.txt.bak.3").rename("a.txt.bak")
     assert b"He went" in run_binary(capfdbinary, "gec", "a.txt.bak", "--format", "txt")[1]  # named alone it is meant
 
 
