@@ -52,7 +52,10 @@ FILES: dict[str, tuple[str, list[str]]] = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_only_mistakes_change(name: str, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_only_mistakes_change(
+    name: str, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     marked, options = FILES[name]
     before, after = both(marked)
     file, right, missing = tmp_path / name, tmp_path / f"right{Path(name).suffix}", tmp_path / "missing.txt"
@@ -64,7 +67,7 @@ def test_only_mistakes_change(name: str, tmp_path: Path, capfdbinary: pytest.Cap
     assert (code, out) == (1, b"") and f"would change {file}" in err and str(right) not in err
     assert run_binary(capfdbinary, "gec", "--check", right, *options)[:2] == (0, b"")
     code, out, _ = run_binary(capfdbinary, "gec", "--diff", file, *options, "-q")
-    assert code == 1 and out.startswith(f"--- a/{str(file).lstrip('/')}\n".encode())
+    assert code == 1 and out.startswith(f"--- a/{name}\n".encode())
     assert run_binary(capfdbinary, "gec", "-i", "--backup", missing, file, *options)[0] == 3
     assert file.read_bytes() == after and Path(f"{file}.bak").read_bytes() == before
 
