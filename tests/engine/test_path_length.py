@@ -19,7 +19,9 @@ from types import FrameType
 import pytest
 
 import copyspec
+from copyspec import api
 from copyspec.drafters.copying.compiled import IS_COMPILED
+from copyspec.engine.registry import Registry
 from copyspec.tree import COMPILED
 
 ROOT = Path(copyspec.__file__).parent
@@ -82,7 +84,9 @@ def drafter(functions: set[Function]) -> set[Function]:
     [(True, (230, 55), 127, 92), (False, (173, 41), 55, 55)],
     ids=["edits", "no drafts"],
 )
-def test_functions_on_the_way(edits: bool, first: tuple[int, int], between: int, outside: int) -> None:
+def test_functions_on_the_way(
+    edits: bool, first: tuple[int, int], between: int, outside: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`first`: functions and files before the first forward; `between`: functions between two, and those `outside`
     the drafter among them."""
 
@@ -95,6 +99,8 @@ def test_functions_on_the_way(edits: bool, first: tuple[int, int], between: int,
             max_new_tokens=24,
         )
 
+    # An engine of its own: which functions are called depends on what an engine has measured and cached before.
+    monkeypatch.setattr(api._STATE, "registry", Registry())
     generate(OTHER)
     passes = Passes()
     with passes.counted(copyspec.load().model):
