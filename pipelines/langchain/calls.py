@@ -89,7 +89,7 @@ class Answers:
 
     def metadata(self, result: Result, index: int = 0) -> dict[str, object]:
         """Return the `response_metadata` of one answer, which contains no text of a reference."""
-        parts = [part.to_dict() for part in copied_parts(result.spans, self.references[index])]
+        parts = [part.to_dict() for part in copied_parts(result.text, result.spans, self.references[index])]
         return {
             "model_name": self.model_name,
             "model_provider": "copyspec",
