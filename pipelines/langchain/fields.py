@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, model_validator
 
 import copyspec
+from copyspec.engine.call_options import OPTIONS
+from copyspec.engine.unknown import reject_unknown
 from copyspec.models.loading import BUNDLED, DEFAULT, LoadError, choose_default
 
 from . import capture
@@ -78,10 +80,16 @@ class EngineFields(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _rename(cls, given: object) -> object:
-        """Other libraries' names for the same."""
+        """Take other libraries' names for the same; TypeError for a name that is none, with the one that was meant."""
         if not isinstance(given, dict):
             return given
-        return {_ELSEWHERE.get(str(name), name): value for name, value in given.items()}
+        renamed = {_ELSEWHERE.get(str(name), str(name)): value for name, value in given.items()}
+        for name in renamed:
+            if name in (*OPTIONS, *PRIVATE) and name not in cls.model_fields:
+                kept = "" if name in PRIVATE else f" or model_kwargs={{{name!r}: ...}}"
+                raise TypeError(f"{name!r} is an option of calls: give bind({name}=...){kept}")
+        reject_unknown(renamed, cls.model_fields)
+        return renamed
 
     @model_validator(mode="after")
     def _look_for_documents(self) -> Self:

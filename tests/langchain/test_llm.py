@@ -73,6 +73,9 @@ def test_tokens_stop_options_and_names(engine: Engine, llm: CopySpecLLM) -> None
     assert llm._get_ls_params()["ls_provider"] == "copyspec" and llm._llm_type == "copyspec"
     with pytest.raises(TypeError, match="unknown option 'bogus'"):
         llm.invoke(PROMPTS[0], bogus=1)
+    for name, hint in (("max_tokn", "max_tokens"), ("drafter", "model_kwargs"), ("references", r"bind\(references=")):
+        with pytest.raises(TypeError, match=f"'{name}'.*{hint}"):
+            CopySpecLLM(model=engine, **{name: 1})  # type: ignore[arg-type]
     chat = CopySpecLLM(model=engine, max_tokens=16, model_kwargs={"chat": True}).invoke(PROMPTS[0])
     assert chat == engine.generate(PROMPTS[0], chat=True, max_new_tokens=16).text
 
