@@ -52,12 +52,11 @@ class Guesses:
         self._seed, self._alphabet = seed, alphabet
 
     def words(self, path: tuple[int, ...]) -> Words | None:
-        rng = Random(f"{self._seed} {path}")
-        if rng.random() < 0.4:
-            return rng.choice([None, ()])
-        tokens = dict.fromkeys(rng.choices([*map(ord, self._alphabet), *range(3)], k=rng.randint(1, 8)))
-        shares = [rng.random() ** 3 for _ in tokens]
-        return [(token, share / max(1.0, sum(shares))) for token, share in zip(tokens, shares, strict=True)]
+        number = hash((self._seed, path)) & 0xFFFFFFFF  # no Random: seeding one hurts CPython where memory runs out
+        if number % 5 < 2:
+            return None if number % 2 else ()
+        tokens = [*dict.fromkeys(ord(self._alphabet[(number >> at) % len(self._alphabet)]) for at in range(number % 8))]
+        return [(token, 0.9 * (1 + (number >> at) % 7) / 7 / len(tokens)) for at, token in enumerate(tokens)]
 
     def weight(self, left: float) -> float:
         return 0.1 + left

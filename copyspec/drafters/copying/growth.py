@@ -66,13 +66,9 @@ class Voice(NamedTuple):
     The others are tables, asked where copies leave enough to other tokens."""
 
 
-class Mix(NamedTuple):
-    """The mixture after one node: weights of the copied tokens and of none being right, and the voices that spoke."""
-
-    node: int
-    none: float
-    copies: dict[int, float]
-    voices: list[int]
+Mix = tuple[int, float, dict[int, float], list[int]]
+"""The mixture after one node: (node, weight of none of its copies being right, the weights of its copied tokens, the
+voices that spoke)."""
 
 
 @dataclass(slots=True)
@@ -324,7 +320,7 @@ def _mix(votes: dict[int, _Vote], total: float, grown: Grown, node: int, voices:
     if not heard:
         return total
     none = left * total
-    grown.mixes.append(Mix(node, none, {token: vote[0] for token, vote in votes.items()}, [each[0] for each in heard]))
+    grown.mixes.append((node, none, {token: vote[0] for token, vote in votes.items()}, [each[0] for each in heard]))
     weights = sum([weight for _, _, weight in heard])
     for number, words, weight in heard:
         factor = weight * (1.0 + none / weights)

@@ -93,7 +93,7 @@ add_prediction(Draft *draft, PyObject *pair, double factor, Py_ssize_t maker)
     return draft_add_prediction(draft, token, factor * probability, maker);
 }
 
-/* `growth.Mix` of a node: (node, none, {token: weight}, [voice]). */
+/* `growth.Mix` of a node. */
 static int
 keep_mix(Draft *draft, Py_ssize_t node, double none, PyObject *const *heard, Py_ssize_t voices)
 {
