@@ -66,8 +66,8 @@ class _NoModel:
 class Decided:
     """Stands in for a `Runner`: makes the accepted edits, in the files with the name and content they were found in.
 
-    Only base names are compared, because pages are passed on without their folders. A file with other content, or with
-    edits that no run can have found, stays as it is, with the error in its report.
+    Only base names are compared, since review pages are passed on without their folders. A file with other content, or
+    with edits that no run can have found, stays as it is, with the error in its report.
     """
 
     files: Sequence[DecidedFile]

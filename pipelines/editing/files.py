@@ -34,7 +34,7 @@ class FileOptions:
     output: str | os.PathLike[str] | None = None  # another place to write to, for one file
     resume: bool | None = None
     """Continue an interrupted run from the journals beside the outputs. False starts anew; None refuses files for which
-    a journal is found."""
+    an interrupted run has left outcomes."""
 
     def __post_init__(self) -> None:
         if self.in_place and self.output is not None:

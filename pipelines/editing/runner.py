@@ -28,7 +28,7 @@ MARKER_CHARS = LOOKAHEAD_CHARS // 64
 
 MEMO_TEXTS = 1024
 MEMO_CHARS = 1000
-"""Repeated texts (headings, cells, lines of a log) are corrected once: number of texts remembered, and their length."""
+"""Repeated texts (headings, cells, lines of a log) are corrected once: limits on the texts remembered."""
 
 MOST_GROWTH, MOST_ROOM = 4, 8000
 """Maximum characters of an output: per character of the text, plus a constant for what chat models add around it. No

@@ -25,17 +25,18 @@ DEFAULT_NAME = "copyspec-default"
 """The bundled model's name in traces and metadata, instead of a path on this machine."""
 
 PRIVATE = ("references", "prediction", "edit_source", "output_cache", "datastore")
-"""Texts to copy from: they change no output, so they stay out of cache keys, and they are nobody's business."""
+"""Options with texts to copy from. They are kept out of traces, since they may be confidential, and out of cache keys,
+since they do not change the output under the default rule."""
 
 _ELSEWHERE = {"max_new_tokens": "max_tokens", "stop_sequences": "stop", "model_name": "model", "model_id": "model"}
 
 
 CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
-"""Of each model: what is misspelt is an error. Pydantic takes it from the last base, so each class names it."""
+"""Makes misspelt options errors. Pydantic reads it from the last base class, so each model class sets it."""
 
 
 class EngineFields(BaseModel):
-    """Fields of `ChatCopySpec` and `CopySpecLLM`. None of the draft options changes an answer."""
+    """Fields of `ChatCopySpec` and `CopySpecLLM`. Under the default rule, draft options do not change answers."""
 
     model_config = CONFIG
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FORMAT = "copyspec-heads-1"
 WEIGHTS = "heads.safetensors"
 MEDUSA_WEIGHTS = "medusa_lm_head.safetensors"
-MEDUSA_PREFIXES = ("medusa_head.", "medusa_heads.")  # in files with the names of a whole model
+MEDUSA_PREFIXES = ("medusa_head.", "medusa_heads.")  # in files that name tensors as in the whole model
 EAGLE_WEIGHTS = "model.safetensors"
 EAGLE_LAYERS = ("layers.0.", "midlayer.")  # names of the one layer in EAGLE and EAGLE-2, and in EAGLE-3
 FEATURE_DEPTH = 6  # tokens ahead for a feature layer, whose files do not say it; as in EAGLE's trees

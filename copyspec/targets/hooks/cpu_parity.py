@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 VECTOR = 16 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 8
 """float32 numbers per vector of fused attention. A larger number would put nodes with different full vectors into one
-segment: with 16 on AVX2, 0.3 % of the elements differ."""
+segment: with 16 on AVX2, half the rows of a tiny model's logits differ from plain decoding, with 8 none."""
 
 Masks = torch.Tensor | dict[str, torch.Tensor]
 
