@@ -25,7 +25,7 @@ from copyspec.budget import Budget
 from copyspec.drafters import CopyDrafter
 from copyspec.drafters.copying import compiled, growth, situations
 from copyspec.drafters.copying import drafter as copying
-from copyspec.drafters.copying.context import CopyContext, index_places
+from copyspec.drafters.copying.context import CopyContext
 from copyspec.drafters.copying.estimates import Estimates
 from copyspec.drafters.copying.growth import Cursor, Grown, Voice
 from copyspec.drafters.copying.native_module import COMPILED
@@ -309,14 +309,14 @@ def test_a_tree_takes_the_room_that_it_needs_whatever_it_is_allowed() -> None:
 
 
 @needs_compiler
-@given(st.lists(st.sampled_from([-3, -1, 0, 1, 2, 10**12]), max_size=40), st.integers(0, 40), st.integers(0, 40))
-def test_the_index_is_the_same_compiled_and_in_python(text: list[int], start: int, stop: int) -> None:
-    stop = min(stop, len(text))
-    indexes: list[dict[int, list[int]]] = [{}, {}]
-    index_places(text, indexes[0], start, stop)
+@given(texts("ab ", 40), texts("ab ", 40), st.sampled_from(["edit", "reference"]))
+def test_the_index_is_the_same_compiled_and_in_python(text: list[int], other: list[int], kind: Any) -> None:
+    """Also where a prompt quotes another source, and where a reference is a version of the edited text."""
+    sources = [Source(text, kind), Source([*text, -1, *other], "reference"), Source([*other, *text, 1], "prompt")]
+    compiled_index = CopyContext(sources, 7).places
     with mock.patch("copyspec.drafters.copying.context.COMPILED", None):
-        index_places(text, indexes[1], start, stop)
-    assert indexes[0] == indexes[1] and list(indexes[0]) == list(indexes[1])
+        in_python = CopyContext(sources, 7).places
+    assert [*compiled_index.items()] == [*in_python.items()]
 
 
 @needs_compiler

@@ -36,16 +36,6 @@ _KINDS = {"edit": EDIT, "reference": REFERENCE, "prompt": PROMPT, "block": REFER
 _DUPLICATE_TOKENS = 8  # a shorter reference may occur in a prompt by chance
 
 
-def index_places(text: list[int], places: dict[int, list[int]], start: int, stop: int) -> None:
-    """Add the positions after the tokens text[start:stop] to `places`, by token. Negative ones are borders."""
-    if COMPILED is not None:
-        COMPILED.index(text, places, start, stop)
-        return
-    for position in range(start, stop):
-        if text[position] >= 0:
-            places.setdefault(text[position], []).append(position + 1)
-
-
 _make_origin = partial(tuple.__new__, Origin)  # called for every node, and twice as fast as calling the class
 
 
@@ -249,11 +239,15 @@ class CopyContext:
 
     def _index(self) -> None:
         left_out = [*self._quoted(), *(each.version for each in self.versions), self._ends]
-        at = 0
-        for span in sorted(left_out, key=attrgetter("start", "stop")):
-            index_places(self.tokens, self.places, at, span.start)
+        text, places, at = self.tokens, self.places, 0
+        for span in [*sorted(left_out, key=attrgetter("start", "stop")), range(len(text), len(text))]:
+            if COMPILED is not None:
+                COMPILED.index(text, places, at, span.start)
+            else:
+                for position in range(at, span.start):
+                    if text[position] >= 0:
+                        places.setdefault(text[position], []).append(position + 1)
             at = max(at, span.stop)
-        index_places(self.tokens, self.places, at, len(self.tokens))
 
     def _quoted(self) -> list[range]:
         """Where prompts quote the other sources, without the first token and the last one."""

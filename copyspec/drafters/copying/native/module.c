@@ -283,7 +283,7 @@ PyDoc_STRVAR(make_tables_doc,
 
 PyDoc_STRVAR(index_doc,
              "index(text, places, start, stop)\n\n"
-             "Adds the positions after the tokens text[start:stop] to `places`, by token: context.index_places.");
+             "Adds the positions after the tokens text[start:stop] to `places`, by token: CopyContext._index.");
 
 static PyMethodDef methods[] = {
     {"index", draft_index, METH_VARARGS, index_doc},
