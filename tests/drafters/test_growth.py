@@ -313,7 +313,11 @@ def test_a_tree_takes_the_room_that_it_needs_whatever_it_is_allowed() -> None:
 def test_the_index_is_the_same_compiled_and_in_python(text: list[int], other: list[int], kind: Any) -> None:
     """Also where a prompt quotes another source, and where a reference is a version of the edited text."""
     sources = [Source(text, kind), Source([*text, -1, *other], "reference"), Source([*other, *text, 1], "prompt")]
-    compiled_index = CopyContext(sources, 7).places
+    whole, parts = CopyContext(sources, 7), CopyContext(sources, 7, at_once=False)
+    while not parts.prepare(7):
+        assert not parts.common
+    assert (parts.places, parts.common) == (whole.places, whole.common)
+    compiled_index = whole.places
     with mock.patch("copyspec.drafters.copying.context.COMPILED", None):
         in_python = CopyContext(sources, 7).places
     assert [*compiled_index.items()] == [*in_python.items()]

@@ -29,7 +29,8 @@ class CopyDrafter:
     `eos`: drafted where the edited text or a reference ends; None: no end is drafted. `continues_prompt`: the last
     source of kind `prompt` stands directly before the output, as for decoder-only models. If it does not and there is
     no edit source, that prompt is followed as a text that the output may edit. `ngrams`: in the target's tokens, for
-    where there is nothing to copy. `breaks`: tokens that may end an introduction before the edited text.
+    where there is nothing to copy. `breaks`: tokens that may end an introduction before the edited text. `at_once`:
+    False leaves the index of the sources to `prepare`.
     """
 
     def __init__(
@@ -40,13 +41,18 @@ class CopyDrafter:
         continues_prompt: bool = True,
         ngrams: NGrams | None = None,
         breaks: Set[int] = frozenset(),
+        at_once: bool = True,
     ) -> None:
         self._ngrams = ngrams
-        self._corpus = CopyContext(sources, eos, continues_prompt)
+        self._corpus = CopyContext(sources, eos, continues_prompt, at_once=at_once)
         self._tracker = Tracker(self._corpus, breaks)
         self._estimates = Estimates(found=bool(self._corpus.text_starts))
         self._cursors: list[Cursor] = []
         self._grown = NOTHING
+
+    def prepare(self, most: int) -> bool:
+        """Index the next `most` tokens of the sources; whether all are, which is needed before any other call."""
+        return self._corpus.prepare(most)
 
     def propose(self, budget: Budget) -> DraftTree:
         """Return a tree of likely continuations. The time grows with the number of nodes, hardly with the context."""

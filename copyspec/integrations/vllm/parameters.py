@@ -91,7 +91,7 @@ def joined(references: Sequence[Sequence[int]]) -> list[int]:
 def _is_text(value: object) -> bool:
     if isinstance(value, str):
         return True
-    return isinstance(value, (list, tuple)) and bool(value) and all(type(token) is int for token in value)
+    return isinstance(value, (list, tuple)) and set(map(type, value)) == {int}
 
 
 def _plain(reference: Reference) -> Any:
