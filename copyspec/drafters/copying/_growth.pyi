@@ -1,3 +1,5 @@
+"""Types of the compiled module `_growth` (`native/module.c`), which `compiled.py` calls."""
+
 from array import array
 from collections.abc import Sequence
 

@@ -110,7 +110,7 @@ def blend(copies: Copies, predictors: Sequence[Predictor], budget: Budget, said:
     while heap and len(grown.tokens) < budget.max_nodes:
         negative, _, token, parent, position, group = heappop(heap)
         least = rate * cheapest if budget.costs else 0.0
-        # All nodes with a score above `least` have then been expanded.
+        # LATER is the smallest factor of an expansion, so all nodes with a score above `least` have been expanded here.
         if -negative <= (1.0 if at_once else LATER) * least:
             break
         if token == CHILDREN:
