@@ -198,6 +198,7 @@ class _Curve:
         self._times: dict[int, float] = {}  # by knot, in rising order, in seconds over `_pace`
         self._weights: dict[int, float] = {}
         self._costs: list[float] = []  # cached costs of 0, 1, ... nodes; cleared when a time changes
+        self._most = 0  # maximum number of nodes asked for: shorter and longer lists of one pass share a computation
 
     def observe(self, n: int, seconds: float) -> float | None:
         """Learn from a pass; return its time over its expected time, None where nothing was expected."""
@@ -232,6 +233,7 @@ class _Curve:
         """Costs of 0..max_nodes nodes in plain passes, at least 1."""
         if len(self._costs) > max_nodes:
             return self._costs[: max_nodes + 1]
+        self._most = max(self._most, max_nodes)
         costs: list[float] = [1.0]
         unit = self._at(0) if self._times else 1.0
         known = [(0, unit), *((knot, time) for knot, time in self._times.items() if knot)]
@@ -239,7 +241,7 @@ class _Curve:
             base, slope = time / unit, (following - time) / (end - start) / unit
             between = [base + slope * n for n in range(1, end - start + 1)]
             costs += between if time >= unit and following >= unit else [max(1.0, cost) for cost in between]
-        costs += [costs[-1] + self._prior * n for n in range(1, max_nodes + 2 - len(costs))]
+        costs += [costs[-1] + self._prior * n for n in range(1, self._most + 2 - len(costs))]
         self._costs = costs
         return costs[: max_nodes + 1]
 

@@ -53,7 +53,7 @@ class Batch:
         rows, session, clock = self.rows, self._session, self._costs.clock
         assert session is not None
         longest = max([len(row.chain) for row in rows])
-        is_first = longest > 1 or rows[0].meter.passes == 0
+        is_first = longest > 1 or self._times.passes == rows[0].meter.before.passes
         if any([row.model_state is not None for row in rows]):
             reuse.check_state(rows, self._target)
         started = clock()

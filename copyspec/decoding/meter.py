@@ -50,6 +50,7 @@ class PassCost(NamedTuple):
     @classmethod
     def of(cls, costs: CostModel, trees: Sequence[DraftTree], allowed_nodes: int, *, is_first: bool) -> PassCost:
         """The cost, as measured so far, of a pass that verified `trees`."""
+        costs.learn()
         rows, sizes = len(trees), [len(tree.tokens) for tree in trees]
         width, total = max(sizes), sum(sizes)
         extra = rows * (costs.costs(rows, width, is_first=is_first)[width] - 1.0) / total if total else 0.0
@@ -76,10 +77,6 @@ class Meter:
         self._accepted: list[int] = []  # number of drafts by how many of their tokens were accepted
         self._drafted = self._allowed = 0
         self._decisions: Counter[str] = Counter()
-
-    @property
-    def passes(self) -> int:
-        return self.times.passes - self.before.passes
 
     def wants_draft(self) -> bool:
         """Whether to draft in this pass. Call once per pass that could carry a draft."""
