@@ -7,7 +7,21 @@ from dataclasses import dataclass
 
 from copyspec.drafters.copying import priors, priors_found
 from copyspec.drafters.copying.context import COMMON_TOKENS
-from copyspec.drafters.copying.situations import COMMON, EDIT_START, NONE_AT_ROOT, NONE_DEEPER, STRIDE
+from copyspec.drafters.copying.situations import (
+    COMMON,
+    COUNT,
+    EDIT_START,
+    FOLLOWED,
+    FOLLOWED_1,
+    FOLLOWED_3,
+    FOLLOWED_RESUMED,
+    LATER_START,
+    NONE_AT_ROOT,
+    NONE_DEEPER,
+    PROMPT_START,
+    START,
+    STRIDE,
+)
 from copyspec.drafters.copying.substitutes import REPEATED
 
 PRIOR_COUNT = 6.0  # pseudo-count of right predictions
@@ -27,6 +41,13 @@ difference; deeper, its cursor joined a draft. Neither tells how long establishe
 
 SHORT_AT_ROOT, SHORT_DEEPER, LONG = range(3)
 RECORDS_PER_FAMILY = 3
+
+_EDITED = (FOLLOWED, FOLLOWED_1, FOLLOWED_3, START, PROMPT_START, LATER_START, FOLLOWED_RESUMED)
+PRIORS_QUESTION = [
+    (priors_found.PRIORS if state // STRIDE in _EDITED else priors.PRIORS)[state] for state in range(COUNT)
+]
+"""Priors for a prompt that is likely a question: as if nothing was found, but for where its text is followed after
+all."""
 
 
 def record_number(after: int, *, is_root: bool) -> int:
@@ -71,11 +92,12 @@ class Estimates:
 
     For each family of situations, records compare the accuracy of its top predictions with the expected one and scale
     the weights. `found`: the row's sources were found in its prompt instead of being named by the caller.
+    `is_question`: what was found is likely a question, see `context.QUESTION_ODDS`.
     """
 
-    def __init__(self, *, found: bool = False) -> None:
-        fitted = priors_found if found else priors
-        self._priors = fitted.PRIORS
+    def __init__(self, *, found: bool = False, is_question: bool = False) -> None:
+        fitted = priors_found if found and not is_question else priors
+        self._priors = PRIORS_QUESTION if found and is_question else fitted.PRIORS
         self.at_root = list(self._priors)  # weights by situation, at the tree's root
         self.deeper = list(self._priors)  # the same at its other nodes
         self.crowds: Sequence[float] = fitted.CROWDS
