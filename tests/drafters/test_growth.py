@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from math import inf, nan
 from pathlib import Path
+from random import Random
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -18,14 +20,15 @@ from hypothesis import strategies as st
 
 from benchmarks.hostile import native as fuzz_native
 from benchmarks.hostile.native import fuzz
-from benchmarks.hostile.native_cases import ARGUMENTS, Case, in_python
+from benchmarks.hostile.native_cases import ARGUMENTS, Case, guessing, in_python
 from copyspec.budget import Budget
 from copyspec.drafters import CopyDrafter
 from copyspec.drafters.copying import compiled, growth, situations
 from copyspec.drafters.copying import drafter as copying
 from copyspec.drafters.copying.context import CopyContext
 from copyspec.drafters.copying.estimates import Estimates
-from copyspec.drafters.copying.growth import Cursor, Grown
+from copyspec.drafters.copying.growth import Cursor, Grown, Voice
+from copyspec.drafters.copying.native_module import COMPILED
 from copyspec.drafters.copying.substitutes import COLUMNS
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.sources import Source
@@ -58,11 +61,13 @@ def test_compiled_and_in_python_the_same_trees_are_grown(data: st.DataObject, al
     rise = data.draw(st.sampled_from([None, 0.0, 0.01, 0.2]))
     budget = Budget(nodes, [1.0 + rise * n for n in range(nodes + 1)] if rise is not None else ())
     ngrams = data.draw(st.sampled_from([None, LETTERS]))
+    voices = guessing(Random(data.draw(st.integers(0, 99))))
     grown = []
 
     def by_both(corpus: CopyContext, cursors: list[Cursor], *rest: object) -> Grown:
-        found, expected = (make(corpus, list(cursors), *rest) for make in (compiled.grow, growth.grow))  # type: ignore[arg-type]
-        assert found == expected
+        for said in (voices, ()):
+            found, expected = (make(corpus, list(cursors), *rest, said) for make in (compiled.grow, growth.grow))  # type: ignore[arg-type]
+            assert found == expected
         grown.append(found)
         return found
 
@@ -106,12 +111,12 @@ def _case() -> Case:
     said = [[(3, 100)], estimates.at_root, estimates.deeper, list(estimates.crowds)]
     said += [{3: 2 * COLUMNS}, estimates.repeated]
     text = [corpus.tokens, corpus.kinds, corpus.places, corpus.written]
-    arguments = [compiled._TABLES, *text, *said, *weights, corpus.common, 64, (), ARRAYS]
+    arguments = [compiled._TABLES, *text, *said, *weights, corpus.common, 64, (), ARRAYS, ()]
     return dict(zip(ARGUMENTS, arguments, strict=True))
 
 
 def _grow(case: Case) -> tuple[object, ...]:
-    return compiled._growth.grow(*case.values())
+    return COMPILED.grow(*case.values())
 
 
 @needs_compiler
@@ -160,6 +165,15 @@ def _grow(case: Case) -> tuple[object, ...]:
         ("ngrams", (*ARRAYS[:3], array("q", [-2]) * len(ARRAYS[3]), *ARRAYS[4:])),
         ("ngrams", (*ARRAYS[:4], array("d", [nan]) * len(ARRAYS[4]), ARRAYS[5])),
         ("ngrams", (*ARRAYS[:5], array("d", [nan]) * len(ARRAYS[5]))),
+        ("voices", []),
+        ("voices", (None,)),
+        ("voices", ((print, print, 1),)),
+        ("voices", ((lambda _: 5, lambda _: 1.0, True),)),
+        ("voices", ((lambda _: [5], lambda _: 1.0, True),)),
+        ("voices", ((lambda _: [(5,)], lambda _: 1.0, True),)),
+        ("voices", ((lambda _: [(2**63, 0.5)], lambda _: 1.0, True),)),
+        ("voices", ((lambda _: [(5, "a")], lambda _: 1.0, True),)),
+        ("voices", ((lambda _: [(5, 0.5)], lambda _: None, True),)),
     ],
 )
 def test_wrong_arguments_of_the_compiled_module_raise(name: str, wrong: object) -> None:
@@ -185,6 +199,9 @@ def test_wrong_arguments_of_the_compiled_module_raise(name: str, wrong: object) 
         ("at_root", [nan] * situations.COUNT, "weights add up to nan"),
         ("deeper", [-9.0] * situations.COUNT, "weights add up to -"),
         ("common_weights", [inf] * 16, "weights add up to inf"),
+        ("voices", (Voice(lambda _: [(-1, 0.5)], lambda _: 1.0, True),), r"a token from 0 and its probability"),
+        ("voices", (Voice(lambda _: [(5, nan)], lambda _: 1.0, True),), r"probability, got \(5, nan\)"),
+        ("voices", (Voice(lambda _: [(5, 0.5)], lambda _: 0.0, False),), r"weight of a voice is 0.0"),
     ],
 )
 def test_numbers_that_are_none_raise_the_same_compiled_and_in_python(name: str, wrong: object, message: str) -> None:
@@ -217,14 +234,15 @@ def test_numbers_that_are_none_raise_the_same_compiled_and_in_python(name: str, 
         (13, nan, "a constant is nan"),
         (20, 0.0, "a constant is 0.0"),
         (21, 0, "columns 0"),
+        (23, inf, "a constant is inf"),
     ],
 )
 def test_tables_that_do_not_fit_raise(place: int, wrong: object, message: str) -> None:
-    tables: list[object] = [[0], [0], [0], [0], [0], [0] * 4, 1, 0, 4, 4, 21, 3, 8, *[0.1] * 8, 1]
-    assert compiled._growth.make_tables(*tables)  # type: ignore[arg-type]
+    tables: list[object] = [[0], [0], [0], [0], [0], [0] * 4, 1, 0, 4, 4, 21, 3, 8, *[0.1] * 8, 1, *[0.1] * 3]
+    assert COMPILED.make_tables(*tables)  # type: ignore[arg-type]
     tables[place] = wrong
     with pytest.raises(ValueError, match=message):
-        compiled._growth.make_tables(*tables)  # type: ignore[arg-type]
+        COMPILED.make_tables(*tables)  # type: ignore[arg-type]
 
 
 @needs_compiler
@@ -291,9 +309,30 @@ def test_a_tree_takes_the_room_that_it_needs_whatever_it_is_allowed() -> None:
 
 
 @needs_compiler
+@given(texts("ab ", 40), texts("ab ", 40), st.sampled_from(["edit", "reference"]))
+def test_the_index_is_the_same_compiled_and_in_python(text: list[int], other: list[int], kind: Any) -> None:
+    """Also where a prompt quotes another source, and where a reference is a version of the edited text."""
+    sources = [Source(text, kind), Source([*text, -1, *other], "reference"), Source([*other, *text, 1], "prompt")]
+    compiled_index = CopyContext(sources, 7).places
+    with mock.patch("copyspec.drafters.copying.context.COMPILED", None):
+        in_python = CopyContext(sources, 7).places
+    assert [*compiled_index.items()] == [*in_python.items()]
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("text", "places", "stop"), [([1, 2], {}, 3), ([2**64], {}, 1), (["1"], {}, 1), ([1], {1: ()}, 1), ((1,), {}, 1)]
+)
+def test_wrong_texts_raise_in_the_index(text: Any, places: Any, stop: int) -> None:
+    assert COMPILED is not None
+    with pytest.raises((IndexError, OverflowError, TypeError)):
+        COMPILED.index(text, places, 0, stop)
+
+
+@needs_compiler
 def test_hostile_calls_leave_the_interpreter_whole() -> None:
     """`benchmarks.hostile.native` makes a million of them, with sanitizers."""
-    outcome = fuzz(compiled._growth, 4000, seed=17)
+    outcome = fuzz(COMPILED, 4000, seed=17)
     assert not outcome.faults
     assert outcome.compared > 20
     assert outcome.results["wrong: a tree"] > 100
@@ -301,7 +340,7 @@ def test_hostile_calls_leave_the_interpreter_whole() -> None:
 
 @needs_compiler
 def test_the_fuzzer_writes_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    module = str(compiled._growth.__file__)
+    module = str(COMPILED.__file__)
     assert fuzz_native.main(["--calls", "60", "--module", module, "--json", str(tmp_path / "out.json")]) == 0
     assert "60 calls" in capsys.readouterr().out
     assert json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["faults"] == []
@@ -332,7 +371,7 @@ def test_the_compiled_module_keeps_no_memory() -> None:
 def test_without_a_compiler_it_is_done_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
     sources = [Source([1, 2, 3, 4, 1, 2, 5], "prompt")]
     tree = CopyDrafter(sources, eos=7).propose(Budget(8))
-    monkeypatch.setattr(compiled, "_TABLES", None)
+    monkeypatch.setattr(compiled, "COMPILED", None)
     with mock.patch.object(growth, "grow", wraps=growth.grow) as grow:
         assert CopyDrafter(sources, eos=7).propose(Budget(8)) == tree
     assert grow.call_count == 1

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from copyspec.budget import Budget
 from copyspec.drafters.copying import growth, situations
 from copyspec.drafters.copying.context import WRITTEN, CopyContext
 from copyspec.drafters.copying.estimates import Estimates
-from copyspec.drafters.copying.growth import Cursor, Grown
+from copyspec.drafters.copying.growth import Cursor, Grown, Voice
+from copyspec.drafters.copying.native_module import COMPILED
 from copyspec.drafters.copying.substitutes import COLUMNS
 from copyspec.drafters.predictors.ngrams import KEY_BITS, LEAST, MOST, ORDERS, NGrams
 
-try:
-    import copyspec.drafters.copying._growth as _growth
-except ImportError:  # not compiled; the C sources are in native/
-    _growth = None  # type: ignore[assignment]
-
-VERSION = 4
-"""Required version of the compiled module; one built from older sources is not used."""
-
-IS_COMPILED = _growth is not None and _growth.VERSION == VERSION
+IS_COMPILED = COMPILED is not None
 
 CONSTANTS = (
     situations.NEXT_SITUATION,
@@ -43,23 +38,31 @@ CONSTANTS = (
     growth.FEWEST,
     LEAST,
     COLUMNS,
+    growth.LATER_WORD,
+    growth.CERTAIN,
+    growth.LEAST_LEFT,
 )
 """Constants that the C module gets once, in the order it expects."""
 
 BREAKING_CONSTANTS = (*CONSTANTS[:16], growth.LATER_BREAKING, *CONSTANTS[17:])
 """Constants for rows whose copies end after a few tokens: LATER_BREAKING replaces LATER_COPY at index 16."""
 
-_TABLES: object = IS_COMPILED and _growth.make_tables(*CONSTANTS)
-_BREAKING_TABLES: object = IS_COMPILED and _growth.make_tables(*BREAKING_CONSTANTS)
+_TABLES: object = COMPILED and COMPILED.make_tables(*CONSTANTS)
+_BREAKING_TABLES: object = COMPILED and COMPILED.make_tables(*BREAKING_CONSTANTS)
 
 
 def grow(
-    corpus: CopyContext, cursors: list[Cursor], estimates: Estimates, budget: Budget, ngrams: NGrams | None = None
+    corpus: CopyContext,
+    cursors: list[Cursor],
+    estimates: Estimates,
+    budget: Budget,
+    ngrams: NGrams | None = None,
+    voices: Sequence[Voice] = (),
 ) -> Grown:
     """Grow the tree of `growth.grow` with bit-identical scores; the compiled module takes a tenth of the time."""
-    if not _TABLES or (ngrams is not None and ngrams.arrays is None):
-        return growth.grow(corpus, cursors, estimates, budget, ngrams)
-    grown = _growth.grow(
+    if COMPILED is None or (ngrams is not None and ngrams.arrays is None):
+        return growth.grow(corpus, cursors, estimates, budget, ngrams, voices)
+    grown = COMPILED.grow(
         _BREAKING_TABLES if estimates.copies_break else _TABLES,
         corpus.tokens,
         corpus.kinds,
@@ -79,5 +82,6 @@ def grow(
         budget.max_nodes,
         budget.costs,
         None if ngrams is None else ngrams.arrays,
+        tuple(voices),
     )
     return Grown(*grown)
