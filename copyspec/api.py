@@ -128,8 +128,8 @@ def generate(
         always tokenized as text: strings of special tokens inside it never become control tokens. A str is passed to
         the tokenizer as it is; `chat=True` or `system=...` applies the chat template.
     references: texts to copy from that are NOT shown to the model: a str, an object with `.page_content`,
-        `{"text": ...}`, token ids, a list of those for all prompts, or one list per prompt. They never change the
-        output. The prompt and the output so far are always copied from.
+        `{"text": ...}`, token ids, a list of those for all prompts, or one list per prompt. They change the
+        output only under a `rule` that lets drafts decide. The prompt and the output so far are always copied from.
     stream: True returns an iterator of `Chunk`s; closing it stops the generation.
     options: see `GenerateOptions` (edit_source, max_new_tokens, temperature, stop, seed, ...) and `ModelKeywords`
         (model, tokenizer, device, dtype, ...). Decoding is greedy unless `temperature` is given.

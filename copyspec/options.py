@@ -55,7 +55,8 @@ class SamplingOptions:
 
 @dataclass(frozen=True, slots=True)
 class DraftOptions:
-    """How much is drafted, which never changes the output. Raises ValueError for a number out of range."""
+    """How much is drafted. It does not change the output under the default rule. Raises ValueError for a number out of
+    range."""
 
     max_nodes: int = 32  # maximum draft nodes that one pass verifies; 0: plain decoding
     adaptive: bool = True  # fit the tree to the measured cost of a pass; False: always up to max_nodes

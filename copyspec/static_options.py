@@ -22,11 +22,12 @@ class CapturedGraph(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StaticOptions:
-    """When and how a model's passes use static shapes. Only `exact` changes the output: it removes the rounding
-    differences between passes of different shapes."""
+    """When and how a model's forward passes use static shapes. Outputs differ by rounding at most; `exact` removes the
+    rounding differences between passes of different shapes."""
 
     use: Literal["auto", "always", "never"] = "never"
-    """`"auto"`: on CUDA devices. Not the default as long as no GPU has run it (docs/gpu.md)."""
+    """`"auto"`: static passes on CUDA devices only. "never" is the default until they were measured on a GPU
+    (docs/gpu.md)."""
 
     attention: Literal["masks", "tree"] = "masks"
     """`"tree"`: this project's own attention, without a mask over the whole context; a Triton kernel on CUDA."""

@@ -1,5 +1,8 @@
 """What drafting costs: microseconds a call, propose and accept together, by length of context. No model runs.
 
+`edit`, `reference` and `prompt` are copies alone, by the kind of source; `datastore` and `model` are copies from the
+prompt beside a datastore of the text and beside a draft model that answers at once, with its reading left out.
+
 python -m benchmarks.drafts.cost --tokenizer FILE --text FILE [--context 1000,32000] [--repeat 5] [--json OUT]
 
 A call takes the median of its times over the passes, which drafted the same; `first` is the first pass alone, in which
@@ -12,10 +15,12 @@ import argparse
 import gzip
 import random
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+from time import perf_counter
 
 from tokenizers import Tokenizer
 
@@ -24,11 +29,70 @@ from benchmarks.replay.run import Tally, replay
 from benchmarks.transcripts import end_token, load_tokenizer, machine, quantile, ratio, write_json
 from copyspec.budget import Budget
 from copyspec.drafters import create
+from copyspec.drafters.base import Drafter
+from copyspec.drafters.blend import BlendDrafter
+from copyspec.drafters.predictors.base import Path as DraftPath
+from copyspec.drafters.predictors.base import Reliability, Weights, Words, paths
+from copyspec.drafters.predictors.datastore import Store
+from copyspec.drafters.predictors.datastore_words import DatastorePredictor
 from copyspec.drafters.predictors.ngrams import NGrams
-from copyspec.sources import Source, SourceKind
+from copyspec.retrievers import Datastore
+from copyspec.sources import Source
+from copyspec.tree import DraftTree
 
 OUTPUT_TOKENS = 1000
 EDIT_EVERY = 15  # a changed token in so many, as in corrected drafts
+KINDS = ("edit", "reference", "prompt", "datastore", "model")
+RIGHT = 6  # of ten of the stand-in model's likeliest tokens
+
+
+class Oracle:
+    """A draft model without a forward pass: a share of its likeliest tokens is right."""
+
+    kind, can_read, seconds = "model", True, 0.0
+
+    def __init__(self, output: Sequence[int]) -> None:
+        self._output, self._at = output, 0
+        self._weights, self._reliability = Weights(), Reliability()
+        self._words: dict[DraftPath, Words] = {}
+        self.reading = 0.0
+        """Seconds spent in `read`, which stand for the model's."""
+
+    @property
+    def hits(self) -> float:
+        return self._reliability.hits
+
+    def weight(self, left: float) -> float:
+        return self._weights(left)
+
+    def words(self, path: DraftPath) -> Words | None:
+        return self._words.get(path)
+
+    def time(self) -> float:
+        """Seconds, without those of `read`."""
+        return perf_counter() - self.reading
+
+    def read(self, tree: DraftTree) -> bool:
+        started = perf_counter()
+        for path in ((), *paths(tree.tokens, tree.parents)):
+            at = self._at + len(path)
+            number = hash((at, path))
+            other = [self._output[(number >> bits) % len(self._output)] for bits in range(7)]
+            place = 0 if number % 10 < RIGHT else 1
+            tokens = dict.fromkeys([*other[:place], self._output[min(at, len(self._output) - 1)], *other[place:]])
+            self._words[path] = [(token, 0.5 / 2**rank) for rank, token in enumerate(tokens)]
+        self.reading += perf_counter() - started
+        return True
+
+    def follow(self, tokens: Sequence[int]) -> None:
+        self._words.clear()
+        self._at += len(tokens)
+
+    def rest(self) -> None:
+        self._reliability.rest()
+
+    def learn(self, left: float, gradient: float) -> None:
+        self._weights.learn(left, gradient)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +120,35 @@ def read_tokens(text: Path, tokenizer: Tokenizer, count: int) -> tuple[list[int]
 
 
 def measure(
-    context: Sequence[int], kind: SourceKind, eos: int, nodes: int, ngrams: NGrams | None = None, repeat: int = 1
+    context: Sequence[int],
+    kind: str,
+    eos: int,
+    nodes: int,
+    ngrams: NGrams | None = None,
+    repeat: int = 1,
+    store: Store | None = None,
 ) -> Cost:
     """The cost along an output that copies the last part of `context`, one token in EDIT_EVERY changed; `repeat`:
     passes along it."""
     rng = random.Random(0)
     output = [rng.choice(context) if rng.random() < 1 / EDIT_EVERY else token for token in context[-OUTPUT_TOKENS:]]
-    sources = [Source(context, kind)] if kind != "edit" else [Source(context[-OUTPUT_TOKENS:], "edit")]
-    if kind != "prompt":
-        sources.append(Source(context, "prompt"))
+    sources = [Source(context, "prompt")]
+    if kind == "edit":
+        sources.insert(0, Source(context[-OUTPUT_TOKENS:], "edit"))
+    elif kind == "reference":
+        sources.insert(0, Source(context, "reference"))
     tallies = [Tally() for _ in range(repeat)]
     for tally in tallies:
-        replay(create(sources, {eos}, ngrams=ngrams), [*output, eos], Budget(nodes), tally)
+        clock = perf_counter
+        if kind == "model":
+            oracle = Oracle([*output, eos])
+            drafter: Drafter = BlendDrafter(sources, [oracle], eos=eos, ngrams=ngrams)
+            clock = oracle.time
+        elif store is not None and kind == "datastore":
+            drafter = BlendDrafter(sources, [DatastorePredictor(store, context)], eos=eos, ngrams=ngrams)
+        else:
+            drafter = create(sources, {eos}, ngrams=ngrams)
+        replay(drafter, [*output, eos], Budget(nodes), tally, clock)
     first = tallies[0]
     microseconds = [median(times) for times in zip(*(tally.microseconds for tally in tallies), strict=True)]
     return Cost(
@@ -100,12 +181,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, ValueError) as error:
         print(f"benchmarks.drafts.cost: {error}", file=sys.stderr)
         return 2
-    kinds: tuple[SourceKind, ...] = ("edit", "reference", "prompt")
-    costs = [
-        measure(tokens[:length], kind, eos, options.nodes, transcripts.ngrams(tokenizer), options.repeat)
-        for length in lengths
-        for kind in kinds
-    ]
+    ngrams = transcripts.ngrams(tokenizer)
+    with tempfile.TemporaryDirectory() as folder:
+        documents = [tokens[at : at + OUTPUT_TOKENS] for at in range(0, len(tokens), OUTPUT_TOKENS)]
+        store = Datastore.create(Path(folder, "store"), documents)
+        costs = [
+            measure(tokens[:length], kind, eos, options.nodes, ngrams, options.repeat, store)
+            for length in lengths
+            for kind in KINDS
+        ]
     print(f"{'context':>8} {'kind':<10}{'tokens/call':>12}{'p50 us':>9}{'p99 us':>9}{'first p50':>11}")
     for cost in costs:
         print(

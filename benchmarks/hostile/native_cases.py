@@ -13,7 +13,8 @@ from unittest import mock
 from copyspec.budget import Budget
 from copyspec.drafters import CopyDrafter
 from copyspec.drafters.copying import compiled, growth
-from copyspec.drafters.copying.growth import Grown
+from copyspec.drafters.copying.growth import Grown, Voice
+from copyspec.drafters.predictors.base import Words
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.sources import FORK, Source, SourceKind
 from copyspec.text.blocks import BUCKETS
@@ -39,8 +40,33 @@ ARGUMENTS = (
         "max_nodes",
         "costs",
         "ngrams",
+        "voices",
     ),
 )
+
+
+class Guesses:
+    """A voice that says the same after the same path, with no sense in it."""
+
+    def __init__(self, seed: int, alphabet: str) -> None:
+        self._seed, self._alphabet = seed, alphabet
+
+    def words(self, path: tuple[int, ...]) -> Words | None:
+        number = hash((self._seed, path)) & 0xFFFFFFFF  # no Random: seeding one hurts CPython where memory runs out
+        if number % 5 < 2:
+            return None if number % 2 else ()
+        tokens = [*dict.fromkeys(ord(self._alphabet[(number >> at) % len(self._alphabet)]) for at in range(number % 8))]
+        return [(token, 0.9 * (1 + (number >> at) % 7) / 7 / len(tokens)) for at, token in enumerate(tokens)]
+
+    def weight(self, left: float) -> float:
+        return 0.1 + left
+
+
+def guessing(rng: Random) -> tuple[Voice, ...]:
+    """Up to three voices, with models among them or not."""
+    guesses = [Guesses(rng.randrange(1000), rng.choice(["a", "ab", "abcdef "])) for _ in range(rng.randint(0, 3))]
+    reads = rng.random() < 0.5
+    return tuple(Voice(each.words, each.weight, reads and rng.random() < 0.7) for each in guesses)
 
 
 def record(rng: Random, module: Any, most: int) -> list[Case]:
@@ -79,7 +105,8 @@ def in_python(case: Case) -> tuple[object, ...]:
         places, starts, stops, tokens, shares, left = values.ngrams
         ngrams._places, ngrams._starts, ngrams._stops = places, starts, stops
         ngrams._tokens, ngrams._shares, ngrams._left = tokens, shares, left
-    grown: Any = growth.grow(corpus, values.cursors, estimates, Budget(values.max_nodes, values.costs), ngrams)  # type: ignore[arg-type]
+    budget = Budget(values.max_nodes, values.costs)
+    grown: Any = growth.grow(corpus, values.cursors, estimates, budget, ngrams, values.voices)  # type: ignore[arg-type]
     return tuple(getattr(grown, name) for name in Grown.__slots__)
 
 
@@ -125,7 +152,9 @@ def copied(case: Case) -> Case:
 def vary(rng: Random, case: Case) -> None:
     """Changes a call to another right one."""
     for _ in range(rng.randint(0, 3)):
-        match rng.randint(0, 9):
+        match rng.randint(0, 10):
+            case 10:
+                case["voices"] = guessing(rng)
             case 0:
                 name = rng.choice(["at_root", "deeper", "common_weights"])
                 factors = rng.choices([0.0, 1e-3, 1.0, 1.0, 7.0, 1e3], k=len(case[name]))

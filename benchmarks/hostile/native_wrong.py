@@ -44,7 +44,9 @@ def spoil(rng: Random, case: Case, grow: Callable[..., object]) -> None:
 
 
 def _spoil_once(rng: Random, case: Case, trap: Trap) -> None:
-    match rng.randint(0, 10):
+    match rng.randint(0, 11):
+        case 11:
+            case["voices"] = _spoil_voices(rng, trap)
         case 0:
             case[rng.choice([*case])] = _anything(rng, trap)
         case 1 | 2 | 3:
@@ -129,6 +131,36 @@ def _spoil_places(rng: Random, index: dict[Any, Any], trap: Trap) -> None:
             index[trap] = [trap]
         case 5:
             index[token] = [rng.randint(-2, 200) for _ in range(9)]
+
+
+def _spoil_voices(rng: Random, trap: Trap) -> object:
+    """Voices that answer anything and change what they can, each time that they are asked."""
+
+    def answer(wanted: object) -> Any:
+        def say(_: object) -> object:
+            trap.__index__()
+            match rng.randint(0, 5):
+                case 0:
+                    return _anything(rng, trap)
+                case 1:
+                    return [(rng.choice([trap, *NUMBERS]), rng.choice([trap, *NUMBERS]))]
+                case 2:
+                    return [(97, 0.5), (trap, 0.1), (98, trap)]
+                case 3:
+                    return [(97, 0.5), rng.choice([(1,), [97, 0.1], None, trap])]
+            return wanted
+
+        return say
+
+    voices = [(answer([(97, 0.5), (98, 0.1)]), answer(1.0), rng.random() < 0.5) for _ in range(rng.randint(1, 3))]
+    match rng.randint(0, 4):
+        case 0:
+            return [*voices]
+        case 1:
+            return (*voices, _anything(rng, trap))
+        case 2:
+            return ((*voices[0][:2], 1), trap)
+    return tuple(voices)
 
 
 def _spoil_ngrams(rng: Random, ngrams: Any, trap: Trap) -> object:

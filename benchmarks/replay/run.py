@@ -113,19 +113,25 @@ def accepted_path(tree: DraftTree, output: Sequence[int], start: int) -> int:
     return length
 
 
-def replay(drafter: Drafter, output: Sequence[int], budget: Budget, tally: Tally) -> None:
+def replay(
+    drafter: Drafter,
+    output: Sequence[int],
+    budget: Budget,
+    tally: Tally,
+    clock: Callable[[], float] = time.perf_counter,
+) -> None:
     """Runs `drafter` along `output`: accept the longest path that equals it, then one token of the target's own."""
     at = 0
     tally.rows += 1
     tally.output_tokens += len(output)
     while at < len(output):
-        started = time.perf_counter()
+        started = clock()
         tree = drafter.propose(budget)
-        proposed = time.perf_counter()
+        proposed = clock()
         joined = output[at : at + accepted_path(tree, output, at) + 1]
-        told = time.perf_counter()
+        told = clock()
         drafter.accept(joined)
-        ended = time.perf_counter()
+        ended = clock()
         at += len(joined)
         tally.calls += 1
         tally.nodes += len(tree)

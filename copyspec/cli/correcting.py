@@ -107,6 +107,8 @@ class ReportOptions:
             found.append(reports.M2Written(self.m2, files))
         if logger.isEnabledFor(logging.INFO):
             found.append(reports.RefusalsLogged(logger.info))
+        else:
+            found.append(reports.UnreadableTold(lambda line: _tell(line, self)))
         if not self.quiet and not self.asks and sys.stderr.isatty() and STDIN not in inputs:
             found.append(reports.Shown(inputs, files))
         return found

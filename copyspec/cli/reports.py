@@ -66,6 +66,26 @@ class DiffPrinted:
         self._spool.clear()
 
 
+NO_TEXT = ("encoding", "binary")
+"""Reasons of refusals that say that a file is damaged, or no text."""
+
+
+class UnreadableTold:
+    """Files that hold what is no text, each once, with the first reason."""
+
+    def __init__(self, tell: Callable[[str], object]) -> None:
+        self._tell, self._told = tell, ""
+
+    def part(self, path: str, form: Format, done: Done[FileJob]) -> None:
+        found = next((refusal for refusal in done.refused if refusal.reason in NO_TEXT), None)
+        if found is not None and self._told != path:
+            self._told = path
+            self._tell(f"copyspec: {path} {found.detail}; such paragraphs stay as they are")
+
+    def end(self, report: FileReport) -> None:
+        self._told = ""
+
+
 class RefusalsLogged:
     """What guards left out, in the log: file, line, reason, and what would have changed."""
 

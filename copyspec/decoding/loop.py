@@ -20,7 +20,7 @@ REFILL_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class DecodeSettings:
-    """How rows are run; no setting changes the output."""
+    """How rows are run. Under the default rule no setting changes the output."""
 
     draft: DraftOptions = field(default_factory=DraftOptions)
     batch_size: int = 8  # maximum number of rows per pass

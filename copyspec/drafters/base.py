@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 class Drafter(Protocol):
     """Drafts for one row (one sequence of the batch). It is made with the row's prompt and sources.
 
-    The draft never changes the output: at every node the target's own token decides, sampling noise included. Copying
-    drafters ignore that noise; a draft model may draw with it (`LanguageModelDrafter` explains why that is exact).
+    Under the default rule the draft never changes the output: at every node the target's own token decides, sampling
+    noise included. Copying drafters ignore that noise; a draft model may draw with it (`LanguageModelDrafter` explains
+    why that is exact).
 
     Optional members: a method `observe(scored: ScoredDraft)` receives the target's logits after every forward pass,
     before `accept`; if the drafter also has an attribute `observes`, only while that is true. If `wants_states` is

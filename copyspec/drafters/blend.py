@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from copyspec.budget import Budget
 from copyspec.drafters.base import ScoredDraft, observes, wanted_layers, wants_states
-from copyspec.drafters.copying import growth
-from copyspec.drafters.copying.drafter import CopyDrafter
-from copyspec.drafters.copying.growth import Grown
-from copyspec.drafters.predictors.base import Path, Predictor, paths
-from copyspec.drafters.predictors.mixture import Blended, Candidate, learn, no_copies, read_on
+from copyspec.drafters.copying.compiled import grow
+from copyspec.drafters.copying.context import CopyContext
+from copyspec.drafters.copying.drafter import NOTHING, CopyDrafter
+from copyspec.drafters.copying.estimates import Estimates
+from copyspec.drafters.copying.growth import Grown, Voice
+from copyspec.drafters.predictors.base import Predictor, paths
+from copyspec.drafters.predictors.mixture import learn, read_on
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.sources import Source
 from copyspec.tree import EMPTY, ROOT, DraftTree
@@ -65,40 +67,26 @@ class BlendDrafter(_Observing, CopyDrafter):
     ) -> None:
         super().__init__(sources, eos=eos, continues_prompt=continues_prompt, ngrams=ngrams, breaks=breaks)
         self._predictors = list(predictors)
-        self._blended = Blended()
 
     def propose(self, budget: Budget) -> DraftTree:
         """Return a tree of copied and predicted tokens. Predictors are called as long as a call is worth its time."""
-        self._blended = Blended()
-        self._cursors, self._grown = [], Grown()
+        self._cursors, self._grown = [], NOTHING
         if budget.max_nodes <= 0:
             return EMPTY
         self._cursors = self._tracker.cursors()
-        self._blended = read_on(self._copy_candidates, self._predictors, budget)
-        self._grown = self._blended.grown
-        return _with_makers(self._tree(self._grown, budget.cut(self._grown.scores)), self._blended.makers)
+
+        def grow_with(voices: Sequence[Voice]) -> Grown:
+            return grow(self._corpus, self._cursors, self._estimates, budget, self._ngrams, voices)
+
+        self._grown = grown = read_on(grow_with, self._predictors, budget)
+        return _with_makers(self._tree(grown, budget.cut(grown.scores)), grown, self._predictors)
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Append `tokens` to the output; copies and predictors learn from what was accepted of the last tree."""
-        learn(self._blended, tokens)
+        learn(self._grown, self._predictors, tokens)
         for predictor in self._predictors:
             predictor.follow(tokens)
         super().accept(tokens)
-        self._blended = Blended()
-
-    def _copy_candidates(self, grown: Grown, node: int) -> tuple[dict[int, Candidate], float]:
-        if node == ROOT:
-            heap, total = growth.roots(self._corpus, self._cursors, self._estimates, grown, self._ngrams)
-            return {
-                token: (-negative_score, position, cursors) for negative_score, _, token, _, position, cursors in heap
-            }, total
-        # A child's score is the probability of its whole path: divided by its parent's score, it is conditional.
-        parent_cursors, parent_score = grown.cursors[node], grown.scores[node]
-        heap, total = growth.children(self._corpus, parent_cursors, self._estimates, grown, node, self._ngrams)
-        return {
-            token: (-negative_score / parent_score, position, cursors)
-            for negative_score, _, token, _, position, cursors in heap
-        }, total
 
 
 class PredictorDrafter(_Observing):
@@ -106,23 +94,28 @@ class PredictorDrafter(_Observing):
 
     def __init__(self, predictors: Sequence[Predictor]) -> None:
         self._predictors = list(predictors)
-        self._blended = Blended()
+        self._nothing = CopyContext([], None), Estimates()
+        self._grown = NOTHING
 
     def propose(self, budget: Budget) -> DraftTree:
         """Return the most likely nodes; predictors are called level by level as long as a call is worth its time."""
-        self._blended = Blended()
+        self._grown = NOTHING
         if budget.max_nodes <= 0:
             return EMPTY
-        self._blended = read_on(no_copies, self._predictors, budget)
-        grown = self._blended.grown
-        return _with_makers(chain_first(grown, budget.cut(grown.scores)), self._blended.makers)
+        corpus, estimates = self._nothing
+
+        def grow_with(voices: Sequence[Voice]) -> Grown:
+            return grow(corpus, [], estimates, budget, voices=voices)
+
+        self._grown = grown = read_on(grow_with, self._predictors, budget)
+        return _with_makers(chain_first(grown, budget.cut(grown.scores)), grown, self._predictors)
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Append `tokens` to the output; the predictors learn from what was accepted of the last tree."""
-        learn(self._blended, tokens)
+        learn(self._grown, self._predictors, tokens)
         for predictor in self._predictors:
             predictor.follow(tokens)
-        self._blended = Blended()
+        self._grown = NOTHING
 
 
 def chain_first(grown: Grown, count: int) -> DraftTree:
@@ -143,8 +136,11 @@ def chain_first(grown: Grown, count: int) -> DraftTree:
     )
 
 
-def _with_makers(tree: DraftTree, makers: Mapping[Path, str]) -> DraftTree:
-    if not makers or not len(tree):
+def _with_makers(tree: DraftTree, grown: Grown, predictors: Sequence[Predictor]) -> DraftTree:
+    """`tree`, whose nodes are the first of `grown` in another order, with the predictors' kinds."""
+    if not any([maker >= 0 for maker in grown.makers]):
         return tree
-    nodes = zip(paths(tree.tokens, tree.parents), tree.origins, strict=True)
-    return replace(tree, makers=[makers.get(path) if origin is None else None for path, origin in nodes])
+    kinds = [each.kind for each in predictors]
+    nodes = zip(paths(grown.tokens, grown.parents), grown.makers, strict=True)
+    makers = {path: kinds[maker] for path, maker in nodes if maker >= 0}
+    return replace(tree, makers=[makers.get(path) for path in paths(tree.tokens, tree.parents)])

@@ -124,7 +124,7 @@ class CallOptions:
     drafter: DrafterName | DrafterFactory | Sequence[DrafterName | DrafterFactory] = "auto"
     """"auto": copies, plus `draft_model` while it pays; "copy" or "model": only one of them; "none" decodes plainly. A
     function that takes a `copyspec.DraftContext` and returns a `Drafter`: [drafts of your own](#your-own-drafter); in a
-    list with "auto" or other functions they share the draft tree. The output is the same."""
+    list with "auto" or other functions they share the draft tree. The default `rule` gives the same output for all."""
     draft_model: DraftChoice | Sequence[DraftChoice] | None = None
     """A smaller model that drafts too, or several: a hub id, a folder, a loaded model with the same tokenizer, an
     engine with any tokenizer, "layers:2" for the model's own first two layers, "skip:FILE" for the model without [some

@@ -19,7 +19,7 @@ cores that others may need, and beside a busy program they cost far more than th
 
 TRIES = 3  # passes per trial
 LATE = 4  # latest passes at the current count that a trial is compared with
-HOPELESS = 2.0  # times the expected time: a trial of more threads stops at the first pass this slow
+HOPELESS = 2.0  # times the mean of those latest passes: a trial of more threads stops at the first pass this slow
 SLOW = 3.0
 """Times the expected time: two passes in a row this slow trigger a trial of fewer threads."""
 
@@ -89,7 +89,8 @@ class ThreadChoice:
         return 0
 
     def _try(self, ratio: float, seconds: float) -> None:
-        """Add one pass to the trial and decide after the last one."""
+        """Add one pass to the trial; decide after the last one. `now`, `tried`: mean ratios at the current count and at
+        the tried one."""
         self._trial.append(ratio)
         now, tried = sum(self._late) / len(self._late), sum(self._trial) / len(self._trial)
         self._lost += max(0.0, 1.0 - now / ratio) * seconds

@@ -117,7 +117,7 @@ def choose_default(*, corrects: bool = False) -> str:
 def about_default(model: str, *, corrects: bool = False) -> str:
     """The log line for a `model` that `choose_default` chose, with a better alternative if there is one."""
     preferred = ALIASES[CORRECTOR if model == CORRECTOR else PREFERRED]
-    which = f"{preferred.name} ({preferred.about})"
+    which = preferred.name
     if model == str(BUNDLED):
         which = "copyspec's default model (small: grammar corrections and quotes, in English)"
         if ALIASES[PREFERRED].installed() is not None:
@@ -127,10 +127,8 @@ def about_default(model: str, *, corrects: bool = False) -> str:
                 f"; it leaves most mistakes standing, and `copyspec models fetch {preferred.name}` "
                 f"({preferred.download / 1e6:.0f} MB, once) gets a corrector that finds several times as many"
             )
-    return (
-        f"no model given: using {which}; choose another with model=..., copyspec.configure(model=...) or the "
-        f"environment variable {MODEL_VARIABLE} (copyspec models lists some)"
-    )
+    ways = f"model=..., copyspec.configure(model=...) or {MODEL_VARIABLE}"
+    return f"no model given: using {which}; others by {ways} (see `copyspec models`)"
 
 
 def named(model: str | os.PathLike[str]) -> str:

@@ -51,9 +51,9 @@ ATTENTION = ("eager", "sdpa", "flex_attention")
 PROBE = "He goes home."
 
 # Limits on what a configuration may describe. Modules and tensors: the largest mixtures of experts have some 300,000.
-# Numbers in them: a weight takes at least one bit of the file and is counted twice (when created and when read), and
+# Elements of tensors: a weight takes at least one bit of the file and is counted twice (when created and when read);
 # computed tables such as position tables are not in the file.
-MAX_PARTS, MAX_COMPUTED, WEIGHTS_A_BYTE = 1_000_000, 1 << 28, 8
+MAX_PARTS, MAX_COMPUTED, ELEMENTS_PER_BYTE = 1_000_000, 1 << 28, 2 * 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +326,7 @@ def _bounded(size: int | None) -> Iterator[None]:
     known."""
     from torch.nn.modules import module
 
-    most = None if size is None else MAX_COMPUTED + WEIGHTS_A_BYTE * size
+    most = None if size is None else MAX_COMPUTED + ELEMENTS_PER_BYTE * size
     thread, parts, elements = threading.get_ident(), 0, 0
 
     def count(_module: torch.nn.Module, name: str, part: torch.nn.Module | torch.Tensor | None) -> None:

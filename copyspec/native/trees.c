@@ -1,23 +1,23 @@
-/* The module `_trees`: what decoding does with chains and draft trees in every pass, without Python's time per node.
+/* The module `_trees`: operations on chains and draft trees in every forward pass, without Python's time per node.
 
-   `is_sound` is the first look of tree.py's `check_tree`, `accepted` that of verification/walk.py, `lay_out` is
-   targets/columns.py's `_fill`, `pack` is targets/static/packing.py's `_pack`: what they give is described there, and
-   equal to the bit. Numbers are checked as they are read: nothing is read or written outside an array. */
+   `is_sound` is the fast check in tree.py's `check_tree`, `accepted` that in verification/walk.py, `lay_out` is `_fill`
+   of targets/columns.py, and `pack` is `_pack` of targets/static/packing.py. They are described there and return the
+   same, bit by bit. Every number is checked when it is read, so that no access is outside an array. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
 #include <string.h>
 
-#define VERSION 1 /* of what the functions take and write: tree.py knows the same */
+#define VERSION 1 /* of the arguments and results; must equal VERSION in tree.py */
 #define ROOT -1
 #define PAD_SLOT -1
-#define WORD 63  /* bits of an int64 without its sign */
-#define FIELDS 5 /* of a packed pass, before the words */
+#define WORD 63  /* bits of an int64 without its sign bit */
+#define FIELDS 5 /* fields of a packed pass before the words */
 
 typedef int64_t Number;
 
-/* Takes a C-contiguous array to write to, of so many dimensions, with items of `size` bytes. */
+/* Get a writable C-contiguous buffer; check its dimensions, and that items have `size` bytes. */
 static int
 take(Py_buffer *buffer, PyObject *array, int dimensions, Py_ssize_t size)
 {
@@ -40,7 +40,7 @@ fail(const char *what)
     return -1;
 }
 
-/* Item `index` of a sequence that PySequence_Fast made. */
+/* Item `index` of a sequence returned by PySequence_Fast. */
 static int
 read_number(PyObject *items, Py_ssize_t index, Number *number)
 {
@@ -50,7 +50,7 @@ read_number(PyObject *items, Py_ssize_t index, Number *number)
     return *number == -1 && PyErr_Occurred() ? -1 : 0;
 }
 
-/* The numbers of `sequence` into `numbers`, at most `most` of them; their count, or -1. */
+/* Copy at most `most` numbers of `sequence` to `numbers`; returns their count, or -1. */
 static Py_ssize_t
 read_numbers(PyObject *sequence, Number *numbers, Py_ssize_t most)
 {
@@ -64,7 +64,7 @@ read_numbers(PyObject *sequence, Number *numbers, Py_ssize_t most)
         return fail("chains and trees");
     }
     for (Py_ssize_t i = 0; i < count; i++) {
-        /* Converting may run anybody's code, which may make the list shorter. */
+        /* The conversion may run arbitrary Python code, which may shorten the list. */
         if (i >= PySequence_Fast_GET_SIZE(items) || read_number(items, i, numbers + i) < 0) {
             Py_DECREF(items);
             return PyErr_Occurred() ? -1 : fail("chains and trees");
@@ -74,7 +74,7 @@ read_numbers(PyObject *sequence, Number *numbers, Py_ssize_t most)
     return count;
 }
 
-/* Tokens and parents of a tree; returns its size, or -1. */
+/* Read the tokens and parents of a tree; returns its size, or -1. */
 static Py_ssize_t
 read_tree(PyObject *tokens, PyObject *parents, Number *token, Number *parent, Py_ssize_t most)
 {
@@ -101,7 +101,7 @@ typedef struct {
     Py_ssize_t rows, width, used, chain_width;
     Number *tokens, *positions, *slots; /* [rows, width] */
     char *visible;                      /* [rows, width, used] */
-    Number *parents;                    /* [width], of the row at hand */
+    Number *parents;                    /* [width], of the current row */
 } Layout;
 
 static int
@@ -143,14 +143,14 @@ lay_out_row(const Layout *to, Py_ssize_t row, Number start, PyObject *chain, PyO
         else {
             Py_ssize_t above = to->chain_width + (Py_ssize_t)to->parents[node];
             positions[column] = positions[above] + 1;
-            memcpy(seen, visible + above * to->used, (size_t)slot); /* what its parent sees */
+            memcpy(seen, visible + above * to->used, (size_t)slot); /* copy what its parent attends to */
         }
         seen[slot] = 1;
     }
     return 0;
 }
 
-/* Whether all of the tuples have so many items. */
+/* Whether all of the tuples have this many items. */
 static int
 have_rows(PyObject *const *tuples, int count, Py_ssize_t rows)
 {
@@ -170,7 +170,7 @@ release(PyObject **tuples, int count)
     }
 }
 
-/* Tuples of the arguments: no code that runs meanwhile changes them. */
+/* Convert the arguments to tuples, which Python code run in between cannot change. */
 static int
 take_tuples(PyObject *const *given, PyObject **taken, int count)
 {
@@ -249,7 +249,7 @@ no_packed:
 typedef struct {
     Py_ssize_t rows, width, words;
     Number *host;     /* [FIELDS + words, rows, width] */
-    Number *parents;  /* [width], of the row at hand */
+    Number *parents;  /* [width], of the current row */
 } Packing;
 
 /* Field `field` of a row, [width]. */
@@ -259,7 +259,7 @@ field(const Packing *to, Py_ssize_t field, Py_ssize_t row)
     return to->host + (field * to->rows + row) * to->width;
 }
 
-/* Column `column` sees itself and what column `above` does; -1: nothing else. */
+/* Let `column` attend to itself and to what column `above` attends to (-1: nothing else). */
 static void
 set_bits(const Packing *to, Py_ssize_t row, Py_ssize_t column, Py_ssize_t above)
 {
@@ -300,7 +300,7 @@ pack_row(const Packing *to, Py_ssize_t row, Number start, PyObject *chain, PyObj
     return 0;
 }
 
-/* The pairs of `moves` as sources and targets. */
+/* Write the pairs of `moves` as sources and targets. */
 static int
 pack_moves(const Packing *to, Py_ssize_t row, PyObject *moves)
 {
@@ -389,7 +389,7 @@ no_host:
     return failed ? NULL : Py_NewRef(Py_None);
 }
 
-/* Trees of more nodes than a pass is likely to carry are checked by Python, which takes no square of their size. */
+/* Unusually large trees are left to Python's check, whose time is not quadratic in their size. */
 #define MOST_NODES 256
 
 static PyObject *

@@ -1,6 +1,6 @@
-"""Correctors: what turns texts into corrected texts. A model behind an instruction is one, any function is another.
+"""Correctors, which turn texts into corrected texts: a model with an instruction, or any function.
 
-Nothing here loads a model, or what models need: many files have no text to correct.
+This module imports nothing that models need, since many files have no text to correct.
 """
 
 from __future__ import annotations
@@ -21,54 +21,54 @@ from .presets import preset_of
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a corrector made of one text."""
+    """The correction of one text."""
 
-    text: str | None  # None: nothing that could be used, and `refusal` says why
+    text: str | None  # None: the output could not be used; `refusal` gives the reason
     refusal: Refusal | None = None
-    result: Result | None = None  # the model's own; None where no model was asked in this run
+    result: Result | None = None  # of the model; None if no model was asked in this run
     lost: str = ""  # characters of the text that the model cannot write
-    changes: Sequence[Change] | None = None  # how clearly the model preferred each; None: nobody knows
+    changes: Sequence[Change] | None = None  # with the margin by which the model preferred each; None: unknown
 
 
 @runtime_checkable
 class Corrector(Protocol):
-    """Turns texts into corrected texts, many at a time and in whatever order they are finished."""
+    """Corrects many texts at a time, and returns them in the order in which they are finished."""
 
     @property
     def identity(self) -> Mapping[str, object]:
-        """What the corrections depend on, ready for JSON: a journal of another corrector is refused."""
+        """Everything the corrections depend on, as JSON values. A journal with another identity is not resumed."""
         ...
 
     @property
     def by_sentence(self) -> bool:
-        """Whether it wants sentences, not paragraphs."""
+        """Whether it takes single sentences instead of paragraphs."""
         ...
 
     @property
     def limit(self) -> int | None:
-        """What `length` of a text may be at most; None: no limit."""
+        """Maximum `length` of a text; None: no limit."""
         ...
 
     def length(self, text: str) -> int:
-        """The length of a text as `limit` counts it."""
+        """The length of a text, in the unit of `limit`."""
         ...
 
     def correct(self, texts: Iterable[str | None]) -> Iterator[tuple[int, Outcome]]:
-        """(index of the text, what became of it). None among the texts: none is there now, others may follow."""
+        """Yield (index of the text, outcome). None in `texts` means that no text is available yet; more may follow."""
         ...
 
 
 def calibration_of(corrector: Corrector) -> str | None:
-    """Whose margins its changes need (`guards.judging.CALIBRATED`); None: nobody has measured them."""
+    """The model whose margins apply to its changes (a key of `guards.judging.CALIBRATED`); None: not measured."""
     found: str | None = getattr(corrector, "calibration", None)
     return found
 
 
 class FunctionCorrector:
-    """A function from a text to the corrected text."""
+    """Wraps a function from a text to its correction."""
 
     def __init__(self, function: Callable[[str], str], *, name: str | None = None) -> None:
-        """`name` stands for the function in a journal."""
+        """`name`: the function's name in a journal."""
         self._function = function
         self.identity: Mapping[str, object] = {"function": name or getattr(function, "__qualname__", repr(function))}
         self.by_sentence = False
@@ -83,7 +83,7 @@ class FunctionCorrector:
 
 
 class LateCorrector:
-    """A corrector that is made when there is something to correct, or somebody asks what it is like."""
+    """Creates its corrector on first use, so that a model is loaded only if there is something to correct."""
 
     def __init__(self, make: Callable[[], Corrector]) -> None:
         self._make = make
@@ -121,17 +121,17 @@ class LateCorrector:
 class ModelOptions:
     """How a model is asked for corrections."""
 
-    instruction: str | None = None  # `{text}` is where the text goes; None: what the model is known to want
+    instruction: str | None = None  # `{text}` marks the place of the text; None: the known instruction of the model
     system: str | None = None  # a system message, for models with a chat template
-    max_new_tokens: int | None = None  # None: by the length of the text
+    max_new_tokens: int | None = None  # None: chosen by the length of the text
     batch_size: int = 8
     by_sentence: bool | None = None  # None: encoder-decoder models and copyspec's own get sentences, others paragraphs
-    segment_tokens: int | None = None  # longer texts are split; None: what fits into the model's context
+    segment_tokens: int | None = None  # longer texts are split; None: at what fits into the model's context
     drafts: bool = True  # False decodes plainly; the output is the same
     draft_models: tuple[str, ...] = ()  # smaller models that draft too, as `draft_model` of `generate`; correctors
-    # among them (`models.corrects`) write their own correction of each text once, which is copied from
-    preset: str | None = None  # a name of `presets`: how a known kind of corrector is asked
-    earlier: int = PLACES  # places corrected last in the run that drafts are copied from too
+    # among them (`models.corrects`) write a full correction of each text once, and drafts are copied from it
+    preset: str | None = None  # a name in `presets`: how a known kind of corrector is asked
+    earlier: int = PLACES  # number of latest corrected places that drafts are copied from too
 
     def __post_init__(self) -> None:
         if self.instruction is not None:

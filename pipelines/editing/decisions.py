@@ -1,4 +1,4 @@
-"""Decisions: which corrections of a run before are made, out of a file that a person or a program has gone through."""
+"""Applies decisions: a file, made by a person or a program, that says which corrections of an earlier run are made."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _FIELDS = {"part": int, "start": int, "end": int, "orig": str, "corr": str, "acc
 
 @dataclass(frozen=True, slots=True)
 class DecidedFile:
-    """The corrections of one file as it was."""
+    """The decisions on one file. They are valid only for the file with this digest."""
 
     name: str
     digest: str
-    edits: Mapping[int, Sequence[tuple[Edit, str]]]  # those that are made, with the text that they replace, by part
+    edits: Mapping[int, Sequence[tuple[Edit, str]]]  # with the margin by which the model preferred each; None: unknown
 
 
 def read_decisions(path: Path) -> list[DecidedFile]:
-    """What a file of decisions says of each file. Raises ValueError, with what is wrong, for one that is none."""
+    """Read a file of decisions. Raises ValueError with the reason if it is invalid."""
     try:
         if path.stat().st_size > MOST_BYTES:
             raise ValueError(f"it is larger than {MOST_BYTES >> 20} MiB")
@@ -57,18 +57,17 @@ def _file(data: Mapping[str, Any]) -> DecidedFile:
 
 @dataclass(frozen=True, slots=True)
 class _NoModel:
-    """In the place of a corrector."""
+    """Stands in for a corrector."""
 
     identity: Mapping[str, object]
 
 
 @dataclass(slots=True)
 class Decided:
-    """In the place of a runner: makes the edits that were decided on, to the files that they were found in: those of
-    that name that hold the same. Pages, which are passed on, name no folders.
+    """Stands in for a `Runner`: makes the accepted edits, in the files with the name and content they were found in.
 
-    A file that is another one by now, and one with edits that a run cannot have found, is left as it is, with the
-    error in its report.
+    Only base names are compared, since review pages are passed on without their folders. A file with other content, or
+    with edits that no run can have found, stays as it is, with the error in its report.
     """
 
     files: Sequence[DecidedFile]
@@ -115,7 +114,7 @@ class Decided:
 
 
 def _checked(part: Part, decided: Sequence[tuple[Edit, str]]) -> list[Edit]:
-    """The edits, ascending. Raises ValueError for those that the part's format would not have let through."""
+    """Return the edits, ascending. Raises ValueError for edits that the part's format does not allow."""
     edits = [edit for edit, _ in decided]
     for edit, orig in decided:
         if not 0 <= edit.start <= edit.end <= len(part.text) or part.text[edit.start : edit.end] != orig:

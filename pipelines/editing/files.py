@@ -1,4 +1,4 @@
-"""Files through a runner: each is read part by part, corrected, and written whole or not at all."""
+"""Runs files through a runner: each is read part by part, corrected, and written whole or not at all."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ STDIN = "-"
 
 @dataclass(frozen=True, slots=True)
 class FileOptions:
-    """Where corrected files go."""
+    """Where corrected files are written."""
 
-    format: str | None = None  # None: by the suffix of each file
+    format: str | None = None  # None: chosen by each file's suffix
     format_options: FormatOptions = field(default_factory=FormatOptions)
     in_place: bool = False
-    backup: str | None = None  # a suffix under which the old file is kept
-    output: str | os.PathLike[str] | None = None  # instead of `in_place`, for one file
+    backup: str | None = None  # suffix under which the old file is kept
+    output: str | os.PathLike[str] | None = None  # another place to write to, for one file
     resume: bool | None = None
-    """Go on where an interrupted run was: its journals stand beside the outputs. False begins anew; None refuses files
-    of which an interrupted run has left something."""
+    """Continue an interrupted run from the journals beside the outputs. False starts anew; None refuses files for which
+    an interrupted run has left outcomes."""
 
     def __post_init__(self) -> None:
         if self.in_place and self.output is not None:
@@ -56,13 +56,13 @@ class FileOptions:
 
 @dataclass(slots=True)
 class FileReport:
-    """What became of a file."""
+    """The result for one file."""
 
     path: str
     summary: Summary  # of this file alone
-    error: Exception | None = None  # why it could not be corrected; the file is as it was
-    was_done: bool = False  # a run before had finished it
-    backup: str | None = None  # where the old file is kept; None where the file was not replaced, or nothing asked to
+    error: Exception | None = None  # why it could not be corrected; the file is then unchanged
+    was_done: bool = False  # finished by an earlier run
+    backup: str | None = None  # path of the old file; None if it was not replaced or no backup was requested
 
     @property
     def is_changed(self) -> bool:
@@ -71,31 +71,31 @@ class FileReport:
 
 
 class Listener(Protocol):
-    """Hears of every part of every file, in order."""
+    """Is told of every part of every file, in order."""
 
     def part(self, path: str, form: Format, done: Done[FileJob]) -> None: ...
 
     def end(self, report: FileReport) -> None:
-        """The file is done, and in its place."""
+        """The file is finished, and written if that was requested."""
         ...
 
 
 class Identified(Protocol):
-    """What makes edits, as a journal knows it."""
+    """A source of edits, as far as a journal needs to know it."""
 
     @property
     def identity(self) -> Mapping[str, object]: ...
 
 
 class FileRunner(Protocol):
-    """A `Runner`, or what stands in its place."""
+    """The interface of `Runner` that files need."""
 
     @property
     def corrector(self) -> Identified: ...
     @property
     def options(self) -> RunOptions: ...
     def run(self, works: Iterable[Work[FileJob]]) -> Iterator[Done[FileJob]]:
-        """Every work, in order."""
+        """Yield the results of all works, in order."""
         ...
 
 
@@ -107,11 +107,11 @@ def correct_files(
     listeners: Sequence[Listener] = (),
     selections: Sequence[Selection] = (),
 ) -> Generator[FileReport, None, None]:
-    """Corrects files, `-` being standard input; a report for each when it is done. A bad file stops no other.
+    """Correct files (`-`: standard input) and yield a report for each. An error in one file does not stop the others.
 
-    `selections` narrow down what is corrected, one after the other; what files themselves ignore stays in any case.
+    `selections` restrict what is corrected, one after the other, in addition to marks in the files themselves.
 
-    Closing the iterator leaves the files that are not done as they were, and keeps the journals of what is done.
+    Closing the iterator leaves unfinished files as they were, and keeps all journals.
     """
     listed = [os.fspath(path) for path in paths]
     if options.output is not None and len(listed) != 1:
@@ -124,12 +124,12 @@ def correct_files(
 
 
 def journal_path(path: str | os.PathLike[str]) -> Path:
-    """Where the journal of a file stands that is corrected in place."""
+    """Path of the journal of a file that is corrected in place."""
     return beside(target_of(Path(path)), SUFFIX)
 
 
 class FileJob:
-    """One file on its way. Its parts are read ahead of the others being written, in one thread."""
+    """The state of one file. Its parts are read ahead of those being written, in the same thread."""
 
     def __init__(self, path: str, options: FileOptions) -> None:
         self.path = path
@@ -141,8 +141,8 @@ class FileJob:
         self._output: AtomicFile | None = None
         self._target: Path | None = None
         self._digest = hashlib.blake2b(digest_size=16)
-        self._read = hashlib.blake2b(digest_size=16)  # of what the parts were made from
-        self._standing: Standing | None = None  # what stood where the output goes
+        self._read = hashlib.blake2b(digest_size=16)  # hash of the bytes that the parts were made from
+        self._standing: Standing | None = None  # what was at the output's path at the beginning
 
     @property
     def form(self) -> Format:
@@ -150,14 +150,14 @@ class FileJob:
         return self._form
 
     def target(self) -> Path | None:
-        """The file that is written, found once: looking for it at every part takes longer than the part."""
+        """The file to write, resolved once: resolving it for every part takes longer than the part itself."""
         if self._target is None and self._options.is_writing:
             output = self._options.output
             self._target = target_of(Path(self.path if output is None else output))
         return self._target
 
     def works(self) -> Iterator[Work[FileJob]]:
-        """The parts of the file, and one work without a part behind them, whatever happens."""
+        """Yield the parts of the file, and always a final work without a part."""
         try:
             if self.report.error is None and not self.report.was_done:
                 with _Opened(self.path) as stream:
@@ -170,7 +170,7 @@ class FileJob:
         yield Work(self)
 
     def open(self) -> None:
-        """Sees what the file is, and whether its output can be written."""
+        """Detect the format, and check that the output can be written."""
         try:
             self._form = format_of(self.path, self._options.format, options=self._options.format_options)
             self._check_target()
@@ -179,14 +179,14 @@ class FileJob:
 
     @property
     def has_journal(self) -> bool:
-        """Whether a run before has left one."""
+        """Whether an earlier run left a journal."""
         return self._journal_path is not None and os.path.lexists(self._journal_path)
 
     def begin_journal(self, identity: Callable[[], Mapping[str, object]]) -> None:
-        """The journal is there from now on, where outputs are written. `identity` is asked once at most."""
+        """Open the journal if outputs are written. `identity` is called at most once."""
         if self._journal_path is None or self.journal is not None or self.report.error is not None:
             return
-        of_run = identity()  # loads the model, whose errors are not the file's
+        of_run = identity()  # loads the model, whose errors are not about this file
         try:
             of_file = {**of_run, "input": fingerprint(Path(self.path))}
             self.journal = Journal(self._journal_path, of_file, resume=self._options.resume)
@@ -195,7 +195,7 @@ class FileJob:
             self.report.error = error
 
     def take(self, done: Done[FileJob], part: Part) -> None:
-        """Writes a finished part."""
+        """Write a finished part."""
         if self.report.error is not None:
             return
         try:
@@ -211,7 +211,7 @@ class FileJob:
         _count(self.report.summary, done)
 
     def finish(self) -> None:
-        """Puts the output in its place, or leaves everything as it was."""
+        """Move the output into place; on an error leave everything as it was."""
         summary = self.report.summary
         if self.report.error is None and not self.report.was_done:
             summary.files_changed = int(summary.edits > 0)
@@ -224,7 +224,7 @@ class FileJob:
         self.close()
 
     def close(self) -> None:
-        """Lets go of the file and keeps its journal."""
+        """Close the file and keep its journal."""
         if self._output is not None:
             self._output.discard()
         if self.journal is not None:
@@ -234,7 +234,7 @@ class FileJob:
         target = self.target()
         if target is None:
             return
-        output = self._opened_output(target)  # of an empty file, it is only opened here
+        output = self._opened_output(target)  # for an empty file, it is only opened here
         if self.journal is not None:
             self.journal.finish(self._digest.hexdigest())
         if not (self._options.in_place and not self.report.is_changed):
@@ -255,7 +255,7 @@ class FileJob:
         if self._options.backup is not None:
             Standing.of(target.with_name(target.name + self._options.backup))  # raises for a name that is too long
         self._standing = Standing.of(target)
-        if not os.path.isfile(self.path):  # standard input, a pipe: it cannot be read twice
+        if not os.path.isfile(self.path):  # standard input or a pipe cannot be read twice
             return
         self._journal_path = beside(target, SUFFIX)
         remove_leftovers(target)
@@ -275,7 +275,7 @@ class _FileRun:
         self._paths = paths
         self._options = options
         self._listeners = listeners
-        self._journals: list[Journal] = []  # of files that are done: they tell a resumed run so
+        self._journals: list[Journal] = []  # of finished files; a resumed run needs them to skip these
         self._open: list[FileJob] = []
 
     def run(self) -> Generator[FileReport, None, None]:
@@ -287,7 +287,7 @@ class _FileRun:
                     continue
                 job.finish()
                 self._open.remove(job)
-                # Where writing failed (a full disk), what was found out is still worth something.
+                # Keep the journal if writing failed (on a full disk, for example): its outcomes are still valid.
                 error = job.report.error
                 if job.journal is not None and (not isinstance(error, OSError) or isinstance(error, ChangedFileError)):
                     self._journals.append(job.journal)
@@ -328,7 +328,7 @@ class _FileRun:
 
     @cached_property
     def _identity(self) -> Mapping[str, object]:
-        """What outcomes and outputs depend on, beside the file."""
+        """Everything that outcomes and outputs depend on, besides the file."""
         run, told = self._runner.options, self._options
         split = getattr(run.split, "__qualname__", repr(run.split))
         return {
@@ -342,7 +342,7 @@ class _FileRun:
 
 
 class _Opened:
-    """A file, or standard input, which stays open."""
+    """Opens a file; standard input is left open at the end."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -357,7 +357,7 @@ class _Opened:
 
 
 class _Hashed:
-    """A stream that tells what was read from it."""
+    """A stream that passes what is read on to a hash."""
 
     def __init__(self, stream: BinaryIO, tell: Callable[[bytes], object]) -> None:
         self._stream, self._tell = stream, tell

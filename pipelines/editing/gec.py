@@ -1,4 +1,4 @@
-"""Grammar correction: texts in, corrected texts out, decoded by copying from the text being corrected."""
+"""Grammar correction of texts, decoded by copying from the text being corrected."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 def correction_prompt(text: str, instruction: str = INSTRUCTION) -> str:
-    """The prompt that asks for a correction of `text`. Raises ValueError where the instruction has no `{text}`."""
+    """The prompt that asks for a correction of `text`. Raises ValueError if the instruction has no `{text}`."""
     return fill(check_template(instruction, "text"), text=text)
 
 
@@ -43,31 +43,30 @@ class Correction:
 
     source: str
     text: str
-    """The source with the edits made. All that no edit touches is as it was, white space and special characters
-    included."""
+    """The source with the edits applied. Everything else is unchanged, white space and special characters included."""
     edits: tuple[Edit, ...] = ()
-    """Ascending; characters of `source`."""
+    """Ascending, in characters of `source`."""
     refused: tuple[Refusal, ...] = ()
-    """One for each stretch of the text that stayed as it was though it was to be corrected, with the reason."""
+    """Stretches that were to be corrected but stayed as they were, each with the reason."""
     dropped: tuple[Refusal, ...] = ()
-    """One for each edit that a guard left out."""
+    """Edits that a guard left out, each with the reason."""
     results: tuple[Result, ...] = ()
-    """The model's own results with their counters and spans: one for each paragraph, or sentence, that it was asked
-    about. None for a text that had just been corrected."""
+    """The model's results with their counters and spans, one per paragraph or sentence that it was asked about. A text
+    that had just been corrected has none."""
 
     @property
     def result(self) -> Result | None:
-        """The first of `results`; None where the model was not asked."""
+        """The first of `results`; None if the model was not asked."""
         return self.results[0] if self.results else None
 
     @property
     def fits(self) -> bool:
-        """False: some of the text is longer than the model's context, and has no place to be split."""
+        """False if some of the text is longer than the model's context and cannot be split."""
         return not any(refusal.reason == "length" for refusal in self.refused)
 
     @property
     def is_complete(self) -> bool:
-        """False: some of the text stayed as it was because it did not fit into the model, or its output did not end."""
+        """False if some of the text stayed as it was because it did not fit, or because its output was cut."""
         return not any(refusal.reason in ("length", "cut") for refusal in self.refused)
 
     @property
@@ -76,43 +75,42 @@ class Correction:
 
 
 class PipelineOptions(TypedDict, total=False):
-    """Options of `GECPipeline` beside its model. Anything else is an error."""
+    """Options of `GECPipeline` besides its model. Unknown ones are errors."""
 
     instruction: str | None
-    """With `{text}` where the text belongs. None: what the model is known to want."""
+    """A template with `{text}`. None: the known instruction of the model."""
     preset: str | None
     """How a known kind of corrector is asked: "coedit", "t5-gec" or "chat"."""
     draft_models: Sequence[str]
     """Smaller models that draft too. One that corrects by itself ("smollm2-correct", "default", an encoder-decoder)
-    writes its correction of each text once, which drafts are copied from while that pays."""
+    writes a full correction of each text once, from which drafts are copied while that pays."""
     system: str | None
     """A system message, for models with a chat template."""
     max_new_tokens: int | None
-    """None: by the length of the text."""
+    """None: chosen by the length of the text."""
     batch_size: int
-    """Texts in the model at once."""
+    """Number of texts decoded at once."""
     by_sentence: bool | None
-    """Ask for sentences one by one. None: encoder-decoder models and the bundled one get sentences, the others
-    paragraphs."""
+    """Correct single sentences. None: encoder-decoder models and the bundled one get sentences, others paragraphs."""
     segment_tokens: int | None
-    """Split what is longer. None: what fits into the model's context."""
+    """Longer texts are split. None: at what fits into the model's context."""
     drafts: bool
     """False decodes plainly. The output is the same."""
     earlier: int
-    """So many of the places corrected last are copied from too; 0: none."""
+    """Number of latest corrected places that drafts are copied from too; 0: none."""
     guards: GuardOptions | None
     split: Splitter
-    """How paragraphs fall into sentences: `segmentation.splitter`, or a function from a text to spans."""
+    """Splits paragraphs into sentences: `segmentation.splitter`, or a function from a text to spans."""
     pack: int
-    """So many texts are sorted by length before they go to the model; 0: as they come."""
+    """Number of texts that are sorted by length before decoding; 0: decode in the given order."""
 
 
 class GECPipeline:
-    """Corrects texts and files; the model's output equals that of plain decoding, several times faster."""
+    """Corrects texts and files. The model's output equals plain decoding, several times faster."""
 
     def __init__(self, model: ModelLike | Corrector = None, **options: Unpack[PipelineOptions]) -> None:
-        """`model`: as `copyspec.generate` takes it, or a corrector of one's own. Raises TypeError for an option that
-        is none, ValueError for one that cannot be meant."""
+        """`model`: as for `copyspec.generate`, or a corrector of your own. Raises TypeError for an unknown option and
+        ValueError for an invalid one."""
         reject_unknown(options, PipelineOptions.__annotations__)
         given = dict(options)
         running = {name: given.pop(name) for name in ("guards", "split", "pack") if given.get(name) is not None}
@@ -131,17 +129,17 @@ class GECPipeline:
     @overload
     def __call__(self, texts: Iterable[str]) -> list[Correction]: ...
     def __call__(self, texts: str | Iterable[str]) -> Correction | list[Correction]:
-        """A correction for one text, a list of them for several, in their order.
+        """Return the correction of one text, or a list of corrections in the order of the texts.
 
-        A text may hold any number of paragraphs; lines of a paragraph are read as one. What stays as it was and why
-        is told by `Correction.refused` and one line of the log.
+        A text may hold any number of paragraphs; the lines of a paragraph are joined. `Correction.refused` says what
+        stayed as it was and why, and so does one line of the log.
         """
         if isinstance(texts, str):
             return self._corrections([texts])[0]
         return self._corrections([_checked(i, text) for i, text in enumerate(texts)])
 
     def stream(self, texts: Iterable[str]) -> Iterator[Correction]:
-        """Corrections of any number of texts, in their order and in bounded memory, while the texts still come."""
+        """Yield corrections of any number of texts, in order and in bounded memory, while texts are still read."""
         if isinstance(texts, str):
             raise TypeError(f"stream takes an iterable of texts, got one str: {texts[:40]!r}; put it into a list")
         works = (_work(_checked(i, text)) for i, text in enumerate(texts))
@@ -150,9 +148,9 @@ class GECPipeline:
     def files(
         self, paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], options: FileOptions | None = None
     ) -> Iterator[FileReport]:
-        """Corrects files one after the other, and tells about each when it is done; a bad one stops no other.
+        """Correct files one by one, and yield a report for each. An error in one file does not stop the others.
 
-        Without `options` nothing is written: reports say what would change.
+        Without `options` nothing is written: the reports say what would change.
         """
         from .files import FileOptions, correct_files
 

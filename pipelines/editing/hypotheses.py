@@ -1,7 +1,7 @@
-"""Corrections by a smaller corrector, as further texts that drafts for a larger model are copied from.
+"""Lets smaller correctors write hypotheses: full corrections that drafts for a larger model are copied from.
 
-The smaller one writes the whole correction of a text once, by itself, and hands it over as text, with its second
-choices in further ones: any tokenizer may be the larger one's. What that writes is its own, to the last token.
+The smaller corrector decodes each text once, and hands over its correction as text, together with versions that hold
+its second choices. The tokenizers may therefore differ. The larger model's output does not change.
 """
 
 from __future__ import annotations
@@ -17,46 +17,46 @@ from copyspec import Result
 logger = logging.getLogger(__name__)
 
 TRIALS = 4
-"""Texts with a hypothesis, and as many without one, before the two are compared."""
+"""Number of texts with a hypothesis, and as many without, before the two are compared."""
 LOOK_AGAIN = 16
-"""One text of so many is decoded the other way, so that a change is seen."""
-MEMORY = 0.85  # weight of earlier texts in the time of one
+"""One text in this many is decoded the other way, so that changes are noticed."""
+MEMORY = 0.85  # weight of earlier texts in the mean times
 
 
 class _Writes(Protocol):
-    """What of a corrector is used here."""
+    """The part of a corrector that is used here."""
 
     def versions(self, texts: Iterable[str]) -> list[tuple[str, ...]]: ...
 
 
 class Price:
-    """Whether hypotheses pay: seconds for each character of a text with one, its making included, and without."""
+    """Decides whether hypotheses pay, by seconds per character with one (including its creation) and without."""
 
     def __init__(self) -> None:
         self._with = self._without = self._making = 0.0
-        self._tried = [0, 0]  # texts without and with one
+        self._tried = [0, 0]  # number of texts decoded without and with one
         self._given = 0
 
     @property
     def pays(self) -> bool:
-        """True until both ways have been tried."""
+        """Whether a hypothesis saves time; True until both ways have been tried."""
         if min(self._tried) < TRIALS:
             return True
         return self._with + self._making < self._without
 
     def choose(self) -> bool:
-        """Whether the next text gets one."""
+        """Whether the next text gets a hypothesis."""
         self._given += 1
         if min(self._tried) < TRIALS:
             return self._given % 2 == 0
         return self.pays != (self._given % LOOK_AGAIN == 0)
 
     def made(self, seconds: float, characters: int) -> None:
-        """What hypotheses for so many characters took."""
+        """Record the time to write hypotheses for this many characters."""
         self._making = _mean(self._making, seconds / max(1, characters))
 
     def decoded(self, seconds: float, characters: int, *, has: bool) -> None:
-        """What the larger model took for a text with a hypothesis, or without one."""
+        """Record the larger model's time for one text; `has`: it had a hypothesis."""
         each = seconds / max(1, characters)
         self._tried[has] += 1
         if has:
@@ -70,16 +70,16 @@ def _mean(mean: float, new: float) -> float:
 
 
 class Hypotheses:
-    """Asks smaller correctors ahead of the larger model, some texts at once."""
+    """Runs the smaller correctors ahead of the larger model, on a batch of texts at once."""
 
     def __init__(self, correctors: Iterable[_Writes], batch_size: int) -> None:
         self._correctors = tuple(correctors)
         self._batch_size = batch_size
         self.price = Price()
-        self._had: dict[int, bool] = {}  # by text that is being decoded
+        self._had: dict[int, bool] = {}  # by index of a text that is being decoded
 
     def ahead(self, texts: Iterable[str | None]) -> Iterator[tuple[str, tuple[str, ...]] | None]:
-        """Each text with its hypotheses, none where they do not pay; None where there is none now."""
+        """Yield each text with its hypotheses, () if they do not pay, or None while no text is available."""
         waiting: list[str] = []
         for text in texts:
             if text is not None:
@@ -92,13 +92,13 @@ class Hypotheses:
         yield from self._written(waiting)
 
     def begun(self, index: int, hypotheses: tuple[str, ...]) -> None:
-        """The text number `index` is now decoded with these."""
+        """Record that decoding of text `index` has begun, with these hypotheses."""
         self._had[index] = bool(hypotheses)
 
     def done(self, index: int, text: str, result: Result | None) -> None:
-        """What became of it."""
+        """Record that the text has been decoded."""
         has, rows = self._had.pop(index, False), min(self._batch_size, len(self._had) + 1)
-        if result is not None:  # the time of a pass is that of all rows
+        if result is not None:  # a pass takes the same time for all rows in it
             self.price.decoded(result.stats.seconds / rows, len(text), has=has)
 
     def _written(self, texts: list[str]) -> Iterator[tuple[str, tuple[str, ...]]]:

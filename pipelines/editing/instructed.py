@@ -1,4 +1,4 @@
-"""Editing under an instruction: a whole text or program goes in, its new version comes out, copied where it can be."""
+"""Edits whole texts and programs by an instruction, copying from the old version."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MARK = "\ufeff"
 _KNOWN = [part.strip().casefold() for part in INSTRUCTION.split("{text}")]
 
 FOLLOWS = "Qwen/Qwen2.5-1.5B-Instruct"
-"""A small model of the hub that follows instructions, as an error's example."""
+"""A small hub model that follows instructions; error messages name it as an example."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class EditOptions:
     """How a model is asked for a new version."""
 
     system: str | None = None  # a system message, for models with a chat template
-    max_new_tokens: int | None = None  # None: by the length of the text
-    max_edit_ratio: float | None = None  # changed lines per line; above, the text stays. None: no limit
-    strip_wrappers: bool = True  # chat models put talk and fences around a text
+    max_new_tokens: int | None = None  # None: chosen by the length of the text
+    max_edit_ratio: float | None = None  # changed lines per line, above which the text stays as it was. None: no limit
+    strip_wrappers: bool = True  # removes comments and fences that chat models put around a text
     drafts: bool = True  # False decodes plainly; the output is the same
     draft_models: tuple[str, ...] = ()  # smaller models that draft too, as `draft_model` of `generate`
 
@@ -54,25 +54,25 @@ class Edited:
     """A text and its new version."""
 
     source: str
-    text: str  # the source where the edit was refused
+    text: str  # the source if the edit was refused
     refusal: Refusal | None = None
-    result: Result | None = None  # the model's own; None where the text did not fit, or was empty
+    result: Result | None = None  # of the model; None if the text did not fit or was empty
 
     @property
     def changed(self) -> bool:
         return self.text != self.source
 
     def diff(self, path: str = "text") -> Iterator[str]:
-        """The lines of a unified diff, ends included."""
+        """Yield the lines of a unified diff, with line ends."""
         return unified_diff([(self.source, self.text)], path)
 
 
 class EditPipeline:
-    """Rewrites whole texts and programs under an instruction.
+    """Rewrites whole texts and programs by an instruction.
 
-    The text is what the output is expected to follow. The output is taken as it is but for three things: wrappers of
-    chat models come off, lines end as those of the source do, and the white space around the text stays. An output
-    that did not come to an end is never used.
+    The output is expected to follow the text. It is used unchanged except for three things: wrappers of chat models are
+    removed, line ends become those of the source, and white space around the text is kept. An output that was cut is
+    never used.
     """
 
     def __init__(self, model: ModelLike = None, options: EditOptions | None = None) -> None:
@@ -83,9 +83,9 @@ class EditPipeline:
             raise ValueError(f"system={options.system!r} needs a chat template, and {self.engine.name!r} has none")
 
     def __call__(self, text: str, instruction: str) -> Edited:
-        """`instruction` says what to do; with `{text}` it says where the text belongs, else the text follows it.
+        """Edit a text. `instruction` says what to do; the text follows it, or stands where it has `{text}`.
 
-        Raises ValueError for an instruction without words, and for one that the bundled model was not trained on.
+        Raises ValueError for an empty instruction, and for one that the bundled model was not trained on.
         """
         self.check(instruction)
         body = text.removeprefix(_MARK).strip()
@@ -100,7 +100,7 @@ class EditPipeline:
         return self._edited(text, body, shown, result)
 
     def check(self, instruction: str) -> None:
-        """Raises ValueError for an instruction that the model cannot follow."""
+        """Raise ValueError for an instruction that the model cannot follow."""
         if not instruction.strip():
             raise ValueError("the instruction is empty: say what to change")
         asked = prompt_of(instruction, "{text}").split("{text}")
@@ -154,12 +154,12 @@ class EditPipeline:
 
 
 def prompt_of(instruction: str, text: str) -> str:
-    """What the model is told."""
+    """The prompt for an instruction and a text."""
     return fill(instruction, text=text) if "{text}" in instruction else f"{instruction}\n\n{text}"
 
 
 def decoded(data: bytes) -> str:
-    """A file's text, line ends included, byte order mark too. Raises FormatError where it is not UTF-8."""
+    """Decode a file's bytes; line ends and a byte order mark are kept. Raises FormatError if they are not UTF-8."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise FormatError("the file is UTF-16: convert it to UTF-8")
     try:
@@ -172,6 +172,6 @@ def decoded(data: bytes) -> str:
 
 
 def _line_end(body: str) -> str:
-    """The commonest line end of a text."""
+    """The most frequent line end of a text."""
     found = _LINE_END.findall(body)
     return max(("\n", "\r\n", "\r"), key=found.count) if found else "\n"

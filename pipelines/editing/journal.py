@@ -1,4 +1,4 @@
-"""What a run has found out so far, on disk: a run that was killed goes on where it was."""
+"""Keeps the outcomes of a run on disk, so that a run that was killed can be resumed."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from .correctors import Outcome
 SUFFIX = ".copyspec-journal"
 _VERSION = 1
 _SYNC_SECONDS = 1.0
-"""A record is with the system at once, which outlasts a killed process, and on the disk after this long, which
-outlasts a power cut."""
+"""Maximum time until a record is synced to the disk, where it survives a power failure. It is written to the operating
+system at once, where it survives a killed process."""
 
 _MOST_BYTES, _MOST_HEADER = 1 << 26, 1 << 20
-"""Of a line: a segment of a text, even one that a model reads whole, has a thousandth of the first."""
+"""Maximum bytes of a line, and of the first line. A segment, even one that a model reads whole, has a thousandth."""
 
 _KEY_BYTES = 16
-_HEAD_BYTES = 8  # of a key: what the index in memory holds
+_HEAD_BYTES = 8  # leading bytes of a key, which the index in memory holds
 
 
 class JournalError(ValueError):
@@ -40,19 +40,19 @@ class JournalError(ValueError):
 
 
 class Journal:
-    """Outcomes by text, appended to a file as they come: one JSON object a line, the first names the run.
+    """Outcomes by text, appended to a file as JSON lines; the first line identifies the run.
 
-    In memory there are 16 bytes for each outcome that a former run left. A last line that was cut is forgotten.
-    `is_done`: a former run had finished the file, and what stands there now is its output.
+    Each outcome of an earlier run takes 16 bytes of memory. An incomplete last line is ignored. `is_done`: an earlier
+    run finished the file, and what is in its place now is the output of that run.
     """
 
     def __init__(self, path: Path, identity: Mapping[str, object], *, resume: bool | None) -> None:
-        """`identity`: what the outcomes depend on, ready for JSON, with the fingerprint of the file as `input`.
-        `resume`: go on with the journal that is there, if there is one; False begins it anew, and None does so only
-        where nothing is lost by it.
+        """`identity`: everything the outcomes depend on, as JSON values, with the fingerprint of the file as `input`.
+        `resume`: True continues an existing journal, False starts anew, and None does so only if no outcome is lost by
+        it.
 
-        Raises JournalError for a journal of another run, for one that `resume` says nothing about and for a file that
-        is none, BlockingIOError where another process writes it.
+        Raises JournalError for the journal of another run, an existing one without `resume`, and a file that is not a
+        journal; BlockingIOError if another process is writing it.
         """
         self.path = path
         self.identity = json.loads(json.dumps(identity))
@@ -60,7 +60,7 @@ class Journal:
         self._heads = self._places = np.zeros(0, dtype=np.uint64)
         self.is_done = False
         self.error: OSError | None = None
-        """Why no more can be noted; the outcomes that came before are there."""
+        """Why nothing more can be written; earlier outcomes are kept."""
         try:
             _lock(self._file, path)
             if not self._goes_on(resume):
@@ -72,11 +72,11 @@ class Journal:
         self._synced = monotonic()
 
     def __len__(self) -> int:
-        """Outcomes that a former run left."""
+        """Number of outcomes left by an earlier run."""
         return len(self._heads)
 
     def get(self, text: str) -> Outcome | None:
-        """What a former run made of `text`."""
+        """The outcome of an earlier run for `text`."""
         key = _key(text)
         head = np.uint64(int.from_bytes(key[:_HEAD_BYTES], "big"))
         at = int(np.searchsorted(self._heads, head))
@@ -102,11 +102,11 @@ class Journal:
             self._append(record)
             if monotonic() - self._synced > _SYNC_SECONDS:
                 self.sync()
-        except OSError as error:  # the disk is full: this file fails, and the others go on
+        except OSError as error:  # the disk is full: this file fails, and the others continue
             self.error = error
 
     def finish(self, output: str) -> None:
-        """Notes the fingerprint of the whole output, which is about to take the place of the file."""
+        """Record the fingerprint of the whole output, which is about to replace the file."""
         self._append({"done": output})
         self.sync()
 
@@ -115,11 +115,11 @@ class Journal:
         self._synced = monotonic()
 
     def close(self) -> None:
-        """Keeps the file: the run may be resumed."""
+        """Close the file but keep it, so that the run can be resumed."""
         if not self._file.closed:
             with contextlib.suppress(OSError):
                 self.sync()
-            with contextlib.suppress(OSError):  # a full disk: the line that it did not take is cut, and forgotten
+            with contextlib.suppress(OSError):  # on a full disk: the incomplete line will be ignored
                 self._file.close()
 
     def __enter__(self) -> Journal:
@@ -129,19 +129,19 @@ class Journal:
         self.close()
 
     def remove(self) -> None:
-        """The run is done."""
+        """Delete the journal of a finished run."""
         with contextlib.suppress(OSError):
             self._file.close()
         with contextlib.suppress(FileNotFoundError):
             self.path.unlink()
 
     def _append(self, record: Mapping[str, object]) -> None:
-        # One line in one write, at the end whatever was read before: the file is opened for appending.
+        # One write per line. The file is opened for appending, so it goes to the end wherever the last read was.
         self._file.write(json.dumps(record, ensure_ascii=True, separators=(",", ":")).encode() + b"\n")
         self._file.flush()
 
     def _goes_on(self, resume: bool | None) -> bool:
-        """Whether the journal that is there is this run's too; raises where it may neither be used nor be lost."""
+        """Whether the existing journal is continued; raises if it may neither be used nor be lost."""
         header = self._header()
         if header is None or resume is False:
             return False
@@ -156,7 +156,7 @@ class Journal:
         return False
 
     def _load(self, header: Mapping[str, object]) -> None:
-        """Reads what is there behind the first line."""
+        """Read the records after the first line."""
         heads, places = array("Q"), array("Q")
         place = self._file.tell()
         done = None
@@ -168,7 +168,7 @@ class Journal:
                 if not line.endswith(b"\n") or not 0 <= (head or 0) < 1 << 8 * _HEAD_BYTES:
                     break
             except ValueError:
-                break  # cut by a crash; what follows, if anything, was never promised
+                break  # cut by a crash; nothing after it was guaranteed
             if head is not None:
                 heads.append(head)
                 places.append(place)
@@ -184,7 +184,7 @@ class Journal:
         self._places = np.frombuffer(places, dtype=np.uint64)[order] if places else found
 
     def _header(self) -> dict[str, object] | None:
-        """The first line; None where there is nothing yet, not even all of it."""
+        """The first line; None if the file is empty or the line is incomplete."""
         self._file.seek(0)
         first = self._file.readline(_MOST_HEADER)
         if not first.endswith(b"\n"):
@@ -213,7 +213,7 @@ class Journal:
 
 
 def fingerprint(path: Path) -> str:
-    """A hash of a file's bytes."""
+    """Hash of a file's bytes."""
     digest = hashlib.blake2b(digest_size=16)
     with path.open("rb") as file:
         while block := file.read(1 << 20):
@@ -222,7 +222,7 @@ def fingerprint(path: Path) -> str:
 
 
 def fingerprint_of(data: bytes) -> str:
-    """The same of bytes in memory."""
+    """The same hash of bytes in memory."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
@@ -231,7 +231,7 @@ def _key(text: str) -> bytes:
 
 
 def _outcome(line: bytes, key: str) -> Outcome | None:
-    """What a line holds for this key; None where it is another's, or no outcome: the text is corrected anew then."""
+    """The outcome in a line for this key; None for another key or an invalid line: the text is then corrected again."""
     try:
         record = _fields(line)
     except ValueError:
@@ -249,7 +249,7 @@ def _outcome(line: bytes, key: str) -> Outcome | None:
 
 
 def _changes(written: str | list[str] | None) -> list[Change] | None:
-    """Changes as `add` writes them; None where there are none. Raises ValueError for what is none."""
+    """Parse changes as `add` writes them; None if there are none. Raises ValueError for invalid ones."""
     if not isinstance(written, str):
         return None
     found = []
@@ -260,7 +260,7 @@ def _changes(written: str | list[str] | None) -> list[Change] | None:
 
 
 def _fields(line: bytes) -> dict[str, str | list[str] | None]:
-    """A record: its fields are strings, one may be null and one a pair. Raises ValueError for any other line."""
+    """Parse a record, whose fields are strings, null, or a pair of strings. Raises ValueError for any other line."""
     text, found = JSONStrings(line.decode("ascii")), dict[str, str | list[str] | None]()
     text.expect("{")
     while not text.passes("}"):
@@ -283,7 +283,7 @@ def _fields(line: bytes) -> dict[str, str | list[str] | None]:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """The journal's file, open as long as the journal is. A link or a pipe in its place is not opened."""
+    """Open the journal's file. A link or a pipe at its path is refused."""
     handle = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     if os.fstat(handle).st_nlink > 1:
         os.close(handle)
@@ -292,6 +292,6 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _lock(file: BinaryIO, path: Path) -> None:
-    """One process at a time. The system lets go of the lock when a process ends, however it ends."""
+    """Lock out other processes. The operating system releases the lock when the process ends, however it ends."""
     if not try_lock(file.fileno()):
         raise BlockingIOError(f"another process is working on this file: it holds {os.fspath(path)!r}")

@@ -1,4 +1,4 @@
-"""The corrector that asks a model, by an instruction."""
+"""A corrector that asks a model, with an instruction."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
     from copyspec.engine.keywords import GenerateOptions
 
 INSTRUCTION = "Correct the grammar: {text}"
-"""What the bundled model was trained on; instruction-tuned models understand it too."""
+"""The instruction the bundled model was trained on; instruction-tuned models understand it too."""
 
 ENCODER_INSTRUCTION = "grammar: {text}"
-"""The prefix that most T5 correctors on the hub were trained with, where the model's configuration names none."""
+"""The prefix that most T5 correctors on the hub were trained with; used if the model's configuration names none."""
 
 OUTPUT_GROWTH = 1.5
-"""Tokens of an output for each token of the text. A correction that grows more would be refused for its changes, and
-a model that lost its way stops here, not at its context's end."""
-OUTPUT_ROOM = 64  # for short texts, in which one word more is much
-CHAT_ROOM = 256  # what chat models say around a text
+"""Maximum output tokens per token of the text. A correction that grows more would be refused for its changes, and a
+model in a loop is stopped here instead of at the end of its context."""
+OUTPUT_ROOM = 64  # extra tokens for short texts, in which one more word is a large share
+CHAT_ROOM = 256  # extra tokens for what chat models write around a text
 
 _PROBE = "".join(map(chr, range(33, 127))) + " äßéłñ αж “”‘’–—… €£ \N{CHECK MARK} 你好 \N{GRINNING FACE}"
-_WEIGHTS_READ = 8  # values of each weight that a model is told apart by
+_WEIGHTS_READ = 8  # values of each weight that the fingerprint covers
 
 
 class ModelCorrector:
-    """A model that corrects what an instruction gives it. The text is also what its output is expected to follow."""
+    """A model that corrects texts by an instruction. The text is also what its output is expected to follow."""
 
     def __init__(self, engine: Engine, options: ModelOptions | None = None) -> None:
         self.engine = engine
@@ -80,27 +80,27 @@ class ModelCorrector:
 
     @property
     def calibration(self) -> str | None:
-        """Whose margins its changes need; None: nobody has measured them."""
+        """See `calibration_of`."""
         return self.engine.name if self.engine.name in CALIBRATED else None
 
     def length(self, text: str) -> int:
-        """Tokens, or at most that many: no text has more tokens than bytes, and short ones need no counting."""
+        """Number of tokens, or an upper bound for short texts: a text never has more tokens than bytes."""
         size = len(text.encode())
         return size if self.limit is not None and size <= self.limit else len(self.engine.codec.encode(text).ids)
 
     def versions(self, texts: Iterable[str]) -> list[tuple[str, ...]]:
-        """What it would write for each text, and what else it might have written (`versions.written_versions`)."""
+        """The correction of each text, and versions with second choices (`versions.written_versions`)."""
         return written_versions(self, texts)
 
     def begun(self, text: str, output: str) -> str | list[dict[str, str]]:
-        """The prompt for a text whose correction begins with `output`."""
+        """The prompt for a text whose correction starts with `output`."""
         instruction = fill(self.instruction, text=text)
         if not self.engine.tokenizer.chat_template:
             return instruction + output
         return [{"role": "user", "content": instruction}, {"role": "assistant", "content": output}]
 
     def continued(self, inputs: Iterable[Input]) -> Iterator[tuple[int, str]]:
-        """What follows prompts of `begun`."""
+        """Yield the continuations of prompts made by `begun`."""
         for index, result in self.engine.generate_each(inputs, ordered=False, skip_too_long=True, **self._options()):
             if result is not None:
                 yield index, result.text
@@ -119,7 +119,7 @@ class ModelCorrector:
         yield from self.scored(texts, None)
 
     def scored(self, texts: Iterable[str | None], logprobs: int | None) -> Iterator[tuple[int, Outcome]]:
-        """As `correct`; the results tell the `logprobs` likeliest tokens in each place."""
+        """As `correct`; results carry the `logprobs` most likely tokens at each position."""
         asked: dict[int, str] = {}
         options = self._options()
         if logprobs is not None:
@@ -180,19 +180,19 @@ class ModelCorrector:
         return Outcome(result.text, result=result, lost=self._lost(text), changes=result.changes or None)
 
     def _lost(self, text: str) -> str:
-        """Characters that do not survive the tokenizer; vocabularies of words and pieces lack some."""
+        """Characters that the tokenizer cannot represent; some vocabularies lack symbols."""
         if self._is_lossless:
             return ""
         kept = set(self.engine.codec.decode(self.engine.codec.encode(text).ids))
         return "".join(sorted({char for char in text if not char.isspace() and not char.isalnum()} - kept))
 
     def _limit(self) -> int | None:
-        """Tokens of a text whose prompt and output fit into the context together, or that the user wants at most."""
+        """Maximum tokens of a text, so that its prompt and output fit into the context; at most `segment_tokens`."""
         frame = self._frame()
         context = self.engine.split_length
         limits = [self.options.segment_tokens] if self.options.segment_tokens else []
         if context is not None and self.is_encoder_decoder:
-            # Encoder and decoder hold a text each; relative positions (T5) have no end, but models a length they saw.
+            # Encoder and decoder hold one text each. Relative positions (T5) allow any length, but not beyond training.
             limits.append(min(context - frame, int((context - OUTPUT_ROOM) / OUTPUT_GROWTH)))
         elif context is not None:
             room = CHAT_ROOM if self.chat else OUTPUT_ROOM
@@ -200,7 +200,7 @@ class ModelCorrector:
         return max(1, min(limits)) if limits else None
 
     def _frame(self) -> int:
-        """Tokens of a prompt around the text."""
+        """Tokens of a prompt without the text."""
         prompt = fill(self.instruction, text="x")
         if self.chat or self.options.system is not None:
             messages = [{"role": "user", "content": prompt}]
@@ -211,20 +211,20 @@ class ModelCorrector:
 
 
 def instruction_for(engine: Engine) -> str:
-    """How a model is asked where nobody says it: an encoder-decoder's own prefix if its configuration names one."""
+    """The default instruction for a model: an encoder-decoder's own prefix if its configuration names one."""
     config = engine.model.config
     if not config.is_encoder_decoder:
         return INSTRUCTION
     prefix = getattr(config, "prefix", None)
     tasks = getattr(config, "task_specific_params", None)
-    if prefix is None and isinstance(tasks, dict) and len(tasks) == 1:  # of several tasks none is known to be this one
+    if prefix is None and isinstance(tasks, dict) and len(tasks) == 1:  # one of several may be another task
         (task,) = tasks.values()
         prefix = task.get("prefix") if isinstance(task, dict) else None
     return prefix + "{text}" if isinstance(prefix, str) else ENCODER_INSTRUCTION
 
 
 def fingerprint(engine: Engine) -> str:
-    """Tells a model from others: its configuration and a few values of every weight."""
+    """Hash that identifies a model: its configuration and a few values of every weight."""
     digest = hashlib.blake2b(digest_size=8)
     digest.update(engine.model.config.to_json_string(use_diff=False).encode())
     for name, weight in engine.model.named_parameters():
@@ -234,7 +234,7 @@ def fingerprint(engine: Engine) -> str:
 
 
 def output_limit(tokens: int, chat: bool) -> int:
-    """Tokens that the output for a text of `tokens` may have, with its end."""
+    """Maximum output tokens for a text of `tokens`, the end token included."""
     return int(OUTPUT_GROWTH * tokens) + (CHAT_ROOM if chat else OUTPUT_ROOM)
 
 

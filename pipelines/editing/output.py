@@ -1,4 +1,4 @@
-"""Files written whole or not at all."""
+"""Writes files whole or not at all."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from .standing import (
 )
 
 _MARK = ".copyspec-"
-"""In the names of files that stand beside an output while it is made."""
+"""Part of the names of temporary files beside an output."""
 
 
 def target_of(path: Path) -> Path:
-    """The file that writing to `path` replaces. A symbolic link stays one: what it points to is replaced.
+    """The file that writing to `path` replaces. A symbolic link is kept, and the file it points to is replaced.
 
-    Raises OSError where links go round in a circle, and where something stands there that is no file.
+    Raises OSError for links in a circle, and if what exists there is not a regular file.
     """
     real = Path(os.path.realpath(path, strict=path.is_symlink()))
     if real.exists() and not real.is_file():
@@ -38,34 +38,33 @@ def target_of(path: Path) -> Path:
 
 
 def check_suffix(backup: str | None) -> None:
-    """Raises ValueError for a suffix that would name another folder or the file itself."""
+    """Raise ValueError for a suffix that would name another folder or the file itself."""
     if backup is not None and (not backup or os.sep in backup or (os.altsep and os.altsep in backup)):
         raise ValueError(f"backup={backup!r} must be a suffix, for example '.bak'")
 
 
 class AtomicFile:
-    """Bytes go to a file beside `path`, which takes its place on `commit`. Without one, `path` stays as it was.
+    """Collects bytes in a temporary file beside `path`, which replaces `path` on `commit` and is deleted otherwise.
 
-    Owner, permissions and extended attributes are those of the file that is replaced; one that is read-only or has
-    hard links is refused. `backup` is a suffix: the old file is kept under its name with that suffix, and with a number
-    behind it where there is an older backup, which stays. A reader sees the old file or the new one, never a part; so
-    does whoever comes after a power cut.
+    The new file gets the owner, permissions and extended attributes of the old one. A file that is read-only or has
+    hard links is refused. `backup`: suffix under which the old file is kept; a number is appended if an older backup
+    exists, which is kept too. Readers see the old file or the new one, never a part, also after a power failure.
     """
 
     def __init__(self, path: Path, *, backup: str | None = None, standing: Standing | None = None) -> None:
-        """`standing`: what stood at `path` when the work began, and may be replaced; None: what stands there now.
+        """`standing`: the state of `path` when the work began, which may be replaced; None: its present state.
 
-        Raises ValueError for a suffix that would name another folder or the file itself, OSError where the folder
-        cannot be written."""
+        Raises ValueError for a suffix that would name another folder or the file itself, and OSError if the folder is
+        not writable."""
         check_suffix(backup)
         self.path = target_of(path) if standing is None else path
         self._backup = backup
         self.kept: Path | None = None
-        """Where `commit` kept the old file."""
+        """Path of the backup that `commit` made."""
         if standing is None:
             check_replaceable(self.path)
         self.made_from: str | None = None
-        """The fingerprint of the file that the new one is made from, where that must still stand there."""
+        """Fingerprint of the file the new one was made from; if set, `path` must still have it."""
         self._standing = standing or Standing.of(self.path)
         handle, name = tempfile.mkstemp(prefix=_prefix(self.path), suffix=".tmp", dir=self.path.parent)
         self._temporary = Path(name)
@@ -75,16 +74,16 @@ class AtomicFile:
         self.file.write(data)
 
     def expect(self, data: bytes) -> None:
-        """What must still stand at `path` when the new file takes its place."""
+        """Require that `path` still holds `data` when the new file replaces it."""
         self.made_from = fingerprint_of(data)
 
     def commit(self) -> None:
-        """Puts the new file in the old one's place.
+        """Replace the old file by the new one.
 
-        Raises ChangedFileError where something else stands there than when the work began; the new file is then kept
-        beside it, under a name that the error tells. Two programs that write the same file at the same moment are kept
-        apart where the system can exchange two files (Linux); elsewhere an instant is left between looking and
-        replacing. A program that has the file open and goes on writing into it afterwards, writes into the old one.
+        Raises ChangedFileError if `path` has been changed since the work began; the new file is then kept beside it,
+        under the name in the error. Where the system can exchange two files (Linux), this also detects a program that
+        writes at the same moment; elsewhere there is an instant between the check and the replacement. A program that
+        keeps the file open and writes to it afterwards writes to the old one.
         """
         self.file.flush()
         os.fsync(self.file.fileno())
@@ -104,14 +103,14 @@ class AtomicFile:
         sync_folder(self.path.parent)
 
     def discard(self) -> None:
-        """Leaves `path` as it was. After `commit` it does nothing."""
-        with contextlib.suppress(OSError):  # what a full disk did not take is not missed
+        """Leave `path` as it was; after `commit` this does nothing."""
+        with contextlib.suppress(OSError):  # data that a full disk did not take is not needed
             self.file.close()
         with contextlib.suppress(OSError):
             self._temporary.unlink()
 
     def _check(self) -> None:
-        """Raises ChangedFileError where the file is not the one that was read. Saved again without a change, it is."""
+        """Raise ChangedFileError unless the file is the one that was read; saved again without changes, it still is."""
         now = Standing.of(self.path)
         if not now.is_file or (self.made_from is None and now != self._standing):
             raise self._changed()
@@ -121,7 +120,7 @@ class AtomicFile:
     def _switch(self, standing: Standing) -> None:
         if not standing.is_file:
             try:
-                os.link(self._temporary, self.path)  # unlike a rename, it takes nobody's place
+                os.link(self._temporary, self.path)  # unlike a rename, this never overwrites a file
             except FileExistsError:
                 raise self._changed() from None
             except OSError:  # a file system without hard links
@@ -131,7 +130,7 @@ class AtomicFile:
             os.replace(self._temporary, self.path)
             return
         if Standing.of(self._temporary) != standing:
-            exchanged(self._temporary, self.path)  # somebody saved it in that very moment
+            exchanged(self._temporary, self.path)  # another program saved the file at that moment
             raise self._changed()
 
     def _changed(self) -> ChangedFileError:
@@ -155,14 +154,14 @@ class AtomicFile:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Removes what runs that were killed left beside `path`. Nobody else may be writing it."""
+    """Delete temporary files of killed runs beside `path`. No other process may be writing it."""
     for name in path.parent.glob(f"{_escaped(_prefix(path))}*.tmp"):
         with contextlib.suppress(OSError):
             name.unlink()
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes a rename in `folder` outlast a power cut, where the system can."""
+    """Make a rename in `folder` survive a power failure, if the system can."""
     if os.name == "nt":
         return
     with contextlib.suppress(OSError):
@@ -174,8 +173,8 @@ def sync_folder(folder: Path) -> None:
 
 
 def _kept(source: Path, suffix: str) -> Path:
-    """Where a copy of the file stands, which is whole whenever it is there."""
-    # Named after the source: what a killed run leaves is found by that name.
+    """Make a backup of the file and return its path. The backup is complete whenever it exists."""
+    # Named after the source, so that `remove_leftovers` finds it after a killed run.
     handle, name = tempfile.mkstemp(prefix=_prefix(source), suffix=".tmp", dir=source.parent)
     os.close(handle)
     try:
@@ -188,7 +187,7 @@ def _kept(source: Path, suffix: str) -> Path:
 
 
 def _prefix(path: Path) -> str:
-    """How the names of files begin that stand beside `path` while it is made."""
+    """Prefix of the names of temporary files for `path`."""
     return f".{short(path.name, 100)}{_MARK}"
 
 

@@ -1,4 +1,4 @@
-"""Paths as users name them: files, folders, patterns, standard input."""
+"""Expands paths as users name them: files, folders, patterns, standard input."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .standing import RESULT
 
 STDIN = "-"
 BACKUP_SUFFIX = ".bak"
-_NAMED_SUFFIXES = 6  # in a line for people
+_NAMED_SUFFIXES = 6  # suffixes listed in `Skipped.line`
 _OWN = re.compile(rf"({re.escape(SUFFIX)}|{re.escape(RESULT)}(-\d+)?)\Z")
-"""Names of what runs write beside the files: journals, and results that could not be put into place."""
+"""Names of files that runs write beside the texts: journals, and results that could not replace their file."""
 
 SKIPPED_FOLDERS = frozenset({"node_modules", "__pycache__", "venv", "build", "dist", "site-packages"})
-"""Folders of what nobody wrote by hand. Names that begin with a full stop are skipped too."""
+"""Folders whose content is not written by hand. Names that begin with a dot are skipped too."""
 
 _TEXT, _MARKDOWN = frozenset({".txt", ".text"}), frozenset({".md", ".markdown", ".mdx", ".qmd"})
 _SUFFIXES = {
@@ -33,8 +33,8 @@ _SUFFIXES = {
 
 
 def suffixes_of(format: str | None) -> frozenset[str]:
-    """Suffixes of the files that a folder gives: of one format, or of texts that people write. Data is only taken
-    where it is named: a column of a table is rarely a text to correct."""
+    """Suffixes of the files taken from a folder: those of one format, or of formats for prose. Data files must be named
+    explicitly, since a column of a table is rarely a text to correct."""
     if format in _SUFFIXES:
         return _SUFFIXES[format]
     return frozenset(suffix for suffix, name in SUFFIXES.items() if name == format and suffix)
@@ -42,7 +42,7 @@ def suffixes_of(format: str | None) -> frozenset[str]:
 
 @dataclass(slots=True)
 class Skipped:
-    """What a folder holds and does not give, and what copyspec wrote beside the files."""
+    """Files in folders that are not taken, and files that copyspec itself wrote."""
 
     found: list[tuple[str, str]] = field(default_factory=list)
     """Path and reason: format, hidden, link, folder, exclude, own."""
@@ -51,7 +51,7 @@ class Skipped:
         self.found.append((path, reason))
 
     def settle(self, kept: Iterable[str], is_own: Callable[[str], bool], own: Iterable[str]) -> None:
-        """Forgets what was named beside the folder that holds it, and knows copyspec's own files, each once."""
+        """Drop files that are named explicitly too, mark copyspec's own files, and list each file once."""
         named = {os.path.realpath(path) for path in kept}
         found: dict[str, tuple[str, str]] = {}
         for path, reason in [*self.found, *((path, "own") for path in own)]:
@@ -61,7 +61,7 @@ class Skipped:
         self.found = list(found.values())
 
     def line(self) -> str:
-        """For people: how many of what; "" where there are none."""
+        """Counts by reason, as a line for people; "" if nothing was skipped."""
         counts = Counter(reason for _, reason in self.found)
         suffixes = Counter(PurePath(path).suffix.lower() or "no suffix" for path, why in self.found if why == "format")
         named = ", ".join(suffix for suffix, _ in suffixes.most_common(_NAMED_SUFFIXES))
@@ -86,13 +86,13 @@ def expand(
     skipped: Skipped | None = None,
     backup: str = BACKUP_SUFFIX,
 ) -> list[str]:
-    """The files that `paths` name, each once, in order; what is not there stays in the list.
+    """Return the files that `paths` name, each once, in order. Missing files stay in the list.
 
-    Folders give their files with one of `suffixes` (lower case, with the full stop), and those of the folders inside;
-    links in them are not followed. Patterns (`*`, `**`, `?`, `[...]`) give what they match. `exclude`: patterns for a
-    name, or for a path from its end. Journals and results of copyspec are left out even where they are named, as shells
-    name them for `*.*`; so are backups, with the suffix `backup`, of files that are named too. `skipped` is told what
-    folders hold beside, and these.
+    A folder gives its files with one of `suffixes` (lower case, with the dot), subfolders included; links in it are not
+    followed. Patterns (`*`, `**`, `?`, `[...]`) give what they match. `exclude`: patterns for a name, or for the end of
+    a path. Copyspec's journals and results are left out even if they are named, since shells name them for `*.*`; so
+    are backups, with the suffix `backup`, of files that are named too. `skipped` collects these and the files in
+    folders that are not taken.
     """
     skipped = Skipped() if skipped is None else skipped
     found: list[str] = []
@@ -129,7 +129,7 @@ def _files(path: str, suffixes: Collection[str], exclude: Sequence[str], skipped
                 continue
             yield match
         if not matches:
-            yield path  # fails when it is opened, by its name
+            yield path  # opening it fails, with an error that names it
 
 
 def _walk(folder: str, suffixes: Collection[str], exclude: Sequence[str], skipped: Skipped) -> Iterator[str]:
@@ -157,14 +157,14 @@ def _walk(folder: str, suffixes: Collection[str], exclude: Sequence[str], skippe
 
 
 def _folder_reason(name: str, path: str, exclude: Sequence[str]) -> str | None:
-    """Why a folder is not looked into."""
+    """The reason to skip a folder; None: do not skip it."""
     if name.startswith("."):
         return "hidden"
     if name in SKIPPED_FOLDERS:
         return "folder"
     if _is_excluded(path, exclude):
         return "exclude"
-    return "link" if os.path.islink(path) else None  # `os.walk` lists it, and does not follow it
+    return "link" if os.path.islink(path) else None  # `os.walk` lists links without following them
 
 
 def _is_excluded(path: str, exclude: Sequence[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Kinds of correctors that users have, by name: how each is asked, and what it must be."""
+"""Presets: how known kinds of correctors are asked, and what kind of model each needs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 class Preset:
     """How a kind of model is asked for a correction."""
 
-    instruction: str  # `{text}` is where the text goes
+    instruction: str  # `{text}` marks the place of the text
     by_sentence: bool
-    is_encoder_decoder: bool  # else a model with a chat template
+    is_encoder_decoder: bool  # False: a decoder-only model with a chat template
     example: str  # of such a model on the hub
 
 
@@ -30,14 +30,14 @@ PRESETS: Mapping[str, Preset] = {
 
 
 def preset_of(name: str) -> Preset:
-    """Raises ValueError for a name that is none."""
+    """Return the preset. Raises ValueError for an unknown name."""
     if name not in PRESETS:
         raise ValueError(f"preset={name!r} must be one of {', '.join(PRESETS)}")
     return PRESETS[name]
 
 
 def check_fits(name: str, model: str, *, is_encoder_decoder: bool, has_template: bool) -> None:
-    """Raises ValueError where a model is of another kind than the preset is for."""
+    """Raise ValueError if the model is not of the kind that the preset is for."""
     preset = preset_of(name)
     if preset.is_encoder_decoder != is_encoder_decoder:
         kinds = ("a decoder-only model", "an encoder-decoder")

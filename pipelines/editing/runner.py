@@ -1,4 +1,4 @@
-"""Parts in, corrected parts out: segments through a corrector, as many at once as it takes, in bounded memory."""
+"""Runs the segments of parts through a corrector, as many at once as it takes, in order and in bounded memory."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from .writable import writable
 
 LOOKAHEAD_PARTS = 4096
 LOOKAHEAD_CHARS = 4 << 20
-"""What is read ahead of the first part that is not finished yet: enough that one slow text holds up no batch."""
+"""Limits on what is read ahead of the first unfinished part, large enough that one slow text does not idle a batch."""
 
 MARKER_CHARS = LOOKAHEAD_CHARS // 64
-"""What a work without a part counts for: it stands for the end of a file, whose journal is open until then."""
+"""What a work without a part counts in LOOKAHEAD_CHARS. It ends a file, whose journal stays open until then."""
 
 MEMO_TEXTS = 1024
 MEMO_CHARS = 1000
-"""Texts that come again (headings, cells, lines of a log) are corrected once, as far back as this reaches."""
+"""Repeated texts (headings, cells, lines of a log) are corrected once: limits on the texts remembered."""
 
 MOST_GROWTH, MOST_ROOM = 4, 8000
-"""Characters of an output for each of the text, and so many more for what chat models say and think around it. No
-correction grows as much, and aligning it would take its time."""
+"""Maximum characters of an output: per character of the text, plus a constant for what chat models add around it. No
+correction grows that much, and aligning a longer one would take too long."""
 
 Owner = TypeVar("Owner")
 
 
 class Outcomes(Protocol):
-    """Outcomes that are known, by text: a journal, or a memory."""
+    """Known outcomes by text: a journal, or a memory."""
 
     def __len__(self) -> int: ...
     def get(self, text: str) -> Outcome | None: ...
@@ -47,31 +47,31 @@ class Outcomes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Work(Generic[Owner]):
-    """A part to correct, or None: something that passes in its place, in order."""
+    """A part to correct, or a marker (None) that is passed through in order."""
 
-    owner: Owner  # given back with the part
+    owner: Owner  # returned with the part
     part: Part | None = None
     journal: Outcomes | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What became of one segment."""
+    """The outcome of one segment."""
 
     segment: Segment
     checked: Checked
-    result: Result | None = None  # None where the model was not asked
-    was_known: bool = False  # from a journal, or from an equal text before
+    result: Result | None = None  # None if the model was not asked
+    was_known: bool = False  # from a journal, or from an earlier equal text
 
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[Owner]):
-    """A part, finished."""
+    """A finished part."""
 
     owner: Owner
     part: Part | None
     pieces: Sequence[Piece] = ()
-    refused: Sequence[Refusal] = ()  # what the format left out, and what had no place to be split
+    refused: Sequence[Refusal] = ()  # by the format, or because a text could not be split
     edits: Sequence[Edit] = ()  # of the part's text, ascending
 
     @property
@@ -81,7 +81,7 @@ class Done(Generic[Owner]):
 
     @property
     def segment_refusals(self) -> tuple[Refusal, ...]:
-        """The same, but for segments whose edits were left out one by one: `Checked.dropped` says why."""
+        """As `refusals`, without segments whose edits were left out one by one, for which see `Checked.dropped`."""
         left_out = (piece.checked.refusal for piece in self.pieces if not piece.checked.dropped)
         return (*self.refused, *(refusal for refusal in left_out if refusal is not None))
 
@@ -94,8 +94,8 @@ class RunOptions:
     split: Splitter = sentences
     tolerance: Tolerance = field(default_factory=Tolerance)
     pack: int = 32
-    """Texts that are sorted by length before they go to the model, so that those that start together are alike. 0:
-    as they come."""
+    """Number of texts that are sorted by length before decoding, so that texts of a batch have similar lengths. 0: keep
+    their order."""
 
 
 class Runner:
@@ -106,18 +106,18 @@ class Runner:
         self.options = options or RunOptions()
 
     def run(self, works: Iterable[Work[Owner]]) -> Iterator[Done[Owner]]:
-        """Every work, in order. It reads ahead of what it gives back, `LOOKAHEAD_PARTS` at most."""
+        """Yield the result of every work, in order. Reads ahead by at most LOOKAHEAD_PARTS."""
         return _Run(self.corrector, self.options, works).run()
 
 
 @dataclass(slots=True, eq=False)
 class _Slot(Generic[Owner]):
-    """A part that waits for its segments."""
+    """A part whose segments are not all finished."""
 
     work: Work[Owner]
-    facts: Facts  # of the document, which the part is number `part` of
+    facts: Facts  # of the document; the part has the number `part` in it
     part: int = 0
-    waiting: int = 0  # segments that are not finished
+    waiting: int = 0  # unfinished segments
     pieces: list[Piece] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
 
@@ -131,7 +131,7 @@ class _Slot(Generic[Owner]):
 class _Task(Generic[Owner]):
     slot: _Slot[Owner]
     segment: Segment
-    text: str  # as the model sees it
+    text: str  # as shown to the model
 
 
 class _Run(Generic[Owner]):
@@ -140,18 +140,18 @@ class _Run(Generic[Owner]):
         self._options = options
         self._works = iter(works)
         self._is_empty = False
-        self._slots: deque[_Slot[Owner]] = deque()  # parts that were read and not given back, in order
-        self._held = 0  # characters in them
-        self._queue: list[_Task[Owner]] = []  # the next one last
+        self._slots: deque[_Slot[Owner]] = deque()  # parts read but not yet returned, in order
+        self._held = 0  # characters in these parts
+        self._queue: list[_Task[Owner]] = []  # in reverse order
         self._running: dict[int, _Task[Owner]] = {}
-        self._same: dict[str, list[_Task[Owner]]] = {}  # tasks that wait for a running one with the same text
+        self._same: dict[str, list[_Task[Owner]]] = {}  # tasks waiting for a running one with the same text
         self._facts = Facts(options.guards.words, options.guards.language)
         self._owner: Owner | None = None  # of the document that is being read
-        # With each outcome the journal that it was written to last.
+        # Each outcome, with the journal it was last written to.
         self._memo: OrderedDict[str, tuple[Outcome, Outcomes | None]] = OrderedDict()
 
     def run(self) -> Iterator[Done[Owner]]:
-        # A corrector is started anew where it had nothing to do while parts without text went through.
+        # The corrector ends its output when only parts without text were left, and is started again for later texts.
         while not (self._is_empty and not self._slots):
             for index, outcome in self._corrector.correct(self._texts()):
                 task = self._running.pop(index)
@@ -170,7 +170,7 @@ class _Run(Generic[Owner]):
             yield slot.done()
 
     def _texts(self) -> Iterator[str | None]:
-        """The texts for the corrector. It ends where only finished parts are held: they must be given back first."""
+        """Yield texts for the corrector; ends when only finished parts are held, which must be returned first."""
         index = 0
         while True:
             if not self._queue:
@@ -189,7 +189,7 @@ class _Run(Generic[Owner]):
                 return
 
     def _fill(self) -> None:
-        """Reads on until there are enough texts to sort, or as far as it may."""
+        """Read until there are enough texts to sort, or until a limit is reached."""
         wanted = max(1, self._options.pack)
         found: list[_Task[Owner]] = []
         while len(found) < wanted and len(self._slots) < LOOKAHEAD_PARTS and self._held < LOOKAHEAD_CHARS:
@@ -227,7 +227,7 @@ class _Run(Generic[Owner]):
 
     def _fitted(self, slot: _Slot[Owner], part: Part, segment: Segment) -> Sequence[Segment]:
         corrector = self._corrector
-        # A line of a parallel corpus is a sentence, whatever its full stops say.
+        # A line of a parallel corpus is one sentence, whatever full stops it contains.
         by_sentence = corrector.by_sentence and not segment.is_tokenized
         if corrector.limit is None and not by_sentence:
             return (segment,)
@@ -239,7 +239,7 @@ class _Run(Generic[Owner]):
         return fitted.segments
 
     def _is_known(self, task: _Task[Owner]) -> bool:
-        """Whether a journal or an equal text answers for it."""
+        """Whether a journal or an equal text gives the outcome."""
         if (same := self._same.get(task.text)) is not None:
             same.append(task)
             return True
@@ -259,7 +259,7 @@ class _Run(Generic[Owner]):
         assert slot.work.part is not None
         if outcome.text is None:
             checked = Checked((), outcome.refusal)
-        elif outcome.text.strip() == task.text.strip():  # most texts of most files: nothing to align or to guard
+        elif outcome.text.strip() == task.text.strip():  # usual: nothing to align or guard
             checked = Checked(())
         elif len(outcome.text) > MOST_GROWTH * len(task.text) + MOST_ROOM:
             found = f"{len(outcome.text)} characters for a text of {len(task.text)}"
@@ -278,7 +278,7 @@ class _Run(Generic[Owner]):
         slot.waiting -= 1
 
     def _guards(self) -> GuardOptions:
-        """With the margins of the corrector, which is known once it has answered."""
+        """The guard options with the corrector's margins, which are known after its first answer."""
         guards = self._options.guards
         if guards.calibration is None and (own := calibration_of(self._corrector)) is not None:
             guards = replace(guards, calibration=own)
@@ -286,7 +286,7 @@ class _Run(Generic[Owner]):
         return guards
 
     def _write(self, task: _Task[Owner], outcome: Outcome) -> None:
-        """Into the journal of the task's file, unless it is there, and into the memory of this run."""
+        """Write the outcome to the journal of the task's file, if it is not there yet, and to this run's memory."""
         journal = task.slot.work.journal
         _, written = self._memo.get(task.text, (None, None))
         if journal is not None and journal is not written:
@@ -302,7 +302,7 @@ def _weight(part: Part | None) -> int:
 
 
 def _prose(part: Part) -> str:
-    """The text of the part's segments without what formats protect in them."""
+    """The text of the part's segments, without their protected spans."""
     pieces = []
     for segment in part.segments:
         at = segment.start
@@ -314,7 +314,7 @@ def _prose(part: Part) -> str:
 
 
 def _joined(edits: Iterable[Edit]) -> list[Edit]:
-    """`edits`, insertions at one place as one: behind a piece of a segment, and before the next one."""
+    """Join insertions at the same place: one after a segment and one before the next."""
     joined: list[Edit] = []
     for edit in edits:
         if joined and joined[-1].start == joined[-1].end == edit.start == edit.end:

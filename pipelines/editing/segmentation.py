@@ -1,4 +1,4 @@
-"""Segments that fit: a text that is too long for a model is split between sentences, clauses, words, never in one."""
+"""Splits texts that are too long for a model between sentences, clauses or words, never inside a word."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from .sentences import sentences
 
 Spans = list[tuple[int, int]]
 Splitter = Callable[[str], Spans]
-"""Where the sentences of a text stand: ascending, not overlapping, all but white space covered."""
+"""Returns the spans of the sentences of a text: ascending, not overlapping, all of it covered except white space."""
 
 NAMES = ("builtin", "pysbd", "none")
 
 _CLAUSE_END = re.compile(r"[,;:–—][\"'”’)\]]*(?=\s)|\)(?=\s)|[、，；：]")
 _WORD_END = re.compile(r"(?<=\S)(?=\s)")
-_SLACK = 16  # a piece may be short of the limit by one part in so many: searching on would cost more lengths
-_DETAIL = 40  # characters of a text that a refusal quotes
+_SLACK = 16  # a piece may be shorter than possible by one part in this many, as every probe counts tokens
+_DETAIL = 40  # maximum characters of a text that a refusal quotes
 
 
 def splitter(name: str, *, language: str = "en") -> Splitter:
-    """The sentence splitter called `name`. `language` is for pysbd; `none` takes a paragraph as one sentence."""
+    """Return the sentence splitter called `name`. `language` is for pysbd; `none` takes a paragraph as one sentence."""
     if name == "builtin":
         return sentences
     if name == "none":
@@ -37,10 +37,10 @@ def splitter(name: str, *, language: str = "en") -> Splitter:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A segment in pieces that fit."""
+    """The pieces of a segment that fit."""
 
     segments: Sequence[Segment]
-    refused: Sequence[Refusal] = ()  # one for each stretch without a place to split; it stays as it was
+    refused: Sequence[Refusal] = ()  # stretches that cannot be split and stay as they were
 
 
 def fit(
@@ -52,10 +52,10 @@ def fit(
     split: Splitter = sentences,
     pack: bool = True,
 ) -> Fitted:
-    """`segment` of `text` in pieces whose shown text is at most `limit` long by `length` (tokens of a prompt, say).
+    """Split `segment` of `text` into pieces whose shown text is at most `limit` long, measured by `length` (in tokens).
 
-    `pack`: as many sentences to a piece as fit; without, each sentence is a piece. Sentences that do not fit are
-    split at clauses, and clauses between words. What is protected or hidden is never cut.
+    `pack`: put as many sentences as fit into a piece; otherwise each sentence is a piece. Sentences that do not fit are
+    split at clauses, and clauses between words. Protected and hidden spans are never cut.
     """
     if limit < 1:
         raise ValueError(f"limit={limit!r} must be at least 1")
@@ -79,7 +79,7 @@ class _Fitting:
         self.solid = sorted([*segment.protected, *segment.hidden])
 
     def pack(self, units: Spans, level: int) -> None:
-        """Appends pieces of as many units as fit, from left to right; units that do not fit go a level down."""
+        """Append pieces of as many units as fit, from left to right. Units that do not fit are split more finely."""
         at, stride = 0, 1
         while at < len(units):
             count = self._most(units, at, stride)
@@ -98,7 +98,7 @@ class _Fitting:
             at += 1
 
     def spans(self, start: int, end: int, split: Splitter) -> Spans:
-        """The spans of a stretch by `split`, joined where a border would cut something solid."""
+        """The spans of a stretch by `split`, joined where a border would cut a protected or hidden span."""
         pieces, at = [], start
         for hidden_start, hidden_end in self.segment.hidden:
             if hidden_end > start and hidden_start < end:
@@ -118,7 +118,7 @@ class _Fitting:
         return found
 
     def _most(self, units: Spans, at: int, stride: int) -> int:
-        """About how many units from `at` on fit into one piece. Asks for few lengths: doubles, then halves."""
+        """About how many units from `at` on fit into one piece. Doubles, then bisects, as every probe counts tokens."""
         fits, fails = 0, len(units) - at + 1
         probe = min(stride, fails - 1)
         while fails - fits > max(1, fits // _SLACK):
@@ -146,7 +146,7 @@ class _Fitting:
 
 
 def _inside(spans: Sequence[tuple[int, int]], *, start: int, end: int) -> tuple[tuple[int, int], ...]:
-    """The spans that a stretch has something of; they ascend. White space at a span's edge may stand outside."""
+    """The spans that overlap a stretch; `spans` ascend. White space at the edge of a span may lie outside."""
     return tuple(spans[bisect_right(spans, start, key=itemgetter(1)) : bisect_left(spans, end, key=itemgetter(0))])
 
 

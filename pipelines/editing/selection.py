@@ -1,4 +1,4 @@
-"""What of a file is corrected: not behind marks that turn it off, changed lines alone, some kinds of change alone."""
+"""Restricts what of a file is corrected: by marks in the file, to changed lines, or to some kinds of changes."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from typing import Protocol
 from ..documents import Edit, Part, Refusal, Segment
 
 KINDS = ("spacing", "case", "punctuation", "insert", "delete", "replace")
-"""Of changes: of white space alone, of capitals alone, of marks alone; words that come, go, or become others."""
+"""Kinds of changes: only white space, only capitals, only punctuation; words inserted, deleted or replaced."""
 
 _MARK = re.compile(r"copyspec:[ \t]*(off|on|ignore)\b")
 _LINE_END = re.compile(r"\r\n?|\n")
 
 Choose = Callable[[str, Part, Sequence[Edit]], Sequence[Edit]]
-"""Which of a part's edits are made, of the file of that path; asked for the parts of a file in order."""
+"""Chooses which of a part's edits are made, given the path of its file; called for the parts of a file in order."""
 
 
 class Selection(Protocol):
-    """Narrows down what is corrected. Both methods are asked for every part of a file, in order; the first one ahead
-    of the second."""
+    """Restricts what is corrected. Both methods are called for every part of a file, in order, and `part` before
+    `edits`."""
 
     def part(self, path: str, part: Part) -> Part:
-        """The part with those of its segments that go to the model."""
+        """Return the part with the segments that go to the model."""
         ...
 
     def edits(self, path: str, part: Part, edits: Sequence[Edit]) -> Sequence[Edit]:
-        """Those of its edits that are made."""
+        """Return the edits that are made."""
         ...
 
 
 def kind_of(before: str, after: str) -> str:
-    """Which of KINDS a replacement is."""
+    """The kind of a replacement, one of KINDS."""
     if _squeezed(before) == _squeezed(after):
         return "spacing"
     if before.lower() == after.lower():
@@ -45,7 +45,7 @@ def kind_of(before: str, after: str) -> str:
 
 
 class Kinds:
-    """Edits of some kinds alone."""
+    """Keeps only edits of some kinds."""
 
     def __init__(self, kinds: Collection[str]) -> None:
         self._kinds = frozenset(kinds)
@@ -58,10 +58,10 @@ class Kinds:
 
 
 class Marks:
-    """Segments behind `copyspec: off` stay, up to `copyspec: on`, and those in a line with `copyspec: ignore`.
+    """Leaves out segments between `copyspec: off` and `copyspec: on`, and those in a line with `copyspec: ignore`.
 
-    Whatever a comment looks like in a format: the words count. In formats whose parts are no stretches of the file
-    (records, cells, a document's paragraphs) a mark reaches to the end of its part.
+    The words count wherever they stand, since comments look different in each format. In formats whose parts are not
+    stretches of the file (records, cells, paragraphs of a document) a mark reaches to the end of its part.
     """
 
     def __init__(self) -> None:
@@ -102,11 +102,11 @@ class Marks:
 
 
 class ChangedLines:
-    """Edits in some lines of each file alone, which count from 1. In formats whose parts are no stretches of the file
+    """Keeps only edits in some lines of each file, counted from 1. In formats whose parts are not stretches of the file
     everything counts as changed."""
 
     def __init__(self, lines: Mapping[str, Sequence[range]]) -> None:
-        """`lines`: ascending, by path."""
+        """`lines`: ascending ranges, by path."""
         self._lines = lines
         self._read, self._written = _Places(), _Places()
 
@@ -124,7 +124,7 @@ class ChangedLines:
 
 
 class _Places:
-    """Lines of a file as characters of its parts, which come in order."""
+    """Maps lines of a file to characters of its parts, which come in order."""
 
     def __init__(self) -> None:
         self._path = ""
@@ -147,14 +147,14 @@ class _Places:
 
 
 def selected(selections: Sequence[Selection], path: str, part: Part) -> Part:
-    """The part that all of them leave."""
+    """Return what all selections leave of the part."""
     for each in selections:
         part = each.part(path, part)
     return part
 
 
 def _meets(segment: Segment, ranges: Sequence[tuple[int, int]]) -> bool:
-    """Whether a segment has anything in one of the ranges, which ascend."""
+    """Whether a segment overlaps one of the ranges, which ascend."""
     after = bisect_right(ranges, (segment.end, -1))
     return any(segment.start <= end and start < segment.end for start, end in ranges[max(0, after - 1) : after + 1])
 

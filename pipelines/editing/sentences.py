@@ -1,4 +1,4 @@
-"""Sentences of a text, with exact offsets: a small splitter of rules."""
+"""A small rule-based sentence splitter, with exact offsets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _WORD_BEFORE = re.compile(r"(?:[^\W\d_]{1,2}\.)*[^\W_]+\Z")
 _NEXT = re.compile(r"\s+[\"'“‘«„(\[¿¡*_]*(\w*)")
 _LIST_NUMBER = re.compile(r"(?:\d{1,3}|[a-zA-Z])\.\Z")
 _DOTTED = re.compile(r"(?:[^\W\d_]{1,2}\.)+[^\W\d_]{1,2}\Z")
-_WINDOW = 40  # characters before a full stop that can hold an abbreviation
+_WINDOW = 40  # characters before a full stop that may hold an abbreviation
 
 
 def _set(words: str) -> frozenset[str]:
@@ -20,21 +20,21 @@ _NEVER_LAST = _set(
     "mr mrs ms dr prof st gen col rev hon sen rep gov capt lt sgt maj messrs mme mlle fig figs eq eqs sec ch vol pp "
     "cf vs e.g i.e approx ca viz al z.b d.h bzw nr str"
 )
-"""Abbreviations that something always follows."""
+"""Abbreviations that never end a sentence."""
 _BEFORE_NUMBERS = _set("no nos art p par jan feb mar apr jun jul aug sep sept oct nov dec")
 _MAYBE_LAST = _set("etc inc ltd co corp jr sr bros dept est ave blvd a.m p.m u.s u.k u.n e.u ph.d m.d b.a m.a")
 _STARTERS = _set(
     "a an and as at but by for he her his how however i if in it its many meanwhile my no on one our she so some that "
     "the their then there these they this those thus today we what when where while who why with yet you your"
 )
-"""Words that begin a sentence more often than they are part of a name."""
+"""Words that start a sentence more often than they are part of a name."""
 
 
 def sentences(text: str) -> list[tuple[int, int]]:
-    """Where the sentences of `text` stand, ascending, without the white space between them.
+    """Return the spans of the sentences of `text`, ascending, without the white space between them.
 
-    A full stop ends none after abbreviations, initials and list numbers, before small letters, and inside numbers
-    and URLs. It takes time linear in the length. Line breaks are white space: give it one paragraph at a time.
+    A full stop does not end a sentence after abbreviations, initials and list numbers, before lower-case letters, and
+    inside numbers and URLs. Linear time. Line breaks count as white space, so pass one paragraph at a time.
     """
     borders = [found.end() for found in _CANDIDATE.finditer(text) if _ends_sentence(text, found)]
     found = []
@@ -63,7 +63,7 @@ def _ends_sentence(text: str, candidate: re.Match[str]) -> bool:
 
 
 def _ends_with_full_stop(before: str, following: str, *, at_start: bool) -> bool:
-    """Whether a sentence ends at a full stop after `before`, when `following` is the next word."""
+    """Whether a sentence ends at a full stop after `before`, if `following` is the next word."""
     found = _WORD_BEFORE.search(before)
     if not found:
         return True

@@ -1,4 +1,4 @@
-"""What stands at a path, so that nothing takes the place of a file that somebody else has saved meanwhile."""
+"""Detects and replaces files safely: a file that another program has saved in the meantime is never overwritten."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from filecmp import cmp
 from pathlib import Path
 
 RESULT = ".copyspec-result"
-"""Behind the name of a file: what was made of it, where it could not be put into its place."""
+"""Suffix of a result that could not replace its file."""
 
-_AT_HERE, _EXCHANGE = -100, 2  # of renameat2(2)
-_NAME_BYTES = 255  # of a file's name, on every system in use
+_AT_HERE, _EXCHANGE = -100, 2  # arguments of renameat2(2)
+_NAME_BYTES = 255  # maximum length of a file name, on every system in use
 _SYSTEM_ATTRIBUTES = ("security.",)
-"""Extended attributes that the system's policy gives to every new file; the others are the user's."""
+"""Extended attributes that the system's policy sets on every new file; the others belong to the user."""
 
 
 class ChangedFileError(OSError):
-    """A file that is no longer what it was when the work on it began."""
+    """A file was changed while it was being worked on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A file by its place on the disk, its size and the time of its last change; all 0 where there is none."""
+    """The state of a path: a file's location on the disk, size and time of the last change; all 0 if there is none."""
 
     kind: int = 0
     device: int = 0
@@ -50,7 +50,7 @@ class Standing:
 
 
 def check_replaceable(path: Path) -> None:
-    """Raises OSError for a file that cannot be replaced without a loss: read-only, or with other names."""
+    """Raise OSError for a file that cannot be replaced without a loss: read-only, or with several hard links."""
     with contextlib.suppress(FileNotFoundError):
         found = os.stat(path)
         if not os.access(path, os.W_OK):
@@ -63,10 +63,10 @@ def check_replaceable(path: Path) -> None:
 
 
 def keep_attributes(old: Path, new: Path) -> None:
-    """Owner, permissions and extended attributes of `old` (access control lists are such) for `new`.
+    """Give `new` the owner, permissions and extended attributes (which include access control lists) of `old`.
 
-    Raises OSError for an attribute that cannot be kept. The owner is kept as far as the system lets: only root gives
-    files away.
+    Raises OSError for an attribute that cannot be kept. The owner is kept as far as the system permits: only root can
+    give files away.
     """
     found = os.stat(old)
     if hasattr(os, "chown"):
@@ -79,7 +79,7 @@ def keep_attributes(old: Path, new: Path) -> None:
         return
     try:
         names = os.listxattr(old)
-    except OSError:  # a file system without any
+    except OSError:  # the file system has none
         return
     for name in names:
         try:
@@ -93,8 +93,7 @@ def keep_attributes(old: Path, new: Path) -> None:
 
 
 def exchanged(left: Path, right: Path) -> bool:
-    """Lets two files change places at once, so that none of them is lost whatever stands there; False where the
-    system cannot."""
+    """Exchange two files atomically, so that neither is lost, whatever is there now; False if the system cannot."""
     if not sys.platform.startswith("linux"):
         return False
     try:
@@ -105,20 +104,20 @@ def exchanged(left: Path, right: Path) -> bool:
 
 
 def kept_beside(temporary: Path, path: Path) -> Path:
-    """Gives a finished file a name that lasts, beside the file that it was made for; no file is overwritten."""
+    """Give a finished file a permanent name beside the file it was made for; never overwrites a file."""
     return _named(temporary, (beside(path, RESULT if n == 1 else f"{RESULT}-{n}") for n in itertools.count(1)))
 
 
 def backup_names(path: Path, suffix: str) -> Iterator[Path]:
-    """Where an old file is kept: under its name with `suffix`, or where that is taken, with `.1`, `.2` ... behind."""
+    """Possible names of a backup: the file's name with `suffix`, then with `.1`, `.2` ... appended."""
     name = path.name + suffix
     return (path.with_name(name if number == 0 else f"{name}.{number}") for number in itertools.count())
 
 
 def kept_as_backup(temporary: Path, path: Path, suffix: str) -> Path:
-    """Gives `temporary`, a copy of the file at `path`, the name of a backup, and says which. No file is overwritten;
-    the latest backup counts as this one where it holds the same bytes, so that a repeated run adds none."""
-    count = _last_backup(path, suffix) + 1  # not into a gap: a higher number is a later backup
+    """Give `temporary`, a copy of the file at `path`, the name of a backup, and return it. Never overwrites a file. If
+    the latest backup holds the same bytes it is used instead, so that a repeated run adds none."""
+    count = _last_backup(path, suffix) + 1  # gaps are not filled: a higher number is a later backup
     if count:
         latest = next(itertools.islice(backup_names(path, suffix), count - 1, None))
         if latest.is_file() and cmp(temporary, latest, shallow=False):
@@ -128,7 +127,7 @@ def kept_as_backup(temporary: Path, path: Path, suffix: str) -> Path:
 
 
 def _last_backup(path: Path, suffix: str) -> int:
-    """The number of the file's latest backup, 0 for the one without a number, -1 where there is none."""
+    """Number of the file's latest backup: 0 for the one without a number, -1 if there is none."""
     first = next(backup_names(path, suffix))
     behind = [name[len(first.name) + 1 :] for name in os.listdir(path.parent) if name.startswith(f"{first.name}.")]
     numbers = [int(number) for number in behind if number.isascii() and number.isdecimal() and len(number) < 10]
@@ -136,7 +135,7 @@ def _last_backup(path: Path, suffix: str) -> int:
 
 
 def _named(temporary: Path, names: Iterable[Path]) -> Path:
-    """Gives a file the first of the names that none has."""
+    """Give a file the first name that is free."""
     for name in names:
         if os.path.lexists(name):
             continue
@@ -144,7 +143,7 @@ def _named(temporary: Path, names: Iterable[Path]) -> Path:
             os.link(temporary, name)
         except FileExistsError:
             continue
-        except OSError:  # a file system without hard links
+        except OSError:  # the file system has no hard links
             os.rename(temporary, name)
             return name
         temporary.unlink()
@@ -153,7 +152,7 @@ def _named(temporary: Path, names: Iterable[Path]) -> Path:
 
 
 def beside(path: Path, suffix: str) -> Path:
-    """The path with `suffix` behind its name, which is shortened where names are not as long."""
+    """The path with `suffix` appended to its name, which is shortened if the result is too long."""
     name = path.name + suffix
     if len(os.fsencode(name)) > _NAME_BYTES:
         name = short(path.name, _NAME_BYTES - len(suffix)) + suffix
@@ -161,11 +160,11 @@ def beside(path: Path, suffix: str) -> Path:
 
 
 def short(name: str, size: int) -> str:
-    """`name` in at most `size` bytes; names that only differ behind that stay different."""
+    """Shorten `name` to at most `size` bytes; names that differ only at the end stay different."""
     data = os.fsencode(name)
     if len(data) <= size:
         return name
-    # Imported here: most names are short.
+    # Imported here, as it is rarely needed.
     from hashlib import blake2b
 
     mark = "-" + blake2b(data, digest_size=6).hexdigest()

@@ -1,4 +1,4 @@
-"""What a run did, counted."""
+"""Counts what a run did."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Summary:
     files: int = 0
     files_changed: int = 0
     files_failed: int = 0
-    segments: int = 0  # stretches of text that were to be corrected
-    changed: int = 0  # of them, with at least one edit
+    segments: int = 0  # stretches of text to correct
+    changed: int = 0  # segments with at least one edit
     edits: int = 0
-    resumed: int = 0  # segments that a journal or an equal text before gave; the model was not asked
+    resumed: int = 0  # segments known from a journal or an earlier equal text, for which the model was not asked
     skipped: Counter[str] = field(default_factory=Counter)  # whole segments that stayed as they were, by reason
     dropped: Counter[str] = field(default_factory=Counter)  # single edits that guards left out, by reason
-    tokens: int = 0  # of outputs
-    row_calls: int = 0  # passes of the model, counted for each text that took part
-    model_seconds: float = 0.0  # each text's, of the steps that it took part in
-    saved_seconds: float = 0.0  # of those that drafting saved it, by measured costs
+    tokens: int = 0  # output tokens
+    row_calls: int = 0  # forward passes, counted once per text that took part
+    model_seconds: float = 0.0  # sum over texts of the time of the steps that each took part in
+    saved_seconds: float = 0.0  # time saved by drafting, by measured costs
     drafted: int = 0
     accepted: int = 0
     started: float = field(default_factory=perf_counter)
@@ -47,7 +47,7 @@ class Summary:
         self.skipped.update(refusal.reason for refusal in refusals)
 
     def add(self, other: Summary) -> None:
-        """Adds the counts of another one, not its time."""
+        """Add the counts of another summary, but not its time."""
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
@@ -61,7 +61,7 @@ class Summary:
 
     @property
     def mean_acceptance_length(self) -> float:
-        """Output tokens of a text per pass that it took part in."""
+        """Output tokens of a text per forward pass that it took part in."""
         return self.tokens / self.row_calls if self.row_calls else 0.0
 
     @property
@@ -70,17 +70,17 @@ class Summary:
 
     @property
     def calls_saved(self) -> int:
-        """Passes that plain decoding would have taken more, counted for each text: one for every token."""
+        """Forward passes that plain decoding would have taken in addition, one per token, counted per text."""
         return self.tokens - self.row_calls
 
     @property
     def estimated_speedup(self) -> float:
-        """Over plain decoding in the same batches: of the model's time alone, by what passes cost in this run."""
+        """Speed-up of the model's time over plain decoding in the same batches, by the pass costs of this run."""
         plain = self.model_seconds + self.saved_seconds
         return max(0.0, plain / self.model_seconds) if self.model_seconds else 1.0
 
     def to_dict(self) -> dict[str, object]:
-        """All of it, ready for JSON."""
+        """All counts and figures, as JSON values."""
         names = ("files", "files_changed", "files_failed", "segments", "changed", "edits", "resumed")
         return {
             **{name: getattr(self, name) for name in names},
@@ -97,7 +97,7 @@ class Summary:
         }
 
     def lines(self) -> list[str]:
-        """For people."""
+        """The summary as lines for people."""
         told = [
             f"files                {self.files}, {self.files_changed} changed"
             + (f", {self.files_failed} failed" if self.files_failed else ""),
@@ -118,7 +118,7 @@ class Summary:
         return told
 
     def line(self) -> str:
-        """The same in one line."""
+        """The summary in one line."""
         files = f"{self.files} file{'s' if self.files != 1 else ''}"
         told = [
             f"{files}: {self.files_changed} changed, {self.edits} edits in {self.changed} of {self.segments} segments"

@@ -1,8 +1,7 @@
-"""What a small corrector would write, and what else it might have written: texts that a larger model's drafts follow.
+"""Versions of a small corrector's output: its correction and what else it might have written, for drafts to copy from.
 
-A corrector finds a quarter of the edits that a large model makes with its first choice at each place, and half of them
-with its second choices too. It is about as often right as it says: of edits that it gave a probability of .1 to .3 one
-in five is made.
+The corrector's first choices hold a quarter of the edits that a large model makes, and with second choices half of
+them. Its probabilities are about calibrated: of edits with a probability of .1 to .3, one in five is made.
 """
 
 from __future__ import annotations
@@ -20,22 +19,22 @@ from .correctors import Outcome
 from .sentences import sentences
 
 LEVELS = (0.1, 0.03, 0.02)
-"""Probability from which a further choice stands in the second text, in the third, and in the fourth: there those, too,
-whose place a likelier one has taken. Lower ones find no room in trees of 32 nodes."""
-TOP = 5  # likeliest tokens that are looked at in each place
-CONTINUED = 6  # tokens written behind a second choice: they tell which words of the first it stands for
-MOST = 14  # second choices of a sentence
+"""Minimum probabilities of second choices in the second, third and fourth text; the fourth also takes those whose place
+was taken by a likelier one. Less likely ones find no room in trees of 32 nodes."""
+TOP = 5  # most likely tokens considered at each position
+CONTINUED = 6  # tokens written after a second choice, to find which words of the correction it replaces
+MOST = 14  # maximum number of second choices per sentence
 
 Choice = tuple[float, str]
-"""A second choice: its probability, and the sentence up to it."""
+"""A second choice: its probability, and the sentence up to and including it."""
 Swap = tuple[float, int, int, str]
-"""(probability, characters of the correction, from and up to, what may stand there)."""
+"""(probability, start and end in characters of the correction, replacement)."""
 
 _WORD = re.compile(r"\s*\w+|\s*[^\w\s]|\s+$")
 
 
 class Corrects(Protocol):
-    """What of a model that corrects is used here."""
+    """The part of a correcting model that is used here."""
 
     engine: Engine
     is_encoder_decoder: bool
@@ -46,7 +45,7 @@ class Corrects(Protocol):
 
 
 def written_versions(corrector: Corrects, texts: Iterable[str]) -> list[tuple[str, ...]]:
-    """Of each text its correction, and that with second choices in it, the likelier ones first."""
+    """Return for each text its correction, and versions of it with second choices, the more likely ones first."""
     given = list(texts)
     places = [sentences(text) or [(0, len(text))] for text in given]
     asked = list(
@@ -93,9 +92,9 @@ def _versions(corrector: Corrects, asked: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _choices(corrector: Corrects, outcome: Outcome) -> list[Choice]:
-    """The likeliest tokens that might have stood in the place of those that do."""
+    """The most likely alternatives to the tokens of the output."""
     if outcome.result is None or outcome.text is None or corrector.is_encoder_decoder:
-        return []  # nothing writes on behind the beginning of a decoder's output
+        return []  # an encoder-decoder's output cannot be continued here
     ids, decode = outcome.result.token_ids, corrector.engine.codec.decode
     found: list[Choice] = []
     for place, token in enumerate(outcome.result.logprobs):
@@ -107,18 +106,18 @@ def _choices(corrector: Corrects, outcome: Outcome) -> list[Choice]:
 
 
 def _swap(correction: str, text: str) -> tuple[int, int, str] | None:
-    """The first stretch of words in which `text`, which breaks off, differs from the correction."""
+    """The first words in which `text`, which breaks off, differs from the correction."""
     was, now = _WORD.findall(correction), _WORD.findall(text)
     starts = [0, *accumulate(map(len, was))]
     steps = SequenceMatcher(None, was, now, autojunk=False).get_opcodes()
-    for kind, first, last, begin, end in steps[:-1]:  # the last one is where it breaks off
+    for kind, first, last, begin, end in steps[:-1]:  # at the last step `text` breaks off
         if kind != "equal":
             return starts[first], starts[last], "".join(now[begin:end])
     return None
 
 
 def _with_swaps(correction: str, swaps: Iterable[Swap]) -> list[str]:
-    """The correction, and with the likely second choices, and with the others; in each place one."""
+    """The correction, then versions with second choices by falling probability; one choice per place."""
     texts, left = [correction], sorted(set(swaps), reverse=True)
     for least in LEVELS:
         used: list[Swap] = []

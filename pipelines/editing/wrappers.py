@@ -1,4 +1,4 @@
-"""What chat models put around the text they were asked for: greetings, labels, quotes, fences, thoughts, notes."""
+"""Removes what chat models put around a text: greetings, labels, quotes, fences, thoughts, notes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _WHAT = (
     r"(?:the |your |my |a |an )?(?:fully |slightly |grammatically |lightly )?"
     r"(?:corrected|correct|revised|edited|improved|proofread|polished|rewritten|updated|fixed|final)"
 )
-# `(?=(x))\1` takes the longest x and tries no shorter one: else long runs are tried at each of their places.
+# `(?=(x))\1` matches the longest x and does not backtrack; otherwise a long run is tried from each of its positions.
 _OPENING = re.compile(
     r"(?=(\W*))\1(?:(?:sure|certainly|of course|absolutely|okay|ok|yes|alright|great|happy to help|no problem|"
     r"i(?:'ve| have|'d)?\b|here(?:'s| is| are| you go)|below|the (?:following|text|sentence)|this is|assistant|"
     rf"{_WHAT}|corrections?|output|answer|result|response|text|sentence|version|rewrite|after)\b)",
     re.IGNORECASE,
 )
-"""How a line of talk begins; whether it is one, the source decides."""
+"""How a line of chat may begin; the source decides whether it is one."""
 _LABEL = re.compile(r"[^\n]{0,200}?(?:[:：]|\*\*)[ \t*_]*(?=\S|\n)")
 _LINE = re.compile(r"[^\n]{1,300}\n\s*")
 _CLOSING = re.compile(
@@ -47,18 +47,18 @@ _NOTHING = re.compile(
     r"correct\W*\Z|unchanged)",
     re.IGNORECASE,
 )
-_ROUNDS = 6  # wrappers in wrappers: talk, fence, label, quotes, a note behind
+_ROUNDS = 6  # nested wrappers: chat, fence, label, quotes, a note at the end
 _MOST_CELLS = 2_000_000_000
-"""Above so many pairs of words, two texts of 45,000, no wrapper is looked for: that would take most of the time."""
+"""Above this many pairs of words (two texts of 45,000), no wrapper is searched: that would take most of the time."""
 _EXACT = Tolerance(quotes=False)
 
 
-@lru_cache(maxsize=64)  # the same text may stand in a file a thousand times, and is guarded each time
+@lru_cache(maxsize=64)  # the same text may occur a thousand times in a file, and is guarded each time
 def unwrapped(output: str, source: str) -> str:
-    """The text in a chat model's `output`, given the `source` that it was asked to correct.
+    """Return the text in a chat model's `output`, given the `source` that it was asked to correct.
 
-    Something is taken off only where it looks like a wrapper and what remains is nearer to the source: words and
-    marks of the source are never lost. An answer that says that nothing is wrong is the source.
+    Something is removed only if it looks like a wrapper and what remains is closer to the source, so that words and
+    marks of the source are never lost. An answer that says that nothing is wrong gives the source.
     """
     text = _without_thoughts(output, source).strip()
     if not text or text == source.strip():
@@ -89,19 +89,19 @@ def unwrapped(output: str, source: str) -> str:
 
 
 class _Answer:
-    """A text, and how near stretches of it are to the source."""
+    """A text, and the distance of its stretches from the source."""
 
     def __init__(self, text: str, shared: Shared) -> None:
         self.text, self._shared, self._words = text, shared, words(text, _EXACT)
         self._starts = [word.start for word in self._words]
-        self._common: dict[int, list[int]] = {}  # by the word that a stretch ends before: talk has many places to stop
+        self._common: dict[int, list[int]] = {}  # by the word before which a stretch ends; candidates share ends
 
     @property
     def cells(self) -> int:
         return self._shared.size * len(self._words)
 
     def distance(self, span: tuple[int, int]) -> int:
-        """Words and marks that the source has and the stretch has not, and the other way round."""
+        """Number of words and marks that are only in the source or only in the stretch."""
         first, last = (bisect_left(self._starts, place) for place in span)
         common = self._common.get(last, [])
         if len(common) <= last - first:
@@ -112,19 +112,19 @@ class _Answer:
 def _without_thoughts(output: str, source: str) -> str:
     if found := _THOUGHTS.match(output):
         return output if source.lstrip().startswith(f"<{found[1]}>") else output[found.end() :]
-    _, closed, rest = output.partition("</think>")  # the template had opened it
+    _, closed, rest = output.partition("</think>")  # opened by the chat template
     return rest if closed and "</think>" not in source else output
 
 
 def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
-    """The stretch without white space around it."""
+    """The stretch without surrounding white space."""
     piece = text[start:end]
     start += len(piece) - len(piece.lstrip())
     return start, start + len(piece.strip())
 
 
 def _candidates(text: str) -> Iterator[tuple[int, int]]:
-    """Where what may remain of `text` stands in it when one wrapper is taken off."""
+    """Spans of `text` that may remain when one wrapper is removed."""
     for found in _FENCE.finditer(text):
         yield found.span(2)
     yield from _inside_tags(text)
@@ -146,7 +146,7 @@ def _candidates(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _inside_tags(text: str) -> Iterator[tuple[int, int]]:
-    """What stands between a tag and the first one that closes it; tags inside such a pair are passed over."""
+    """Spans between a tag and the first one that closes it; tags inside such a span are skipped."""
     tags = list(_TAG.finditer(text))
     closing: dict[str, list[int]] = {}
     for tag in tags:

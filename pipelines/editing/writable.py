@@ -1,5 +1,4 @@
-"""What may be written: whatever the model and the guards say, no edit brings characters that are no text, and no cell
-of a table becomes a formula."""
+"""The last check before writing: no edit may insert characters that are not text, or turn a cell into a formula."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from ..guards.guards import Checked
 
 
 def writable(text: str, segment: Segment, checked: Checked) -> Checked:
-    """`checked` without the edits of `segment` that may not be written, which are counted with the others left out."""
+    """Return `checked` without edits of `segment` that must not be written; they are counted as dropped."""
     if not checked.edits:
         return checked
     kept: list[Edit] = []
@@ -31,13 +30,13 @@ def writable(text: str, segment: Segment, checked: Checked) -> Checked:
 
 
 def _formula(text: str, segment: Segment, edits: Sequence[Edit]) -> str | None:
-    """The character with which the segment would begin, where it may not and did not before."""
+    """The character that the segment would newly begin with, if it must not."""
     first = _first(text, segment, edits) if segment.not_first else ""
     return first if first and first in segment.not_first and first != text[segment.start] else None
 
 
 def _first(text: str, segment: Segment, edits: Sequence[Edit]) -> str:
-    """The first character of the segment with the edits made, white space passed over."""
+    """The first character of the segment after the edits, white space skipped."""
     at = segment.start
     for edit in edits:
         for piece in (text[at : edit.start], edit.replacement):

@@ -1,4 +1,4 @@
-"""File formats: what is text in a file, and how it is written back."""
+"""File formats: which parts of a file are text to correct, and how corrected text is written back."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class FormatOptions:
     """Options of formats; each format ignores those that do not apply to it."""
 
     encoding: str = "utf-8"
-    by_line: bool = False  # txt: one segment a line
-    field: str = "text"  # jsonl: where the text is
-    in_place: bool = False  # jsonl: replace the field, add nothing; docx: make the changes, do not track them
-    every_record: bool = False  # jsonl: add them to records without a change too
-    column: str | int | None = None  # csv, tsv: name in the first row, or number from 1
-    author: str = "copyspec"  # docx: who made the changes
-    force_format: bool = False  # take the format that is named, whatever the file's suffix puts at risk
+    by_line: bool = False  # txt: each line is a segment
+    field: str = "text"  # jsonl: the field with the text
+    in_place: bool = False  # jsonl: replace the field, add none; docx: make the changes without tracking them
+    every_record: bool = False  # jsonl: add fields to unchanged records too
+    column: str | int | None = None  # csv, tsv: a name in the first row, or a number from 1
+    author: str = "copyspec"  # docx: author of the changes
+    force_format: bool = False  # use the named format even if it may damage a file with this suffix
 
     def __post_init__(self) -> None:
         check_encoding(self.encoding)
@@ -85,14 +85,14 @@ _MAKERS: dict[str, Callable[[FormatOptions], Format]] = {
     **{name: _scanned_as(*scanner) for name, scanner in _SCANNERS.items()},
 }
 NAMES = tuple(_MAKERS)
-"""What `format_of` knows; `lines` is a segment a line, `parallel` the same with punctuation set apart by spaces."""
+"""Names for `format_of`. `lines`: each line is a segment; `parallel`: as `lines`, with spaces around punctuation."""
 
 
 def format_of(path: str | os.PathLike[str], name: str | None = None, *, options: FormatOptions | None = None) -> Format:
-    """The format called `name`, or the one of the path's suffix; `-` (standard input) and no suffix are plain text.
+    """Return the format called `name`, or the one of the path's suffix. `-` (standard input) and no suffix: plain text.
 
-    Raises FormatError where the suffix is unknown, or speaks of a file that the format called `name` would damage
-    (subtitles as text, say) and no option forces it; ValueError for an unknown name.
+    Raises FormatError for an unknown suffix, and for one whose files the format called `name` may damage (subtitles as
+    text, for example), unless an option forces it; ValueError for an unknown name.
     """
     options = options or FormatOptions()
     suffix = PurePath(path).suffix.lower()

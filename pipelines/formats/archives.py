@@ -1,4 +1,4 @@
-"""Documents that are zip archives (.docx, .odt): unpacked in bounded memory, packed again with all other bytes kept."""
+"""Reads and rewrites documents that are zip archives (.docx, .odt), in bounded memory; other files are copied as is."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from itertools import pairwise
 from ..documents import FormatError
 
 _SIZE_LIMIT = 64 << 20
-"""Bytes of XML after unpacking, counted as they come: a header may say less. No person writes more."""
+"""Maximum bytes of unpacked XML, counted while unpacking, since headers may lie. Written documents are smaller."""
 _RATIO_LIMIT, _RATIO_FREE = 100, 8 << 20
-"""Bytes after unpacking for each byte of the file, above so many: Word's own XML packs ten to twenty to one."""
+"""Maximum unpacked bytes per byte of the file, above _RATIO_FREE; Word's own XML compresses ten to twenty times."""
 _CHUNK = 1 << 16
 _PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-"""What documents are packed with (ECMA-376 part 2, annex C); others do not unpack in small steps."""
+"""The compression methods of documents (ECMA-376 part 2, annex C); others cannot be unpacked in small steps."""
 _BROKEN = (
     zipfile.BadZipFile,
     zipfile.LargeZipFile,
@@ -33,9 +33,8 @@ _BROKEN = (
 
 
 def unpacked(data: bytes, choose: Callable[[list[str]], list[str]], kind: str, hint: str) -> dict[str, bytes]:
-    """The files of an archive that `choose` takes from their names, in its order. Raises FormatError for what is none.
-
-    `kind`: what the archive should be, `hint`: what it may be instead; for people."""
+    """Return the files of an archive that `choose` selects from their names, in its order. Raises FormatError if the
+    data is not an archive. `kind` and `hint`, for the message: what it should be, and what it may be instead."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             names = archive.namelist()
@@ -54,7 +53,7 @@ def unpacked(data: bytes, choose: Callable[[list[str]], list[str]], kind: str, h
 
 
 def repacked(data: bytes, new: dict[str, bytes]) -> bytes:
-    """The archive with some of its files replaced. The others are not even unpacked: their bytes are copied."""
+    """Return the archive with some files replaced. The bytes of the others are copied without unpacking them."""
     out = io.BytesIO()
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive, zipfile.ZipFile(out, "w") as copy:
@@ -81,7 +80,7 @@ def repacked(data: bytes, new: dict[str, bytes]) -> bytes:
 
 
 def _file(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
-    """A file of the archive, unpacked step by step. Raises FormatError where it is longer than `limit`."""
+    """Unpack a file step by step. Raises FormatError if it is longer than `limit`."""
     info = archive.getinfo(name)
     if info.compress_type not in _PACKINGS:
         raise FormatError(f"{name!r} is packed by method {info.compress_type}: documents are deflated or stored")

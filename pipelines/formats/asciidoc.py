@@ -1,6 +1,6 @@
-"""AsciiDoc: titles, paragraphs, items and notes; attributes, macros, listings, tables and markup stay.
+"""AsciiDoc: titles, paragraphs, items and notes are text; attributes, macros, listings, tables and markup are kept.
 
-Blocks are told apart line by line (AsciiDoc Language Documentation, "Blocks"). What is not understood has no prose.
+Blocks are recognised line by line (AsciiDoc Language Documentation, "Blocks"). What is not recognised is not prose.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _VERBATIM = re.compile(r"(-{4,}|\.{4,}|\+{4,}|/{4,}|`{3,}|[|,:!]={3,})[^`]*$")
 _CONTAINER = re.compile(r"(?:={4,}|\*{4,}|_{4,}|--|'{3,}|<{3,}|\+|~{4,})[ \t]*$")
 _TITLE = re.compile(r"(?:={1,6}|#{1,6})[ \t]+(?=\S)")
 _UNDERLINE = re.compile(r"(=+|-+|~+|\^+|\++)[ \t]*$")
-"""Below the title of a section, as old AsciiDoc writes it: as long as the title, or one character off."""
+"""The line below a section title in old AsciiDoc: as long as the title, give or take one character."""
 _CAPTION = re.compile(r"\.(?=[^\s.])")
 _ATTRIBUTES = re.compile(r"\[.*\][ \t]*$")
 _LISTING = re.compile(r"\[(?:source|listing|literal|stem|latexmath|asciimath|verse|pass|mermaid|plantuml)\b", re.I)
@@ -36,17 +36,17 @@ _MARKUP = re.compile(r"(?<!\w)[*_#^~]{1,2}(?=\S)|(?<=\S)[*_#^~]{1,2}(?!\w)")
 
 
 def blocks(text: str) -> Iterator[Prose]:
-    """The prose of every block."""
+    """Yield the prose of every block."""
     return by_lines(text, _Reader(text))
 
 
 class _Reader:
     def __init__(self, text: str) -> None:
         self.text = text
-        self.lines: list[tuple[int, int]] = []  # of the open paragraph: where its prose begins and ends
-        self.heading: tuple[int, int] | None = None  # a line that is a title where the next one underlines it
+        self.lines: list[tuple[int, int]] = []  # of the open paragraph: start and end of the prose in each line
+        self.heading: tuple[int, int] | None = None  # a line that is a title if the next line underlines it
         self.closes: str | None = None  # the last line of an open block without prose
-        self.until_blank = False  # a listing without a border, the lines below the title of the document
+        self.until_blank = False  # inside a listing without delimiters, or in the lines below the document title
         self.number = 0
 
     def feed(self, start: int, body: str) -> Iterator[Prose]:
@@ -65,7 +65,7 @@ class _Reader:
         end = start + len(stripped)
         if self._is_underline(stripped):
             self.until_blank = not self.text[: self.lines[0][0]].strip()
-            self.lines = []  # without prose: a title that grows is none any more
+            self.lines = []  # not prose: its underline would no longer fit a longer title
             return
         self.heading = None
         if (found := _VERBATIM.match(stripped)) is not None:
@@ -88,19 +88,19 @@ class _Reader:
             yield from self._leaf(start, end, stripped)
 
     def _is_underline(self, body: str) -> bool:
-        """Whether the line makes the one above a title."""
+        """Whether the line underlines a title."""
         if self.heading is None or self.lines != [self.heading] or not _UNDERLINE.match(body):
             return False
         return abs(len(body) - (self.heading[1] - self.heading[0])) < 2
 
     def flush(self) -> Iterator[Prose]:
-        """The open paragraph."""
+        """Yield the open paragraph."""
         if self.lines:
             yield self._prose(self.lines[0][0], self.lines[-1][1])
             self.lines = []
 
     def _leaf(self, start: int, end: int, body: str) -> Iterator[Prose]:
-        """A line of a paragraph, an item or a term."""
+        """Read a line of a paragraph, an item or a term."""
         if (item := _ITEM.match(body)) is not None:
             yield from self.flush()
             start += item.end()

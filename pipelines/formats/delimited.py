@@ -1,4 +1,4 @@
-"""CSV and TSV: the text is one column; quoting, delimiters and all other bytes stay."""
+"""CSV and TSV: one column is text; quoting, delimiters and all other bytes are kept."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from .text import segments_of
 
 _DELIMITERS = ",;\t|"
 _RECORD_LIMIT = 1 << 20
-"""Characters. A quoted cell that is longer is a quote that nobody closed."""
+"""Maximum characters of a record with a quoted cell; above it, the quote is taken as never closed."""
 _QUOTED = re.compile(r'"[^"]*(?:""[^"]*)*"')
 _MARK = "\ufeff"
 _IGNORED = " \u00a0\ufeff"
 _EVALUATED = ("=", "＝")
 _FORMULA_STARTS = "=+-@\t\r\n＝＋－＠"
-"""What a spreadsheet takes for the beginning of a formula (OWASP, CSV injection)."""
+"""Characters with which a formula may begin in a spreadsheet (OWASP, CSV injection)."""
 _FORMULA_SIGNS = "=+@|＝＋＠"
-"""What a correction never brings into a cell: another program's delimiters may begin a cell there."""
+"""Characters that no correction may insert: with another program's delimiters they may begin a cell."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """A record's characters, and where the cell with the text stands in them, quotes included."""
+    """A record, and the span of the cell with the text in it, quotes included."""
 
     record: str
     start: int = 0
@@ -36,11 +36,11 @@ class _Cell:
 
 
 class DelimitedFormat:
-    """A part is a record, its text the value of one cell, whose paragraphs are the segments."""
+    """Each part is a record; its text is the value of one cell, and the cell's paragraphs are the segments."""
 
     def __init__(self, column: str | int | None, *, delimiter: str | None = None, encoding: str = "utf-8") -> None:
-        """`column`: a name of the first row, or a number from 1, and then every row is data. `delimiter`: None is the
-        commonest of comma, semicolon, tab and bar in the first row."""
+        """`column`: a name in the first row, or a number from 1; with a number every row is data. `delimiter`: None is
+        the most frequent of comma, semicolon, tab and bar in the first row."""
         self.column = column
         self.delimiter = delimiter
         self.encoding = check_encoding(encoding)
@@ -84,7 +84,7 @@ class DelimitedFormat:
         return encode(apply(cell.record, [Edit(cell.start, cell.end, text)]), self.encoding)
 
     def _index(self, names: list[str]) -> tuple[int, bool]:
-        """Which cell the column is, and whether the first row names it."""
+        """The index of the column, and whether the first row holds names."""
         if isinstance(self.column, str) and self.column in names:
             return names.index(self.column), True
         if isinstance(self.column, int) or (self.column and self.column.isdecimal()):
@@ -101,12 +101,12 @@ class _Reader:
     def __init__(self, delimiter: str) -> None:
         self.delimiter = delimiter
         mark = re.escape(delimiter)
-        # A quote that does not open the cell, or is not closed before a delimiter, is a character like others.
+        # A quote that does not open the cell, or is not followed by a delimiter when closed, is an ordinary character.
         self.cell = re.compile(rf'("[^"]*(?:""[^"]*)*"(?=[{mark}\r\n]|\Z)|[^{mark}\r\n]*)({mark})?')
         self.opens = re.compile(rf'(?:\A{_MARK}?|{mark})"')
 
     def records(self, first: str, lines: Iterator[str]) -> Iterator[str]:
-        """Lines, joined while a quoted cell goes on."""
+        """Yield lines, joined while a quoted cell continues."""
         record, quotes = first, first.count('"')
         while True:
             joined: list[str] = []
@@ -120,7 +120,7 @@ class _Reader:
                 quotes += line.count('"')
                 size += len(line)
             if quotes % 2 and joined:
-                # Nobody closed it: it was no quoted cell.
+                # The quote was never closed, so it did not begin a quoted cell.
                 yield record
                 yield from joined
             else:
@@ -144,14 +144,14 @@ class _Reader:
 
 
 def begins_formula(text: str) -> bool:
-    """Whether a spreadsheet may compute the cell instead of showing it."""
+    """Whether a spreadsheet may evaluate the cell instead of showing it."""
     return text.lstrip(_IGNORED)[:1] in _FORMULA_STARTS and bool(text.strip())
 
 
 def _segments(text: str, delimiter: str, *, is_quoted: bool) -> tuple[tuple[Segment, ...], tuple[Refusal, ...]]:
-    """The paragraphs of a cell, none of which may become a formula. What is one already stays.
+    """The paragraphs of a cell. None may become a formula; existing formulas are kept.
 
-    So do quotes in a cell without quotes around it: where there is one more or less, the cells behind are other ones.
+    Quotes in an unquoted cell are protected too: adding or removing one would shift the cells after it.
     """
     value = text.lstrip(_IGNORED)
     if value.startswith(_EVALUATED):

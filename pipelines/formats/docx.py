@@ -1,4 +1,4 @@
-"""Word documents: paragraphs, tables, headers, footers and notes; corrections come as tracked changes."""
+"""Word documents: paragraphs, tables, headers, footers and notes; corrections are written as tracked changes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _IDS = re.compile(rb"\bid=[\"'](\d{1,9})[\"']")
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A paragraph, and where its text begins in the part's."""
+    """A paragraph, and the offset of its text in the part."""
 
     story: str
     paragraph: Paragraph
@@ -33,10 +33,10 @@ class _Document:
 
 
 class DocxFormat:
-    """The whole document is one part, its text the paragraphs, a line each; it is held in memory."""
+    """The whole document is one part, with a line for each paragraph; it is held in memory."""
 
     def __init__(self, *, is_tracked: bool = True, author: str = "copyspec") -> None:
-        """`is_tracked`: changes can be accepted or rejected in a word processor; else they are made outright."""
+        """`is_tracked`: write tracked changes, to be accepted or rejected in a word processor; otherwise apply them."""
         self.revision = Revision(author, is_tracked)
 
     def read(self, stream: BinaryIO) -> Iterator[Part]:
@@ -63,7 +63,7 @@ class DocxFormat:
             raise TypeError(f"a part of another format: {part!r}")
         if not edits:
             return document.data
-        changed(part.text, edits)  # raises for what may not be written
+        changed(part.text, edits)  # raises for edits that must not be written
         changes = _by_story(document.placed, edits)
         stories = _stories(document.data)
         next_id = 1 + max((int(found[1]) for xml in stories.values() for found in _IDS.finditer(xml)), default=0)
@@ -74,7 +74,7 @@ class DocxFormat:
 
 
 def _stories(data: bytes) -> dict[str, bytes]:
-    """The XML of the parts that hold text, the main one first. Raises FormatError for what is no document."""
+    """The XML of the files with text, the main one first. Raises FormatError if the data is not a Word document."""
 
     def chosen(names: list[str]) -> list[str]:
         stories = [name for name in names if _STORIES.fullmatch(name)]
@@ -116,7 +116,7 @@ def _segment(paragraph: Paragraph, offset: int) -> Segment | Refusal | None:
 
 
 def _by_story(placed: Sequence[_Placed], edits: Sequence[Edit]) -> dict[str, list[tuple[Paragraph, list[Edit]]]]:
-    """Edits with offsets in their paragraphs. Raises ValueError for one that goes beyond its paragraph."""
+    """Edits by file and paragraph, with offsets in it. Raises ValueError for one that exceeds its paragraph."""
     found: dict[str, list[tuple[Paragraph, list[Edit]]]] = {}
     waiting = list(reversed(edits))
     for place in placed:

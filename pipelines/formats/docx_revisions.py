@@ -1,4 +1,4 @@
-"""Changes to WordprocessingML as tracked ones (ECMA-376 part 1, 17.13.5), by splicing: all other bytes stay."""
+"""Writes changes into WordprocessingML as tracked changes (ECMA-376 part 1, 17.13.5), keeping all other bytes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Revision:
 def spliced(
     xml: bytes, changes: Sequence[tuple[Paragraph, Sequence[Edit]]], revision: Revision, first_id: int
 ) -> tuple[bytes, int]:
-    """`xml` with the edits of its paragraphs (offsets in their texts), and the next free id of a revision."""
+    """Return `xml` with the edits of its paragraphs (offsets in their text), and the next free revision id."""
     writer = _Writer(xml, revision, first_id)
     splices = [splice for paragraph, edits in changes for splice in writer.splices(paragraph, edits)]
     pieces, at = [], 0
@@ -41,7 +41,7 @@ class _Writer:
         self.xml, self.revision, self.next_id = xml, revision, first_id
 
     def splices(self, paragraph: Paragraph, edits: Sequence[Edit]) -> list[tuple[int, int, bytes]]:
-        """The runs that edits touch, written anew: first and last byte, and what stands there then."""
+        """Rewrite the runs that edits touch: (first byte, last byte, new XML)."""
         found = []
         spans = _spans(paragraph)
         inserted = _insertions(paragraph, spans, edits)
@@ -52,7 +52,7 @@ class _Writer:
             removed = [(max(edit.start - at, 0), min(edit.end - at, size)) for edit in touching]
             coming: dict[int, str] = {}
             for edit in inserted.get(number, ()):
-                place = min(edit.end - at, size)  # behind what it replaces
+                place = min(edit.end - at, size)  # after the text that it replaces
                 coming[place] = coming.get(place, "") + edit.replacement
             if run.is_opaque or not size:
                 found += [(edge, edge, self._new(run, text)) for edge, text in _beside(run, coming)]
@@ -61,7 +61,7 @@ class _Writer:
         return found
 
     def _run(self, run: Run, removed: Sequence[tuple[int, int]], coming: dict[int, str]) -> bytes:
-        """A run cut at the edges of what is removed and where something comes in."""
+        """Split a run at the edges of removed text and at insertions."""
         borders = list(accumulate((len(atom.text) for atom in run.atoms), initial=0))
         size = borders[-1]
         cuts = sorted({0, size, *(edge for span in removed for edge in span), *coming})
@@ -77,7 +77,7 @@ class _Writer:
         return b"".join(pieces)
 
     def _old(self, run: Run, borders: Sequence[int], span: tuple[int, int], *, is_removed: bool) -> bytes:
-        """The characters of a `span` of a run, as a run of their own. `borders`: where its atoms begin, and its end."""
+        """Characters `span` of a run as a new run. `borders`: offsets of its atoms, and its end."""
         kept, gone = [], []
         start, end = span
         for number in range(bisect_right(borders, start) - 1, bisect_left(borders, end)):
@@ -117,24 +117,24 @@ class _Writer:
 
 
 def _beside(run: Run, coming: dict[int, str]) -> list[tuple[int, str]]:
-    """Text beside a run that is left alone, with the byte where it goes."""
+    """Insertions next to a run that is not rewritten, with their byte offsets."""
     return [(run.end if place else run.start, text) for place, text in sorted(coming.items())]
 
 
 def _name(run: Run, kind: str) -> bytes:
-    """`kind` with the prefix that the document uses."""
+    """The element `kind` with the document's namespace prefix."""
     prefix, colon, _ = run.head[1:].partition(b":")
     return prefix + colon + kind.encode()
 
 
 def _spans(paragraph: Paragraph) -> list[tuple[int, int]]:
-    """Where the runs stand in the paragraph's text."""
+    """Spans of the runs in the paragraph's text."""
     borders = list(accumulate((run.size for run in paragraph.runs), initial=0))
     return list(pairwise(borders))
 
 
 def _insertions(paragraph: Paragraph, spans: Sequence[tuple[int, int]], edits: Sequence[Edit]) -> dict[int, list[Edit]]:
-    """The edits that bring text, by the run that they go into: the one that is changed, or the one before."""
+    """Edits that insert text, by the run they are written into: the changed one, or the one before."""
     starts, ends = [start for start, _ in spans], [end for _, end in spans]
     found: dict[int, list[Edit]] = {}
     for edit in edits:

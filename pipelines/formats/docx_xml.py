@@ -1,4 +1,4 @@
-"""The text of WordprocessingML: paragraphs and runs (ECMA-376 part 1, 17.3), with the bytes where they stand."""
+"""Parses WordprocessingML into paragraphs and runs (ECMA-376 part 1, 17.3), with their byte offsets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from xml.parsers import expat
 from ..documents import FormatError
 
 OBJECT = "\ufffc"
-"""Stands for what is no text: pictures, references to notes, fields."""
+"""Placeholder for what is not text: pictures, references to notes, fields."""
 
 _SPACES = (
     "http://schemas.openxmlformats.org/wordprocessingml/2006/main",
@@ -25,7 +25,7 @@ _TAG = re.compile(rb"<[^\"'>]*(?:\"[^\"]*\"[^\"'>]*|'[^']*'[^\"'>]*)*>")
 
 @dataclass(slots=True)
 class Atom:
-    """A child of a run: its characters, or one that stands for it."""
+    """A child of a run: its text, or a character that stands for it."""
 
     start: int  # bytes
     end: int
@@ -37,11 +37,11 @@ class Atom:
 class Run:
     start: int  # bytes
     end: int = 0
-    head: bytes = b""  # its start tag and its properties
+    head: bytes = b""  # its start tag
     properties: bytes = b""
     atoms: list[Atom] = field(default_factory=list)
-    is_opaque: bool = False  # holds what cannot be taken apart
-    is_fixed: bool = False  # a field's result, hidden text, text marked as not to be proofread
+    is_opaque: bool = False  # holds elements that cannot be split
+    is_fixed: bool = False  # the result of a field, hidden text, or text excluded from proofreading
     in_link: bool = False
 
     @property
@@ -52,8 +52,8 @@ class Run:
 @dataclass(slots=True)
 class Paragraph:
     runs: list[Run] = field(default_factory=list)
-    is_revised: bool = False  # holds tracked changes already
-    is_label: bool = False  # a heading, or in the cell of a table
+    is_revised: bool = False  # already holds tracked changes
+    is_label: bool = False  # a heading, or in a table cell
 
     @property
     def text(self) -> str:
@@ -61,7 +61,7 @@ class Paragraph:
 
 
 def paragraphs(xml: bytes) -> list[Paragraph]:
-    """The paragraphs of a part of a document, those of tables and text boxes too, in the order of their ends.
+    """Return the paragraphs of a file, including those in tables and text boxes, in the order of their ends.
 
     Raises FormatError for XML that is malformed, not UTF-8 or has a document type.
     """
@@ -74,12 +74,12 @@ class _Parser:
     def __init__(self, xml: bytes) -> None:
         self.xml = xml
         self.found: list[Paragraph] = []
-        self.paragraphs: list[Paragraph] = []  # open; text boxes nest them
+        self.paragraphs: list[Paragraph] = []  # open paragraphs; text boxes nest them
         self.runs: list[Run] = []
         self.path: list[str] = []
         self.starts: list[int] = []
-        self.fields = 0  # open ones; a table of contents is one over many paragraphs
-        # Open elements by name: looking through `path` would take the square of the depth.
+        self.fields = 0  # number of open fields; a table of contents is one field over many paragraphs
+        # Number of open elements by name: searching `path` would take quadratic time in the depth.
         self.open = dict.fromkeys(("hyperlink", "fldSimple", "tc", "Fallback"), 0)
         self.keeps_space = [False]  # xml:space, inherited
         self.chars: list[str] = []
@@ -99,7 +99,7 @@ class _Parser:
         raise FormatError("the document's XML has a document type, which no word processor writes")
 
     def _aside(self, *_: object) -> None:
-        """A comment: a run that is written anew would lose it."""
+        """Handle a comment, which would be lost if its run were rewritten."""
         if self.runs:
             self.runs[-1].is_opaque = True
 
@@ -111,7 +111,7 @@ class _Parser:
         if (kind := name.rpartition(" ")[2]) in self.open:
             self.open[kind] += 1
         if parent == "t" and self.runs:
-            self.runs[-1].is_opaque = True  # text that is not text alone
+            self.runs[-1].is_opaque = True  # elements inside text
         if name == "p":
             self.paragraphs.append(Paragraph(is_label=self.open["tc"] > 0))
         elif name == "pStyle" and self.paragraphs:
@@ -139,7 +139,7 @@ class _Parser:
         if (kind := name.rpartition(" ")[2]) in self.open:
             self.open[kind] -= 1
         at, opening = self.parser.CurrentByteIndex, self._tag(start)
-        # For an empty element expat points behind it, for others at the closing tag.
+        # For an empty element expat reports the position after it, otherwise that of the closing tag.
         end = start + len(opening) if opening.endswith(b"/>") else at + len(self._tag(at))
         if parent == "r" and self.runs:
             self._child(self.runs[-1], name, start, end, keeps=keeps)

@@ -1,4 +1,4 @@
-"""Catalogs of translations (`.po`): the translations; message ids, contexts, comments and the header stay."""
+"""Gettext catalogs (`.po`): translations are text; message ids, contexts, comments and the header are kept."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _BREAK = re.compile(r"(?:\\[nrt])+")
 
 
 def translations(text: str) -> Iterator[Prose]:
-    """Every translation, its paragraphs one by one. The entry of an empty message id is the header.
+    """Yield every translation, paragraph by paragraph. The entry with an empty message id is the header.
 
-    Raises FormatError where no line is a message."""
+    Raises FormatError if no line is a message."""
     at = 0
     keyword, is_header, is_known = "", True, False
-    strings: list[tuple[int, int]] = []  # of the open translation: what stands between the quotes
+    strings: list[tuple[int, int]] = []  # of the open translation: spans between the quotes
     for line in lines_of(text):
         opening = _KEYWORD.match(line)
         string = _STRING.match(line, opening.end() if opening else 0)
@@ -41,7 +41,7 @@ def translations(text: str) -> Iterator[Prose]:
             is_known = True
             keyword = opening[1]
             if keyword == "msgid":
-                is_header = True  # until there is something in it
+                is_header = True  # unless a string follows
         if string and keyword:
             span = at + string.start(1), at + string.end(1)
             if keyword == "msgid":
@@ -55,7 +55,7 @@ def translations(text: str) -> Iterator[Prose]:
 
 
 def _paragraphs(text: str, strings: list[tuple[int, int]]) -> Iterator[Prose]:
-    """The paragraphs of a translation, cut where it has a line break; quotes between its lines are left out."""
+    """Split a translation at its line breaks. The quotes between its lines are left out."""
     strings = [each for each in strings if each[0] < each[1]]
     if not strings:
         return
@@ -70,7 +70,7 @@ def _paragraphs(text: str, strings: list[tuple[int, int]]) -> Iterator[Prose]:
 
 
 def _fixed(text: str, strings: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Placeholders, tags and their like; of one that goes on in the next line its part in each."""
+    """Placeholders, tags and the like; one that continues on the next line gives a span for each line."""
     begins, joined = [], ""
     for start, end in strings:
         begins.append(len(joined))
@@ -82,7 +82,7 @@ def _fixed(text: str, strings: list[tuple[int, int]]) -> Iterator[tuple[int, int
 
 
 def _breaks(text: str, start: int, end: int) -> list[tuple[int, int]]:
-    """Line breaks written as escapes; a backslash before them is none."""
+    """Escaped line breaks; an escaped backslash before `n` is not one."""
     found, at = [], start
     while at < end:
         at = text.find("\\", at, end)

@@ -1,8 +1,8 @@
-"""HTML: the text of paragraphs, headings, items and cells; tags, scripts, code and preformatted text stay.
+"""HTML: paragraphs, headings, items and cells are text; tags, scripts, code and preformatted text are kept.
 
-Tags are found as the HTML standard's tokenizer finds them (WHATWG, 13.2.5) and no tree is built: where a paragraph
-ends depends on names of tags alone. What is opened and never closed (a comment, a script, a quotation mark in a tag)
-ends the prose of the file.
+Tags are found like the HTML standard's tokenizer does (WHATWG, 13.2.5). No tree is built, since the end of a paragraph
+follows from tag names alone. After something that is never closed (a comment, a script, a quotation mark in a tag) the
+rest of the file is not prose.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _INLINE = names(
     "sup time tt u wbr"
 )
 _CODE = names("code kbd samp var math svg")
-"""Stand inside a sentence, with what they hold; nothing of it changes."""
+"""Elements inside a sentence; they and their content are not changed."""
 _SKIPPED = names(
     "script style pre textarea template xmp iframe object noscript noembed noframes plaintext select datalist listing"
 )
-_CLOSED = _CODE | _SKIPPED  # read over down to their closing tag
+_CLOSED = _CODE | _SKIPPED  # skipped up to their closing tag
 _LABELS = names("title h1 h2 h3 h4 h5 h6 td th dt caption figcaption button summary legend")
 _VOID = names("area base br col embed hr img input link meta param source track wbr")
 _RAW = {
     name: re.compile(rf"</{name}(?=[\s/>])", re.I)
     for name in names("script style textarea xmp iframe noembed noframes")
 }
-"""Hold no tags: what ends them is their own closing tag alone."""
+"""Elements that hold no tags: only their own closing tag ends them."""
 _KEPT = re.compile(r"translate\s*=\s*[\"']?no\b|class\s*=\s*(?:\"[^\"]*\bnotranslate\b|'[^']*\bnotranslate\b)", re.I)
 _SPECIAL = re.compile(r"<!--|<!\[CDATA\[|<[!?%]|</?[a-zA-Z]")
 _CLOSINGS = {"<!--": "-->", "<![CDATA[": "]]>", "<!": ">", "<?": ">", "<%": "%>"}
@@ -48,7 +48,7 @@ class _Tag:
     name: str  # in lower case
     is_closing: bool
     is_empty: bool  # has no closing tag
-    is_kept: bool  # its author wants nothing in it translated
+    is_kept: bool  # marked by its author as not to be translated
 
 
 @dataclass(slots=True)
@@ -67,9 +67,9 @@ class _Block:
 
 
 def paragraphs(text: str) -> Iterator[Prose]:
-    """The text between tags that end a paragraph."""
+    """Yield the text between tags that end a paragraph."""
     block = _Block(0)
-    skipped: _Tag | None = None  # what nothing is read in, down to its own closing tag
+    skipped: _Tag | None = None  # the open element whose content is skipped
     depth, at = 0, 0
     while True:
         found = (_SPECIAL if skipped is None else _RAW.get(skipped.name, _SPECIAL)).search(text, at)
@@ -110,7 +110,7 @@ def paragraphs(text: str) -> Iterator[Prose]:
 
 
 def _tag(text: str, start: int) -> _Tag | None:
-    """The tag that begins at `start`; None where the file ends inside it."""
+    """Parse the tag at `start`; None if the file ends inside it."""
     is_closing = text.startswith("</", start)
     found = _NAME.match(text, start + 1 + is_closing)
     assert found is not None, "a letter stands there"

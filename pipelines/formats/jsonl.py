@@ -1,4 +1,4 @@
-"""JSON lines: the text is one field of each record; the correction and its edits become two more."""
+"""JSON lines: one field of each record is text; its correction and the edits are added as fields."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..edits.diff import apply
 from .reading import changed, check_encoding, encode, is_blank, read_lines
 from .text import segments_of
 
-# Numbers are looked over, not made: one of a million digits takes minutes, and the interpreter may refuse it.
+# Numbers are skipped, not converted: one with a million digits takes minutes, or is refused by the interpreter.
 _DECODER = JSONDecoder(parse_int=lambda digits: 0, parse_float=lambda digits: 0.0)
 _SPACE = " \t\r\n"
 _MARK = "\ufeff"
@@ -23,16 +23,16 @@ _MARK = "\ufeff"
 class _Record:
     line: str
     field: str | None = None  # None: nothing to write
-    values: tuple[tuple[str, int, int], ...] = ()  # key, start and end of its value in the line
-    end: int = 0  # of the closing brace
+    values: tuple[tuple[str, int, int], ...] = ()  # key, and start and end of its value in the line
+    end: int = 0  # position of the closing brace
 
 
 class JSONLinesFormat:
-    """A part is a record, its text the value of one field, whose paragraphs are the segments.
+    """Each part is a record; its text is the value of one field, and the paragraphs of the value are the segments.
 
-    A corrected record gets the fields `corrected` (the whole text) and `edits` (a list of `start`, `end`, `orig`,
-    `corr`; characters of the value) behind its own; all other characters of the line stay. Records without a change
-    stay as they are, unless `every_record`. With `in_place` the field itself is replaced and nothing is added.
+    A corrected record gets two more fields, `corrected` (the whole text) and `edits` (a list of `start`, `end`, `orig`,
+    `corr`, in characters of the value); the rest of the line is kept. Unchanged records get them only with
+    `every_record`. With `in_place` the field itself is replaced and nothing is added.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class JSONLinesFormat:
 
 
 def _scan(line: str, field: str) -> tuple[_Record, object]:
-    """Where the values of a line's object stand, and the value of `field`: the last one where a key is there twice."""
+    """The positions of the values in a line's object, and the value of `field`; the last one if a key is repeated."""
     at = _after_space(line, 1 if line.startswith(_MARK) else 0)
     if line[at] != "{":
         raise JSONDecodeError("no object", line, at)
@@ -122,7 +122,7 @@ def _after(line: str, at: int, char: str) -> int:
 
 
 def _with_fields(record: _Record, fields: dict[str, object], *, escape: bool) -> str:
-    """The line with values replaced where their keys are there, and new ones behind the others."""
+    """Replace the values of existing keys, and add new fields after them."""
     places = {key: (start, end) for key, start, end in record.values}
     added = "".join(
         f"{', ' if places or i else ''}{json.dumps(key)}: {json.dumps(value, ensure_ascii=escape)}"
@@ -134,7 +134,7 @@ def _with_fields(record: _Record, fields: dict[str, object], *, escape: bool) ->
 
 
 def _escapes(line: str) -> bool:
-    """Whether the writer of `line` escapes what is not ASCII."""
+    """Whether the writer of `line` escapes non-ASCII characters."""
     return line.isascii() and "\\u" in line
 
 

@@ -1,7 +1,7 @@
-"""LaTeX: the prose of paragraphs, titles, captions and items; commands, formulas, comments and listings stay.
+"""LaTeX: paragraphs, titles, captions and items are text; commands, formulas, comments and listings are kept.
 
-No macro is expanded. Of a command that is not known nothing is prose, neither its name nor its arguments; text between
-commands is. A file with `\\begin{document}` has no prose before it.
+Macros are not expanded. The name and arguments of an unknown command are not prose; the text between commands is. In a
+file with `\\begin{document}` nothing before it is prose.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _STYLES = names(
     "emph textbf textit textsc textsl textrm textsf textmd textup textnormal underline uline enquote mbox alert "
     "foreignquote highlight"
 )
-"""Their argument stands in the sentence."""
+"""Commands whose argument is part of the sentence."""
 _SILENT = names(
     "label index footnote footnotemark footnotetext thanks marginpar todo vspace hspace noindent indent centering "
     "raggedright smallskip medskip bigskip hfill vfill clearpage newpage pagebreak linebreak nopagebreak protect "
     "itshape bfseries upshape normalfont sffamily rmfamily small large Large footnotesize tiny normalsize glsadd"
 )
-"""Leave nothing in the sentence, or what is none of it."""
+"""Commands that leave nothing in the sentence, or nothing that belongs to it."""
 _BREAKS = names(
     "item documentclass usepackage newcommand renewcommand providecommand DeclareMathOperator newenvironment def "
     "let input include includegraphics bibliography bibliographystyle addbibresource printbibliography maketitle "
@@ -48,26 +48,26 @@ _LINE_REST = re.compile(r"[^\r\n]*(?:\r\n|\n|\r)?[ \t]*")
 _SPACE = re.compile(r"[ \t]*(?:\r\n|\n|\r)?[ \t]*")
 _OPTION = re.compile(r"\[[^\[\]]{0,1000}\]")
 _ACCENT = re.compile(r"[`'^\"~=.]\{?\\?[a-zA-Z]\}?")
-_FORMULA_CHARS = 4000  # of a formula inside a sentence at most
-_ARGUMENTS = 9  # TeX allows no more
+_FORMULA_CHARS = 4000  # maximum length of a formula inside a sentence
+_ARGUMENTS = 9  # TeX's maximum
 
 
 def paragraphs(text: str) -> Iterator[Prose]:
-    """The prose of the document's body."""
+    """Yield the prose of the document's body."""
     return _Reader(text).prose()
 
 
 class _Reader:
     def __init__(self, text: str) -> None:
         self.text = text
-        self.at = 0  # where reading goes on behind a command
+        self.at = 0  # position at which reading continues after a command
         self.closing = _braces(text)
-        self.start = 0  # of the open paragraph
+        self.start = 0  # start of the open paragraph
         self.is_label = False
         self.markup: list[tuple[int, int]] = []
         self.fixed: list[tuple[int, int]] = []
         self.left_out: list[tuple[int, int]] = []
-        self.titles: set[int] = set()  # closing braces that end a title
+        self.titles: set[int] = set()  # positions of closing braces that end a title
 
     def prose(self) -> Iterator[Prose]:
         begin = re.search(r"\\begin[ \t]*\{document\}", self.text)
@@ -118,7 +118,7 @@ class _Reader:
         self.start = end
 
     def _command(self, name: str, start: int, at: int) -> Iterator[Prose]:
-        """A command by its name. Where reading goes on is in `at` then."""
+        """Handle a named command, and set `at` to the position at which reading continues."""
         self.at = at
         if name in _TITLES:
             yield from self._flush(start)
@@ -148,7 +148,7 @@ class _Reader:
         self.at = at
 
     def _sign(self, found: re.Match[str], at: int) -> int:
-        """A command of one sign: a formula, an accent, an escape."""
+        """Handle a command of one sign: a formula, an accent, an escape."""
         if found["sign"] == "(":
             at = self._past(at, "\\)", most=_FORMULA_CHARS)
         elif accent := _ACCENT.match(self.text, found.start() + 1):
@@ -169,7 +169,7 @@ class _Reader:
         return at
 
     def _past(self, at: int, mark: str, *, most: int | None = None) -> int:
-        """Behind the next `mark` that no backslash escapes; the end of what may be searched where there is none."""
+        """The position after the next unescaped `mark`; the end of the searched range if there is none."""
         last = len(self.text) if most is None else min(len(self.text), at + most)
         place = at
         while (place := self.text.find(mark, place, last)) >= 0:
@@ -184,7 +184,7 @@ class _Reader:
         return at
 
     def _past_arguments(self, at: int) -> int:
-        """Behind the options and arguments that follow; white space stands between none of them and the command."""
+        """The position after the options and arguments of a command, which must follow without white space."""
         for _ in range(_ARGUMENTS):
             if option := _OPTION.match(self.text, at):
                 at = option.end()
@@ -195,7 +195,7 @@ class _Reader:
         return at
 
     def _after_environment(self, name: str, at: int) -> int:
-        """Behind the options of an environment, or behind its end where it holds no prose."""
+        """The position after an environment's options, or at its end if it holds no prose."""
         if name not in _VERBATIM:
             return self._past_arguments(at)
         end = self.text.find(f"\\end{{{name}}}", at)
@@ -203,7 +203,7 @@ class _Reader:
 
 
 def _braces(text: str) -> dict[int, int]:
-    """Where each brace is closed."""
+    """The closing brace of each opening one, by position."""
     found: dict[int, int] = {}
     opened: list[int] = []
     for mark in _BRACE.finditer(text):

@@ -1,4 +1,4 @@
-"""M2, the format of annotated learner texts (Dahlmeier and Ng 2012): `S` lines in, untyped annotations out."""
+"""M2, the format of annotated learner texts (Dahlmeier and Ng 2012): reads `S` lines, writes untyped annotations."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ _MARK = "\ufeff"
 
 
 class M2Format:
-    """A part is a block, its text the tokenised sentence.
+    """Each part is a block; its text is the tokenised sentence.
 
-    Annotations that were there are dropped: what is written are the edits of the correction, as annotator 0 with the
-    type UNK, and a noop where there are none. A block without annotations or with a noop alone stays as it is where
-    nothing changed.
+    Existing annotations are replaced by the edits of the correction, as annotator 0 with type UNK, or by a noop without
+    edits. An unchanged block without annotations, or with only a noop, is kept as it is.
     """
 
     def __init__(self, *, encoding: str = "utf-8") -> None:
@@ -55,7 +54,7 @@ class M2Format:
 
 
 def annotated(source: str, hypothesis: str) -> list[str]:
-    """The `A` lines that turn the tokens of `source` into those of `hypothesis` exactly; else a noop."""
+    """Return `A` lines that turn the tokens of `source` into those of `hypothesis` exactly, or a noop."""
     left, right = source.split(), hypothesis.split()
     pairs = align([Word(0, 0, token) for token in left], [Word(0, 0, token) for token in right])
     lines, i, j = [], 0, 0
@@ -67,7 +66,7 @@ def annotated(source: str, hypothesis: str) -> list[str]:
 
 
 def applied(source: str, lines: Sequence[str], *, annotator: int = 0) -> str:
-    """The sentence that the `A` lines of one annotator make of `source`. Raises FormatError for lines that are none."""
+    """Apply the `A` lines of one annotator to `source`. Raises FormatError for invalid lines."""
     tokens = source.split()
     offset = 0
     for line in lines:
@@ -98,5 +97,5 @@ def _part(block: list[str]) -> Part:
     found = segment_of(text, 0, len(text), is_tokenized=True)
     if isinstance(found, Refusal):
         return Part(text, refused=(found,), carried=tuple(block))
-    # A bar of a correction would end the field of an annotation that it stands in.
+    # A bar in a correction would end the field of its annotation.
     return Part(text, (replace(found, forbidden="|"),) if found else (), carried=tuple(block))

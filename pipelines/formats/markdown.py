@@ -1,7 +1,7 @@
-"""Markdown: the prose of paragraphs, headings, list items and table cells; code, HTML, math and markup stay.
+"""Markdown: paragraphs, headings, list items and table cells are text; code, HTML, math and markup are kept.
 
-Blocks are told apart line by line (CommonMark 0.31, tables of GFM, front matter), so that a file streams through.
-Nothing is rendered: a line that is not understood is a line without segments.
+Blocks are recognised line by line (CommonMark 0.31, GFM tables, front matter), so that a file can be streamed. Nothing
+is rendered: a line that is not recognised has no segments.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _HTML_NAMES = (
     "tr track ul"
 )
 _RAW = "script|pre|style|textarea"
-_OPENINGS = (  # how a block begins, and how its last line ends it; None: before a blank line
+_OPENINGS = (  # how a block begins, and how its last line ends; None: it ends at a blank line
     (
         re.compile(r"<(?:script|pre|style|textarea)(?:[\s>]|$)", re.I),
         re.compile(r"</(?:script|pre|style|textarea)>", re.I),
@@ -55,11 +55,11 @@ _OPENING_CHARS = "`~<$\\"
 _ALONE = 6  # index of the opening that cannot interrupt a paragraph
 
 _NESTING = 100
-"""Lists in lists on one line: nobody writes more, and each costs a look at the rest of the line."""
+"""Maximum depth of lists nested on one line; each level requires another look at the rest of the line."""
 
 
 class MarkdownFormat:
-    """A part is a block: a paragraph, an item, a row of a table, lines without prose."""
+    """Each part is a block: a paragraph, an item, a table row, or lines without prose."""
 
     def __init__(self, *, encoding: str = "utf-8") -> None:
         self.encoding = check_encoding(encoding)
@@ -72,7 +72,7 @@ class MarkdownFormat:
 
 
 def blocks(lines: Iterable[str]) -> Iterator[Part]:
-    """The blocks of a text by its lines, which have their ends."""
+    """Yield the blocks of a text, given as lines with their ends."""
     reader = _Reader()
     for line in lines:
         yield from reader.feed(line)
@@ -80,18 +80,18 @@ def blocks(lines: Iterable[str]) -> Iterator[Part]:
 
 
 class _Reader:
-    """Gathers the lines of a paragraph; gives out every other line at once."""
+    """Collects the lines of a paragraph; every other line is yielded at once."""
 
     def __init__(self) -> None:
         self.text = ""  # of the open paragraph
-        self.lines: list[tuple[int, int, int]] = []  # its lines: where they begin, their prose begins, they end
-        self.depth = 0  # block quotes around it
-        self.indents: list[int] = []  # where the contents of the open list items begin
-        self.closes: re.Pattern[str] | None = None  # the last line of an open block without prose
+        self.lines: list[tuple[int, int, int]] = []  # lines of the open paragraph: (start, start of the prose, end)
+        self.depth = 0  # number of block quotes around it
+        self.indents: list[int] = []  # columns at which the contents of the open list items begin
+        self.closes: re.Pattern[str] | None = None  # matches the last line of an open block without prose
         self.until_blank = False
         self.fence_depth = 0
         self.in_table = False
-        self.front: str | None = None  # the line that ends the front matter
+        self.front: str | None = None  # the line that will end the front matter
         self.number = 0
 
     def feed(self, line: str) -> Iterator[Part]:
@@ -111,7 +111,7 @@ class _Reader:
         yield from self._block(line, body, at, depth)
 
     def flush(self) -> Iterator[Part]:
-        """The open paragraph."""
+        """Yield the open paragraph."""
         if self.lines:
             text, lines = self.text, self.lines
             self.text, self.lines = "", []
@@ -124,7 +124,7 @@ class _Reader:
         if self.front is None:
             return False
         if self.number == 2 and not _KEY.match(body):
-            self.front = None  # a rule, not the beginning of front matter
+            self.front = None  # a thematic break, not the beginning of front matter
             return False
         if body.rstrip() == self.front or (self.front == "---" and body.rstrip() == "..."):
             self.front = None
@@ -134,7 +134,7 @@ class _Reader:
         """Whether a line belongs to an open block of code, HTML or math."""
         if self.closes is not None:
             if depth < self.fence_depth:
-                self.closes = None  # the quote that held it has ended
+                self.closes = None  # the quote around it has ended
                 return False
             if self.closes.search(rest):
                 self.closes = None
@@ -169,7 +169,7 @@ class _Reader:
             return
         while inner < 4 and (item := _ITEM.match(rest)) and not _RULE.match(rest):
             if self.lines and item[0][0].isdigit() and item[0][:-1] != "1" and not in_list:
-                break  # a number at the beginning of a line, inside a paragraph
+                break  # a number that begins a line inside a paragraph
             yield from self.flush()
             at, inner = self._enter(body, at, len(item[0]), indent)
             indent, rest = self.indents[-1] + inner, body[at:]
@@ -179,7 +179,7 @@ class _Reader:
         yield from self._leaf(line, body, at, depth)
 
     def _enter(self, body: str, at: int, width: int, indent: int) -> tuple[int, int]:
-        """Opens a list item whose mark is `width` long: where its content begins, and how far that is indented."""
+        """Open a list item with a marker of `width` characters; return the start and the indentation of its content."""
         self.in_table = False
         content = len(body) - len(body[at + width :].lstrip(" \t"))
         space = content - at - width
@@ -188,7 +188,7 @@ class _Reader:
         return content, max(0, content - at - step)
 
     def _leaf(self, line: str, body: str, at: int, depth: int) -> Iterator[Part]:
-        """A line after the marks of quotes and lists."""
+        """Handle a line without its quote and list markers."""
         rest = body[at:]
         if self._opens(rest, depth) or _RULE.match(rest) or _DIRECTIVE.match(rest):
             self.in_table = False
@@ -217,7 +217,7 @@ class _Reader:
                 yield from self.flush()
 
     def _table_head(self) -> Iterator[Part]:
-        """The last line of the open paragraph becomes the first row of a table."""
+        """Turn the last line of the open paragraph into the first row of a table."""
         start, prose, end = self.lines.pop()
         head, self.text = self.text[start:], self.text[:start]
         yield from self.flush()
@@ -252,8 +252,8 @@ def _columns(space: str) -> int:
 
 
 def _heading_end(body: str, start: int) -> int:
-    """Where the text of a heading ends: before closing `#`, and attributes in braces behind them."""
-    kept = body[start - 1 :].rstrip(" \t")  # with the space before the text: "# #" has none
+    """End of a heading's text, before closing `#` and attributes in braces."""
+    kept = body[start - 1 :].rstrip(" \t")  # includes the space before the text, which "# #" lacks
     if kept.endswith("}") and (brace := kept.rfind("{")) >= 0 and "}" not in kept[brace:-1]:
         kept = kept[:brace].rstrip(" \t")
     closed = kept.rstrip("#")
@@ -263,7 +263,7 @@ def _heading_end(body: str, start: int) -> int:
 
 
 def _prose(line: str, spans: Sequence[tuple[int, int]]) -> Part:
-    """A heading or a row of a table: a segment in each span, none of which takes on a capital or a full stop."""
+    """A heading or a table row: a segment per span, none of which may gain a capital or a full stop."""
     found = [_segment(line, start, end, is_label=True) for start, end in spans if start < end]
     refused = tuple(each for each in found if isinstance(each, Refusal))
     return Part(line, tuple(each for each in found if isinstance(each, Segment)), refused)

@@ -1,4 +1,4 @@
-"""What is markup inside a paragraph of Markdown: characters that a correction may not touch."""
+"""Finds markup inside a paragraph of Markdown, which corrections must not change."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from bisect import bisect_left
 from itertools import pairwise
 
 ACTIVE = "`*_<>[]|#$\\~{}"
-"""Characters that may become markup wherever they stand: corrections bring none of them."""
+"""Characters that may become markup anywhere, so that corrections must not insert them."""
 
 _MARKUP = re.compile(
-    r"(?=[\\`<$\[\]!&:{*~=_hfw])(?:"  # how all of these begin: most characters are passed over at once
+    r"(?=[\\`<$\[\]!&:{*~=_hfw])(?:"  # first characters of all alternatives, to skip most of the text quickly
     r"\\[!-/:-@\[-`{-~]|\\(?=\r?\n|\r)"  # escapes, hard line breaks
-    r"|(?P<ticks>`+)|(?P<opening><!--|\{[%{])"  # whose ends are looked up
+    r"|(?P<ticks>`+)|(?P<opening><!--|\{[%{])"  # their ends are searched separately
     r"|</?[A-Za-z][^<>]{0,2000}>|<[A-Za-z][\w+.-]*:[^\s<>]*>|<[^\s<>@]+@[^\s<>]+>"
     r"|\$\$[^$]+\$\$|\$(?![\s$])[^$\n]+?(?<![\s\\])\$(?!\d)"
     r"|\[\[[^\[\]\n]+\]\]"  # wiki links
-    r"|\[[^\[\]]+\]\[\]|\[\^[^\[\]\s]+\]|\[[^\[\]]+\](?![(\[])"  # labels that are looked up, footnotes
-    r"|\]\((?:[^()\\\s]|\\.|\((?:[^()\\]|\\.)*\))*"  # a link's target, and its title
+    r"|\[[^\[\]]+\]\[\]|\[\^[^\[\]\s]+\]|\[[^\[\]]+\](?![(\[])"  # reference labels, footnotes
+    r"|\]\((?:[^()\\\s]|\\.|\((?:[^()\\]|\\.)*\))*"  # target and title of a link
     r"(?:\s+(?:\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|\([^()]*\)))?\s*\)"
     r"|\]\([^()\n]*\)|\]\[[^\[\]]+\]|!?\[|\]"
     r"|(?:https?|ftp)://[^\s<>]+|www\.[^\s<>]+"
@@ -28,14 +28,14 @@ _MARKUP = re.compile(
 )
 
 _ENDS = {"<!--": ("-->", 4000), "{%": ("%}", 400), "{{": ("}}", 400)}
-"""What ends an opening, and how many characters behind it at most."""
+"""The end of each opening, and the maximum number of characters in between."""
 
-_CODE_CHARS = 4000  # of a code span at most
+_CODE_CHARS = 4000  # maximum length of a code span
 _TICKS = re.compile("`+")
 
 
 def markup(text: str, start: int, end: int) -> list[tuple[int, int]]:
-    """Where markup stands in a stretch of `text`, ascending, neighbours joined. It takes time linear in the stretch."""
+    """Spans of markup in a stretch of `text`, ascending, adjacent ones joined. Takes linear time."""
     found: list[tuple[int, int]] = []
     ends = _Ends(text, start, end)
     at = start
@@ -55,16 +55,16 @@ def markup(text: str, start: int, end: int) -> list[tuple[int, int]]:
 
 
 class _Ends:
-    """Where code spans, comments and templates end. Every place is looked for once: a search from each opening anew
-    would take the square of a text that opens many and closes none."""
+    """Finds the ends of code spans, comments and templates. Every position is searched once: a search from each opening
+    would take quadratic time in texts with many unclosed ones."""
 
     def __init__(self, text: str, start: int, end: int) -> None:
         self.text, self.start, self.end = text, start, end
-        self.runs: dict[int, list[int]] | None = None  # where runs of so many ticks begin
-        self.known: dict[str, int] = {}  # where the next end of a kind begins; -1: there is none
+        self.runs: dict[int, list[int]] | None = None  # starts of runs of backticks, by length
+        self.known: dict[str, int] = {}  # start of the next end of each kind; -1: there is none
 
     def of(self, match: re.Match[str]) -> int | None:
-        """The end of what `match` opens; None where it is not closed."""
+        """The end of what `match` opens; None if it is not closed."""
         if match["ticks"]:
             return self._tick(match.end(), len(match["ticks"]))
         closing, most = _ENDS[match["opening"]]
@@ -84,7 +84,7 @@ class _Ends:
 
 
 def cells(text: str, start: int, end: int) -> list[tuple[int, int]]:
-    """The cells of a table's row: between bars that no backslash escapes."""
+    """Spans of the cells of a table row, which unescaped bars separate."""
     borders = [match.start() for match in re.finditer(r"(?<!\\)\|", text[start:end])]
     edges = [start - 1, *(start + border for border in borders), end]
     return [(first + 1, last) for first, last in pairwise(edges)]

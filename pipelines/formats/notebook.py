@@ -1,4 +1,4 @@
-"""Jupyter notebooks: the prose of Markdown cells; code, outputs and metadata stay, byte for byte."""
+"""Jupyter notebooks: Markdown cells are text; code, outputs and metadata are kept byte for byte."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 
 @dataclass(frozen=True, slots=True)
 class _Raw:
-    """A stretch of the file, and where the lines of a cell stand in it."""
+    """A stretch of the file, and the strings of one cell in it."""
 
     text: str
-    strings: tuple[tuple[int, int, str], ...] = ()  # first and last character of a JSON string, and what it says
+    strings: tuple[tuple[int, int, str], ...] = ()  # start and end of each JSON string, and its value
 
 
 class NotebookFormat:
-    """A part is a Markdown cell with what stands before it, its text the cell's."""
+    """Each part is a Markdown cell with everything before it; its text is that of the cell."""
 
     def __init__(self, *, encoding: str = "utf-8") -> None:
         self.encoding = check_encoding(encoding)
@@ -48,7 +48,7 @@ class NotebookFormat:
             raise TypeError(f"a part of another format: {part!r}")
         if not edits:
             return encode(raw.text, self.encoding)
-        changed(part.text, edits)  # raises for what may not be written
+        changed(part.text, edits)  # raises for edits that must not be written
         escapes = "\\u" in raw.text and raw.text.isascii()
         out, at = [], 0
         for first, last, new in _rewritten(raw.strings, edits):
@@ -58,7 +58,7 @@ class NotebookFormat:
 
 
 def _rewritten(strings: Sequence[tuple[int, int, str]], edits: Sequence[Edit]) -> Iterator[tuple[int, int, str]]:
-    """The strings that edits touch, as they read then. What replaces text of several goes into the first one."""
+    """Yield the strings that edits change, with their new values. A replacement across several goes into the first."""
     place, next_edit = 0, 0
     for number, (first, last, said) in enumerate(strings):
         end = place + len(said)
@@ -68,7 +68,7 @@ def _rewritten(strings: Sequence[tuple[int, int, str]], edits: Sequence[Edit]) -
             new = edit.replacement if edit.start >= place else ""
             inside.append(Edit(max(edit.start, place) - place, min(edit.end, end) - place, new))
             if edit.end > end:
-                break  # it goes on in the next string
+                break  # continues in the next string
             next_edit += 1
         if inside:
             yield first, last, apply(said, inside)
@@ -92,7 +92,7 @@ def _part(text: str, raw: _Raw) -> Part:
 
 
 def _markdown_cells(text: str) -> Iterator[list[tuple[int, int, str]]]:
-    """The lines of each Markdown cell: where their strings stand in the file, and what they say."""
+    """Yield for each Markdown cell the spans and values of its strings."""
     try:
         _, end = _DECODER.raw_decode(text, _after_space(text, 1 if text.startswith("\ufeff") else 0))
         if text[end:].strip():
@@ -107,7 +107,7 @@ def _markdown_cells(text: str) -> Iterator[list[tuple[int, int, str]]]:
 
 
 def _members(text: str, key: str, at: int) -> Iterator[tuple[int, object]]:
-    """The values of the list called `key` in the object at `at`, each with where it begins."""
+    """Yield the values of the list `key` in the object at `at`, with their positions."""
     for name, start in _fields(text, at):
         if name != key:
             continue
@@ -127,7 +127,7 @@ def _members(text: str, key: str, at: int) -> Iterator[tuple[int, object]]:
 
 
 def _fields(text: str, at: int) -> Iterator[tuple[str, int]]:
-    """The keys of an object, each with where its value begins."""
+    """Yield the keys of an object, with the positions of their values."""
     at = _after_space(text, at)
     if text[at] != "{":
         raise JSONDecodeError("no object", text, at)
@@ -146,7 +146,7 @@ def _fields(text: str, at: int) -> Iterator[tuple[str, int]]:
 
 
 def _source(text: str, cell: int) -> Iterator[tuple[int, int, str]]:
-    """The strings of a cell's source: one, or a list of lines."""
+    """Yield the strings of a cell's source: one string, or a list of lines."""
     for name, start in _fields(text, cell):
         if name != "source":
             continue

@@ -1,4 +1,4 @@
-"""OpenDocument texts: paragraphs, headings, cells and notes; corrections are made outright, all other bytes stay."""
+"""OpenDocument texts: paragraphs, headings, cells and notes are text; corrections are untracked, other bytes kept."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MARKS = frozenset(
         "alphabetical-index-mark toc-mark user-index-mark"
     )
 )
-"""Stand for no character."""
+"""Elements that do not stand for a character."""
 _REVISIONS = frozenset(_TEXT + name for name in ("change", "change-start", "change-end"))
 _ASIDE = frozenset({_TEXT + "tracked-changes", _OFFICE + "annotation"})
 _ENCODING = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:<\?xml(?![^>]*encoding\s*=\s*[\"'](?!utf-8|us-ascii))|<[^?])", re.I)
@@ -44,11 +44,11 @@ class _Piece:
     start: int  # bytes
     end: int
     text: str
-    is_plain: bool  # characters stand in the XML as they are; else a reference, an element
+    is_plain: bool  # the characters are in the XML as such; otherwise a reference or an element stands for them
     in_cdata: bool = False
 
     def byte(self, at: int) -> int:
-        """The byte before character `at`."""
+        """The byte offset of character `at`."""
         if at >= len(self.text):
             return self.end
         return self.start + len(self.text[:at].encode()) if self.is_plain else self.start
@@ -72,7 +72,7 @@ class _Document:
 
 
 class OpenDocumentFormat:
-    """The whole document is one part, its text the paragraphs, a line each; it is held in memory."""
+    """The whole document is one part, with a line for each paragraph; it is held in memory."""
 
     def read(self, stream: BinaryIO) -> Iterator[Part]:
         data = stream.read()
@@ -121,7 +121,7 @@ class OpenDocumentFormat:
             raise TypeError(f"a part of another format: {part!r}")
         if not edits:
             return document.data
-        changed(part.text, edits)  # raises for what may not be written
+        changed(part.text, edits)  # raises for edits that must not be written
         xml = _content(document.data)
         starts = list(accumulate((len(piece.text) for piece in document.pieces), initial=0))
         out, at = [], 0
@@ -132,15 +132,15 @@ class OpenDocumentFormat:
 
 
 def _splices(pieces: Sequence[_Piece], starts: Sequence[int], edit: Edit) -> Iterator[tuple[int, int, bytes]]:
-    """First and last byte of what an edit replaces, and what stands there then."""
+    """Yield (first byte, last byte, new XML) for an edit."""
     new = escape(edit.replacement).encode()
     if edit.start == edit.end:
-        # Behind the piece before; at the beginning of a paragraph, before the first one.
+        # After the preceding piece; at the beginning of a paragraph, before the first one.
         number = max(0, bisect_left(starts, edit.start) - 1)
         if pieces[number].text == "\n" and not pieces[number].end:
             number += 1
         place = pieces[number].byte(edit.start - starts[number])
-        # What is inserted is escaped: a CDATA section, in which references are text, ends there and goes on behind it.
+        # The insertion is escaped, and CDATA sections do not resolve references: the section is closed and reopened.
         yield place, place, b"]]>" + new + b"<![CDATA[" if pieces[number].in_cdata else new
         return
     for number in range(bisect_right(starts, edit.start) - 1, bisect_left(starts, edit.end)):
@@ -169,10 +169,10 @@ class _Parser:
             raise FormatError("the document's XML is not UTF-8")
         self.xml = xml
         self.found: list[_Paragraph] = []
-        self.paragraphs: list[_Paragraph] = []  # open; notes nest them
+        self.paragraphs: list[_Paragraph] = []  # open paragraphs; notes nest them
         self.objects: list[
             tuple[int, int, int]
-        ] = []  # open elements without text of their own: depth, byte, paragraphs
+        ] = []  # open elements that are read as one object: (depth, byte, number of open paragraphs)
         self.depth = self.cells = self.asides = 0
         self.in_cdata = False
         self.parser = expat.ParserCreate(namespace_separator=" ")
@@ -218,7 +218,7 @@ class _Parser:
                 self.found.append(paragraph)
         elif self.objects and self.objects[-1][0] == self.depth:
             _, start, _ = self.objects.pop()
-            # An element without an end tag ends with its start tag; expat stands behind that one, not before it.
+            # For an empty element expat reports the position after its tag, otherwise that of the closing tag.
             tag = _TAG.match(self.xml, start)
             assert tag is not None
             is_empty = tag[0].endswith(b"/>")

@@ -1,4 +1,4 @@
-"""Bytes to lines and back, nothing lost: bad bytes, byte order marks, line ends of every kind."""
+"""Decodes bytes to lines and back without losses, including invalid bytes, byte order marks and all line ends."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ..documents import Edit, FormatError, Part, Refusal, Segment
 from ..edits.diff import apply, stray
 
 LINE_LIMIT = 2 << 20
-"""Characters. Longer lines come in pieces, so that memory is bounded; no line that a person wrote is as long."""
+"""Maximum characters of a line. Longer ones are returned in pieces, to bound the memory."""
 
 IDLE_CHARS = 16 << 10
-"""Characters without anything to work on that make one part."""
+"""Maximum characters without segments that are joined into one part."""
 
 _CHUNK = 64 << 10
 _LINE_END = re.compile(r"\r\n|\n|\r")
 _TOKENS = re.compile(
-    # special tokens of models, whatever their tokenizer: <|endoftext|>, [INST], <<SYS>>, <0x0A>, [MASK]
+    # special tokens of any tokenizer: <|endoftext|>, [INST], <<SYS>>, <0x0A>, [MASK]
     r"<[|｜][^<>\n]{1,80}[|｜]>|<</?\w{1,40}>>|\[/?[A-Z][A-Z_]{2,40}\d{0,4}\]"
     r"|</?[A-Za-z0-9_][^<>\n]{0,200}>"  # tags: <s>, <pad>, <extra_id_0>, <b>, <a href="x">
     # templates: {{x}}, {% x %}, {name}, ${x}, %(x)s
@@ -31,14 +31,14 @@ _SENTENCE_END = re.compile(r"[.!?…。！？][\"'”’»)\]*_]*\Z")
 _LETTER = re.compile(r"[^\W\d_]")
 _UNREADABLE = re.compile("[\ud800-\udfff]")
 _LOSSLESS = ("utf-8", "ascii", "iso8859-1")
-"""Encodings whose every byte comes back, as checked by hand; others are checked as they are read."""
+"""Encodings known to restore every byte; others are checked while reading."""
 _OTHER_MARKS = {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
 _MARK = "\ufeff"
 _LAYOUT = dict.fromkeys(map(ord, "\t\r\n"))
 
 
 def check_encoding(encoding: str) -> str:
-    """`encoding`; raises ValueError where Python has none of that name, or it is none that can be read by lines."""
+    """Return `encoding`. Raises ValueError if Python does not know it, or it does not allow reading by lines."""
     try:
         is_by_lines = "\r\n".encode(encoding) == b"\r\n"
     except LookupError:
@@ -49,9 +49,9 @@ def check_encoding(encoding: str) -> str:
 
 
 def read_lines(stream: BinaryIO, encoding: str = "utf-8") -> Iterator[str]:
-    """The lines of a file with their ends: CR LF, LF or CR, as they stand. Lines over `LINE_LIMIT` come in pieces.
+    """Yield the lines of a file with their ends (CR LF, LF or CR). Lines over LINE_LIMIT come in pieces.
 
-    Unlike `str.splitlines` it knows no other line ends. Raises FormatError for UTF-16.
+    Unlike `str.splitlines` no other characters end a line. Raises FormatError for UTF-16.
     """
     decoder = codecs.getincrementaldecoder(encoding)("surrogateescape")
     check = None if codecs.lookup(encoding).name in _LOSSLESS else _Returning(encoding)
@@ -65,9 +65,9 @@ def read_lines(stream: BinaryIO, encoding: str = "utf-8") -> Iterator[str]:
         if check is not None:
             check.feed(raw, text, is_whole=not decoder.getstate()[0])
         if not pending and text.endswith("\n") and "\r" not in text:
-            yield text  # most lines are: `readline` has ended at this line feed
+            yield text  # usual: `readline` ended at this line feed
             continue
-        searched = max(0, len(pending) - 1)  # a carriage return may have waited for its line feed
+        searched = max(0, len(pending) - 1)  # the last character may be a carriage return whose line feed comes now
         pending += text
         at = 0
         for found in _LINE_END.finditer(pending, searched):
@@ -87,15 +87,15 @@ def read_lines(stream: BinaryIO, encoding: str = "utf-8") -> Iterator[str]:
 
 
 class _Returning:
-    """Checks that what was read comes back byte for byte: some encodings write a character in two ways, or keep a state
-    from one line to the next."""
+    """Checks that encoding the text restores the bytes. In some encodings a character has two forms, or a state carries
+    over between lines."""
 
     def __init__(self, encoding: str) -> None:
         self._encoding = encoding
         self._raw, self._text = b"", ""
 
     def feed(self, raw: bytes, text: str, *, is_whole: bool) -> None:
-        """Raises FormatError where it does not. `is_whole`: no character is cut at the end of `raw`."""
+        """Raise FormatError if the bytes are not restored. `is_whole`: no character is cut at the end of `raw`."""
         self._raw, self._text = self._raw + raw, self._text + text
         if not is_whole:
             return
@@ -105,8 +105,8 @@ class _Returning:
 
 
 def changed(text: str, edits: Sequence[Edit]) -> str:
-    """`text` with the edits made. Raises FormatError for one that brings a character that is no text: `writable` has
-    left such edits out, and whoever passes it by cannot write a damaged file."""
+    """Apply the edits to `text`. Raises FormatError for one that inserts a character that is not text: `writable` drops
+    such edits, and this protects files from callers without it."""
     for edit in edits:
         was = text[edit.start : edit.end]
         if (char := stray(edit.replacement.translate(_LAYOUT), was)) is not None:
@@ -115,7 +115,7 @@ def changed(text: str, edits: Sequence[Edit]) -> str:
 
 
 def encode(text: str, encoding: str = "utf-8") -> bytes:
-    """The bytes of `text`; raises FormatError where a character of a correction has no place in `encoding`."""
+    """Encode `text`. Raises FormatError if a correction holds a character that `encoding` lacks."""
     try:
         return text.encode(encoding, "surrogateescape")
     except UnicodeEncodeError as error:
@@ -124,7 +124,7 @@ def encode(text: str, encoding: str = "utf-8") -> bytes:
 
 
 def lines_of(text: str) -> Iterator[str]:
-    """The lines of a text with their ends; `read_lines` for what is in memory."""
+    """Yield the lines of a text with their ends, as `read_lines` does."""
     at = 0
     for found in _LINE_END.finditer(text):
         yield text[at : found.end()]
@@ -134,7 +134,7 @@ def lines_of(text: str) -> Iterator[str]:
 
 
 def gathered(parts: Iterable[Part]) -> Iterator[Part]:
-    """The parts of a file of text, those without anything to work on joined: a file of empty lines has few parts."""
+    """Join successive parts without segments, so that a file of empty lines has few parts."""
     idle: list[str] = []
     size = 0
     for part in parts:
@@ -156,7 +156,7 @@ def is_blank(line: str) -> bool:
 
 
 def segment_of(text: str, start: int, end: int, *, is_tokenized: bool = False) -> Segment | Refusal | None:
-    """The segment in a stretch of `text`: without white space around it. None where there are no letters."""
+    """The segment in a stretch of `text`, without surrounding white space. None if it has no letters."""
     piece = text[start:end]
     if not _LETTER.search(piece):
         return None
@@ -174,14 +174,14 @@ def segment_of(text: str, start: int, end: int, *, is_tokenized: bool = False) -
 
 
 def tokens(text: str, start: int, end: int) -> tuple[tuple[int, int], ...]:
-    """Where special tokens, tags and placeholders stand in a stretch of `text`: a change would break them."""
+    """Spans of special tokens, tags and placeholders in a stretch of `text`, which a change would break."""
     if not _TOKEN_STARTS.search(text, start, end):
         return ()
     return tuple(found.span() for found in _TOKENS.finditer(text, start, end))
 
 
 def joined(*groups: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Stretches of several kinds in one ascending list, without overlaps."""
+    """Merge groups of spans into one ascending list without overlaps."""
     found: list[tuple[int, int]] = []
     for start, end in sorted(span for group in groups for span in group):
         if found and start < found[-1][1]:
@@ -192,7 +192,7 @@ def joined(*groups: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
 
 
 def as_label(text: str, segment: Segment) -> Segment:
-    """The segment of a cell, as a label where it does not end like a sentence."""
+    """Mark the segment of a cell as a label, unless it ends like a sentence."""
     if _SENTENCE_END.search(text, max(segment.start, segment.end - 40), segment.end):
         return segment
     return replace(segment, is_label=True, forbidden=segment.forbidden + ".!?")

@@ -1,7 +1,7 @@
-"""reStructuredText: titles, paragraphs, items and notes; directives, literal blocks, tables and markup stay.
+"""reStructuredText: titles, paragraphs, items and notes are text; directives, literals, tables and markup are kept.
 
-Blocks are told apart by their first line and by indentation (docutils' reStructuredText specification). What is not
-understood has no prose.
+Blocks are recognised by their first line and indentation (docutils' reStructuredText specification). What is not
+recognised is not prose.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ _MARKUP = re.compile(r"\*{1,2}(?=\S)|(?<=\S)\*{1,2}")
 
 
 _NESTING = 100
-"""Items in items on one line: nobody writes more, and each costs a look at the rest of the line."""
+"""Maximum depth of items nested on one line; each level requires another look at the rest of the line."""
 
 
 def blocks(text: str) -> Iterator[Prose]:
-    """The prose of every block."""
+    """Yield the prose of every block."""
     return by_lines(text, _Reader(text))
 
 
 class _Reader:
-    """Gathers the lines of a paragraph; passes over the lines of blocks without prose."""
+    """Collects the lines of a paragraph, and skips blocks without prose."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.lines: list[tuple[int, int]] = []  # of the open paragraph: where its prose begins and ends
-        self.indent: int | None = 0  # of its further lines; None: the next line tells
-        self.block = 0  # the indentation of the block that it stands in
+        self.lines: list[tuple[int, int]] = []  # of the open paragraph: start and end of the prose in each line
+        self.indent: int | None = 0  # of its continuation lines; None: known from the next line
+        self.block = 0  # indentation of the block around it
         self.is_label = False
-        self.skips: int | None = None  # passes over what is indented by more than that
-        self.until_blank = False  # passes over what comes before a blank line
-        self.in_table = False  # a simple one, which may hold blank lines
+        self.skips: int | None = None  # skip lines that are indented by more than this
+        self.until_blank = False  # skip lines up to the next blank one
+        self.in_table = False  # in a simple table, which may hold blank lines
         self.after_border = False
-        self.in_options = False  # the fields at the beginning of a directive
+        self.in_options = False  # in the fields at the beginning of a directive
 
     def feed(self, start: int, body: str) -> Iterator[Prose]:
         rest = body.lstrip(" \t")
@@ -79,7 +79,7 @@ class _Reader:
         yield from self._line(start + len(body) - len(rest), start + len(body), rest.rstrip(" \t"), indent)
 
     def flush(self) -> Iterator[Prose]:
-        """The open paragraph. Behind `::` stands a literal block."""
+        """Yield the open paragraph. A literal block follows after `::`."""
         if not self.lines:
             return
         (start, _), (_, end) = self.lines[0], self.lines[-1]
@@ -92,7 +92,7 @@ class _Reader:
 
     def _line(self, start: int, end: int, rest: str, indent: int) -> Iterator[Prose]:
         if self.lines and len(rest) > 1 and _ADORNMENT.match(rest):
-            self.is_label = True  # the line above is a title
+            self.is_label = True  # underlines the line above as a title
             yield from self.flush()
             return
         if self.lines and self.indent in (None, indent) and (self.indent is not None or indent > self.block):
@@ -100,7 +100,7 @@ class _Reader:
             self.lines.append((start, end))
             return
         if len(self.lines) == 1 and indent > self.block:
-            self.is_label = True  # a term, whose definition begins
+            self.is_label = True  # a term whose definition follows
         yield from self.flush()
         if self.skips is not None and indent > self.skips:
             return
@@ -110,7 +110,7 @@ class _Reader:
         self._open(start, end, rest, indent)
 
     def _open(self, start: int, end: int, rest: str, indent: int) -> None:
-        """The first line of a block."""
+        """Handle the first line of a block."""
         self.is_label = self.in_options = False
         if _TABLE.match(rest):
             self.in_table = _SIMPLE_TABLE.match(rest) is not None
@@ -135,7 +135,7 @@ class _Reader:
             self._items(start, end, rest, indent)
 
     def _items(self, start: int, end: int, rest: str, indent: int) -> None:
-        """A paragraph, perhaps the first one of an item, or of items in it."""
+        """Begin a paragraph, possibly the first one in one or more nested items."""
         for _ in range(_NESTING):
             mark = _ITEM.match(rest) or _LINE_BLOCK.match(rest)
             if mark is None:

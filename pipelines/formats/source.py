@@ -1,6 +1,6 @@
-"""Source files: comments, and Python's docstrings; code, directives to tools and commented-out code stay.
+"""Source files: comments and Python docstrings are text; code, tool directives and commented-out code are kept.
 
-Pygments says where comments stand, Python's own parser where docstrings do.
+Comments are found by pygments, docstrings by Python's own parser.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from .whole import Prose
 
 FORBIDDEN = "*/#`\"'\\{}<>"
 SIZE_LIMIT = 1 << 20
-"""Characters. What is longer was not written by hand."""
+"""Maximum characters of a file; longer ones are not written by hand."""
 
 _SECONDS, _SECONDS_A_CHAR = 2.0, 5e-6
-"""What finding the comments of a file may take: the patterns of a language may be slow on what is none of it."""
+"""Maximum time to find the comments of a file, since a lexer's patterns may be slow on text in another language."""
 
 _RUN = re.compile(r"\s+")
 _RUN_KEPT = 64
-"""Characters of white space at each end of a run that is cut."""
+"""Characters kept at each end of a long run of white space."""
 
 _LEADER = re.compile(r"[ \t]*(?:/\*+!?|\*+(?!/)|//[/!]?|#+[:!]?|--|\"\"\"|\"|;+)?[ \t]?")
 _DIRECTIVE = re.compile(
@@ -50,7 +50,7 @@ _NAME = re.compile(r"`[^`\n]{1,400}`|\{@[^{}\n]{0,400}\}|<[^<>\n]{0,200}>|(?<![\
 
 
 def comments(text: str, language: str) -> Iterator[Prose]:
-    """The paragraphs of comments and docstrings, ascending. `language`: as pygments calls it.
+    """Yield the paragraphs of comments and docstrings, ascending. `language`: its name in pygments.
 
     Raises FormatError for a file of over `SIZE_LIMIT`."""
     if len(text) > SIZE_LIMIT:
@@ -66,7 +66,7 @@ def comments(text: str, language: str) -> Iterator[Prose]:
 
 
 def _comment_blocks(text: str, language: str) -> Iterator[list[tuple[int, int]]]:
-    """Comments as lists of their lines: comments of a line each that stand below one another are one."""
+    """Yield comments as lists of lines; one-line comments on successive lines are joined."""
     block: list[tuple[int, int]] = []
     for start, end in _comments(text, language):
         lines, at = [], start
@@ -90,8 +90,8 @@ def _comments(text: str, language: str) -> Iterator[tuple[int, int]]:
     left_out = {Comment.Preproc, Comment.PreprocFile, Comment.Hashbang}
     deadline = time.process_time() + _SECONDS + _SECONDS_A_CHAR * len(text)
     at = 0
-    # A carriage return is a line end to a few languages alone; replaced, every character keeps its place.
-    # Some find a comment by the line end behind it.
+    # Carriage returns are replaced, as few lexers accept them as line ends; offsets do not change.
+    # The final line feed is for lexers that find a comment by the line end after it.
     short = _Shortened(text.replace("\r", "\n") + "\n")
     for start, kind, value in get_lexer_by_name(language).get_tokens_unprocessed(short.text):
         if kind in Comment and kind not in left_out and start >= at and value.strip():
@@ -102,18 +102,18 @@ def _comments(text: str, language: str) -> Iterator[tuple[int, int]]:
 
 
 class _Shortened:
-    """A text whose long runs of white space are cut, and where its characters stood: pygments reads a run once for
-    each of its characters."""
+    """A text with long runs of white space shortened, and the original offsets of its characters. Pygments reads a run
+    once per character in it."""
 
     def __init__(self, text: str) -> None:
         pieces: list[str] = []
-        self._starts, self._moves = [0], [0]  # from where on in the short text characters stood how much later
+        self._starts, self._moves = [0], [0]  # from offset `start` on, original offsets are larger by `move`
         at = size = 0
         for run in _RUN.finditer(text):
             cut_start, cut_end = run.start() + _RUN_KEPT, run.end() - _RUN_KEPT
             if cut_end <= cut_start:
                 continue
-            # What was cut goes on meaning a line end where it held one.
+            # If the removed part held a line end, one is kept.
             line_end = "\n" if "\n" in text[cut_start:cut_end] else ""
             pieces += text[at:cut_start], line_end
             size += cut_start - at + len(line_end)
@@ -123,12 +123,12 @@ class _Shortened:
         self.text = "".join([*pieces, text[at:]])
 
     def place(self, at: int) -> int:
-        """Where a character of the short text stood."""
+        """The original offset of a character."""
         return at + self._moves[bisect_right(self._starts, at) - 1]
 
 
 def _paragraphs(text: str, lines: list[tuple[int, int]]) -> Iterator[Prose]:
-    """The paragraphs of a comment; lines of code and for tools end them."""
+    """Yield the paragraphs of a comment, which lines of code and tool directives end."""
     kept: list[tuple[int, int]] = []
     for start, end in lines:
         body = text[start:end]
@@ -159,17 +159,17 @@ def _paragraph(text: str, lines: list[tuple[int, int]]) -> Iterator[Prose]:
 
 
 def _without_break(text: str, start: int, end: int) -> tuple[int, int]:
-    """What stands between two lines of a comment but for the line break, which the model sees as a space."""
+    """The text between two lines of a comment without the line break, which the model sees as a space."""
     while start < end and text[start] in " \t\r\n":
         start += 1
     return start, end
 
 
 def _docstrings(text: str) -> list[Prose]:
-    """The prose of docstrings, read as reStructuredText. Of a file that Python cannot parse: none."""
+    """The prose of docstrings, read as reStructuredText; none if Python cannot parse the file."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # escapes that a string should not hold
+            warnings.simplefilter("ignore")  # about invalid escapes
             tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
@@ -194,7 +194,7 @@ def _docstring(text: str, starts: list[int], node: ast.Constant) -> Iterator[Pro
     )
     opening = re.match(r"[rRuU]?(\"\"\"|'''|\"|')", text[start:end])
     if opening is None or not text[start:end].endswith(opening[1]):
-        return  # several strings in a row, or one with line separators that only the parser knows
+        return  # adjacent strings, or line separators that only the parser recognises
     first, last = start + opening.end(), end - len(opening[1])
     if first >= last:
         return
@@ -204,6 +204,6 @@ def _docstring(text: str, starts: list[int], node: ast.Constant) -> Iterator[Pro
 
 
 def _place(text: str, starts: list[int], line: int, column: int) -> int:
-    """The character at a line (from 1) and a column in bytes of UTF-8."""
+    """Convert a line (from 1) and a column in UTF-8 bytes to a character offset."""
     start = starts[min(line - 1, len(starts) - 1)]
     return start + len(text[start : start + column].encode("utf-8", "surrogatepass")[:column].decode("utf-8", "ignore"))

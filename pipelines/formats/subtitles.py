@@ -1,4 +1,4 @@
-"""Subtitles: the text of cues in SubRip (`.srt`), WebVTT (`.vtt`) and SubViewer (`.sbv`); times and settings stay."""
+"""Subtitles in SubRip (`.srt`), WebVTT (`.vtt`) and SubViewer (`.sbv`): cues are text; times and settings are kept."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SPEAKER = re.compile(r"[ \t]*(?:[-–—][ \t]*)?(?:[A-Z][A-Z .'-]{0,40}:[ \t]+
 
 
 def cues(text: str) -> Iterator[Prose]:
-    """The text of every cue. A cue that does not end like a sentence goes on in the next: it gets no full stop."""
+    """Yield the text of each cue. One that does not end like a sentence continues in the next and gets no full stop."""
     at = 0
     start, is_open = 0, False
     for line in lines_of(text):
@@ -31,7 +31,7 @@ def cues(text: str) -> Iterator[Prose]:
             is_open = False
         elif _TIMES.match(line):
             if is_open:
-                # The number of the next cue, where no blank line stands before it.
+                # Leave out the number of the next cue if no blank line precedes it.
                 before = text.rfind("\n", 0, max(start, at - 1)) + 1
                 end = before if text[before:at].strip().isdigit() and before >= start else at
                 yield from _prose(text, start, end, is_open)
@@ -46,7 +46,7 @@ def _prose(text: str, start: int, end: int, is_open: bool) -> Iterator[Prose]:
     if speaker := _SPEAKER.match(text, start, end):
         start = speaker.end()
     markup, fixed = ([found.span() for found in each.finditer(text, start, end)] for each in (_MARKUP, _FIXED))
-    # Two speakers in a cue: each line is somebody's own sentence.
+    # With two speakers in a cue, each line is a sentence of its own.
     lines = [found.end() for found in _NEXT_SPEAKER.finditer(text, start, end)]
     for first, last in pairwise([start, *lines, end]):
         yield Prose(first, last, within(markup, first, last), within(fixed, first, last), is_label=True)

@@ -1,4 +1,4 @@
-"""Which format a file's name speaks of, and what another one would put at risk."""
+"""Maps file suffixes to formats, and knows which formats would damage which files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LANGUAGES = {
     "ruby": "rb",
     "bash": "sh bash",
 }
-"""Whose comments are read, under pygments' names, with the suffixes of their files."""
+"""Languages whose comments are read, by their names in pygments, with the suffixes of their files."""
 
 SUFFIXES = {
     "": "txt",
@@ -71,12 +71,12 @@ _AT_RISK = {
     "directives": "rst rest adoc asciidoc",
 }
 _TEXTS = ("txt", "lines", "parallel", "md", "rst", "adoc", "latex", "html", "srt")
-"""Formats that take a file for text, whatever it is."""
+"""Formats that would read any file as text."""
 _RISKS = {f".{suffix}": what for what, suffixes in _AT_RISK.items() for suffix in suffixes.split()}
 
 
 def risk(suffix: str, name: str) -> str | None:
-    """What a file with that suffix (lower case) holds that the format called `name` does not know; None: nothing."""
+    """What a file with this suffix (lower case) holds that the format called `name` may damage; None: nothing."""
     if name not in _TEXTS or SUFFIXES.get(suffix) == name:
         return None
     return _RISKS.get(suffix)

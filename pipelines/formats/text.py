@@ -1,4 +1,4 @@
-"""Plain text: paragraphs, or one segment a line."""
+"""Plain text: each paragraph, or each line, is a segment."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from .reading import (
 )
 
 PARAGRAPH_LIMIT = 64 << 10
-"""Characters. What is longer without a blank line is no paragraph, but a list or a log: cut between lines."""
+"""Maximum characters of a paragraph. Longer text without a blank line is a list or a log, and is cut between lines."""
 
 
 class TextFormat:
-    """A part is a paragraph with the blank lines behind it, or a line."""
+    """Each part is a line, or a paragraph with the blank lines after it."""
 
     def __init__(self, *, by_line: bool = False, is_tokenized: bool = False, encoding: str = "utf-8") -> None:
-        """`by_line`: each line is a segment, and there are as many lines afterwards. `is_tokenized`: words and
-        punctuation are set apart by spaces, and are so in corrections."""
+        """`by_line`: each line is a segment, and the number of lines does not change. `is_tokenized`: spaces separate
+        words and punctuation, and do so in corrections."""
         self.by_line = by_line
         self.is_tokenized = is_tokenized
         self.encoding = check_encoding(encoding)
@@ -48,7 +48,7 @@ class TextFormat:
 
 
 def segments_of(text: str) -> tuple[tuple[Segment, ...], tuple[Refusal, ...]]:
-    """The paragraphs of a text that stands inside something else: a field, a cell."""
+    """The paragraphs of a text inside something else, such as a field or a cell."""
     found, at = [], 0
     for paragraph in _paragraphs(lines_of(text)):
         found.append(segment_of(text, at, at + len(paragraph)))
@@ -58,7 +58,7 @@ def segments_of(text: str) -> tuple[tuple[Segment, ...], tuple[Refusal, ...]]:
 
 
 def _paragraphs(lines: Iterator[str]) -> Iterator[str]:
-    """Runs of lines that are not blank, each with the blank lines behind it."""
+    """Yield runs of non-blank lines, each with the blank lines after it."""
     gathered: list[str] = []
     size, had_blank = 0, False
     for line in lines:

@@ -1,4 +1,4 @@
-"""Formats whose files are read whole: a scanner says which stretches of the text are prose, everything else stays."""
+"""Base of formats that read files whole: a scanner finds the prose in the text, and everything else is kept."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from ..documents import Edit, FormatError, Part, Refusal
 from .reading import as_label, changed, check_encoding, encode, gathered, joined, lines_of, read_lines, segment_of
 
 SIZE_LIMIT = 32 << 20
-"""Characters of a file that is read whole. What people write by hand is far below."""
+"""Maximum characters of a file; hand-written ones are far smaller."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prose:
-    """A stretch of prose in a file's text: a paragraph, a heading, a cue, a comment. Offsets are characters."""
+    """A stretch of prose in a file's text: a paragraph, a heading, a cue, a comment. Offsets are in characters."""
 
     start: int
     end: int  # exclusive
     markup: Sequence[tuple[int, int]] = ()
-    """What must not change inside: tags, commands. The model does not see it where that joins no two words."""
-    fixed: Sequence[tuple[int, int]] = ()  # what must not change and is shown: names of functions, formulas
-    left_out: Sequence[tuple[int, int]] = ()  # what is never shown: the `# ` of a comment's second line
-    is_label: bool = False  # a heading or a cell, which is no sentence unless it ends like one
+    """Spans that must not change: tags, commands. They are hidden from the model unless that would join two words."""
+    fixed: Sequence[tuple[int, int]] = ()  # spans that must not change but are shown: function names, formulas
+    left_out: Sequence[tuple[int, int]] = ()  # spans that are never shown: the `# ` of a comment's second line
+    is_label: bool = False  # a heading or a cell, which is a sentence only if it ends like one
 
 
 Scanner = Callable[[str], Iterable[Prose]]
-"""Finds the prose of a text, ascending, without overlaps. Raises FormatError where the text is none of its format."""
+"""Finds the prose of a text, ascending, without overlaps. Raises FormatError if the text is not in its format."""
 
 
 class LineReader(Protocol):
-    """Gathers the lines of a block."""
+    """Collects the lines of a block."""
 
     def feed(self, start: int, body: str) -> Iterator[Prose]:
-        """A line without its end, at character `start`."""
+        """Read a line, without its end, that starts at character `start`."""
         ...
 
     def flush(self) -> Iterator[Prose]:
-        """What is open when a block ends."""
+        """Yield what is open at the end of a block."""
         ...
 
 
 def by_lines(text: str, reader: LineReader) -> Iterator[Prose]:
-    """The prose that `reader` finds line by line."""
+    """Yield the prose that `reader` finds line by line."""
     at = 0
     for line in lines_of(text):
         yield from reader.feed(at, line.rstrip("\r\n"))
@@ -53,10 +53,10 @@ def by_lines(text: str, reader: LineReader) -> Iterator[Prose]:
 
 
 class WholeFormat:
-    """A part is a stretch of prose with what stands before it."""
+    """Each part is a stretch of prose, or the text before one."""
 
     def __init__(self, scan: Scanner, *, forbidden: str = "", encoding: str = "utf-8") -> None:
-        """`forbidden`: characters that a correction may not bring, since they are markup."""
+        """`forbidden`: characters of markup, which corrections must not insert."""
         self.scan = scan
         self.forbidden = forbidden
         self.encoding = check_encoding(encoding)
@@ -77,7 +77,7 @@ class WholeFormat:
 
 
 def whole(stream: BinaryIO, encoding: str) -> str:
-    """The text of a file. Raises FormatError where it is longer than `SIZE_LIMIT`."""
+    """The text of a file. Raises FormatError if it is longer than `SIZE_LIMIT`."""
     lines, size = [], 0
     for line in read_lines(stream, encoding):
         lines.append(line)
@@ -88,17 +88,17 @@ def whole(stream: BinaryIO, encoding: str) -> str:
 
 
 def names(listed: str) -> frozenset[str]:
-    """A set of names that stand in one string, with spaces between them."""
+    """Split a string of names separated by spaces."""
     return frozenset(listed.split())
 
 
 def within(spans: Sequence[tuple[int, int]], start: int, end: int) -> Sequence[tuple[int, int]]:
-    """Those of ascending `spans` that begin from `start` on and before `end`."""
+    """The spans that begin in start .. end - 1; `spans` ascend."""
     return spans[bisect_left(spans, (start,)) : bisect_left(spans, (end,))]
 
 
 def part_of(piece: str, prose: Prose, forbidden: str) -> Part:
-    """A stretch of prose as a part of its own. `piece`: its text."""
+    """A stretch of prose as a part. `piece`: its text."""
     size = len(piece)
     markup, fixed, left_out = (_inside(each, prose.start, size) for each in (prose.markup, prose.fixed, prose.left_out))
     start, end = _without_ends(piece, joined(markup, left_out))
@@ -122,7 +122,7 @@ def part_of(piece: str, prose: Prose, forbidden: str) -> Part:
 
 
 def _apart(spans: Sequence[tuple[int, int]], markup: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Those of `spans` that no markup touches: `{cats}` is a placeholder in most texts, and none in `\\emph{cats}`."""
+    """Keep only spans that no markup touches: `{cats}` is a placeholder in most texts, but not in `\\emph{cats}`."""
     found, at = [], 0
     for start, end in spans:
         while at < len(markup) and markup[at][1] <= start:
@@ -133,7 +133,7 @@ def _apart(spans: Sequence[tuple[int, int]], markup: Sequence[tuple[int, int]]) 
 
 
 def _without_ends(piece: str, unseen: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """Where the prose begins and ends that the model sees: no word is put into an empty link, or before a label."""
+    """Span of the prose that the model sees, so that no word is added inside an empty link or before a label."""
     first, last = 0, len(unseen)
     start, end = 0, len(piece)
     while first < last and not piece[start : unseen[first][0]].strip():
@@ -144,12 +144,12 @@ def _without_ends(piece: str, unseen: Sequence[tuple[int, int]]) -> tuple[int, i
 
 
 def _inside(spans: Sequence[tuple[int, int]], offset: int, size: int) -> list[tuple[int, int]]:
-    """`spans` of a file as spans of a stretch of so many characters, cut at its ends."""
+    """Convert spans of a file to spans of a stretch of `size` characters, cut at its ends."""
     moved = ((max(first - offset, 0), min(last - offset, size)) for first, last in spans)
     return [(first, last) for first, last in moved if first < last]
 
 
 def _joins(piece: str, start: int, end: int, span: tuple[int, int]) -> bool:
-    """Whether two words would be one without the span between them."""
+    """Whether removing the span would join two words."""
     first, last = span
     return first > start and last < end and piece[first - 1].isalnum() and piece[last].isalnum()

@@ -1,4 +1,4 @@
-"""One call of a model: prompts go through the engine's queue, and answers get the metadata that LangChain expects."""
+"""One call of a model: submits its prompts to the engine, and adds the metadata that LangChain expects to answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COUNTERS = ("num_calls", "num_drafts", "num_draft_tokens", "num_accepted_tokens
 
 @dataclass(slots=True)
 class Answered:
-    """One answer, complete or as far as it was streamed, and the references that it may have been copied from."""
+    """One answer, complete or as far as it has been streamed, and the references it may have been copied from."""
 
     references: Sequence[object]
     text: str = ""
@@ -35,11 +35,11 @@ class Answered:
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """Of an answer that is being streamed those that can change no more."""
+        """The spans of the answer; while it is streamed, those that can no longer change."""
         return self.latest.spans if self.latest is not None else ()
 
 
-# Where the answers of a context are collected, for who wants more of them than a message holds.
+# Collects the answers given in a context, for callers that need more than a message holds.
 ANSWERED: ContextVar[list[Answered] | None] = ContextVar("copyspec_answered", default=None)
 
 
@@ -55,8 +55,8 @@ class Answers:
         timeout: object,
         loop: AbstractEventLoop | None = None,
     ) -> None:
-        """`loop`: the event loop that waits, where one does. Raises TypeError and ValueError for invalid arguments,
-        before anything runs."""
+        """`loop`: the event loop that waits for the call, if there is one. Raises TypeError and ValueError for invalid
+        arguments, before anything runs."""
         self.engine, self.model_name = named_engine
         self.references = references
         self._streamed: dict[int, Answered] = {}  # by prompt
@@ -89,7 +89,7 @@ class Answers:
 
     def metadata(self, result: Result, index: int = 0) -> dict[str, object]:
         """Return the `response_metadata` of one answer, which contains no text of a reference."""
-        parts = [part.to_dict() for part in copied_parts(result.spans, self.references[index])]
+        parts = [part.to_dict() for part in copied_parts(result.text, result.spans, self.references[index])]
         return {
             "model_name": self.model_name,
             "model_provider": "copyspec",
@@ -136,7 +136,7 @@ def usage(result: Result) -> UsageMetadata:
 
 
 def _logprob(each: TokenLogprob) -> dict[str, object]:
-    """As OpenAI's chat models give it."""
+    """A log probability in the form of OpenAI's chat models."""
     return {
         "token": each.token,
         "logprob": each.logprob,
@@ -146,7 +146,7 @@ def _logprob(each: TokenLogprob) -> dict[str, object]:
 
 
 def _counters(stats: Stats) -> dict[str, object]:
-    """Counters without times, so that answers to the same prompt are equal."""
+    """Counters without times, so that equal prompts give equal answers."""
     return {
         **{name: getattr(stats, name) for name in _COUNTERS},
         "mean_acceptance_length": stats.mean_acceptance_length,

@@ -1,8 +1,8 @@
-"""Documents that a run's retrievers found, for the models of the same run: no wiring, and nothing is kept.
+"""Passes documents that a run's retrievers found on to the models of the same run, without any wiring.
 
-LangChain tells its callback handlers when retrievers end. One handler, which every callback manager is given from the
-first model on, notes found documents with all runs around the retriever's; a model looks for the nearest run around
-itself that has any. A run's notes are gone when the run ends.
+LangChain notifies callback handlers when a retriever ends. One handler, added to every callback manager once the first
+model exists, records the documents for all runs around the retriever. A model takes the documents of the nearest run
+around it that has any. The record of a run is deleted when it ends.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ MAX_RUNS = 10_000
 
 
 class AbandonedError(GeneratorExit):
-    """A stream's reader has left. Like `GeneratorExit`, which it is, it is no error of a program's."""
+    """The reader of a stream has left. Like its base class GeneratorExit, this is not an error of the program."""
 
 
 @dataclass(slots=True, eq=False)
 class _Run:
     parent: UUID | None
     documents: list[Document] = field(default_factory=list)
-    ended_in: int | None = None  # the thread that told its end
+    ended_in: int | None = None  # the thread that reported its end
 
 
-# The run around the model that is called in this context: core does not tell `_stream` its run.
+# The run around the model called in this context, since langchain-core does not pass `_stream` its parent run.
 _AROUND: ContextVar[UUID | None] = ContextVar("copyspec_around", default=None)
 
 
 class ReferenceCapture(BaseCallbackHandler):
-    """Notes what retrievers find, run by run.
+    """Records the documents that retrievers find, by run.
 
-    It is not `run_inline`: beside such a handler core does not tell others that a language model starts under asyncio
-    (langchain-core 1.8). It is told of every event before its run goes on all the same.
+    `run_inline` is not set: beside a handler with it, langchain-core 1.8 under asyncio does not tell other handlers
+    that a language model has started. Events still arrive before their run continues.
     """
 
     ignore_llm = True
@@ -66,16 +66,16 @@ class ReferenceCapture(BaseCallbackHandler):
         return True
 
     def around(self, run: UUID | None) -> list[Document]:
-        """What was found in the nearest of `run` and the runs around it that has any documents, latest first."""
+        """The documents of the nearest run that has any, among `run` and those around it; the latest first."""
         with self._lock:
             return next((noted.documents[::-1] for noted in self._outwards(run) if noted.documents), [])
 
     def watched(self, run: UUID | None, pieces: Iterator[_Piece]) -> Iterator[_Piece]:
-        """`pieces` of a model that `run` started, for as long as somebody reads them.
+        """Yield `pieces` of a model that `run` started, as long as somebody reads them.
 
-        Who closes the stream of a chain closes its last step. Core ends the chain's run, and then pulls all that the
-        model has still to say, for the trace of the step behind it: minutes of a local model. Raises AbandonedError
-        there: a run around the model has ended in the thread that asks for more.
+        Closing the stream of a chain closes only its last step. langchain-core ends the chain's run, and then reads the
+        model's remaining output for the trace, which takes minutes with a local model. To stop this, AbandonedError is
+        raised when a run around the model has ended in the thread that asks for more.
         """
         with self._lock:
             runs = list(self._outwards(run))
@@ -109,14 +109,14 @@ class ReferenceCapture(BaseCallbackHandler):
     def on_retriever_end(
         self, documents: Sequence[Document], *, run_id: UUID, parent_run_id: UUID | None = None, **_: object
     ) -> None:
-        # The best document last, because the latest one is used first.
+        # The best document comes last, because the latest one is used first.
         found = list(documents)[::-1]
         with self._lock:
             for noted in self._outwards(parent_run_id):
                 noted.documents.extend(found)
 
     def _outwards(self, run: UUID | None) -> Iterator[_Run]:
-        """A run and its parents, as far as they are recorded."""
+        """Yield a run and its parents, as far as they are recorded."""
         while run is not None and (noted := self._runs.get(run)) is not None:
             yield noted
             run = noted.parent

@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 
 MAX_THREADS = 64
-"""Threads of one `generate`: more than rows in any batch. They only wait."""
+"""Maximum number of threads of one `generate`: more than a batch has rows. They only wait."""
 
 
 class ChatCopySpec(EngineFields, BaseChatModel):
-    """A local chat model whose answers are those of plain decoding, sooner where they repeat the run's documents.
+    """A local chat model. Its answers equal plain decoding, and are faster where they repeat the run's documents.
 
         llm = ChatCopySpec(model="a hub id or a folder", max_tokens=200)
         chain = {"context": retriever, "question": RunnablePassthrough()} | prompt | llm
 
-    Nothing is wired up: documents come from the prompt itself, from the retrievers of the same run and from the
-    artifacts of tools. `bind(references=...)`, `with_references`, `copyspec.references` and `prediction=` hand over
-    others. Calls of many threads and tasks share one running batch.
+    No wiring is needed: documents come from the prompt, from retrievers of the same run and from the artifacts of
+    tools. `bind(references=...)`, `with_references`, `copyspec.references` and `prediction=` pass further ones. Calls
+    from many threads and tasks share one running batch.
     """
 
     model_config = CONFIG
@@ -64,7 +64,7 @@ class ChatCopySpec(EngineFields, BaseChatModel):
     def _resolve_model_profile(self) -> ModelProfile | None:
         engine = self._engine or (self.engine if not isinstance(self.model, (str, type(None))) else None)
         if engine is None:
-            return None  # nothing is loaded for it
+            return None  # no model is loaded just for its profile
         calls_tools = "tools" in str(engine.tokenizer.chat_template)
         profile: ModelProfile = {
             "text_inputs": True,
@@ -127,7 +127,7 @@ class ChatCopySpec(EngineFields, BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None,
         kwargs: dict[str, object],
     ) -> ChatCall:
-        # Loading a model and encoding long documents take their time: the event loop goes on meanwhile.
+        # Loading a model and encoding long documents take time, during which the event loop must not be blocked.
         loop = asyncio.get_running_loop()
         return await asyncio.to_thread(ChatCall, self, messages, stop, run_manager, kwargs, loop)
 
@@ -200,12 +200,12 @@ class ChatCopySpec(EngineFields, BaseChatModel):
         strict: bool | None = None,
         **kwargs: object,
     ) -> Runnable[LanguageModelInput, AIMessage]:
-        """Shows the model tools through its chat template; calls raise ValueError where the template has no place.
+        """Show tools to the model through its chat template; calls raise ValueError if the template cannot hold them.
 
-        `tool_choice`: "any" (also "required" and True) or the name of a tool makes the answer one call, whose
-        arguments the tool's schema constrains where `copyspec[structured]` is installed; "none" hides the tools; None
-        and "auto" leave it to the model, and hold a call that it begins between `<tool_call>` tags to the schemas.
-        `strict`: True raises where calls cannot be constrained, False constrains nothing.
+        `tool_choice`: "any" (also "required" and True) or the name of a tool makes the answer one call, with arguments
+        constrained by the tool's schema if `copyspec[structured]` is installed; "none" hides the tools; None and "auto"
+        let the model decide, and constrain a call that it begins between `<tool_call>` tags.
+        `strict`: True raises if calls cannot be constrained, False constrains nothing.
         """
         schemas = [convert_to_openai_tool(tool) for tool in tools]
         return self.bind(tools=schemas, tool_choice=tool_choice, strict=strict, **kwargs)
@@ -218,9 +218,9 @@ class ChatCopySpec(EngineFields, BaseChatModel):
         method: Literal["function_calling", "json_schema"] = "function_calling",
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, Any]:
-        """Answers as objects of `schema`: by a call of a tool, or, with `method="json_schema"`, as JSON that cannot be
-        anything else (`copyspec[structured]`), for models without tools too. `"json_mode"` is the same, and so is
-        `strict` whatever it says."""
+        """Return answers as objects of `schema`: by a tool call, or with `method="json_schema"` as constrained JSON
+        (`copyspec[structured]`), which also works for models without tools. `"json_mode"` is the same, and `strict` is
+        ignored there."""
         if method == "function_calling":
             return super().with_structured_output(schema, include_raw=include_raw, **kwargs)
         if method not in ("json_schema", "json_mode"):

@@ -88,9 +88,9 @@ class ChatCall:
         return ChatResult(generations=generations)
 
     def messages_of(self, chunk: Chunk) -> Iterator[ChatGenerationChunk]:
-        """A piece of the answer as LangChain streams it: nothing while it may be a call, all that was held at the end.
+        """Convert a piece of the answer. Nothing is yielded while the text may be a call; the end brings all of it.
 
-        Counters and metadata stand on the last one alone: merging would double them.
+        Only the last message has counters and metadata, because merging would add them up.
         """
         text = self._ready(chunk)
         if chunk.result is None:
@@ -118,7 +118,7 @@ class ChatCall:
         yield ChatGenerationChunk(message=message)
 
     def _ready(self, chunk: Chunk) -> str:
-        """The part of the text so far that may be shown."""
+        """The new text that can be shown."""
         if not self._tools:
             return chunk.text
         self._held += chunk.text
@@ -134,7 +134,7 @@ class ChatCall:
 def _forced(
     kwargs: Mapping[str, object], tools: Sequence[ToolSchema], template: str, options: Mapping[str, object]
 ) -> tool_calls.Forced:
-    """What `tool_choice` makes of the answer, constrained where that is possible and not `strict=False`."""
+    """How `tool_choice` constrains the answer: by schemas where possible, unless `strict=False`."""
     choice, strict = kwargs.get("tool_choice"), kwargs.get("strict")
     taken = [name for name in CONSTRAINTS if name in options]
     found = tool_calls.forced(choice, tools, template, constrain=strict is not False and not taken)
@@ -156,7 +156,7 @@ def _grammar(
     options: Mapping[str, object],
     engine: Engine,
 ) -> str | None:
-    """What holds the calls that the model decides on to the tools' schemas; None where nothing can or shall."""
+    """The grammar that constrains calls the model decides on; None if it is impossible or not wanted."""
     if not tools or kwargs.get("strict") is False or any(name in options for name in CONSTRAINTS):
         return None
     ends = () if options.get("ignore_eos") else eos_token_ids(generation_config.read(engine.model))

@@ -12,15 +12,12 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.base import coerce_to_runnable
 
 from .calls import ANSWERED, Answered
-from .documents import copied_parts, text_of
+from .documents import MIN_CHARACTERS, copied_parts
 
 if TYPE_CHECKING:
     from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun
 
 _Piece = TypeVar("_Piece")
-
-MIN_CHARACTERS = 12
-"""Shorter copies are common phrases, not quotes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,24 +204,16 @@ def _cited(
     before = last.text.find(text)
     if before < 0:
         return ()
+    after = before + len(text)
     citations: list[Citation] = []
-    for part in copied_parts(last.spans, last.references):
-        if part.reference is None or (not is_whole and part.end - before > len(text)):
+    for part in copied_parts(last.text, last.spans, last.references, min_characters=min_characters):
+        start, end = max(part.start, before), min(part.end, after)
+        if part.reference is None or (not is_whole and part.end > after) or end - start < min_characters:
             continue
-        copied = text[max(part.start - before, 0) : max(part.end - before, 0)]
-        quote = copied.strip()  # the first token may include the space before its word
-        if len(quote) < min_characters:
-            continue
-        start = text.index(quote, max(part.start - before, 0))
-        place = _exact(quote, part.reference, part.place.start_char)
-        citations.append(Citation(quote, start, start + len(quote), part.reference, *place))
+        place: tuple[int | None, int | None] = (None, None)
+        if part.document_start is not None:
+            place = part.document_start + start - part.start, part.document_start + end - part.start
+        citations.append(
+            Citation(text[start - before : end - before], start - before, end - before, part.reference, *place)
+        )
     return tuple(citations)
-
-
-def _exact(quote: str, reference: object, near: int | None) -> tuple[int | None, int | None]:
-    """The position of the quote in the reference."""
-    text = text_of(reference)
-    if text is None or near is None:
-        return None, None
-    at = text.find(quote, max(0, near - 1))
-    return (at, at + len(quote)) if at >= 0 else (None, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from langchain_core.messages import BaseMessage, ToolMessage
 
@@ -17,6 +17,9 @@ logger = logging.getLogger(__name__)
 MAX_FOUND_CHARACTERS = 2_000_000
 """Of documents that nobody handed over: half a million tokens, whose index takes a second. Handed-over ones are the
 caller's choice."""
+
+MIN_CHARACTERS = 12
+"""Shorter copies are common phrases, not quotes."""
 
 
 class Private:
@@ -92,8 +95,10 @@ class CopiedPart:
 
     start: int  # characters of the answer
     end: int
-    reference: object | None  # as it was given; None for copies from the prompt or the answer itself
-    place: Place
+    place: Place  # of the tokens that were drafted
+    reference: object | None = None  # as it was given; None for copies from the prompt or the answer itself
+    document_start: int | None = None  # characters of the source's text; None for token ids and chats
+    document_end: int | None = None
 
     def to_dict(self) -> dict[str, object]:
         """Return its position without any text, for traces."""
@@ -103,21 +108,75 @@ class CopiedPart:
             "kind": self.place.kind,
             "source": self.place.source,
             "document_id": None if self.reference is None else id_of(self.reference),
-            "document_start": self.place.start_char,
-            "document_end": self.place.end_char,
+            "document_start": self.document_start,
+            "document_end": self.document_end,
         }
 
 
-def copied_parts(spans: Iterable[Span], references: Sequence[object]) -> list[CopiedPart]:
-    """Return the spans of an answer, in order. Copies of a document that is also in the prompt name the document."""
-    return [_part(span, references) for span in spans if span.end_char > span.start_char]
+def copied_parts(
+    answer: str, spans: Iterable[Span], references: Sequence[object], *, min_characters: int = MIN_CHARACTERS
+) -> list[CopiedPart]:
+    """Return the copied parts of an answer, in order.
+
+    Copies of a document that is also in the prompt name the document. A span is a run of equal tokens, a part is equal
+    text: it begins with the first whole word that its document has in common with the answer. That word may be the
+    model's own, or a copy of fewer than `min_characters` characters from elsewhere, which is no part then.
+    """
+    parts: list[CopiedPart] = []
+    for span in spans:
+        if span.end_char <= span.start_char:
+            continue
+        part = _part(span, answer, references)
+        document = text_of(part.reference)
+        if document is not None and part.document_start is not None:
+            back = _words_before(answer, part.start, document, part.document_start, parts, min_characters)
+            part = replace(part, start=part.start - back, document_start=part.document_start - back)
+        while parts and parts[-1].start >= part.start:
+            parts.pop()
+        parts.append(part)
+    return parts
 
 
-def _part(span: Span, references: Sequence[object]) -> CopiedPart:
+def _part(span: Span, answer: str, references: Sequence[object]) -> CopiedPart:
     place = next((place for place in (span.place, *span.ties) if place.kind == "reference"), span.place)
-    known = place.kind == "reference" and place.index is not None and place.index < len(references)
-    reference = references[place.index] if known and place.index is not None else None
-    return CopiedPart(span.start_char, span.end_char, reference, place)
+    if place.kind != "reference" or place.index is None or place.index >= len(references):
+        return CopiedPart(span.start_char, span.end_char, place, None, place.start_char, place.end_char)
+    reference = references[place.index]
+    copied = answer[span.start_char : span.end_char]
+    quote = copied.strip()  # the first token may include the space before its word
+    start = span.start_char + copied.index(quote)
+    document = text_of(reference)
+    if document is None or place.start_char is None:
+        return CopiedPart(start, start + len(quote), place, reference)
+    at = document.find(quote, max(0, place.start_char - 1))
+    found = (at, at + len(quote)) if at >= 0 else (None, None)
+    return CopiedPart(start, start + len(quote), place, reference, *found)
+
+
+def _words_before(
+    answer: str, start: int, document: str, document_start: int, parts: Sequence[CopiedPart], min_characters: int
+) -> int:
+    """Number of characters before two places of equal text that are equal, too: whole words, which overlap no part of
+    at least `min_characters` characters and take no part of a shorter one."""
+    floor = next((part.end for part in reversed(parts) if part.end - part.start >= min_characters), 0)
+    back = whole = 0
+    while (
+        start - back > floor
+        and document_start > back
+        and answer[start - back - 1] == document[document_start - back - 1]
+    ):
+        back += 1
+        at = start - back
+        if answer[at].isspace() or not (_begins(answer, at) and _begins(document, document_start - back)):
+            continue
+        if not any(part.start < at < part.end for part in parts):
+            whole = back
+    return whole
+
+
+def _begins(text: str, at: int) -> bool:
+    """Whether no word goes over this place."""
+    return at == 0 or not (text[at - 1].isalnum() and text[at].isalnum())
 
 
 def _documents_in(artifact: object) -> Iterator[object]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, model_validator
 
 import copyspec
+from copyspec.engine.call_options import OPTIONS
+from copyspec.engine.unknown import reject_unknown
 from copyspec.models.loading import BUNDLED, DEFAULT, LoadError, choose_default
 
 from . import capture
@@ -23,17 +25,18 @@ DEFAULT_NAME = "copyspec-default"
 """The bundled model's name in traces and metadata, instead of a path on this machine."""
 
 PRIVATE = ("references", "prediction", "edit_source", "output_cache", "datastore")
-"""Texts to copy from: they change no output, so they stay out of cache keys, and they are nobody's business."""
+"""Options with texts to copy from. They are kept out of traces, since they may be confidential, and out of cache keys,
+since they do not change the output under the default rule."""
 
 _ELSEWHERE = {"max_new_tokens": "max_tokens", "stop_sequences": "stop", "model_name": "model", "model_id": "model"}
 
 
 CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
-"""Of each model: what is misspelt is an error. Pydantic takes it from the last base, so each class names it."""
+"""Makes misspelt options errors. Pydantic reads it from the last base class, so each model class sets it."""
 
 
 class EngineFields(BaseModel):
-    """Fields of `ChatCopySpec` and `CopySpecLLM`. None of the draft options changes an answer."""
+    """Fields of `ChatCopySpec` and `CopySpecLLM`. Under the default rule, draft options do not change answers."""
 
     model_config = CONFIG
 
@@ -78,10 +81,16 @@ class EngineFields(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _rename(cls, given: object) -> object:
-        """Other libraries' names for the same."""
+        """Take other libraries' names for the same; TypeError for a name that is none, with the one that was meant."""
         if not isinstance(given, dict):
             return given
-        return {_ELSEWHERE.get(str(name), name): value for name, value in given.items()}
+        renamed = {_ELSEWHERE.get(str(name), str(name)): value for name, value in given.items()}
+        for name in renamed:
+            if name in (*OPTIONS, *PRIVATE) and name not in cls.model_fields:
+                kept = "" if name in PRIVATE else f" or model_kwargs={{{name!r}: ...}}"
+                raise TypeError(f"{name!r} is an option of calls: give bind({name}=...){kept}")
+        reject_unknown(renamed, cls.model_fields)
+        return renamed
 
     @model_validator(mode="after")
     def _look_for_documents(self) -> Self:

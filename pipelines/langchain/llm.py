@@ -1,4 +1,4 @@
-"""CopySpecLLM: a LangChain language model, from a prompt to its continuation."""
+"""CopySpecLLM: a LangChain language model that continues a prompt."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from langchain_core.language_models import LanguageModelInput
     from langchain_core.runnables import RunnableConfig
 
-# The runs around the prompts of one `generate`, in order: core tells `_generate` the first of them alone. By prompt,
-# because core leaves out prompts whose answers it has cached.
+# The runs around the prompts of one `generate`, in order, since langchain-core passes only the first to `_generate`.
+# By prompt, as langchain-core leaves out prompts with cached answers.
 _AROUND: ContextVar[Mapping[str, Sequence[UUID | None]]] = ContextVar(
     "copyspec_llm_around", default=MappingProxyType({})
 )
 
 
 class CopySpecLLM(EngineFields, BaseLLM):
-    """A local model that goes on from a text. Prompts go through the tokenizer as they are, without a chat template;
-    `model_kwargs={"chat": True}` puts each through it as the user's message.
+    """A local model that continues a text. Prompts are tokenized as they are, without a chat template;
+    `model_kwargs={"chat": True}` wraps each in the template as the user's message.
 
-    Documents to copy from, the queue and the options are those of `ChatCopySpec`.
+    Documents to copy from, batching and options are those of `ChatCopySpec`.
     """
 
     model_config = CONFIG
@@ -192,7 +192,7 @@ def _around(prompts: Sequence[str], callbacks: object) -> Iterator[None]:
 
 
 def _private(kwargs: Mapping[str, object]) -> dict[str, object]:
-    """Keyword arguments as core may show them to tracers."""
+    """Keyword arguments with private values hidden from tracers."""
     return {name: Private(value) if name in PRIVATE else value for name, value in kwargs.items()}
 
 
@@ -210,7 +210,7 @@ def _llm_result(answers: Answers, results: Sequence[Result]) -> LLMResult:
 
 
 def _chunk(answers: Answers, text: str, result: Result | None) -> GenerationChunk:
-    """Keep metadata on the last piece only, because merging pieces would double them."""
+    """Only the last piece has metadata, because merging pieces would add it up."""
     return GenerationChunk(text=text, generation_info=None if result is None else _info(answers, result, 0))
 
 

@@ -27,18 +27,17 @@ if TYPE_CHECKING:
 _SILENT_BLOCKS = frozenset(
     ("tool_use", "tool_call", "tool_call_chunk", "invalid_tool_call", "thinking", "redacted_thinking", "reasoning")
 )
-"""Blocks that hold no text of the message: calls are kept in `tool_calls`, and a model is not shown old thoughts."""
+"""Blocks that are not text of the message: calls are in `tool_calls`, and earlier reasoning is not shown to a model."""
 
 Tool = Mapping[str, object]
-"""A tool in OpenAI's shape, as templates read it."""
+"""A tool in OpenAI's format, as chat templates expect it."""
 
 
 def encoded_prompt(engine: Engine, messages: Sequence[BaseMessage], tools: Sequence[Tool] = ()) -> Encoded:
-    """The prompt as token ids, up to where the answer begins, or goes on if the last message is the assistant's.
+    """The prompt as token ids, ending where the answer begins, or continues if the last message is the assistant's.
 
-    A template that rejects the messages as they are is given them merged: neighbours of one role as one message, and
-    then tool results as the user's. Raises ChatError where that does not help either, and for tools that the
-    template has no place for.
+    If the template rejects the messages, adjacent ones with the same role are merged, and then tool results become user
+    messages. Raises ChatError if that does not help, and for tools if the template does not support them.
     """
     if not messages:
         raise ChatError("there are no messages: give at least one")
@@ -51,7 +50,7 @@ def encoded_prompt(engine: Engine, messages: Sequence[BaseMessage], tools: Seque
             "them, or call it without tools"
         )
     chat = to_chat(messages)
-    if "tool" not in template:  # it may leave such messages out without a word
+    if "tool" not in template:  # the template may silently drop such messages
         chat = without_tool_roles(chat)
     first: ChatError | None = None
     attempts: list[Callable[[list[Message]], list[Message]]] = [
@@ -69,13 +68,13 @@ def encoded_prompt(engine: Engine, messages: Sequence[BaseMessage], tools: Seque
 
 
 def to_chat(messages: Sequence[BaseMessage]) -> list[Message]:
-    """Role and text of each message, with the calls and results of tools. Raises ValueError for what is no text."""
+    """Role and text of each message, with tool calls and results. Raises ValueError for content that is not text."""
     return [_to_message(message) for message in messages]
 
 
 def merged(chat: Sequence[Message]) -> list[Message]:
-    """Neighbours of one role as one message, as LangChain's `merge_message_runs` joins them: many templates want
-    user and assistant to take turns."""
+    """Merge adjacent messages of one role like LangChain's `merge_message_runs`: many templates require user and
+    assistant to alternate."""
     result: list[Message] = []
     for message in chat:
         last = result[-1] if result else None
@@ -93,7 +92,7 @@ def without_tool_roles(chat: Sequence[Message]) -> list[Message]:
     result: list[Message] = []
     for message in chat:
         if message["role"] in ("tool", "function"):
-            # With what the user said just before, where the call between them is left out.
+            # Merge with the user's message just before, if the call in between was left out.
             said = [result.pop()] if result and result[-1]["role"] == "user" else []
             result += merged([*said, {"role": "user", "content": message["content"]}])
         elif message["content"] or not _calls(message):

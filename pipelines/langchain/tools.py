@@ -24,7 +24,7 @@ _BARE_BEGINNINGS = ("{", "[")
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A parsed output."""
+    """The text and the tool calls of an output."""
 
     text: str
     calls: tuple[ToolCall, ...] = ()
@@ -44,7 +44,7 @@ def name_of(tool: Tool) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """How an answer begins that must be a call, and the JSON schema of what follows; None: nothing constrains it."""
+    """The beginning of an answer that must be a call, and the JSON schema of the rest; None: unconstrained."""
 
     beginning: str = ""
     schema: Mapping[str, object] | None = None
@@ -52,11 +52,11 @@ class Forced:
 
 
 def forced(choice: object, tools: Sequence[Tool], template: str, *, constrain: bool) -> Forced:
-    """What `tool_choice` makes of the answer.
+    """Return how `tool_choice` constrains the answer.
 
-    `choice` is what `bind_tools` takes: None or "auto", "any", "required" or True, the name of a tool, or
-    OpenAI's `{"type": "function", "function": {"name": ...}}`. `constrain`: by the schemas of the tools. Raises
-    ValueError for a tool that is not there.
+    `choice`, as `bind_tools` takes it: None or "auto", "any", "required" or True, the name of a tool, or OpenAI's
+    `{"type": "function", "function": {"name": ...}}`. `constrain`: use the schemas of the tools. Raises ValueError for
+    an unknown tool.
     """
     if choice in (None, "auto", "none", False):
         return Forced()
@@ -70,7 +70,7 @@ def forced(choice: object, tools: Sequence[Tool], template: str, *, constrain: b
 
 
 def call_schema(tools: Sequence[Tool], arguments: str) -> dict[str, object]:
-    """The JSON schema of a call of one of the tools. They take the arguments that they name and no others."""
+    """The JSON schema of a call of one of the tools. Arguments that a tool does not declare are not allowed."""
     calls = [
         {
             "type": "object",
@@ -84,9 +84,9 @@ def call_schema(tools: Sequence[Tool], arguments: str) -> dict[str, object]:
 
 
 def call_grammar(tools: Sequence[Tool], template: str, special: Sequence[int]) -> str | None:
-    """A grammar of text (any UTF-8) and of calls between tags, in llguidance's form of Lark: where the model opens a
-    call, it is one of a tool's. `special`: ids of tokens beside text. None where the template's calls have no tags:
-    a bare JSON object may be any answer.
+    """A grammar (llguidance's form of Lark) of any UTF-8 text with calls between tags, in which a call that the model
+    begins must match one of the tools. `special`: ids of tokens that are not text. None if the template has no tags for
+    calls, since then any answer may be a bare JSON object.
     """
     if OPEN not in template or not tools:
         return None
@@ -130,10 +130,10 @@ def may_begin_call(text: str) -> bool:
 
 
 def parse(text: str, tools: Sequence[Tool]) -> Parsed:
-    """The calls in an output, and the text around them.
+    """Split an output into tool calls and text.
 
-    Calls between tags are read wherever they stand; without tags the whole output must be a call of one of the
-    tools, or a list of them, to count as one.
+    Calls between tags are found anywhere; without tags the whole output must be a call of one of the tools, or a list
+    of such calls.
     """
     if OPEN in text:
         calls: list[ToolCall] = []
@@ -154,7 +154,7 @@ def parse(text: str, tools: Sequence[Tool]) -> Parsed:
 
 
 def _read(body: str) -> list[ToolCall]:
-    """The calls in the JSON value that begins `body`; empty if it is anything else."""
+    """Parse the calls in the JSON value at the beginning of `body`; empty if it is anything else."""
     try:
         value, _ = json.JSONDecoder().raw_decode(body)
     except json.JSONDecodeError:

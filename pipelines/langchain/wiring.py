@@ -14,13 +14,13 @@ from .fields import EngineFields
 
 
 def with_references(chain: Runnable[object, object], *, key: str) -> Runnable[object, object]:
-    """`chain`, whose models copy from `input[key]`: documents or texts, none of which they are shown.
+    """Make the models of `chain` copy from `input[key]`: documents or texts, which the models are not shown.
 
         RunnablePassthrough.assign(docs=retriever) | with_references(prompt | llm | StrOutputParser(), key="docs")
 
-    Models are copyspec's own, and those of langchain_openai, whose server is `copyspec serve`, or vLLM with copyspec in
-    it: they send the texts with the request. Streams, batches and calls from asyncio as `chain` does. Raises ValueError
-    where the chain has no such model, KeyError with an input that has no `key`.
+    Models are copyspec's own, and langchain_openai's if their server is `copyspec serve` or vLLM with copyspec, which
+    receive the texts with the request. Streams, batches and asyncio work as for `chain`. Raises ValueError if the
+    chain has no such model, and KeyError for an input without `key`.
     """
     if not _has_model(chain):
         raise ValueError(
@@ -52,7 +52,7 @@ def _bind(chain: Runnable[object, object], references: Private) -> Runnable[obje
         return RunnableSequence(*(_bind(step, references) for step in chain.steps), name=chain.name)
     if isinstance(chain, RunnableBindingBase):
         copied: dict[str, object] = {"bound": _bind(chain.bound, references)}
-        if _is_remote(chain.bound) and "extra_body" in chain.kwargs:  # bound outside, and so stronger
+        if _is_remote(chain.bound) and "extra_body" in chain.kwargs:  # bound outside, so it takes precedence
             copied["kwargs"] = {**chain.kwargs, "extra_body": _body(chain.kwargs["extra_body"], references)}
         return chain.model_copy(update=copied)
     if _is_remote(chain):
@@ -61,7 +61,7 @@ def _bind(chain: Runnable[object, object], references: Private) -> Runnable[obje
 
 
 def _is_remote(chain: object) -> bool:
-    """Whether it asks a server in OpenAI's way; known by its name, so that langchain_openai need not be there."""
+    """Whether it is a client of OpenAI's API. Checked by class name, so that langchain_openai need not be installed."""
     return any(
         each.__module__.startswith("langchain_openai.") and each.__name__ in ("BaseChatOpenAI", "BaseOpenAI")
         for each in type(chain).__mro__
@@ -69,7 +69,7 @@ def _is_remote(chain: object) -> bool:
 
 
 def _body(given: object, references: Private) -> dict[str, object]:
-    """The `extra_body` of a request, with the references in the form that servers accept."""
+    """The `extra_body` of a request, with references in the form that servers accept."""
     found = parse_references(explicit(references), 1)[0]
     texts = [list(each.ids or ()) if each.text is None else {"text": each.text, "name": each.name} for each in found]
     return {**(given if isinstance(given, Mapping) else {}), "references": texts}

@@ -364,7 +364,7 @@ def test_draft_cost_measures_every_kind_of_source(
     assert draft_cost.main([*arguments, "--json", str(tmp_path / "cost.json")]) == 0
     costs = json.loads((tmp_path / "cost.json").read_text(encoding="utf-8"))["costs"]
     assert [(cost["context"], cost["kind"]) for cost in costs] == [
-        (context, kind) for context in (50, 100) for kind in ("edit", "reference", "prompt")
+        (context, kind) for context in (50, 100) for kind in draft_cost.KINDS
     ]
     assert all(cost["draft_us_p50"] > 0 and cost["first_us_p50"] > 0 for cost in costs)
     capsys.readouterr()

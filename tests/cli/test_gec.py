@@ -47,6 +47,15 @@ FIXTURES = {
 }
 
 
+def test_a_file_that_is_no_text_is_named_once(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    file = tmp_path / "image.txt"
+    file.write_bytes(b"\x89PNG goed\n\nteh \xff\n\nHe goed home.\n")
+    code, out, told = run_binary(capfdbinary, "gec", file)
+    assert (code, out) == (0, b"\x89PNG goed\n\nteh \xff\n\nHe went home.\n")
+    assert told.count(f"{file} holds the byte 0x89, which is no text: convert the file to UTF-8") == 1
+    assert told.count("image.txt") == 1
+
+
 @pytest.mark.parametrize("name", FIXTURES)
 def test_a_model_that_returns_its_input_changes_no_byte(
     name: str, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
@@ -92,7 +101,7 @@ def test_only_mistakes_change(
     file.write_bytes(data)
     code, out, err = run_binary(capfdbinary, "gec", file, *options)
     assert (code, out) == (0, expected)
-    assert err.startswith("1 file: 1 changed")
+    assert "1 file: 1 changed" in err and ("0xff" in err) == (b"\xff" in data)
     assert run_binary(capfdbinary, "gec", file, *options, "-q")[2] == ""
 
 

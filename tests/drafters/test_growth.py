@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from math import inf, nan
 from pathlib import Path
+from random import Random
 from unittest import mock
 
 import pytest
@@ -18,14 +19,14 @@ from hypothesis import strategies as st
 
 from benchmarks.hostile import native as fuzz_native
 from benchmarks.hostile.native import fuzz
-from benchmarks.hostile.native_cases import ARGUMENTS, Case, in_python
+from benchmarks.hostile.native_cases import ARGUMENTS, Case, guessing, in_python
 from copyspec.budget import Budget
 from copyspec.drafters import CopyDrafter
 from copyspec.drafters.copying import compiled, growth, situations
 from copyspec.drafters.copying import drafter as copying
 from copyspec.drafters.copying.context import CopyContext
 from copyspec.drafters.copying.estimates import Estimates
-from copyspec.drafters.copying.growth import Cursor, Grown
+from copyspec.drafters.copying.growth import Cursor, Grown, Voice
 from copyspec.drafters.copying.substitutes import COLUMNS
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.sources import Source
@@ -58,11 +59,13 @@ def test_compiled_and_in_python_the_same_trees_are_grown(data: st.DataObject, al
     rise = data.draw(st.sampled_from([None, 0.0, 0.01, 0.2]))
     budget = Budget(nodes, [1.0 + rise * n for n in range(nodes + 1)] if rise is not None else ())
     ngrams = data.draw(st.sampled_from([None, LETTERS]))
+    voices = guessing(Random(data.draw(st.integers(0, 99))))
     grown = []
 
     def by_both(corpus: CopyContext, cursors: list[Cursor], *rest: object) -> Grown:
-        found, expected = (make(corpus, list(cursors), *rest) for make in (compiled.grow, growth.grow))  # type: ignore[arg-type]
-        assert found == expected
+        for said in (voices, ()):
+            found, expected = (make(corpus, list(cursors), *rest, said) for make in (compiled.grow, growth.grow))  # type: ignore[arg-type]
+            assert found == expected
         grown.append(found)
         return found
 
@@ -106,7 +109,7 @@ def _case() -> Case:
     said = [[(3, 100)], estimates.at_root, estimates.deeper, list(estimates.crowds)]
     said += [{3: 2 * COLUMNS}, estimates.repeated]
     text = [corpus.tokens, corpus.kinds, corpus.places, corpus.written]
-    arguments = [compiled._TABLES, *text, *said, *weights, corpus.common, 64, (), ARRAYS]
+    arguments = [compiled._TABLES, *text, *said, *weights, corpus.common, 64, (), ARRAYS, ()]
     return dict(zip(ARGUMENTS, arguments, strict=True))
 
 
@@ -160,6 +163,15 @@ def _grow(case: Case) -> tuple[object, ...]:
         ("ngrams", (*ARRAYS[:3], array("q", [-2]) * len(ARRAYS[3]), *ARRAYS[4:])),
         ("ngrams", (*ARRAYS[:4], array("d", [nan]) * len(ARRAYS[4]), ARRAYS[5])),
         ("ngrams", (*ARRAYS[:5], array("d", [nan]) * len(ARRAYS[5]))),
+        ("voices", []),
+        ("voices", (None,)),
+        ("voices", ((print, print, 1),)),
+        ("voices", ((lambda _: 5, lambda _: 1.0, True),)),
+        ("voices", ((lambda _: [5], lambda _: 1.0, True),)),
+        ("voices", ((lambda _: [(5,)], lambda _: 1.0, True),)),
+        ("voices", ((lambda _: [(2**63, 0.5)], lambda _: 1.0, True),)),
+        ("voices", ((lambda _: [(5, "a")], lambda _: 1.0, True),)),
+        ("voices", ((lambda _: [(5, 0.5)], lambda _: None, True),)),
     ],
 )
 def test_wrong_arguments_of_the_compiled_module_raise(name: str, wrong: object) -> None:
@@ -185,6 +197,9 @@ def test_wrong_arguments_of_the_compiled_module_raise(name: str, wrong: object) 
         ("at_root", [nan] * situations.COUNT, "weights add up to nan"),
         ("deeper", [-9.0] * situations.COUNT, "weights add up to -"),
         ("common_weights", [inf] * 16, "weights add up to inf"),
+        ("voices", (Voice(lambda _: [(-1, 0.5)], lambda _: 1.0, True),), r"a token from 0 and its probability"),
+        ("voices", (Voice(lambda _: [(5, nan)], lambda _: 1.0, True),), r"probability, got \(5, nan\)"),
+        ("voices", (Voice(lambda _: [(5, 0.5)], lambda _: 0.0, False),), r"weight of a voice is 0.0"),
     ],
 )
 def test_numbers_that_are_none_raise_the_same_compiled_and_in_python(name: str, wrong: object, message: str) -> None:
@@ -217,10 +232,11 @@ def test_numbers_that_are_none_raise_the_same_compiled_and_in_python(name: str, 
         (13, nan, "a constant is nan"),
         (20, 0.0, "a constant is 0.0"),
         (21, 0, "columns 0"),
+        (23, inf, "a constant is inf"),
     ],
 )
 def test_tables_that_do_not_fit_raise(place: int, wrong: object, message: str) -> None:
-    tables: list[object] = [[0], [0], [0], [0], [0], [0] * 4, 1, 0, 4, 4, 21, 3, 8, *[0.1] * 8, 1]
+    tables: list[object] = [[0], [0], [0], [0], [0], [0] * 4, 1, 0, 4, 4, 21, 3, 8, *[0.1] * 8, 1, *[0.1] * 3]
     assert compiled._growth.make_tables(*tables)  # type: ignore[arg-type]
     tables[place] = wrong
     with pytest.raises(ValueError, match=message):

@@ -213,7 +213,10 @@ def six_tasks(callers: Callers) -> list[str]:
 
 def six_threads(callers: Callers) -> list[str]:
     with ThreadPoolExecutor(6) as pool:
-        return [texts[0] for texts in pool.map(callers.texts, PROMPTS[:6])]
+        with callers.engine._lock:  # until all have asked: on a busy machine threads begin long after each other
+            asked = [pool.submit(callers.texts, prompt) for prompt in PROMPTS[:6]]
+            until(lambda: callers.waiting + callers.running == 6)
+        return [each.result()[0] for each in asked]
 
 
 def six_streams(callers: Callers) -> list[str]:

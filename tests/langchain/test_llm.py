@@ -14,8 +14,9 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
 from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
 
-from copyspec import Engine
+from copyspec import Engine, Place, Span
 from copyspec.pipelines.langchain import ChatCopySpec, CitedAnswer, CopySpecLLM, with_citations
+from copyspec.pipelines.langchain.documents import copied_parts, id_of, text_of
 from tests.helpers.models import tiny
 from tests.helpers.texts import bart, byte_level, counted, llama, sentencepiece_like
 from tests.helpers.tiny import tiny_model, tiny_tokenizer
@@ -72,6 +73,9 @@ def test_tokens_stop_options_and_names(engine: Engine, llm: CopySpecLLM) -> None
     assert llm._get_ls_params()["ls_provider"] == "copyspec" and llm._llm_type == "copyspec"
     with pytest.raises(TypeError, match="unknown option 'bogus'"):
         llm.invoke(PROMPTS[0], bogus=1)
+    for name, hint in (("max_tokn", "max_tokens"), ("drafter", "model_kwargs"), ("references", r"bind\(references=")):
+        with pytest.raises(TypeError, match=f"'{name}'.*{hint}"):
+            CopySpecLLM(model=engine, **{name: 1})  # type: ignore[arg-type]
     chat = CopySpecLLM(model=engine, max_tokens=16, model_kwargs={"chat": True}).invoke(PROMPTS[0])
     assert chat == engine.generate(PROMPTS[0], chat=True, max_new_tokens=16).text
 
@@ -156,6 +160,48 @@ def test_spans_in_messages_name_documents_without_their_text() -> None:
     assert spans and spans[0]["kind"] == "reference"
     assert "closed" in DOCUMENT.page_content[spans[0]["document_start"] : spans[0]["document_end"]]
     assert "closed" not in str(message.response_metadata)
+
+
+BREWERY = Document("Beer was made in this town. The brewery closed in 1954. Its yard is a market.", id="d2")
+HARBOUR = Document("The harbour was built later. The end.", id="d3")
+
+
+def spans_at(answer: str, *copies: tuple[int, int, int, int]) -> list[Span]:
+    """Spans of an answer: where it was copied to (start and end), the reference, and where there."""
+    return [
+        Span(Place(str(index), "reference", index, 0, 1, there, there + end - start), 0, 1, start, end)
+        for start, end, index, there in copies
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "copies", "cited"),
+    [
+        # The first word was drafted from another document, or is the model's own.
+        ("The brewery closed in 1954.", [(0, 3, 1, 0), (3, 27, 0, 31)], [("The brewery closed in 1954.", "d2", 28)]),
+        ("The brewery closed in 1954.", [(3, 27, 0, 31)], [("The brewery closed in 1954.", "d2", 28)]),
+        # A word of which the document holds a part stays out.
+        ("Breathe brewery closed.", [(8, 22, 0, 32)], [("brewery closed", "d2", 32)]),
+        # A copy of some length keeps what it has.
+        (
+            "The harbour was built later. The brewery closed.",
+            [(0, 32, 1, 0), (32, 47, 0, 31)],
+            [("The harbour was built later. The", "d3", 0), ("brewery closed", "d2", 32)],
+        ),
+        # Words before the copy that the document holds, too.
+        ("1954. Its yard is gone.", [(6, 17, 0, 56)], [("1954. Its yard is", "d2", 50)]),
+    ],
+)
+def test_a_citation_begins_with_the_first_word_that_its_document_holds(
+    answer: str, copies: list[tuple[int, int, int, int]], cited: list[tuple[str, str, int]]
+) -> None:
+    documents = [BREWERY, HARBOUR]
+    parts = copied_parts(answer, spans_at(answer, *copies), documents)
+    found = [(answer[each.start : each.end], id_of(each.reference), each.document_start) for each in parts]
+    assert found == cited
+    for part in parts:
+        text = text_of(part.reference)
+        assert text is not None and text[part.document_start : part.document_end] == answer[part.start : part.end]
 
 
 def test_answers_without_copies_have_no_citations() -> None:

@@ -144,6 +144,9 @@ def test_a_model_is_no_larger_than_its_weights() -> None:
     with pytest.raises(ValueError, match="more weights than its 100 bytes can hold"), _bounded(100):
         torch.nn.Linear(1 << 15, 1 << 15, device="meta")
     torch.nn.Linear(1 << 15, 1 << 15, device="meta")
+    with _bounded(1 << 27):  # a bit for each weight, which is registered when it is created and when it is read
+        layer = torch.nn.Linear(1 << 15, 1 << 15, bias=False, device="meta")
+        layer.weight = torch.nn.Parameter(layer.weight.detach())
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
+"""Types of the compiled module `_growth` (`native/module.c`), which `compiled.py` calls."""
+
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 VERSION: int
 
@@ -26,6 +28,9 @@ def make_tables(
     fewest: float,
     least_share: float,
     columns: int,
+    later_word: float,
+    certain: float,
+    least_left: float,
     /,
 ) -> object: ...
 def grow(
@@ -48,6 +53,9 @@ def grow(
     max_nodes: int,
     costs: Sequence[float],
     ngrams: tuple[dict[int, int], array[int], array[int], array[int], array[float], array[float]] | None,
+    voices: tuple[
+        tuple[Callable[[tuple[int, ...]], Sequence[tuple[int, float]] | None], Callable[[float], float], bool], ...
+    ],
     /,
 ) -> tuple[
     list[int],
@@ -59,4 +67,7 @@ def grow(
     float,
     int,
     Sequence[tuple[int, float]],
+    float,
+    list[int],
+    list[tuple[int, float, dict[int, float], list[int]]],
 ]: ...

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from copyspec.budget import Budget
 from copyspec.drafters.copying import growth, situations
 from copyspec.drafters.copying.context import WRITTEN, CopyContext
 from copyspec.drafters.copying.estimates import Estimates
-from copyspec.drafters.copying.growth import Cursor, Grown
+from copyspec.drafters.copying.growth import Cursor, Grown, Voice
 from copyspec.drafters.copying.substitutes import COLUMNS
 from copyspec.drafters.predictors.ngrams import KEY_BITS, LEAST, MOST, ORDERS, NGrams
 
@@ -15,7 +17,7 @@ try:
 except ImportError:  # not compiled; the C sources are in native/
     _growth = None  # type: ignore[assignment]
 
-VERSION = 4
+VERSION = 5
 """Required version of the compiled module; one built from older sources is not used."""
 
 IS_COMPILED = _growth is not None and _growth.VERSION == VERSION
@@ -43,6 +45,9 @@ CONSTANTS = (
     growth.FEWEST,
     LEAST,
     COLUMNS,
+    growth.LATER_WORD,
+    growth.CERTAIN,
+    growth.LEAST_LEFT,
 )
 """Constants that the C module gets once, in the order it expects."""
 
@@ -54,11 +59,16 @@ _BREAKING_TABLES: object = IS_COMPILED and _growth.make_tables(*BREAKING_CONSTAN
 
 
 def grow(
-    corpus: CopyContext, cursors: list[Cursor], estimates: Estimates, budget: Budget, ngrams: NGrams | None = None
+    corpus: CopyContext,
+    cursors: list[Cursor],
+    estimates: Estimates,
+    budget: Budget,
+    ngrams: NGrams | None = None,
+    voices: Sequence[Voice] = (),
 ) -> Grown:
     """Grow the tree of `growth.grow` with bit-identical scores; the compiled module takes a tenth of the time."""
     if not _TABLES or (ngrams is not None and ngrams.arrays is None):
-        return growth.grow(corpus, cursors, estimates, budget, ngrams)
+        return growth.grow(corpus, cursors, estimates, budget, ngrams, voices)
     grown = _growth.grow(
         _BREAKING_TABLES if estimates.copies_break else _TABLES,
         corpus.tokens,
@@ -79,5 +89,6 @@ def grow(
         budget.max_nodes,
         budget.costs,
         None if ngrams is None else ngrams.arrays,
+        tuple(voices),
     )
     return Grown(*grown)

@@ -1,15 +1,17 @@
-"""Grows the draft tree from the cursors, best first: the reference for the compiled `grow` in native/.
+"""Grows the draft tree, best first: the reference for the compiled `grow` in native/.
 
-A cursor is a position in the corpus (`context.CopyContext`) whose token may come next, with its situation.
+A cursor is a position in the corpus (`context.CopyContext`) whose token may come next, with its situation. A voice is a
+predictor that the tree is grown with, such as a draft model or a datastore.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from copyspec.budget import Budget
 from copyspec.drafters.copying.context import WRITTEN, CopyContext
@@ -25,7 +27,7 @@ from copyspec.drafters.copying.situations import (
     crowd_columns,
 )
 from copyspec.drafters.copying.substitutes import COLUMNS
-from copyspec.drafters.predictors.base import Words
+from copyspec.drafters.predictors.base import Path, Words
 from copyspec.drafters.predictors.ngrams import KEY_BITS, KEY_MASK, KEY_TOKENS, ORDERS, NGrams, context
 from copyspec.sources import FORK
 from copyspec.tree import ROOT
@@ -43,11 +45,30 @@ LATER_COPY = 0.35  # as LATER, after a single cursor, whose expansion takes one 
 LATER_BREAKING = 0.24  # as LATER_COPY, where copies end early: alternatives are then worth more than longer copies
 OPEN = 0.15  # probability of no cursor at the root being right, from which n-grams are looked up
 STILL_OPEN = 0.02  # as OPEN below the root, times the node's score: look-ups cost more there than they bring
+LATER_WORD = 0.5  # as LATER, after a token that only a voice predicted: a table is often as sure of the next one
+CERTAIN = 0.04  # if copies leave less than this to other tokens, none of a table's tokens could be more probable
+LEAST_LEFT = 1e-6  # what copies leave to other tokens at least, as a probability
 FEWEST = 0.003  # n-gram and common tokens of a lower score hardly ever find a place in a tree
 CHILDREN, COPY = -2, -3  # heap entries without a token: a node to expand, or one to continue with its single sure copy
 
 JOINED = [FAR_BY_KIND[kind] * STRIDE + 1 for kind in range(len(FAR_BY_KIND))]
 """The situation of a cursor that joins a node, by kind of its position."""
+
+
+class Voice(NamedTuple):
+    """What the growth asks of a predictor, see `predictors.base.Predictor`."""
+
+    words: Callable[[Path], Words | None]
+    weight: Callable[[float], float]
+    reads: bool
+    """`Predictor.can_read`: it is a model, asked after every node, and nodes are expanded as soon as they are there:
+    a model may give a child its parent's probability, and next to its forward pass expanding all nodes costs little.
+    The others are tables, asked where copies leave enough to other tokens."""
+
+
+Mix = tuple[int, float, dict[int, float], list[int]]
+"""The mixture after one node: (node, weight of none of its copies being right, the weights of its copied tokens, the
+voices that spoke)."""
 
 
 @dataclass(slots=True)
@@ -63,46 +84,59 @@ class Grown:
     covered: float = 0.0  # total probability of these
     context: int = 0  # key of the n-gram context at the root
     words: Words = ()  # n-gram predictions at the root, given that no offered token is right
+    least: float = 0.0  # a further node pays only with a score above this
+    makers: list[int] = field(
+        default_factory=list
+    )  # the voice that predicted a node which is no copy, or -1; [] or [n]
+    mixes: list[Mix] = field(default_factory=list)  # of nodes after which a voice predicted
 
 
-_Entry = tuple[float, int, int, int, int, list[Cursor]]
-"""(-score, order, token, parent, position, the token's cursors, moved behind it)."""
+_Entry = tuple[float, int, int, int, int, list[Cursor], int]
+"""(-score, order, token, parent, position, the token's cursors, moved behind it, its maker)."""
 
 _Vote = list[Any]
-"""Of one next token: total weight, position of the heaviest cursor, the cursors moved behind it, the heaviest weight.
-A list, because weights are added in place."""
+"""Of one next token: total weight, position of the heaviest cursor, the cursors moved behind it, the heaviest weight,
+its maker. A list, because weights are added in place."""
 
 
 def grow(
-    corpus: CopyContext, cursors: list[Cursor], estimates: Estimates, budget: Budget, ngrams: NGrams | None = None
+    corpus: CopyContext,
+    cursors: list[Cursor],
+    estimates: Estimates,
+    budget: Budget,
+    ngrams: NGrams | None = None,
+    voices: Sequence[Voice] = (),
 ) -> Grown:
     """Grow a tree of the most likely nodes, best first, until the budget is full or no further node is worth its cost.
 
     Cursors at equal tokens share a node and add their weights: P(token) = weight of its cursors /
     (weight of all cursors + weight of none being right). `ngrams` distribute the latter weight over the tokens that
-    they predict. A node's score is the product of these probabilities along its path.
+    they predict. A node's score is the product of these probabilities along its path. `voices` are mixed in (`_mix`).
 
-    A node is expanded only when no entry is left with a score above LATER times the node's own. A draft that ends
-    inside a copy loses little, because the next draft continues it; even less if copies end after a few tokens
-    anyway (`Estimates.copies_break`).
+    Without models among them, a node is expanded only when no entry is left with a score above LATER times the node's
+    own. A draft that ends inside a copy loses little, because the next draft continues it; even less if copies end
+    after a few tokens anyway (`Estimates.copies_break`).
 
-    Raises ValueError for invalid weights, costs, cursors and common tokens.
+    Raises ValueError for invalid weights, costs, cursors, common tokens and predictions.
     """
     _check(corpus, cursors, estimates, budget)
     grown, text, weights = Grown(), corpus.tokens, estimates.deeper
+    makers: list[int] | None = grown.makers if voices else None
     add_token, add_parent, add_score = grown.tokens.append, grown.parents.append, grown.scores.append
     add_position, add_cursors = grown.positions.append, grown.cursors.append
-    heap, _ = roots(corpus, cursors, estimates, grown, ngrams)
+    heap = roots(corpus, cursors, estimates, grown, ngrams, voices)
+    at_once = any([each.reads for each in voices])
+    later = 1.0 if at_once else LATER
     later_copy = LATER_BREAKING if estimates.copies_break else LATER_COPY
     end, none, order, count, replaced = len(text), estimates.none_deeper, 1, 0, corpus.substitutes.places
     max_nodes, costs = budget.max_nodes, budget.costs
     cheapest = min([after - before for before, after in pairwise(costs)]) if len(costs) > 1 else 0.0
     expected, least = 1.0, max(LEAST_SCORE, cheapest)  # `least`: a lower score cannot raise the tokens per time
-    while heap and -heap[0][0] > LATER * least:
-        negative, _, token, parent, position, group = heappop(heap)
+    while heap and -heap[0][0] > later * least:
+        negative, _, token, parent, position, group, maker = heappop(heap)
         if token == CHILDREN:
             if grown.scores[parent] > least:
-                for child in children(corpus, group, estimates, grown, parent, ngrams, order)[0]:
+                for child in children(corpus, group, estimates, grown, parent, ngrams, order, voices):
                     if -child[0] > least:
                         heappush(heap, child)
                 order += 1
@@ -125,11 +159,15 @@ def grow(
             add_score(-negative)
             add_position(position)
             add_cursors(group)
+            if makers is not None:
+                makers.append(maker)
             parent, count, order = count, count + 1, order + 1
             if count == max_nodes:
+                grown.least = -negative
                 return grown
-            token, rank = CHILDREN, negative * LATER
-            if len(group) == 1:
+            token, rank = CHILDREN, negative * (later if at_once or maker < 0 else LATER_WORD)
+            maker = -1
+            if len(group) == 1 and not at_once:
                 rank = negative * later_copy
                 position, state = group[0]
                 is_open = position < corpus.output_start and text[position] in replaced
@@ -137,8 +175,9 @@ def grow(
                     token = COPY
                     if not heap or rank < heap[0][0]:
                         continue
-            heappush(heap, (rank, order, token, parent, NOWHERE, group))
+            heappush(heap, (rank, order, token, parent, NOWHERE, group, maker))
             break
+    grown.least = least
     return grown
 
 
@@ -174,11 +213,6 @@ def checked_total(total: float) -> float:
     return total
 
 
-def later(group: list[Cursor]) -> float:
-    """Return the factor on a node's score that ranks its expansion, for the cursors `group` behind it."""
-    return LATER_COPY if len(group) == 1 else LATER
-
-
 def forked(text: list[int], cursors: list[Cursor]) -> list[Cursor]:
     """Return the cursors; each one at a fork is replaced by two, at its continuation and at its alternative."""
     end = len(text)
@@ -209,9 +243,14 @@ def join(corpus: CopyContext, token: int, group: list[Cursor]) -> None:
 
 
 def roots(
-    corpus: CopyContext, cursors: list[Cursor], estimates: Estimates, grown: Grown, ngrams: NGrams | None
-) -> tuple[list[_Entry], float]:
-    """Return the initial heap (tokens of the cursors, common tokens, n-grams) and the total weight, with "none"."""
+    corpus: CopyContext,
+    cursors: list[Cursor],
+    estimates: Estimates,
+    grown: Grown,
+    ngrams: NGrams | None,
+    voices: Sequence[Voice] = (),
+) -> list[_Entry]:
+    """Return the initial heap: tokens of the cursors, common tokens, those of the n-grams and the voices."""
     votes = _vote(corpus, cursors, estimates, grown, ROOT)
     common = [entry for entry in zip(estimates.common, corpus.common, strict=False) if entry[1] not in votes]
     if ngrams is not None:
@@ -224,14 +263,15 @@ def roots(
     for weight, token in common:
         if weight < least:  # true of all if a cursor is sure
             break
-        votes[token] = [weight, NOWHERE, []]
+        votes[token] = [weight, NOWHERE, [], weight, -1]
     if ngrams is not None and none >= OPEN * total:
         grown.words = ngrams.after(grown.context)
         weight = none * estimates.language
         _add_words(votes, [(token, weight * share) for token, share in grown.words if weight * share >= least])
-    heap = [(-vote[0] / total, 0, token, ROOT, vote[1], vote[2]) for token, vote in votes.items()]
+    total = _mix(votes, total, grown, ROOT, voices)
+    heap = [(-vote[0] / total, 0, token, ROOT, vote[1], vote[2], vote[4]) for token, vote in votes.items()]
     heapify(heap)
-    return heap, total
+    return heap
 
 
 def children(
@@ -242,10 +282,10 @@ def children(
     node: int,
     ngrams: NGrams | None,
     order: int = 0,
-) -> tuple[list[_Entry], float]:
-    """Return the heap entries of the children of `node`, with this `order`, and their total weight, with "none".
-
-    `cursors`: those behind `node`, changed in place."""
+    voices: Sequence[Voice] = (),
+) -> list[_Entry]:
+    """Return the heap entries of the children of `node`, with this `order`. `cursors`: those behind `node`, changed in
+    place."""
     cursors = cursors or []
     cursors[:] = forked(corpus.tokens, cursors)
     sure = sum([estimates.deeper[state] for _, state in cursors]) >= SURE
@@ -257,9 +297,63 @@ def children(
     # Most nodes are followed by a single sure copy: n-gram look-ups there would take longer than they save.
     if ngrams is not None and none * score >= STILL_OPEN * total and not (sure and len(cursors) == 1):
         _add_words(votes, ngrams.share_out(none * estimates.language, _context(grown, node), FEWEST / score * total))
+    total = _mix(votes, total, grown, node, voices)
     share = -score / total
-    entries = [(vote[0] * share, order, token, node, vote[1], vote[2]) for token, vote in votes.items()]
-    return entries, total
+    return [(vote[0] * share, order, token, node, vote[1], vote[2], vote[4]) for token, vote in votes.items()]
+
+
+def _mix(votes: dict[int, _Vote], total: float, grown: Grown, node: int, voices: Sequence[Voice]) -> float:
+    """Add what `voices` predict after `node` to the votes, whose weight with that of "none" is `total`; return the new
+    total.
+
+    The mixture: P(token) = (weight of its copies + sum of weight * P_voice(token)) / (sum of all weights). The weight
+    of "none" is shared among the voices, so that without copies their probabilities stay as they are.
+    """
+    if not voices:
+        return total
+    left = max(1.0 - sum([vote[0] for vote in votes.values()]) / total, LEAST_LEFT)
+    path = _path(grown, node)
+    heard = []
+    for number, voice in enumerate(voices):
+        if (voice.reads or left >= CERTAIN) and (words := voice.words(path)):
+            heard.append((number, words, _checked_weight(voice.weight(left))))
+    if not heard:
+        return total
+    none = left * total
+    grown.mixes.append((node, none, {token: vote[0] for token, vote in votes.items()}, [each[0] for each in heard]))
+    weights = sum([weight for _, _, weight in heard])
+    for number, words, weight in heard:
+        factor = weight * (1.0 + none / weights)
+        for token, probability in words:
+            _check_word(token, probability)
+            vote = votes.get(token)
+            if vote is None:
+                votes[token] = [factor * probability, NOWHERE, [], factor * probability, number]
+            else:
+                vote[0] += factor * probability
+                if vote[1] == NOWHERE and vote[4] < 0:
+                    vote[4] = number
+    return checked_total(total + weights)
+
+
+def _path(grown: Grown, node: int) -> Path:
+    """The tokens from the root to `node`."""
+    found = []
+    while node != ROOT:
+        found.append(grown.tokens[node])
+        node = grown.parents[node]
+    return tuple(reversed(found))
+
+
+def _checked_weight(weight: float) -> float:
+    if not 0.0 < weight < inf:
+        raise ValueError(f"the weight of a voice is {weight!r}; it is a number above 0")
+    return weight
+
+
+def _check_word(token: int, probability: float) -> None:
+    if token < 0 or not 0.0 <= probability < inf:
+        raise ValueError(f"a prediction is a token from 0 and its probability, got {(token, probability)!r}")
 
 
 def _add_words(votes: dict[int, _Vote], words: Words) -> None:
@@ -267,7 +361,7 @@ def _add_words(votes: dict[int, _Vote], words: Words) -> None:
     for token, weight in words:
         vote = votes.get(token)
         if vote is None:
-            votes[token] = [weight, NOWHERE, []]
+            votes[token] = [weight, NOWHERE, [], weight, -1]
         else:
             vote[0] += weight
 
@@ -298,7 +392,8 @@ def _vote(
     if len(cursors) == 1:
         ((at, state),) = cursors
         if at < end and not (at < corpus.output_start and text[at] in replaced):
-            return {text[at]: [weights[state], at, [(at + 1, NEXT_SITUATION[state])]]} if text[at] >= 0 else {}
+            vote = [weights[state], at, [(at + 1, NEXT_SITUATION[state])], weights[state], -1]
+            return {text[at]: vote} if text[at] >= 0 else {}
     columns = crowd_columns(cursors)
     votes: dict[int, _Vote] = {}
     for at, state in cursors:
@@ -325,7 +420,7 @@ def _vote(
 def _cast(votes: dict[int, _Vote], token: int, weight: float, position: int, moved: Cursor | None) -> None:
     vote = votes.get(token)
     if vote is None:
-        votes[token] = [weight, position, [moved], weight]
+        votes[token] = [weight, position, [moved], weight, -1]
         return
     vote[0] += weight
     if moved is not None and len(vote[2]) < KEEP:

@@ -90,14 +90,13 @@ class Reliability:
     def __init__(self) -> None:
         self._right = [0.0] * BINS
         self._expected = [0.0] * BINS
+        self._ratios = [1.0] * BINS
         self.hits = PRIOR_HITS
         """Recent share of correct top-1 predictions."""
 
     def __call__(self, probability: float) -> float:
         """Return the calibrated probability that a word of this `probability` is right."""
-        bin_ = _bin(probability)
-        ratio = (self._right[bin_] + TRUST * (bin_ + 0.5) / BINS) / (self._expected[bin_] + TRUST * (bin_ + 0.5) / BINS)
-        return min(probability * ratio, SUREST)
+        return min(probability * self._ratios[_bin(probability)], SUREST)
 
     def rest(self) -> None:
         """Note that the model was not called: its measured accuracy moves a little towards the prior."""
@@ -113,6 +112,8 @@ class Reliability:
         bin_ = _bin(probability)
         self._right[bin_] = self._right[bin_] * DECAY + right
         self._expected[bin_] = self._expected[bin_] * DECAY + probability
+        prior = TRUST * (bin_ + 0.5) / BINS
+        self._ratios[bin_] = (self._right[bin_] + prior) / (self._expected[bin_] + prior)
 
 
 class Weights:

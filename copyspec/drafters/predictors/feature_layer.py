@@ -1,9 +1,10 @@
-"""One decoder layer over the target's features, which says the next feature: EAGLE's drafter.
+"""EAGLE's drafter: one decoder layer over the target's features, which predicts the next feature.
 
-Feature i is the target's last hidden state at token i. The layer reads it beside the embedding of token i + 1, attends
-to the pairs before, and says feature i + 1, whose logits are the target head's (EAGLE, Li et al. 2024, arXiv
-2401.15077). EAGLE-3 (Li et al. 2025, arXiv 2503.01840) reads a mixture of three layers' states instead, and has output
-weights of its own. Draft trees are grown by the layer's own probabilities, as EAGLE-2 does (arXiv 2406.16858).
+Feature i is the target's last hidden state at token i. The layer reads the pair of feature i and the embedding of token
+i + 1, attends to the earlier pairs, and predicts feature i + 1, whose logits come from the target's output head (EAGLE,
+Li et al. 2024, arXiv 2401.15077). EAGLE-3 (Li et al. 2025, arXiv 2503.01840) reads a mixture of three layers' states
+instead, and has its own output weights. Draft trees grow by the layer's own probabilities, as in EAGLE-2 (arXiv
+2406.16858).
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from copyspec.targets.linears import Forward, few_row_product
 
 Tensors = dict[str, torch.Tensor]
 
-EPSILON, THETA, CONTEXT = 1e-6, 10_000.0, 2048  # of files that do not say
+EPSILON, THETA, CONTEXT = 1e-6, 10_000.0, 2048  # defaults for files that do not state them
 PRODUCTS = ("fc", "qkv", "o", "gate_up", "down")
 
 
 @dataclass(frozen=True, slots=True)
 class LayerSizes:
-    """What the shapes of a layer follow from."""
+    """The numbers that determine the shapes of a layer."""
 
     hidden: int
     inner: int
@@ -33,11 +34,11 @@ class LayerSizes:
     head_dim: int
     epsilon: float = EPSILON
     theta: float = THETA  # base of the rotary embedding
-    is_fused: bool = False  # EAGLE-3: three states are mixed, and token and feature stay apart up to the attention
-    context: int = CONTEXT  # pairs attended to, at most
+    is_fused: bool = False  # EAGLE-3: three states are mixed, and token and feature are normed and concatenated
+    context: int = CONTEXT  # maximum number of earlier pairs attended to
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of all tensors, but for those that a layer may lack: "fc_bias", "token_norm", "feature_norm"."""
+        """Shapes of all tensors except the optional ones: "fc_bias", "token_norm", "feature_norm"."""
         size, attended = self.hidden, self.heads * self.head_dim
         entered = 2 * size if self.is_fused else size
         found: dict[str, tuple[int, ...]] = {
@@ -53,7 +54,7 @@ class LayerSizes:
 
 @dataclass(frozen=True, slots=True)
 class Projected:
-    """What of n pairs the attention needs. B: batches, one while drafting."""
+    """Attention inputs of n pairs. B: batch size, 1 while drafting."""
 
     residual: torch.Tensor  # [B, n, D]
     queries: torch.Tensor  # [B, n, KV, H / KV, d]
@@ -63,20 +64,20 @@ class Projected:
 
 @dataclass(slots=True)
 class FeatureLayer:
-    """The layer. Only its tensors are float; it holds nothing of a row."""
+    """The layer's weights. State of a row is in `FeatureReader`."""
 
     tensors: Tensors
     sizes: LayerSizes
     depth: int
-    output: torch.Tensor | None = None  # [V', D], output weights of its own; None: the target's
-    products: Mapping[str, Forward] = field(default_factory=dict)  # faster ones with these tensors
+    output: torch.Tensor | None = None  # [V', D], its own output weights; None: the target's
+    products: Mapping[str, Forward] = field(default_factory=dict)  # fast multiplications by these tensors
 
     def fused(self, states: torch.Tensor) -> torch.Tensor:
-        """Features of the target's states: [..., D] as they are, or [..., 3 D] mixed."""
+        """Features from the target's states: [..., D] unchanged, or [..., 3 D] mixed."""
         return self._times("fc", states) if self.sizes.is_fused else states
 
     def project(self, features: torch.Tensor, embeddings: torch.Tensor, places: torch.Tensor) -> Projected:
-        """Of pairs, [B, n, D] each, at places [n] of the text."""
+        """Project pairs, [B, n, D] each, at positions `places` [n] of the text."""
         held, sizes = self.tensors, self.sizes
         if "token_norm" in held:
             embeddings = self._norm("token_norm", embeddings)
@@ -101,9 +102,9 @@ class FeatureLayer:
         visible: torch.Tensor | None,
         own: tuple[torch.Tensor, torch.Tensor],
     ) -> torch.Tensor:
-        """The next features of n pairs. [B, n, D]
+        """Return the next features of n pairs. [B, n, D]
 
-        `context`: keys and values that all may see, [B, S, KV, d] each, but for what `visible`, [n, S], hides.
+        `context`: keys and values that all pairs attend to, [B, S, KV, d] each, unless `visible`, [n, S], hides them.
         `own`: those of the path that leads to each pair, itself included, [B, n, L, KV, d] each.
         """
         queries = pairs.queries * self.sizes.head_dim**-0.5
@@ -120,11 +121,11 @@ class FeatureLayer:
         return features + self._times("down", silu(gate) * up)
 
     def head_inputs(self, features: torch.Tensor) -> torch.Tensor:
-        """What output weights make logits of. [..., D]"""
+        """Return the inputs of the output weights. [..., D]"""
         return self._norm("norm", features) if self.sizes.is_fused else features
 
     def moved(self, like: torch.Tensor) -> FeatureLayer:
-        """On the device and in the dtype of `like`, with products for few rows."""
+        """Return the layer on the device and in the dtype of `like`, with fast multiplications for few rows."""
         tensors = {name: each.to(like).contiguous() for name, each in self.tensors.items()}
         products = {name: few_row_product(tensors[name]) for name in PRODUCTS}
         output = None if self.output is None else self.output.to(like).contiguous()
@@ -145,14 +146,14 @@ class FeatureLayer:
 
 
 def _rotated(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotary embedding as in Llama: the halves of a head belong together."""
+    """Apply rotary embeddings as Llama does, rotating the two halves of a head."""
     first, second = heads.chunk(2, -1)
     return heads * cos + torch.cat([-second, first], -1) * sin
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureNode:
-    """The feature at the end of a draft path, [D], and keys and values of its pairs, [L, KV, d]: none at the root."""
+    """The feature after a draft path, [D], and keys and values of the path's pairs, [L, KV, d]; L = 0 at the root."""
 
     feature: torch.Tensor
     keys: torch.Tensor
@@ -160,16 +161,16 @@ class FeatureNode:
 
 
 class FeatureReader:
-    """One row inside a layer: keys and values of the pairs that it has read."""
+    """State of one row in the layer: keys and values of the pairs read so far."""
 
     def __init__(self) -> None:
         self._held: tuple[torch.Tensor, torch.Tensor] | None = None  # [1, S, KV, d] each
         self._places = 0  # pairs read so far
 
     def read(self, layer: FeatureLayer, states: torch.Tensor, embeddings: torch.Tensor) -> FeatureNode:
-        """The text goes on by n pairs, states [n, F] and embeddings [n, D]; what comes after the last of them.
+        """Read n further pairs, states [n, F] and embeddings [n, D]; return the node after the last of them.
 
-        With one layer, keys and values depend on the pairs alone: the last pair is the only one that attends.
+        In a single layer, keys and values depend on their own pair only, so that just the last pair needs attention.
         """
         count = len(states)
         places = torch.arange(self._places, self._places + count, device=embeddings.device)
@@ -187,7 +188,7 @@ class FeatureReader:
         return FeatureNode(feature, none, none)
 
     def step(self, layer: FeatureLayer, nodes: list[FeatureNode], embeddings: torch.Tensor) -> list[FeatureNode]:
-        """The nodes behind `nodes`, which are as deep as one another, by tokens of these embeddings. [n, D]"""
+        """Return the nodes after `nodes`, which have equal depth, for tokens with these embeddings. [n, D]"""
         assert self._held is not None
         depth = len(nodes[0].keys)
         places = torch.full((len(nodes),), self._places + depth, device=embeddings.device)

@@ -1,4 +1,4 @@
-"""The folder of draft heads: this project's own format, and those of Medusa's and EAGLE's published checkpoints."""
+"""Reads draft heads from a folder: this project's own format, and published checkpoints of Medusa and EAGLE."""
 
 from __future__ import annotations
 
@@ -21,42 +21,43 @@ if TYPE_CHECKING:
 FORMAT = "copyspec-heads-1"
 WEIGHTS = "heads.safetensors"
 MEDUSA_WEIGHTS = "medusa_lm_head.safetensors"
-MEDUSA_PREFIXES = ("medusa_head.", "medusa_heads.")  # of files that hold a whole model's names
+MEDUSA_PREFIXES = ("medusa_head.", "medusa_heads.")  # in files that name tensors as in the whole model
 EAGLE_WEIGHTS = "model.safetensors"
-EAGLE_LAYERS = ("layers.0.", "midlayer.")  # what the one layer is called by EAGLE and EAGLE-2, and by EAGLE-3
-FEATURE_DEPTH = 6  # tokens ahead of a feature layer, which has no number of its own: as EAGLE's trees
+EAGLE_LAYERS = ("layers.0.", "midlayer.")  # names of the one layer in EAGLE and EAGLE-2, and in EAGLE-3
+FEATURE_DEPTH = 6  # tokens ahead for a feature layer, whose files do not say it; as in EAGLE's trees
 
 MOST_HEADS = 16
-"""Tokens ahead that a file may have heads for: published ones have 3 to 5."""
+"""Maximum number of tokens ahead that a file may have heads for; published ones have 3 to 5."""
 
 MOST_UNITS = 1 << 16
-"""Of a layer that a file may have: a bound for hostile ones."""
+"""Maximum width of a layer in a file, against hostile ones."""
 
 SAME_MODEL = 0.98
-"""Cosine of the probes of one model in two precisions at least; those of two models are about at right angles."""
+"""Minimum cosine similarity of the probes of one model in two precisions; those of two models are about orthogonal."""
 
 LEAST_LAYERS = 6
-"""Of a target whose states EAGLE-3 mixes: with fewer, its second, middle and last but three are not three layers."""
+"""Minimum number of layers of a target for EAGLE-3, which mixes the states of the layers at 2, n // 2 and n - 3. With
+fewer layers these are not three different ones."""
 
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class HeadFile:
-    """What a folder holds, on the CPU as it is there."""
+    """The content of a folder, on the CPU and in the dtype of the file."""
 
     heads: Heads
-    vocabulary: torch.Tensor | None  # [V'], the target's tokens that the heads may say; None: all
+    vocabulary: torch.Tensor | None  # [V'], the target's tokens that the heads can predict; None: all
     name: str
 
 
 def load_heads(folder: Path, model: PreTrainedModel) -> HeadFile:
-    """Reads and checks heads for `model`. Raises LoadError, which names the folder and what is wrong with it."""
+    """Read and check heads for `model`. Raises LoadError that names the folder and what is wrong with it."""
     try:
         return _load(folder, model)
     except LoadError:
         raise
-    except Exception as error:  # what is wrong with a file comes in many shapes
+    except Exception as error:  # broken files raise errors of many types
         raise LoadError(f"draft heads {str(folder)!r} cannot be loaded: {first_line(error)}") from error
 
 
@@ -86,7 +87,7 @@ def _load(folder: Path, model: PreTrainedModel) -> HeadFile:
 
 
 class _Reader:
-    """One folder, for a model whose output weights are `weight` [V, D], and of which so many layers are known."""
+    """Reader of one folder, for a model with output weights `weight` [V, D] and `layers` accessible decoder layers."""
 
     def __init__(self, folder: Path, config: Mapping[str, object], weight: torch.Tensor, layers: int) -> None:
         self._folder, self._config, self._weight, self._layers = folder, config, weight, layers
@@ -136,7 +137,7 @@ class _Reader:
         return HeadFile(heads, vocabulary, self._folder.name)
 
     def medusa(self) -> HeadFile:
-        """Medusa's own: `{head}.{layer}.linear.weight`, `.bias`, and behind the layers the head's output weights."""
+        """Read Medusa's format: `{head}.{layer}.linear.weight` and `.bias`, then the output weights of each head."""
         depth, layers = self._count("medusa_num_heads"), self._count("medusa_num_layers")
         size, shapes = self._size, dict[str, Shape]()
         for head in range(depth):
@@ -152,7 +153,7 @@ class _Reader:
         return HeadFile(ParallelHeads(blocks, outputs), None, self._folder.name)
 
     def eagle(self, table: torch.Tensor) -> HeadFile:
-        """EAGLE's own: `fc` and one decoder layer with the names of Llama; EAGLE-3 has `norm`, `lm_head` and `d2t` too.
+        """Read EAGLE's format: `fc` and one decoder layer with Llama's names; EAGLE-3 adds `norm`, `lm_head` and `d2t`.
         `table`: the target's embeddings, [V, D], of which some files hold a copy."""
         self._check_model()
         for name, wanted in (("num_hidden_layers", 1), ("hidden_act", "silu"), ("rope_scaling", None)):
@@ -198,14 +199,14 @@ class _Reader:
         tensors["feature_norm"] = held[f"{prefix}hidden_norm.weight"]
         tensors["norm"] = held["norm.weight"]
         vocabulary = None
-        if "d2t" in held:  # how far each token of the draft's is from the target's
+        if "d2t" in held:  # offset from each token of the draft vocabulary to the target's
             vocabulary = self._checked_vocabulary(held["d2t"].long() + torch.arange(len(held["d2t"])))
         return HeadFile(
             FeatureLayer(tensors, sizes, FEATURE_DEPTH, held["lm_head.weight"]), vocabulary, self._folder.name
         )
 
     def _inner_layers(self) -> tuple[int, ...]:
-        """The layers of the target that a recurrent head reads beside the last state."""
+        """The layers of the target whose inputs a recurrent head reads beside the last hidden state."""
         found = self._config.get("layers", [])
         if not isinstance(found, list) or not all(type(each) is int and each >= 0 for each in found):
             raise FileError(f"{CONFIG} has layers={found!r}; it is a list of numbers of layers")
@@ -240,7 +241,7 @@ class _Reader:
                 raise FileError(f"they are for a model of {name}={self._config.get(name)!r}, and this one has {ours}")
 
     def _check_embeddings(self, table: torch.Tensor) -> None:
-        """That the embeddings of a published file, where it holds them, are the target's."""
+        """Check that embeddings in a published file, if there are any, are the target's."""
         from safetensors import safe_open
 
         if "embed_tokens.weight" not in self._stored(EAGLE_WEIGHTS):
@@ -262,7 +263,7 @@ class _Reader:
         return float(found)
 
     def _stored(self, file: str) -> set[str]:
-        """The names of a file's tensors."""
+        """Names of the tensors in a file."""
         from safetensors import safe_open
 
         self._check_file(file)
@@ -289,8 +290,8 @@ class _Reader:
         *,
         strip: tuple[str, ...] = (),
     ) -> Tensors:
-        """The tensors of `shapes`, and of `optional` those that are there. Their sizes, but for None, are looked at
-        before any is read."""
+        """Read the tensors of `shapes`, and those of `optional` that are stored. Shapes (None: any) are checked before
+        any tensor is read."""
         from safetensors import safe_open
 
         self._check_file(file)

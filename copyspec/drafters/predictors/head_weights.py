@@ -1,10 +1,10 @@
-"""Draft heads: what tells the tokens after the next one from the target's last hidden state.
+"""Draft heads: small networks that predict the tokens after the next one from the target's last hidden state.
 
-The target's head says token t + 1 of the state at t. Parallel heads (Stern et al. 2018, arXiv 1811.03115; Medusa, Cai
-et al. 2024, arXiv 2401.10774) say the ones behind it, each from that state alone. A recurrent head is told which tokens
-came in between, and carries a state of its own from one to the next (Hydra, Ankner et al. 2024, arXiv 2402.05109;
-ReDrafter, Cheng et al. 2024, arXiv 2403.09919). Either may share the target's output weights, all of them or the rows
-of its most frequent tokens (FR-Spec, Zhao et al. 2025, arXiv 2502.14856).
+The target's own output head predicts token t + 1 from the state at t. Parallel heads (Stern et al. 2018, arXiv
+1811.03115; Medusa, Cai et al. 2024, arXiv 2401.10774) predict the tokens after it, each from that state alone. A
+recurrent head also reads the tokens in between and passes its own state on (Hydra, Ankner et al. 2024, arXiv
+2402.05109; ReDrafter, Cheng et al. 2024, arXiv 2403.09919). Both may share the target's output weights, or only the
+rows of its most frequent tokens (FR-Spec, Zhao et al. 2025, arXiv 2502.14856).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EPSILON = 1e-6
 
 @dataclass(slots=True)
 class ParallelHeads:
-    """A residual block or several per head, and the head's own output weights or the target's."""
+    """One or more residual blocks per head, and the output weights, the head's own or the target's."""
 
     blocks: list[list[Tensors]]  # [depth][layers]: "weight" [D, D] and "bias" [D], or "down" [R, D] and "up" [D, R]
     outputs: list[torch.Tensor] = field(default_factory=list)  # [depth], [V, D]; empty: the target's
@@ -33,11 +33,11 @@ class ParallelHeads:
         return len(self.blocks)
 
     def features(self, state: torch.Tensor) -> torch.Tensor:
-        """What output weights make logits of: of states [n, D] for each head. [depth, n, D]"""
+        """Inputs of the output weights, per head, for states [n, D]. [depth, n, D]"""
         return torch.stack([self._feature(state, layers) for layers in self.blocks])
 
     def logits(self, state: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
-        """Of each head, for one state [1, D]; `shared` [V, D]: the target's output weights. [depth, V]"""
+        """Logits of each head for one state [1, D]; `shared` [V, D]: the target's output weights. [depth, V]"""
         features = self.features(state)[:, 0]
         if not self.outputs:
             return linear(features, shared)
@@ -56,18 +56,17 @@ class ParallelHeads:
 
 @dataclass(slots=True)
 class RecurrentHead:
-    """One step for all depths: state and token embedding in, the next state out, whose logits are the target head's."""
+    """One step for all depths: maps a state and a token embedding to the next state, an input of the output weights."""
 
     tensors: Tensors  # "gate" and "up" [I, 2 D], "down" [D, I], "norms" [2, D]; with layers "mix" [D, L D]
     depth: int
-    layers: Sequence[int] = ()  # of the target, what these L were given is read beside its last state
-    products: Mapping[str, Forward] = field(default_factory=dict)  # faster ones with these tensors
+    layers: Sequence[int] = ()  # of the target: the inputs of these L layers are read beside its last state
+    products: Mapping[str, Forward] = field(default_factory=dict)  # fast multiplications by these tensors
 
     def entered(self, states: torch.Tensor) -> torch.Tensor:
-        """The state that drafting begins with, of the target's last one and what the layers were given.
-        [n, (1 + L) D] -> [n, D]
+        """Map the target's last state and the inputs of `layers` to the first draft state. [n, (1 + L) D] -> [n, D]
 
-        Layers in the middle know more of the tokens behind the next one than the last state does (Pal et al. 2023,
+        Middle layers hold more information on the tokens after the next one than the last state does (Pal et al. 2023,
         arXiv 2311.04897; EAGLE-3)."""
         if not self.layers:
             return states
@@ -77,7 +76,7 @@ class RecurrentHead:
         return torch.add(last, self._times("mix", known))
 
     def step(self, states: torch.Tensor, embeddings: torch.Tensor) -> torch.Tensor:
-        """The states after these tokens. [n, D] each"""
+        """Return the states after these tokens. [n, D] each"""
         held, size = self.tensors, states.shape[-1:]
         before, token = held["norms"][0], held["norms"][1]
         given = torch.cat([rms_norm(states, size, before, EPSILON), rms_norm(embeddings, size, token, EPSILON)], -1)
@@ -92,7 +91,7 @@ Heads = ParallelHeads | RecurrentHead | FeatureLayer
 
 
 def moved(heads: Heads, like: torch.Tensor) -> Heads:
-    """The heads on the device and in the dtype of `like`."""
+    """Return the heads on the device and in the dtype of `like`."""
     if isinstance(heads, FeatureLayer):
         return heads.moved(like)
     if isinstance(heads, RecurrentHead):
@@ -104,7 +103,7 @@ def moved(heads: Heads, like: torch.Tensor) -> Heads:
 
 
 def probe(weight: torch.Tensor) -> torch.Tensor:
-    """A few of a model's output weights, [V, D], by which heads know the model that they were trained on. [64]"""
+    """Return 64 of a model's output weights, [V, D], which identify the model that heads were trained on. [64]"""
     rows = torch.linspace(0, weight.shape[0] - 1, 64, device=weight.device).long()
     columns = torch.arange(64, device=weight.device) * 7 % weight.shape[1]
     return weight.detach()[rows, columns].float().cpu()

@@ -1,4 +1,4 @@
-"""Draft heads as a voice of the tree: they speak of the target's hidden states, which `observe` brings."""
+"""Draft heads as a `Predictor`: they predict from the target's hidden states, which `observe` receives."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 WORDS = 8
-"""Likeliest tokens kept of each node."""
+"""Most likely tokens kept per node."""
 
 BEAM = 4
-"""Nodes of a level that a recurrent head reads on its own account, beside those drafted already: more rows take longer,
-and the fifth likeliest path of a level is seldom accepted."""
+"""Nodes of a level that a recurrent head reads in addition to those drafted already. More rows take longer, and the
+fifth most likely path of a level is seldom accepted."""
 
 BEAM_LEAST = 0.03
-"""Probability of a path below which the head does not read on."""
+"""Minimum probability of a path for the head to read on from it."""
 
 
 class DraftHeads:
-    """The heads of one model, with what has been learned of them; shared by the rows of an engine."""
+    """The heads of one model, their measured reliability, weight and time; shared by all rows of an engine."""
 
     def __init__(self, file: HeadFile, model: PreTrainedModel) -> None:
         self._file, self._model = file, model
@@ -45,13 +45,13 @@ class DraftHeads:
 
     @property
     def bound(self) -> _Bound:
-        """The weights where the model is now: it may have been moved."""
+        """The weights on the model's current device; the model may have been moved."""
         module = output_head(self._model)
         output = getattr(module, "weight", None)
         assert module is not None and isinstance(output, torch.Tensor)
         if self._bound is None or self._bound.output is not output or self._bound.place != _place(output):
             place, held = _place(output), output
-            output, table = weights_of(self._model)  # of an offloaded model they are elsewhere
+            output, table = weights_of(self._model)  # an offloaded model keeps them elsewhere
             vocabulary = self._file.vocabulary
             vocabulary = None if vocabulary is None else vocabulary.to(output.device)
             own = self._file.heads.output if isinstance(self._file.heads, FeatureLayer) else None
@@ -69,12 +69,12 @@ class DraftHeads:
 
     @property
     def depth(self) -> int:
-        """Tokens ahead."""
+        """Number of tokens predicted ahead."""
         return self._file.heads.depth
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """Of the target, what they were given is what the heads read; LAST: its last states."""
+        """Layers of the target whose inputs the heads read; LAST: the last hidden states."""
         heads = self._file.heads
         if isinstance(heads, FeatureLayer) and heads.sizes.is_fused:
             count = len(decoder_layers(self._model))
@@ -82,25 +82,25 @@ class DraftHeads:
         return (LAST, *heads.layers) if isinstance(heads, RecurrentHead) else (LAST,)
 
     def took(self, seconds: float) -> None:
-        """One `read` took `seconds`."""
+        """Record that one `read` took `seconds`."""
         self.seconds = MEMORY * self.seconds + (1 - MEMORY) * seconds if self.seconds else seconds
 
 
 @dataclass(slots=True)
 class _Bound:
-    """Heads beside the weights of the model that they share."""
+    """Heads, and the model's weights that they share."""
 
     heads: Heads
     output: torch.Tensor  # [V, D]
     place: tuple[object, ...]
     shared: torch.Tensor  # [V', D], the rows of `output` that are drafted from
-    product: Forward  # with `shared`
+    product: Forward  # multiplication by `shared`
     embeddings: torch.Tensor  # [V, D]
     vocabulary: torch.Tensor | None  # [V']
 
 
 def weights_of(model: PreTrainedModel) -> tuple[torch.Tensor, torch.Tensor]:
-    """Its output weights and its embeddings. [V, D] each"""
+    """Return the model's output weights and its embeddings, [V, D] each."""
     found, embeddings = real_weight(output_head(model)), real_weight(model.get_input_embeddings())
     assert isinstance(found, torch.Tensor) and isinstance(embeddings, torch.Tensor)
     return found, embeddings
@@ -111,7 +111,7 @@ def _place(weight: torch.Tensor) -> tuple[object, ...]:
 
 
 class HeadsPredictor:
-    """What the heads say for one row."""
+    """Predictions of the heads for one row."""
 
     kind = "heads"
     can_read = True
@@ -124,17 +124,17 @@ class HeadsPredictor:
         self._position = context.position
         self._scored: ScoredDraft | None = None
         self._pairs: list[tuple[torch.Tensor, list[int]]] = []
-        """States, [n, F], and the tokens that came after them: what a feature layer has not read yet, of other heads
-        the newest alone."""
+        """Hidden states [n, F] and the tokens that followed them: for a feature layer those it has not read yet, for
+        other heads only the latest."""
         self._reader = FeatureReader()
-        self._said: dict[Path, Words] = {}  # as the heads put it, since the output last grew
-        self._states: dict[Path, torch.Tensor] = {}  # of a recurrent head, [D], after each path
+        self._said: dict[Path, Words] = {}  # uncalibrated, since the output last grew
+        self._states: dict[Path, torch.Tensor] = {}  # of a recurrent head: [D], after each path
         self._nodes: dict[Path, FeatureNode] = {}  # of a feature layer
-        self._levels: list[Words] = []  # of parallel heads, which say the same after all paths of a length
+        self._levels: list[Words] = []  # of parallel heads: the same after all paths of one length
 
     @property
     def wanted_layers(self) -> Sequence[int]:
-        """As `Drafter.wanted_layers`."""
+        """See `Drafter.wanted_layers`."""
         return [layer for layer in self._heads.layers if layer != LAST]
 
     def weight(self, left: float) -> float:
@@ -150,12 +150,12 @@ class HeadsPredictor:
 
     def words(self, path: Path) -> Words | None:
         if not self._is_ready or len(path) >= self._depth:
-            return ()  # nothing, and no read would bring more
+            return ()  # empty, and no `read` would add anything
         said = self._saying(path)
         return None if said is None else calibrated(said, self._heads.reliability)
 
     def observe(self, scored: ScoredDraft) -> None:
-        """Keeps the states of a pass until it is known which of its nodes was accepted last."""
+        """Keep the states of a forward pass until it is known which of its nodes was accepted last."""
         self._scored = scored if scored.states is not None else None
 
     def follow(self, tokens: Sequence[int]) -> None:
@@ -169,11 +169,11 @@ class HeadsPredictor:
         self._levels = []
         self._position += len(tokens)
         if not self._follow(scored, tokens):
-            self._pairs, self._reader = [], FeatureReader()  # the text has a gap
+            self._pairs, self._reader = [], FeatureReader()  # states are missing in between
         self._tokens += tokens
 
     def read(self, tree: DraftTree) -> bool:
-        """Reads the root and the nodes of `tree` as deep as there are heads, and the likely paths of its own."""
+        """Read the root and the nodes of `tree` up to the heads' depth, and likely paths of the heads' own."""
         if not self._is_ready:
             return False
         started = perf_counter()
@@ -200,11 +200,11 @@ class HeadsPredictor:
 
     @property
     def _is_ready(self) -> bool:
-        """Whether the state is known that the target's last token was picked from."""
+        """Whether the hidden state is known from which the target's last token was picked."""
         return bool(self._pairs) or () in self._said
 
     def _follow(self, scored: ScoredDraft | None, tokens: Sequence[int]) -> bool:
-        """Keeps the states along `tokens`; False where not all of them are known."""
+        """Keep the hidden states along `tokens`. Returns False if some of them are unknown."""
         states = None if scored is None else scored.read_states(self._heads.layers)
         if scored is None or states is None:
             return False
@@ -217,7 +217,7 @@ class HeadsPredictor:
             self._pairs = [(states[places[-1:]], following[-1:])]
             return True
         before = min(root, len(self._tokens) - 1, self._heads.bound.heads.sizes.context)
-        if before > 0:  # a prompt, or what a cache of prefixes left of it
+        if before > 0:  # a prompt, or the part of it that was not in the prefix cache
             places, following = [*range(root - before, root), *places], [*self._tokens[-before:], *following]
         self._pairs.append((states[places], following))
         return True
@@ -228,7 +228,7 @@ class HeadsPredictor:
         return self._said.get(path)
 
     def _read_recurrent(self, bound: _Bound, head: RecurrentHead | FeatureLayer, drafted: Sequence[Path]) -> bool:
-        """A feature layer reads one level of the draft: it takes as long as several of a recurrent head."""
+        """Read level by level; a feature layer only one level, which takes as long as several of a recurrent head."""
         known = len(self._said)
         dear = isinstance(head, FeatureLayer)
         beam: list[tuple[Path, float]] = [((), 1.0)]
@@ -244,7 +244,7 @@ class HeadsPredictor:
         return len(self._said) > known
 
     def _advance(self, bound: _Bound, head: RecurrentHead | FeatureLayer, fresh: Sequence[Path]) -> None:
-        """Reads paths of one length whose parents are known."""
+        """Read paths of one length whose parents have been read."""
         following = [path[-1] for path in fresh] if fresh[0] else [token for _, each in self._pairs for token in each]
         embeddings = bound.embeddings[torch.tensor(following, device=bound.embeddings.device)].to(bound.shared)
         before = [path[:-1] for path in fresh if path]
@@ -274,8 +274,8 @@ class HeadsPredictor:
         return sorted(following, key=lambda each: -each[1])[:BEAM]
 
     def _likeliest(self, bound: _Bound, logits: torch.Tensor, depths: Sequence[int]) -> list[Words]:
-        """The likeliest tokens of rows of logits, [n, V'], at depths below the root. The noise of the target's own
-        draws joins them under sampling: both then tend to the same token."""
+        """The most likely tokens for rows of logits, [n, V'], at `depths` below the root. When sampling, the noise of
+        the target's own draws is added, so that both tend to the same token."""
         scores = logits.float()
         if not self._sampling.is_greedy:
             positions = range(self._position, self._position + 1 + max(depths))

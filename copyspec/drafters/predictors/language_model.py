@@ -178,6 +178,7 @@ class ModelPredictor:
         self._model = model
         self._reader = Reader(model.target, context)
         self._said: dict[Path, Words] = {}  # uncalibrated predictions since the output last grew
+        self._words: dict[Path, Words] = {}  # the same, calibrated: trees that are grown again ask again
 
     def weight(self, left: float) -> float:
         return self._model.weights(left)
@@ -191,8 +192,10 @@ class ModelPredictor:
         return self._model.seconds
 
     def words(self, path: Path) -> Words | None:
-        said = self._said.get(path)
-        return None if said is None else calibrated(said, self._model.reliability)
+        words = self._words.get(path)
+        if words is None and (said := self._said.get(path)) is not None:
+            words = self._words[path] = calibrated(said, self._model.reliability)
+        return words
 
     def read(self, tree: DraftTree) -> bool:
         if not self._model.target.supports_trees:
@@ -208,6 +211,7 @@ class ModelPredictor:
             if said := self._said.get(tuple(tokens[:index])):
                 self._model.reliability.record(said, token)
         self._said.clear()
+        self._words.clear()
         self._reader.follow(tokens)
 
     def rest(self) -> None:

@@ -1,9 +1,9 @@
-"""Heads that go on learning while they serve, from what the target has said anyway.
+"""Draft heads that are trained further while they draft, on the target's own output.
 
-Online speculative decoding (Liu et al. 2024, arXiv 2310.07177) tunes a draft model on the positions where its drafts
-were refused. Here a recurrent head learns so, from the hidden states that it is shown, in a thread of its own that
-takes a small share of the time, from a buffer of bounded size. It never changes an output. Where its loss grows, or is
-no number, the head is what it was in its folder again.
+Online speculative decoding (Liu et al. 2024, arXiv 2310.07177) tunes a draft model at the positions where its drafts
+were rejected. Here a recurrent head learns from the hidden states that it observes, in a thread that uses a small share
+of the time, from a buffer of bounded size. Under the default rule this does not change any output. If the loss grows or
+is not finite, the head is reset to the weights of its folder.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BUFFER = 4096
-"""Windows of states and tokens that are kept, the newest: about 40 MB for states of 600 numbers, as much again for each
+"""Number of latest windows of states and tokens kept: about 40 MB for states of 600 numbers, and as much again for each
 layer that the head reads beside them."""
 
-BATCH = 64  # windows of a step
+BATCH = 64  # windows per training step
 RATE = 2e-4
-SHARE = 0.15  # of the time, that learning takes
-IDLE_SECONDS = 5.0  # without new windows, after which the thread ends
-SWAP_STEPS = 20  # after which the rows get what was learned
-DIVERGED = 1.5  # times the loss of the head as it came, at which it is reset
-MEMORY = 0.95  # of the loss
+SHARE = 0.15  # share of the time that learning takes
+IDLE_SECONDS = 5.0  # without new windows, until the thread ends
+SWAP_STEPS = 20  # steps between two updates of the weights that the rows use
+DIVERGED = 1.5  # times the initial loss, above which the head is reset
+MEMORY = 0.95  # weight of earlier steps in the mean loss
 
 Window = tuple[torch.Tensor, torch.Tensor]
-"""Tokens [K + 1] and the states that they were picked from, [K + 1, (1 + L) D]."""
+"""Tokens [K + 1] and the hidden states from which they were picked, [K + 1, (1 + L) D]."""
 
 
 class LearningHeads(DraftHeads):
-    """A recurrent head that learns. Raises ValueError for heads of another kind."""
+    """A recurrent head that learns. Raises ValueError for heads of other kinds."""
 
     def __init__(self, file: HeadFile, model: PreTrainedModel) -> None:
         if not isinstance(file.heads, RecurrentHead):
@@ -65,7 +65,7 @@ class LearningHeads(DraftHeads):
         self.steps = self.resets = 0
 
     def add(self, window: Window) -> None:
-        """One more window to learn from."""
+        """Add a window to the training buffer."""
         with self._lock:
             self._windows.append(window)
             self._fresh += 1
@@ -74,7 +74,7 @@ class LearningHeads(DraftHeads):
                 self._worker.start()
 
     def _work(self) -> None:
-        """Learns while windows come."""
+        """Train while new windows arrive."""
         try:
             learner, idle = Learner(self), 0.0
             while idle < IDLE_SECONDS:
@@ -93,7 +93,7 @@ class LearningHeads(DraftHeads):
             self.take(None)
 
     def take(self, tensors: dict[str, torch.Tensor] | None) -> None:
-        """The rows get these weights; None: those of the folder."""
+        """Use these weights for all rows; None: those of the folder."""
         file = self._first
         if tensors is None:
             self.resets += 1
@@ -104,7 +104,7 @@ class LearningHeads(DraftHeads):
 
 
 class Learner:
-    """The optimiser of one thread, on weights of its own."""
+    """The optimiser of one training thread, with its own copy of the weights."""
 
     def __init__(self, heads: LearningHeads) -> None:
         self._heads = heads
@@ -123,12 +123,12 @@ class Learner:
         self._steps = 0
 
     def choose(self, windows: Sequence[Window]) -> list[Window]:
-        """A batch: any of them."""
+        """Choose a random batch."""
         places = torch.randint(len(windows), (min(BATCH, len(windows)),), generator=self._generator).tolist()
         return [windows[place] for place in places]
 
     def step(self, windows: Sequence[Window]) -> None:
-        """One step; hands the weights over now and then, and resets them where the loss has grown."""
+        """Make one training step. Hands over the weights every SWAP_STEPS steps, and resets them if the loss grew."""
         tokens = torch.stack([each for each, _ in windows])
         states = torch.stack([each for _, each in windows]).float()
         loss = self._loss_of(tokens, states)
@@ -166,7 +166,7 @@ class Learner:
 
 
 class LearningPredictor(HeadsPredictor):
-    """A row that also hands over what the target has said, around the positions where the first guess was wrong."""
+    """One row, which also collects training windows around positions where the head's first guess was wrong."""
 
     def __init__(self, heads: LearningHeads, context: RowContext) -> None:
         super().__init__(heads, context)

@@ -68,6 +68,7 @@ class BridgedPredictor:
         self._reader = Reader(model.target, plain)
         self._tokens, self._confidence = tokens, confidence
         self._said: dict[Path, Words] = {}
+        self._words: dict[Path, Words] = {}  # the same, calibrated: trees that are grown again ask again
         self._has_read = False
 
     @property
@@ -82,8 +83,10 @@ class BridgedPredictor:
         return self._model.weights(left)
 
     def words(self, path: Path) -> Words | None:
-        said = self._said.get(path)
-        return None if said is None else calibrated(said, self._model.reliability)
+        words = self._words.get(path)
+        if words is None and (said := self._said.get(path)) is not None:
+            words = self._words[path] = calibrated(said, self._model.reliability)
+        return words
 
     def read(self, tree: DraftTree) -> bool:
         """Draft one chain per step; `tree` is ignored. Returns False for later calls of the step and empty drafts."""
@@ -105,6 +108,7 @@ class BridgedPredictor:
             if said := self._said.get(tuple(tokens[:index])):
                 self._model.reliability.record(said, token)
         self._said.clear()
+        self._words.clear()
         self._has_read = False
         self._text += tokens
         self._output += tokens

@@ -1,7 +1,7 @@
 """Splits the attention of a bfloat16 tree pass on a CPU, so that its results have the bits of plain decoding.
 
 On CPUs a bfloat16 linear layer gives each token the same bits for any number of tokens (measured with oneDNN on
-AVX-512). Fused attention does not: it processes keys in vectors of 16, and the remaining ones with a different
+AVX-512). Fused attention does not: it processes keys in vectors of 16 or 8, and the remaining ones with a different
 exponential, so the last bits depend on the number of keys, and a tree pass has more keys than its nodes see. Nodes
 that see equally many full vectors of keys are therefore processed together, with the keys that the last of them sees.
 The tree's first chain then has the bits of plain decoding except for one element in about a hundred thousand, at a
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from copyspec.targets.columns import Columns
     from copyspec.targets.facts import ModelFacts
 
-VECTOR = 16  # float32 numbers per AVX-512 register; with smaller registers groups are merely smaller than needed
+VECTOR = 16 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 8
+"""float32 numbers per vector of fused attention. A larger number would put nodes with different full vectors into one
+segment: with 16 on AVX2, half the rows of a tiny model's logits differ from plain decoding, with 8 none."""
 
 Masks = torch.Tensor | dict[str, torch.Tensor]
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from copyspec.tree import DraftTree
 
 FIELDS = 5  # number of fields before the words
-SCRATCH_FIELDS = slice(3, 5)  # sources and targets
+MOVE_FIELDS = slice(3, 5)  # sources and targets
 WORD = 63  # bits of an int64 without its sign bit
 _WORD_MASK = (1 << WORD) - 1
 
@@ -59,7 +59,7 @@ def _pack(
 ) -> None:
     """The Python version of `pack` in `native/trees.c`."""
     host[:3] = 0
-    host[SCRATCH_FIELDS] = scratch
+    host[MOVE_FIELDS] = scratch
     host[FIELDS] = 1
     host[FIELDS + 1 :] = 0
     for row, (start, chain, tree) in enumerate(zip(starts, chains, trees, strict=True)):
@@ -79,7 +79,7 @@ def _pack(
                 for word in range(words(width)):
                     host[FIELDS + word, row, :width] = [each >> word * WORD & _WORD_MASK for each in bits]
         if moves[row]:
-            host[SCRATCH_FIELDS, row, : len(moves[row])] = list(zip(*moves[row], strict=True))
+            host[MOVE_FIELDS, row, : len(moves[row])] = list(zip(*moves[row], strict=True))
 
 
 def ancestor_bits(length: int, parents: Sequence[int]) -> tuple[list[int], list[int]]:

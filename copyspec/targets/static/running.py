@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from copyspec.static_options import CapturedGraph, Runner, StaticOptions
-from copyspec.targets.static.packing import SCRATCH_FIELDS
+from copyspec.targets.static.packing import MOVE_FIELDS
 from copyspec.targets.static.program import StaticProgram
 from copyspec.targets.static.settings import MAX_GRAPHS, WARM_PASSES
 
@@ -113,7 +113,7 @@ class ProgramRunner:
 
     def _capture(self, step: _Step, new_graph: Callable[[], CapturedGraph]) -> None:
         """Capture a pass that has just run: this may write its keys again, but must not repeat its moves."""
-        step.packed[SCRATCH_FIELDS] = step.packed[SCRATCH_FIELDS].amax()
+        step.packed[MOVE_FIELDS] = step.packed[MOVE_FIELDS].amax()
         graph = new_graph()
         try:
             with graph.capture():

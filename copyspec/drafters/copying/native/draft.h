@@ -28,6 +28,7 @@
 
 #define ROOT (-1)
 #define NOWHERE (-1)
+#define NOBODY (-1) /* the maker of a copy */
 #define FORK (-2) /* of sources.py: a smaller number in the text is a fork */
 #define CHILDREN (-2) /* in place of a token in a heap, as in growth.py */
 #define COPY (-3)
@@ -49,6 +50,7 @@ typedef struct {
     Py_ssize_t join, keep, most_words;
     int key_bits, orders, columns;
     double least_score, sure, later, later_copy, open_root, open_deeper, fewest, least_share;
+    double later_word, certain, least_left;
 } Tables;
 
 typedef struct {
@@ -64,14 +66,14 @@ typedef struct {
 typedef struct {
     double weight, heaviest;
     int64_t token;
-    Py_ssize_t position;
+    Py_ssize_t position, maker;
     Group group;
 } Vote;
 
 typedef struct {
     double score; /* negative: the least comes first */
     int64_t token;
-    Py_ssize_t order, parent, position;
+    Py_ssize_t order, parent, position, maker;
     Group group;
 } Entry;
 
@@ -84,7 +86,7 @@ typedef struct {
 typedef struct {
     int64_t token;
     double score;
-    Py_ssize_t parent, position, depth;
+    Py_ssize_t parent, position, maker, depth;
     Group group;
 } Node;
 
@@ -105,6 +107,8 @@ typedef struct {
     const double *shares, *left;
     int64_t places_of, words_of; /* entries of `starts`, and of `tokens` */
     uint64_t context;
+    PyObject *voices, *mixes; /* a tuple of the caller's, and a list to be returned */
+    int at_once; /* whether a voice reads: `growth.Voice.reads` */
     ARRAY(Node) nodes;
     ARRAY(Cursor) cursors;
     ARRAY(Entry) heap;
@@ -243,6 +247,8 @@ int draft_join(Draft *draft, int64_t token, Group *group);
 int draft_add_vote(Draft *draft, int64_t token, double weight, Py_ssize_t position);
 /* `growth._add_words`, for one of them. */
 int draft_add_word(Draft *draft, int64_t token, double weight);
+/* One token that voice `maker` predicts. */
+int draft_add_prediction(Draft *draft, int64_t token, double weight, Py_ssize_t maker);
 /* The weight of `count` votes. */
 double draft_weight(const Vote *votes, Py_ssize_t count);
 /* `growth.checked_total`: whether `total` is one that weights can be divided by. */
@@ -259,11 +265,18 @@ int draft_share_out(Draft *draft, double weight, uint64_t key, double least);
 /* `NGrams.after`: `words` by falling share, equal ones in the order found, at most MOST. */
 void draft_sort_words(Draft *draft);
 
+/* voices.c: what comes next, by the voices. */
+
+/* Takes a tuple of `growth.Voice`. */
+int draft_take_voices(Draft *draft, PyObject *voices);
+/* `growth._mix`: adds to the votes what the voices say comes after `node`, and its weight to `total`. */
+int draft_mix(Draft *draft, Py_ssize_t node, double *total);
+
 /* tree.c: the tree, best first. */
 
 /* `growth.roots`: pushes what may come first. */
 int draft_push_roots(Draft *draft, Group group, PyObject *common_weights, PyObject *common, Roots *roots);
-/* The loop of `growth.grow`. */
-int draft_grow(Draft *draft, Py_ssize_t max_nodes, PyObject *costs);
+/* The loop of `growth.grow`. `least`: the score above which a further node would pay. */
+int draft_grow(Draft *draft, Py_ssize_t max_nodes, PyObject *costs, double *least);
 
 #endif

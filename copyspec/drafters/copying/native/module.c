@@ -2,7 +2,7 @@
 
 #include "draft.h"
 
-#define VERSION 4 /* of what the functions take and return: compiled.py knows the same */
+#define VERSION 5 /* of what the functions take and return: compiled.py knows the same */
 
 /* Takes one array of 64-bit numbers, of one of two formats. */
 static int
@@ -127,34 +127,36 @@ cursor_list(const Draft *draft, Group group)
     return list;
 }
 
-/* (tokens, parents, scores, positions, cursors), a list each. */
+/* (tokens, parents, scores, positions, cursors, makers), a list each; the last is empty without voices. */
 static PyObject *
 node_lists(const Draft *draft)
 {
-    PyObject *lists[5] = {NULL}, *all = NULL;
+    PyObject *lists[6] = {NULL}, *all = NULL;
+    const int filled = PyTuple_GET_SIZE(draft->voices) > 0 ? 6 : 5;
     int failed = 0;
-    for (int i = 0; i < 5; i++) {
-        lists[i] = open_list(draft->nodes.count);
+    for (int i = 0; i < 6; i++) {
+        lists[i] = open_list(i < filled ? draft->nodes.count : 0);
         failed |= lists[i] == NULL;
     }
     for (Py_ssize_t i = 0; i < draft->nodes.count && !failed; i++) {
         const Node *node = &draft->nodes.items[i];
-        PyObject *items[5] = {
+        PyObject *items[6] = {
             PyLong_FromLongLong(node->token),   PyLong_FromSsize_t(node->parent),  PyFloat_FromDouble(node->score),
             PyLong_FromSsize_t(node->position), cursor_list(draft, node->group),
+            filled == 6 ? PyLong_FromSsize_t(node->maker) : NULL,
         };
-        for (int j = 0; j < 5; j++) {
+        for (int j = 0; j < filled; j++) {
             failed |= items[j] == NULL;
             PyList_SET_ITEM(lists[j], i, items[j]);
         }
     }
     if (!failed) {
-        for (int i = 0; i < 5; i++) {
+        for (int i = 0; i < 6; i++) {
             close_list(lists[i]);
         }
-        all = PyTuple_Pack(5, lists[0], lists[1], lists[2], lists[3], lists[4]);
+        all = PyTuple_Pack(6, lists[0], lists[1], lists[2], lists[3], lists[4], lists[5]);
     }
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         Py_XDECREF(lists[i]);
     }
     return all;
@@ -175,8 +177,8 @@ free_draft(Draft *draft)
 
 PyDoc_STRVAR(grow_doc,
              "grow(tables, text, kinds, places, written, cursors, at_root, deeper, crowds, none_at_root, "
-             "none_deeper, language, common_weights, common, max_nodes, costs, ngrams)\n\n"
-             "The fields of growth.Grown. `ngrams`: NGrams.arrays, or None.");
+             "none_deeper, language, common_weights, common, max_nodes, costs, ngrams, voices)\n\n"
+             "The fields of growth.Grown. `ngrams`: NGrams.arrays, or None. `voices`: a tuple of growth.Voice.");
 
 /* Whether the numbers and lists fit each other, in the words of growth.py where it says the same. */
 static int
@@ -222,18 +224,19 @@ check_arguments(const Draft *draft, Py_ssize_t max_nodes)
 static PyObject *
 grow(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *capsule, *cursors, *common_weights, *common, *costs, *ngrams, *result = NULL, *lists = NULL;
+    PyObject *capsule, *cursors, *common_weights, *common, *costs, *ngrams, *voices, *result = NULL, *lists = NULL;
     Py_ssize_t max_nodes;
+    double least;
     Draft draft = {0};
     Roots roots = {NULL, NULL, 0.0};
     Group group;
 
-    if (!PyArg_ParseTuple(args, "OO!O!O!O!O!O!O!OO!OdddO!O!nOO", &capsule, &PyList_Type, &draft.text, &PyList_Type,
+    if (!PyArg_ParseTuple(args, "OO!O!O!O!O!O!O!OO!OdddO!O!nOOO!", &capsule, &PyList_Type, &draft.text, &PyList_Type,
                           &draft.kinds, &PyDict_Type, &draft.places, &PyDict_Type, &draft.written, &PyList_Type,
                           &cursors, &PyList_Type, &draft.at_root, &PyList_Type, &draft.deeper, &draft.crowds,
                           &PyDict_Type, &draft.substitutes, &draft.repeated,
                           &draft.none_at_root, &draft.none_deeper, &draft.language, &PyList_Type, &common_weights,
-                          &PyList_Type, &common, &max_nodes, &costs, &ngrams)) {
+                          &PyList_Type, &common, &max_nodes, &costs, &ngrams, &PyTuple_Type, &voices)) {
         return NULL;
     }
     draft.tables = PyCapsule_GetPointer(capsule, "copyspec.Tables");
@@ -245,33 +248,37 @@ grow(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     }
     draft.end = PyList_GET_SIZE(draft.text);
-    if (check_arguments(&draft, max_nodes) < 0 || (ngrams != Py_None && take_ngrams(&draft, ngrams) < 0)) {
+    if (check_arguments(&draft, max_nodes) < 0 || (ngrams != Py_None && take_ngrams(&draft, ngrams) < 0) ||
+        draft_take_voices(&draft, voices) < 0) {
         goto done;
     }
     roots.offered = PySet_New(NULL);
     if (roots.offered == NULL || take_cursors(&draft, cursors, &group) < 0 ||
         draft_push_roots(&draft, group, common_weights, common, &roots) < 0 ||
-        draft_grow(&draft, max_nodes, costs) < 0) {
+        draft_grow(&draft, max_nodes, costs, &least) < 0) {
         goto done;
     }
     lists = node_lists(&draft);
     if (lists != NULL) {
-        result = Py_BuildValue("(OOOOOOdKO)", PyTuple_GET_ITEM(lists, 0), PyTuple_GET_ITEM(lists, 1),
+        result = Py_BuildValue("(OOOOOOdKOdOO)", PyTuple_GET_ITEM(lists, 0), PyTuple_GET_ITEM(lists, 1),
                                PyTuple_GET_ITEM(lists, 2), PyTuple_GET_ITEM(lists, 3), PyTuple_GET_ITEM(lists, 4),
-                               roots.offered, roots.covered, (unsigned long long)draft.context, roots.words);
+                               roots.offered, roots.covered, (unsigned long long)draft.context, roots.words, least,
+                               PyTuple_GET_ITEM(lists, 5), draft.mixes);
     }
 done:
     Py_DECREF(costs);
     Py_XDECREF(lists);
     Py_XDECREF(roots.offered);
     Py_XDECREF(roots.words);
+    Py_XDECREF(draft.mixes);
     free_draft(&draft);
     return result;
 }
 
 PyDoc_STRVAR(make_tables_doc,
              "make_tables(following, length, crowd_row, company, after_substitute, joined, gaps, written, join, keep, key_bits, orders, "
-             "most_words, least_score, sure, later, later_copy, open_root, open_deeper, fewest, least_share, columns)\n\n"
+             "most_words, least_score, sure, later, later_copy, open_root, open_deeper, fewest, least_share, columns, later_word, "
+             "certain, least_left)\n\n"
              "What never changes from call to call, for `grow`: the tables of situations.py, and constants.");
 
 static PyMethodDef methods[] = {

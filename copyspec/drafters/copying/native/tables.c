@@ -76,6 +76,7 @@ check_constants(const Tables *tables)
     const double numbers[] = {
         tables->least_score, tables->sure,        tables->later,  tables->later_copy,
         tables->open_root,   tables->open_deeper, tables->fewest, tables->least_share,
+        tables->later_word,  tables->certain,     tables->least_left,
     };
     for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++) {
         if (!(numbers[i] > 0.0 && numbers[i] < INFINITY)) {
@@ -109,13 +110,14 @@ draft_make_tables(PyObject *Py_UNUSED(module), PyObject *args)
     if (tables == NULL) {
         return PyErr_NoMemory();
     }
-    if (!PyArg_ParseTuple(args, "O!O!O!O!O!O!iinniinddddddddi", &PyList_Type, &following, &PyList_Type, &length,
+    if (!PyArg_ParseTuple(args, "O!O!O!O!O!O!iinniinddddddddiddd", &PyList_Type, &following, &PyList_Type, &length,
                           &PyList_Type, &crowd_row, &PyList_Type, &company, &PyList_Type, &after, &PyList_Type,
                           &joined, &tables->gaps,
                           &tables->written, &tables->join, &tables->keep, &tables->key_bits, &tables->orders,
                           &tables->most_words, &tables->least_score, &tables->sure, &tables->later,
                           &tables->later_copy, &tables->open_root, &tables->open_deeper, &tables->fewest,
-                          &tables->least_share, &tables->columns)) {
+                          &tables->least_share, &tables->columns, &tables->later_word, &tables->certain,
+                          &tables->least_left)) {
         PyMem_Free(tables);
         return NULL;
     }

@@ -60,7 +60,7 @@ static int
 push_children(Draft *draft, Group group, Py_ssize_t node, Py_ssize_t order, double least)
 {
     const Tables *tables = draft->tables;
-    Node *grown = &draft->nodes.items[node]; /* no others are added here */
+    Node *grown = &draft->nodes.items[node]; /* no others are added here, nor by the voices */
     Sum weights = {0.0, 0.0};
     if (draft_fork(draft, &group) < 0) {
         return -1;
@@ -98,10 +98,13 @@ push_children(Draft *draft, Group group, Py_ssize_t node, Py_ssize_t order, doub
             }
         }
     }
+    if (draft_mix(draft, node, &total) < 0) {
+        return -1;
+    }
     double share = -score / total;
     for (Py_ssize_t i = 0; i < draft->votes.count; i++) {
         Vote *each = &draft->votes.items[i];
-        Entry entry = {each->weight * share, each->token, order, node, each->position, each->group};
+        Entry entry = {each->weight * share, each->token, order, node, each->position, each->maker, each->group};
         if (-entry.score > least && push(draft, entry) < 0) {
             return -1;
         }
@@ -217,9 +220,12 @@ draft_push_roots(Draft *draft, Group group, PyObject *common_weights, PyObject *
             return -1;
         }
     }
+    if (draft_mix(draft, ROOT, &total) < 0) {
+        return -1;
+    }
     for (Py_ssize_t i = 0; i < draft->votes.count; i++) {
         Vote *each = &draft->votes.items[i];
-        Entry entry = {-each->weight / total, each->token, 0, ROOT, each->position, each->group};
+        Entry entry = {-each->weight / total, each->token, 0, ROOT, each->position, each->maker, each->group};
         if (push(draft, entry) < 0) {
             return -1;
         }
@@ -264,6 +270,7 @@ follow_copy(Draft *draft, Entry *entry)
         return -1;
     }
     entry->position = cursor.at;
+    entry->maker = NOBODY;
     entry->score *= weight / (weight + draft->none_deeper);
     cursor.at++;
     cursor.state = draft->tables->following[cursor.state];
@@ -292,20 +299,20 @@ is_sure_copy(const Draft *draft, Cursor cursor)
 }
 
 int
-draft_grow(Draft *draft, Py_ssize_t max_nodes, PyObject *costs)
+draft_grow(Draft *draft, Py_ssize_t max_nodes, PyObject *costs, double *least)
 {
     const Tables *tables = draft->tables;
     Py_ssize_t prices = PySequence_Fast_GET_SIZE(costs), order = 1;
-    double cheapest, expected = 1.0;
+    double cheapest, expected = 1.0, later = draft->at_once ? 1.0 : tables->later;
     if (find_cheapest(costs, prices, &cheapest) < 0) {
         return -1;
     }
-    double least = cheapest > tables->least_score ? cheapest : tables->least_score;
-    while (draft->heap.count > 0 && -draft->heap.items[0].score > tables->later * least) {
+    *least = cheapest > tables->least_score ? cheapest : tables->least_score;
+    while (draft->heap.count > 0 && -draft->heap.items[0].score > later * *least) {
         Entry entry = pop(draft);
         if (entry.token == CHILDREN) {
-            if (draft->nodes.items[entry.parent].score > least) {
-                if (push_children(draft, entry.group, entry.parent, order, least) < 0) {
+            if (draft->nodes.items[entry.parent].score > *least) {
+                if (push_children(draft, entry.group, entry.parent, order, *least) < 0) {
                     return -1;
                 }
                 order++;
@@ -320,7 +327,7 @@ draft_grow(Draft *draft, Py_ssize_t max_nodes, PyObject *costs)
             if (copies && follow_copy(draft, &entry) < 0) {
                 return -1;
             }
-            if (!(-entry.score > least)) {
+            if (!(-entry.score > *least)) {
                 break;
             }
             if (prices > 0) {
@@ -330,20 +337,24 @@ draft_grow(Draft *draft, Py_ssize_t max_nodes, PyObject *costs)
                 }
                 expected -= entry.score;
                 double needed = cheapest * expected / cost;
-                least = needed > least ? needed : least;
+                *least = needed > *least ? needed : *least;
             }
             Py_ssize_t depth = entry.parent == ROOT ? 1 : draft->nodes.items[entry.parent].depth + 1;
-            Node node = {entry.token, -entry.score, entry.parent, entry.position, depth, entry.group};
+            Node node = {
+                entry.token, -entry.score, entry.parent, entry.position, entry.maker, depth, entry.group,
+            };
             if (ADD(draft->nodes, node) < 0) {
                 return -1;
             }
             entry.parent = draft->nodes.count - 1;
             order++;
             if (draft->nodes.count == max_nodes) {
+                *least = -entry.score;
                 return 0;
             }
-            Entry next = {entry.score * tables->later, CHILDREN, order, entry.parent, NOWHERE, entry.group};
-            if (entry.group.count == 1) {
+            double wait = draft->at_once || entry.maker == NOBODY ? later : tables->later_word;
+            Entry next = {entry.score * wait, CHILDREN, order, entry.parent, NOWHERE, NOBODY, entry.group};
+            if (entry.group.count == 1 && !draft->at_once) {
                 Cursor cursor = draft->cursors.items[entry.group.first];
                 next.score = entry.score * tables->later_copy;
                 int sure = is_sure_copy(draft, cursor);

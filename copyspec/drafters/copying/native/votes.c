@@ -36,7 +36,7 @@ find_vote(Draft *draft, int64_t token)
 int
 draft_add_vote(Draft *draft, int64_t token, double weight, Py_ssize_t position)
 {
-    Vote vote = {weight, weight, token, position, {0, 0}};
+    Vote vote = {weight, weight, token, position, NOBODY, {0, 0}};
     return ADD(draft->votes, vote);
 }
 
@@ -48,6 +48,24 @@ draft_add_word(Draft *draft, int64_t token, double weight)
         return draft_add_vote(draft, token, weight, NOWHERE);
     }
     vote->weight += weight;
+    return 0;
+}
+
+int
+draft_add_prediction(Draft *draft, int64_t token, double weight, Py_ssize_t maker)
+{
+    Vote *vote = find_vote(draft, token);
+    if (vote == NULL) {
+        if (draft_add_vote(draft, token, weight, NOWHERE) < 0) {
+            return -1;
+        }
+        vote = &draft->votes.items[draft->votes.count - 1];
+    } else {
+        vote->weight += weight;
+    }
+    if (vote->position == NOWHERE && vote->maker == NOBODY) {
+        vote->maker = maker;
+    }
     return 0;
 }
 

@@ -1,0 +1,186 @@
+/* What comes next, by the voices. See draft.h.
+ *
+ * Voices are Python's: each call may run any code, which may change the caller's lists. Nothing borrowed from them is
+ * kept across a call, as nowhere here; the nodes and votes belong to this draft alone.
+ */
+
+#include "draft.h"
+
+/* Of `growth.Voice`. */
+enum { WORDS, WEIGHT, READS, FIELDS };
+
+int
+draft_take_voices(Draft *draft, PyObject *voices)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(voices); i++) {
+        PyObject *voice = PyTuple_GET_ITEM(voices, i);
+        if (!PyTuple_Check(voice) || PyTuple_GET_SIZE(voice) != FIELDS || !PyBool_Check(PyTuple_GET_ITEM(voice, READS))) {
+            PyErr_Format(PyExc_TypeError, "a voice is a tuple of two functions and a bool, got %R", voice);
+            return -1;
+        }
+        draft->at_once |= PyTuple_GET_ITEM(voice, READS) == Py_True;
+    }
+    draft->voices = voices;
+    draft->mixes = PyList_New(0);
+    return draft->mixes == NULL ? -1 : 0;
+}
+
+/* `growth._path`: the tokens from the root to `node`. */
+static PyObject *
+path_to(const Draft *draft, Py_ssize_t node)
+{
+    Py_ssize_t depth = node == ROOT ? 0 : draft->nodes.items[node].depth;
+    PyObject *path = PyTuple_New(depth);
+    for (; path != NULL && node != ROOT; node = draft->nodes.items[node].parent) {
+        PyObject *token = PyLong_FromLongLong(draft->nodes.items[node].token);
+        if (token == NULL) {
+            Py_DECREF(path);
+            return NULL;
+        }
+        PyTuple_SET_ITEM(path, --depth, token);
+    }
+    return path;
+}
+
+/* Asks one voice: its words as a list or tuple, or NULL where it has none, or with an exception. */
+static PyObject *
+ask(PyObject *voice, PyObject *path, double left, double *weight)
+{
+    PyObject *words = PyObject_CallOneArg(PyTuple_GET_ITEM(voice, WORDS), path), *heard = NULL;
+    if (words != NULL && words != Py_None) {
+        heard = PySequence_Fast(words, "predictions are a sequence of (token, probability)");
+    }
+    Py_XDECREF(words);
+    if (heard == NULL || PySequence_Fast_GET_SIZE(heard) == 0) {
+        Py_XDECREF(heard);
+        return NULL;
+    }
+    PyObject *chance = PyFloat_FromDouble(left);
+    PyObject *found = chance == NULL ? NULL : PyObject_CallOneArg(PyTuple_GET_ITEM(voice, WEIGHT), chance);
+    Py_XDECREF(chance);
+    *weight = found == NULL ? -1.0 : PyFloat_AsDouble(found);
+    Py_XDECREF(found);
+    if (!PyErr_Occurred() && !(*weight > 0.0 && *weight < INFINITY)) {
+        draft_wrong_number("the weight of a voice is %R; it is a number above 0", *weight);
+    }
+    if (PyErr_Occurred()) {
+        Py_DECREF(heard);
+        return NULL;
+    }
+    return heard;
+}
+
+/* One prediction of a voice as a vote; `factor`: the weight of the voice. */
+static int
+add_prediction(Draft *draft, PyObject *pair, double factor, Py_ssize_t maker)
+{
+    int64_t token;
+    if (!PyTuple_Check(pair) || PyTuple_GET_SIZE(pair) != 2) {
+        PyErr_Format(PyExc_TypeError, "a prediction is a token and its probability, got %R", pair);
+        return -1;
+    }
+    if (draft_integer(PyTuple_GET_ITEM(pair, 0), &token) < 0) {
+        return -1;
+    }
+    double probability = PyFloat_AsDouble(PyTuple_GET_ITEM(pair, 1));
+    if (probability == -1.0 && PyErr_Occurred()) {
+        return -1;
+    }
+    if (token < 0 || !(probability >= 0.0 && probability < INFINITY)) {
+        PyErr_Format(PyExc_ValueError, "a prediction is a token from 0 and its probability, got %R", pair);
+        return -1;
+    }
+    return draft_add_prediction(draft, token, factor * probability, maker);
+}
+
+/* `growth.Mix` of a node. */
+static int
+keep_mix(Draft *draft, Py_ssize_t node, double none, PyObject *const *heard, Py_ssize_t voices)
+{
+    PyObject *copies = PyDict_New(), *spoke = PyList_New(0);
+    int failed = copies == NULL || spoke == NULL;
+    for (Py_ssize_t i = 0; i < draft->votes.count && !failed; i++) {
+        PyObject *token = PyLong_FromLongLong(draft->votes.items[i].token);
+        PyObject *weight = PyFloat_FromDouble(draft->votes.items[i].weight);
+        failed = token == NULL || weight == NULL || PyDict_SetItem(copies, token, weight) < 0;
+        Py_XDECREF(token);
+        Py_XDECREF(weight);
+    }
+    for (Py_ssize_t i = 0; i < voices && !failed; i++) {
+        if (heard[i] != NULL) {
+            PyObject *number = PyLong_FromSsize_t(i);
+            failed = number == NULL || PyList_Append(spoke, number) < 0;
+            Py_XDECREF(number);
+        }
+    }
+    PyObject *mix = failed ? NULL : Py_BuildValue("(ndOO)", node, none, copies, spoke);
+    failed = mix == NULL || PyList_Append(draft->mixes, mix) < 0;
+    Py_XDECREF(mix);
+    Py_XDECREF(copies);
+    Py_XDECREF(spoke);
+    return failed ? -1 : 0;
+}
+
+int
+draft_mix(Draft *draft, Py_ssize_t node, double *total)
+{
+    const Py_ssize_t voices = PyTuple_GET_SIZE(draft->voices);
+    if (voices == 0) {
+        return 0;
+    }
+    double left = 1.0 - draft_weight(draft->votes.items, draft->votes.count) / *total;
+    left = left > draft->tables->least_left ? left : draft->tables->least_left;
+    const double none = left * *total;
+    PyObject *path = path_to(draft, node), **heard = PyMem_Calloc((size_t)voices, sizeof(*heard));
+    double *weights = PyMem_Calloc((size_t)voices, sizeof(*weights));
+    Sum all = {0.0, 0.0};
+    int result = -1, spoke = 0;
+    if (path == NULL || heard == NULL || weights == NULL) {
+        if (path != NULL) {
+            PyErr_NoMemory();
+        }
+        goto done;
+    }
+    for (Py_ssize_t i = 0; i < voices; i++) {
+        PyObject *voice = PyTuple_GET_ITEM(draft->voices, i);
+        if (left < draft->tables->certain && PyTuple_GET_ITEM(voice, READS) != Py_True) {
+            continue;
+        }
+        heard[i] = ask(voice, path, left, &weights[i]);
+        if (heard[i] != NULL) {
+            add_to(&all, weights[i]);
+            spoke = 1;
+        } else if (PyErr_Occurred()) {
+            goto done;
+        }
+    }
+    if (spoke) {
+        if (keep_mix(draft, node, none, heard, voices) < 0) {
+            goto done;
+        }
+        for (Py_ssize_t i = 0; i < voices; i++) {
+            const double factor = weights[i] * (1.0 + none / summed(all));
+            for (Py_ssize_t j = 0; heard[i] != NULL && j < PySequence_Fast_GET_SIZE(heard[i]); j++) {
+                PyObject *pair = draft_item(heard[i], j);
+                int failed = pair == NULL || add_prediction(draft, pair, factor, i) < 0;
+                Py_XDECREF(pair);
+                if (failed) {
+                    goto done;
+                }
+            }
+        }
+        *total += summed(all);
+        if (draft_check_total(*total) < 0) {
+            goto done;
+        }
+    }
+    result = 0;
+done:
+    for (Py_ssize_t i = 0; heard != NULL && i < voices; i++) {
+        Py_XDECREF(heard[i]);
+    }
+    PyMem_Free(heard);
+    PyMem_Free(weights);
+    Py_XDECREF(path);
+    return result;
+}
