@@ -2,14 +2,16 @@
 
 python -m benchmarks.integrations.vllm_costs
 
-The runner is that of the tests (tests/helpers/vllm_engine.py), so vLLM is not needed: requests write the texts that they
-are told to edit. Times are CPU time of `propose`, the medians of all steps.
+The runner is that of the tests (tests/helpers/vllm_engine.py), so vLLM is not needed: requests write the texts that
+they are told to edit, with one token changed. Times are CPU time of `propose`, the medians of all steps.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import shlex
+import sys
 from pathlib import Path
 from statistics import median
 from time import process_time
@@ -37,7 +39,8 @@ def main() -> int:
         (codec.encode(TEMPLATE.format(text=text)).ids, codec.encode(" " + text).ids)
         for text in read_texts(arguments.texts, 200)
     ]
-    report: dict[str, Any] = {"machine": machine(), "sets": []}
+    command = shlex.join(["python", "-m", "benchmarks.integrations.vllm_costs", *sys.argv[1:]])
+    report: dict[str, Any] = {"command": command, "machine": machine(), "sets": []}
     with fake_vllm(codec.tokenizer):
         for rows in arguments.rows:
             for references in (0, arguments.reference_tokens) if rows == 1 else (0,):
@@ -63,7 +66,7 @@ def measure(texts: list[tuple[list[int], list[int]]], rows: int, references: int
         spent[0] = 1e6 * (process_time() - begun)
         return drafts
 
-    runner.drafter.propose = timed  # type: ignore[method-assign]
+    runner.drafter.propose = timed
     steps: list[float] = []  # of which each is one of old requests alone, by row
     refills: list[tuple[float, int, int]] = []  # time, rows, new requests
     for _ in range(STEPS if not references else STEPS // 4):
