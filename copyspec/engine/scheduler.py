@@ -288,18 +288,19 @@ class CallScheduler:
         finally:
             with self._lock:
                 lane.driver = None
+                dropped, abandoned, came = None, None, None
                 if failed is None:
                     lane.deliver(outputs)
                 else:
-                    lane.fail(failed, alone)
-                abandoned, came = None, None
+                    dropped = lane.fail(failed, alone)
                 if len(lane.tickets) == 1 and lane.tickets[0] is alone and not alone.is_cancelled:
                     came = alone.take()  # nobody else waits for this lane
                 else:
                     abandoned = self._abandoned(lane)
                     self._changed.notify_all()
-            if abandoned is not None:
-                abandoned.close()
+            for steps in (dropped, abandoned):
+                if steps is not None:
+                    steps.close()
         return came
 
     def _abandoned(self, lane: Lane) -> Generator[list[StepOutput], None, None] | None:
@@ -340,11 +341,12 @@ class CallScheduler:
             with self._lock:
                 if self._closing or (not lane.needs_worker and idle.left() == 0.0):
                     lane.worker = None
-                    self._abandoned(lane)
+                    dropped = [self._abandoned(lane)]
                     if self._closing:
-                        lane.fail_all(RuntimeError("the engine's queue was closed: the program is ending"))
+                        error = RuntimeError("the engine's queue was closed: the program is ending")
+                        dropped.append(lane.fail_all(error))
                         self._changed.notify_all()
-                    return False
+                    break
                 if not lane.needs_worker:
                     seconds = idle.left()
                 elif (begins := self._arrivals(lane, begins)) is not None and begins.left():
@@ -354,6 +356,10 @@ class CallScheduler:
                     return True
                 waiter = self._changed.waiter()
             self._changed.wait(waiter, seconds)
+        for steps in dropped:
+            if steps is not None:
+                steps.close()
+        return False
 
 
 _ALL: WeakSet[CallScheduler] = WeakSet()

@@ -177,28 +177,36 @@ class Lane:
         if ended:
             self._prune()
 
-    def fail(self, error: BaseException, alone: Ticket | None = None) -> None:
+    def fail(self, error: BaseException, alone: Ticket | None = None) -> Generator[list[StepOutput], None, None] | None:
         """Drop the batch after an error and pass the error to the callers whose rows ran. Waiting requests run in a new
         batch. If no row ran, no request can start and all callers get the error, except that an interrupt goes to
-        `alone`, the caller that was driving."""
+        `alone`, the caller that was driving.
+
+        Returns the step generator, to be closed by the caller without the lock: an interrupt may have come before or
+        after the step, and closing takes the model's lock, whose holder may be waiting for this one.
+        """
         failed = {ticket for ticket, _ in self._rows.values()} or (
             {alone} if alone is not None and not isinstance(error, Exception) else set(self.tickets)
         )
         self._rows.clear()
-        self._steps = None
+        steps, self._steps = self._steps, None
         for ticket in failed:
             ticket.lose_rows()
             ticket.fail(error)
         self._prune()
+        return steps
 
-    def fail_all(self, error: BaseException) -> None:
-        self.fail(error)
+    def fail_all(self, error: BaseException) -> Generator[list[StepOutput], None, None] | None:
+        """Pass the error to all callers. Returns what `fail` does."""
+        steps = self.fail(error)
         for ticket in tuple(self.tickets):
             ticket.fail(error)
         self._prune()
+        return steps
 
     def abandoned(self) -> Generator[list[StepOutput], None, None] | None:
-        """The step generator of a batch that nobody waits for, to be closed by the caller; else None."""
+        """The step generator of a batch that nobody waits for, to be closed by the caller without the lock; else
+        None."""
         if self.driver is not None or not all([ticket.is_cancelled for ticket in self.tickets]):
             return None
         steps, self._steps = self._steps, None

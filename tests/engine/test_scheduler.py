@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from copyspec import Engine, Input
 from copyspec.engine import scheduler
 from copyspec.engine.call import CancelledCallError
 from copyspec.engine.scheduler import QueueFullError
+from copyspec.engine.tickets import Lane
 from tests.helpers.texts import byte_level, counted, llama
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
@@ -156,6 +158,43 @@ def test_a_request_that_waits_is_never_started_after_it_was_given_up(callers: Ca
                 callers.texts(PROMPTS[0], timeout=0.05)
         assert running.result() == callers.plain(PROMPTS[1])
     assert callers.waiting == callers.running == 0
+
+
+def test_an_interrupt_before_a_step_waits_for_the_model_without_the_queue(
+    callers: Callers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch that it drops is closed under the model's lock, whose holder may need the scheduler's."""
+    stream, failing, held = callers.stream(PROMPTS[0]), threading.Event(), threading.Event()
+    next(stream)
+
+    def interrupted(*_: object) -> None:
+        failing.set()
+        raise KeyboardInterrupt
+
+    def hold() -> None:
+        with callers.engine._lock:
+            held.set()
+            failing.wait()
+            time.sleep(0.05)
+            with callers.engine.scheduler._lock:
+                pass
+
+    holder = threading.Thread(target=hold, daemon=True)
+    holder.start()
+    held.wait()
+    monkeypatch.setattr(Lane, "step", interrupted)
+
+    def call() -> None:
+        with suppress(KeyboardInterrupt):
+            next(stream)
+
+    caller = threading.Thread(target=call, daemon=True)
+    caller.start()
+    caller.join(10)
+    assert not caller.is_alive(), "each waits for the other's lock"
+    holder.join(10)
+    monkeypatch.undo()
+    assert callers.texts(PROMPTS[0]) == callers.plain(PROMPTS[0])
 
 
 def test_cancelling_a_task_frees_its_row_within_a_step(callers: Callers) -> None:

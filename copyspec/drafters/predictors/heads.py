@@ -128,6 +128,7 @@ class HeadsPredictor:
         other heads only the latest."""
         self._reader = FeatureReader()
         self._said: dict[Path, Words] = {}  # uncalibrated, since the output last grew
+        self._words: dict[Path, Words] = {}  # calibrated, as far as they were asked for
         self._states: dict[Path, torch.Tensor] = {}  # of a recurrent head: [D], after each path
         self._nodes: dict[Path, FeatureNode] = {}  # of a feature layer
         self._levels: list[Words] = []  # of parallel heads: the same after all paths of one length
@@ -151,8 +152,10 @@ class HeadsPredictor:
     def words(self, path: Path) -> Words | None:
         if not self._is_ready or len(path) >= self._depth:
             return ()  # empty, and no `read` would add anything
-        said = self._saying(path)
-        return None if said is None else calibrated(said, self._heads.reliability)
+        words = self._words.get(path)
+        if words is None and (said := self._saying(path)) is not None:
+            words = self._words[path] = calibrated(said, self._heads.reliability)
+        return words
 
     def observe(self, scored: ScoredDraft) -> None:
         """Keep the states of a forward pass until it is known which of its nodes was accepted last."""
@@ -164,6 +167,7 @@ class HeadsPredictor:
                 self._heads.reliability.record(said, token)
         scored, self._scored = self._scored, None
         self._said.clear()
+        self._words.clear()
         self._states.clear()
         self._nodes.clear()
         self._levels = []

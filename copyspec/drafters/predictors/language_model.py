@@ -178,7 +178,7 @@ class ModelPredictor:
         self._model = model
         self._reader = Reader(model.target, context)
         self._said: dict[Path, Words] = {}  # uncalibrated predictions since the output last grew
-        self._words: dict[Path, Words] = {}  # the same, calibrated: trees that are grown again ask again
+        self._words: dict[Path, Words] = {}  # calibrated, as far as they were asked for
 
     def weight(self, left: float) -> float:
         return self._model.weights(left)

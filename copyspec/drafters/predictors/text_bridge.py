@@ -68,7 +68,7 @@ class BridgedPredictor:
         self._reader = Reader(model.target, plain)
         self._tokens, self._confidence = tokens, confidence
         self._said: dict[Path, Words] = {}
-        self._words: dict[Path, Words] = {}  # the same, calibrated: trees that are grown again ask again
+        self._words: dict[Path, Words] = {}  # calibrated, as far as they were asked for
         self._has_read = False
 
     @property
