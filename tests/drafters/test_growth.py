@@ -11,6 +11,7 @@ from contextlib import suppress
 from math import inf, nan
 from pathlib import Path
 from random import Random
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -27,6 +28,7 @@ from copyspec.drafters.copying import drafter as copying
 from copyspec.drafters.copying.context import CopyContext
 from copyspec.drafters.copying.estimates import Estimates
 from copyspec.drafters.copying.growth import Cursor, Grown, Voice
+from copyspec.drafters.copying.native_module import COMPILED
 from copyspec.drafters.copying.substitutes import COLUMNS
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.sources import Source
@@ -114,7 +116,7 @@ def _case() -> Case:
 
 
 def _grow(case: Case) -> tuple[object, ...]:
-    return compiled._growth.grow(*case.values())
+    return COMPILED.grow(*case.values())
 
 
 @needs_compiler
@@ -237,10 +239,10 @@ def test_numbers_that_are_none_raise_the_same_compiled_and_in_python(name: str, 
 )
 def test_tables_that_do_not_fit_raise(place: int, wrong: object, message: str) -> None:
     tables: list[object] = [[0], [0], [0], [0], [0], [0] * 4, 1, 0, 4, 4, 21, 3, 8, *[0.1] * 8, 1, *[0.1] * 3]
-    assert compiled._growth.make_tables(*tables)  # type: ignore[arg-type]
+    assert COMPILED.make_tables(*tables)  # type: ignore[arg-type]
     tables[place] = wrong
     with pytest.raises(ValueError, match=message):
-        compiled._growth.make_tables(*tables)  # type: ignore[arg-type]
+        COMPILED.make_tables(*tables)  # type: ignore[arg-type]
 
 
 @needs_compiler
@@ -307,9 +309,30 @@ def test_a_tree_takes_the_room_that_it_needs_whatever_it_is_allowed() -> None:
 
 
 @needs_compiler
+@given(texts("ab ", 40), texts("ab ", 40), st.sampled_from(["edit", "reference"]))
+def test_the_index_is_the_same_compiled_and_in_python(text: list[int], other: list[int], kind: Any) -> None:
+    """Also where a prompt quotes another source, and where a reference is a version of the edited text."""
+    sources = [Source(text, kind), Source([*text, -1, *other], "reference"), Source([*other, *text, 1], "prompt")]
+    compiled_index = CopyContext(sources, 7).places
+    with mock.patch("copyspec.drafters.copying.context.COMPILED", None):
+        in_python = CopyContext(sources, 7).places
+    assert [*compiled_index.items()] == [*in_python.items()]
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("text", "places", "stop"), [([1, 2], {}, 3), ([2**64], {}, 1), (["1"], {}, 1), ([1], {1: ()}, 1), ((1,), {}, 1)]
+)
+def test_wrong_texts_raise_in_the_index(text: Any, places: Any, stop: int) -> None:
+    assert COMPILED is not None
+    with pytest.raises((IndexError, OverflowError, TypeError)):
+        COMPILED.index(text, places, 0, stop)
+
+
+@needs_compiler
 def test_hostile_calls_leave_the_interpreter_whole() -> None:
     """`benchmarks.hostile.native` makes a million of them, with sanitizers."""
-    outcome = fuzz(compiled._growth, 4000, seed=17)
+    outcome = fuzz(COMPILED, 4000, seed=17)
     assert not outcome.faults
     assert outcome.compared > 20
     assert outcome.results["wrong: a tree"] > 100
@@ -317,7 +340,7 @@ def test_hostile_calls_leave_the_interpreter_whole() -> None:
 
 @needs_compiler
 def test_the_fuzzer_writes_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    module = str(compiled._growth.__file__)
+    module = str(COMPILED.__file__)
     assert fuzz_native.main(["--calls", "60", "--module", module, "--json", str(tmp_path / "out.json")]) == 0
     assert "60 calls" in capsys.readouterr().out
     assert json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["faults"] == []
@@ -348,7 +371,7 @@ def test_the_compiled_module_keeps_no_memory() -> None:
 def test_without_a_compiler_it_is_done_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
     sources = [Source([1, 2, 3, 4, 1, 2, 5], "prompt")]
     tree = CopyDrafter(sources, eos=7).propose(Budget(8))
-    monkeypatch.setattr(compiled, "_TABLES", None)
+    monkeypatch.setattr(compiled, "COMPILED", None)
     with mock.patch.object(growth, "grow", wraps=growth.grow) as grow:
         assert CopyDrafter(sources, eos=7).propose(Budget(8)) == tree
     assert grow.call_count == 1

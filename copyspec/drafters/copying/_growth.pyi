@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 VERSION: int
 
+def index(text: list[int], places: dict[int, list[int]], start: int, stop: int, /) -> None: ...
 def make_tables(
     following: list[int],
     length: list[int],

@@ -9,18 +9,11 @@ from copyspec.drafters.copying import growth, situations
 from copyspec.drafters.copying.context import WRITTEN, CopyContext
 from copyspec.drafters.copying.estimates import Estimates
 from copyspec.drafters.copying.growth import Cursor, Grown, Voice
+from copyspec.drafters.copying.native_module import COMPILED
 from copyspec.drafters.copying.substitutes import COLUMNS
 from copyspec.drafters.predictors.ngrams import KEY_BITS, LEAST, MOST, ORDERS, NGrams
 
-try:
-    import copyspec.drafters.copying._growth as _growth
-except ImportError:  # not compiled; the C sources are in native/
-    _growth = None  # type: ignore[assignment]
-
-VERSION = 5
-"""Required version of the compiled module; one built from older sources is not used."""
-
-IS_COMPILED = _growth is not None and _growth.VERSION == VERSION
+IS_COMPILED = COMPILED is not None
 
 CONSTANTS = (
     situations.NEXT_SITUATION,
@@ -54,8 +47,8 @@ CONSTANTS = (
 BREAKING_CONSTANTS = (*CONSTANTS[:16], growth.LATER_BREAKING, *CONSTANTS[17:])
 """Constants for rows whose copies end after a few tokens: LATER_BREAKING replaces LATER_COPY at index 16."""
 
-_TABLES: object = IS_COMPILED and _growth.make_tables(*CONSTANTS)
-_BREAKING_TABLES: object = IS_COMPILED and _growth.make_tables(*BREAKING_CONSTANTS)
+_TABLES: object = COMPILED and COMPILED.make_tables(*CONSTANTS)
+_BREAKING_TABLES: object = COMPILED and COMPILED.make_tables(*BREAKING_CONSTANTS)
 
 
 def grow(
@@ -67,9 +60,9 @@ def grow(
     voices: Sequence[Voice] = (),
 ) -> Grown:
     """Grow the tree of `growth.grow` with bit-identical scores; the compiled module takes a tenth of the time."""
-    if not _TABLES or (ngrams is not None and ngrams.arrays is None):
+    if COMPILED is None or (ngrams is not None and ngrams.arrays is None):
         return growth.grow(corpus, cursors, estimates, budget, ngrams, voices)
-    grown = _growth.grow(
+    grown = COMPILED.grow(
         _BREAKING_TABLES if estimates.copies_break else _TABLES,
         corpus.tokens,
         corpus.kinds,

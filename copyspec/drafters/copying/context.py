@@ -8,14 +8,16 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import partial
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
+from copyspec.drafters.copying.native_module import COMPILED
 from copyspec.drafters.copying.substitutes import Substitutes
 from copyspec.drafters.copying.versions import ALIKE, Version, may_be_version
 from copyspec.sources import FORK, OUTPUT, Source
-from copyspec.text.blocks import EVEN
+from copyspec.text.blocks import BUCKETS, EVEN
 from copyspec.tree import Origin
 
 BORDER = -1
@@ -27,6 +29,10 @@ EDIT, REFERENCE, PROMPT, WRITTEN = range(4)
 
 LIKELY = EVEN - 3
 """Starts in an odds bucket from here on are likely enough that a match there has situations of its own."""
+
+QUESTION_ODDS, QUESTION_TOKENS = EVEN + 1, 256
+"""Blocks of at most these odds and fewer tokens than this in all are likely a question: answers take words from it, but
+seldom copy it."""
 
 COMMON_TOKENS = 16
 OWN_COUNT = 3  # an output token counts as many source tokens in the token frequencies
@@ -58,6 +64,8 @@ class CopyContext:
         self.follows_input = not continues_prompt and not edits and bool(prompts)
         """Whether the followed text is an encoder's input, which the output may edit or not."""
         followed = prompts[-1] if self.follows_input else edits[0] if edits else None
+        self.is_question = _is_question(sources)
+        """Whether the blocks are likely a question, see `QUESTION_ODDS`."""
         self.forks: dict[int, int] = {}
         """Position of each fork, by the position at which its alternative starts. `tokens` holds the reverse."""
         self._ends = range(0)
@@ -87,7 +95,7 @@ class CopyContext:
                 self._block_spans[start] = source.place
         self.likely_starts = {start for start, bucket in self.text_starts.items() if bucket >= LIKELY}
         self.kinds.append(WRITTEN)  # of the first position of the output
-        self.array: NDArray[np.int64] = np.array(self.tokens, dtype=np.int64)
+        self._array: NDArray[np.int64] | None = None
         self.places: dict[int, list[int]] = {}  # token -> the positions after it, before the output
         self.written: dict[int, list[int]] = {}  # token -> the positions after it, in the output
         self.substitutes = Substitutes()
@@ -142,6 +150,13 @@ class CopyContext:
             common[rank], common[rank - 1] = common[rank - 1], token
             rank -= 1
 
+    @property
+    def array(self) -> NDArray[np.int64]:
+        """`tokens` before the output."""
+        if self._array is None:
+            self._array = np.array(self.tokens[: self.output_start], dtype=np.int64)
+        return self._array
+
     def place_array(self, token: int) -> NDArray[np.int64]:
         """Return `places[token]` as a cached array, for tokens with many occurrences."""
         found = self._arrays.get(token)
@@ -190,7 +205,7 @@ class CopyContext:
 
     def _add(self, index: int, source: Source, eos: int | None, *, ends: bool) -> None:
         """Append a source. `ends`: the output may end where it ends, so `eos` is added unless a prompt has it."""
-        kind = _KINDS[source.kind]
+        kind = PROMPT if self.is_question and source.kind == "block" else _KINDS[source.kind]
         self._starts.append(len(self.tokens))
         self._sources.append(index)
         self._lengths.append(len(source.tokens))
@@ -229,17 +244,20 @@ class CopyContext:
         return found
 
     def _index(self) -> None:
-        quoted = self._quoted()
-        for each in self.versions:
-            quoted.update(range(each.version.start + 1, each.version.stop + 1))
-        places = self.places
-        for position, token in enumerate(self.tokens, start=1):
-            if token >= 0 and position not in quoted and position - 1 not in self._ends:
-                places.setdefault(token, []).append(position)
+        left_out = [*self._quoted(), *(each.version for each in self.versions), self._ends]
+        text, places, at = self.tokens, self.places, 0
+        for span in [*sorted(left_out, key=attrgetter("start", "stop")), range(len(text), len(text))]:
+            if COMPILED is not None:
+                COMPILED.index(text, places, at, span.start)
+            else:
+                for position in range(at, span.start):
+                    if text[position] >= 0:
+                        places.setdefault(text[position], []).append(position + 1)
+            at = max(at, span.stop)
 
-    def _quoted(self) -> set[int]:
-        """Prompt positions inside quotations of the other sources."""
-        quoted: set[int] = set()
+    def _quoted(self) -> list[range]:
+        """Where prompts quote the other sources, without the first token and the last one."""
+        quoted: list[range] = []
         own = [start for start, index in zip(self._starts, self._sources, strict=True) if index in self._prompts]
         if not own:
             return quoted
@@ -259,7 +277,7 @@ class CopyContext:
                     if self.tokens[found : found + len(inside)] == inside:
                         if begin == self.followed[0]:
                             self.quotations.append(found - 1)
-                        quoted.update(range(found + 1, found + len(inside)))
+                        quoted.append(range(found, found + len(inside) - 1))
         return quoted
 
     def _unforked(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
@@ -268,3 +286,9 @@ class CopyContext:
             yield start, position
             start = position + 1
         yield start, stop
+
+
+def _is_question(sources: Sequence[Source]) -> bool:
+    blocks = [source for source in sources if source.kind == "block"]
+    odds = max((bucket for block in blocks for _, bucket in block.starts), default=BUCKETS)
+    return odds <= QUESTION_ODDS and sum(len(block.tokens) for block in blocks) < QUESTION_TOKENS

@@ -232,6 +232,10 @@ summed(Sum sum)
 
 PyObject *draft_make_tables(PyObject *module, PyObject *args);
 
+/* places.c: `index` of the module. */
+
+PyObject *draft_index(PyObject *module, PyObject *args);
+
 /* votes.c: what comes next, by the cursors. */
 
 /* Whether the output has had something else in place of `token`, which stands at position `at`: 1 and where, in

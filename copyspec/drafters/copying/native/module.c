@@ -2,7 +2,7 @@
 
 #include "draft.h"
 
-#define VERSION 5 /* of what the functions take and return: compiled.py knows the same */
+#define VERSION 6 /* of what the functions take and return: compiled.py knows the same */
 
 /* Takes one array of 64-bit numbers, of one of two formats. */
 static int
@@ -281,7 +281,12 @@ PyDoc_STRVAR(make_tables_doc,
              "certain, least_left)\n\n"
              "What never changes from call to call, for `grow`: the tables of situations.py, and constants.");
 
+PyDoc_STRVAR(index_doc,
+             "index(text, places, start, stop)\n\n"
+             "Adds the positions after the tokens text[start:stop] to `places`, by token: CopyContext._index.");
+
 static PyMethodDef methods[] = {
+    {"index", draft_index, METH_VARARGS, index_doc},
     {"make_tables", draft_make_tables, METH_VARARGS, make_tables_doc},
     {"grow", grow, METH_VARARGS, grow_doc},
     {NULL, NULL, 0, NULL},
