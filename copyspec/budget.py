@@ -91,13 +91,23 @@ class CostModel:
         self._first = [0.0] * 3  # decayed sums over first passes: count, tokens, seconds
         self._earned = 0.0  # average saving of a row by drafting, in plain passes
         self._ratio: float | None = None
+        self._measured: tuple[int, int, float] | None = None  # arguments of an `observe` that is not learned from yet
 
     def observe(self, rows: int, nodes: int, seconds: float) -> None:
         """Record that a pass of `rows` rows, with `nodes` nodes in its largest tree, took `seconds`."""
-        self._ratio = self._curves[rows].observe(nodes, seconds)
+        self.learn()
+        self._measured = rows, nodes, seconds
+
+    def learn(self) -> None:
+        """Learn from the pass that `observe` recorded. This happens when costs are next asked for; where nobody asks,
+        decoding calls it while the next pass runs."""
+        if self._measured is not None:
+            (rows, nodes, seconds), self._measured = self._measured, None
+            self._ratio = self._curves[rows].observe(nodes, seconds)
 
     def take_ratio(self) -> float | None:
         """Return the last pass's time over its expected time, once; None where nothing was expected or it was read."""
+        self.learn()
         ratio, self._ratio = self._ratio, None
         return ratio
 
@@ -122,7 +132,7 @@ class CostModel:
         return Budget(max_nodes, costs, self._curves[rows].empty / rows)
 
     def seconds(self, rows: int) -> float:
-        """Seconds of a plain pass; 0 before anything was measured."""
+        """Seconds of a plain pass, as learned so far; 0 before anything was."""
         return self._curves[rows].empty
 
     def costs(self, rows: int, max_nodes: int, *, is_first: bool = False) -> list[float]:
@@ -131,6 +141,7 @@ class CostModel:
         In a first pass a node is one more prompt token. Its cost is bounded by the mean time per token of such
         passes (an overestimate, as it includes their fixed cost) and by the cost of a node in a later pass.
         """
+        self.learn()
         curve = self._curves[rows]
         costs, seconds = curve.costs(max_nodes), curve.empty
         if not (is_first and self._per_token and seconds and max_nodes):
@@ -144,6 +155,7 @@ class CostModel:
         All rows of a pass are padded to its longest, and each pass has a fixed cost: the slowest plain pass measured,
         over all numbers of rows. Returns one pass where nothing was measured.
         """
+        self.learn()
         count = len(lengths)
         call = max((curve.empty for curve in self._curves.values()), default=0.0)
         calls, tokens, time = self._first
@@ -163,7 +175,7 @@ class CostModel:
         return found[::-1]
 
     def measured(self, rows: int) -> Mapping[int, float]:
-        """Seconds of a pass of `rows` rows, for each node count that was measured."""
+        """Seconds of a pass of `rows` rows, as learned so far, for each node count that was measured."""
         return self._curves[rows].measured()
 
     def start(self) -> float:
@@ -186,6 +198,7 @@ class _Curve:
         self._times: dict[int, float] = {}  # by knot, in rising order, in seconds over `_pace`
         self._weights: dict[int, float] = {}
         self._costs: list[float] = []  # cached costs of 0, 1, ... nodes; cleared when a time changes
+        self._most = 0  # maximum number of nodes asked for: shorter and longer lists of one pass share a computation
 
     def observe(self, n: int, seconds: float) -> float | None:
         """Learn from a pass; return its time over its expected time, None where nothing was expected."""
@@ -220,6 +233,7 @@ class _Curve:
         """Costs of 0..max_nodes nodes in plain passes, at least 1."""
         if len(self._costs) > max_nodes:
             return self._costs[: max_nodes + 1]
+        self._most = max(self._most, max_nodes)
         costs: list[float] = [1.0]
         unit = self._at(0) if self._times else 1.0
         known = [(0, unit), *((knot, time) for knot, time in self._times.items() if knot)]
@@ -227,7 +241,7 @@ class _Curve:
             base, slope = time / unit, (following - time) / (end - start) / unit
             between = [base + slope * n for n in range(1, end - start + 1)]
             costs += between if time >= unit and following >= unit else [max(1.0, cost) for cost in between]
-        costs += [costs[-1] + self._prior * n for n in range(1, max_nodes + 2 - len(costs))]
+        costs += [costs[-1] + self._prior * n for n in range(1, self._most + 2 - len(costs))]
         self._costs = costs
         return costs[: max_nodes + 1]
 

@@ -1,8 +1,11 @@
 """A run on Ray against the same rows in one process: CPU seconds per row, and kills of actors and drivers.
 
-python -m benchmarks.integrations.ray_runs --rows 600 --kills 10
+python -m benchmarks.integrations.ray_runs --rows 2400 --actors 1 2
+python -m benchmarks.integrations.ray_runs --rows 120 --part 2 --actors 2 --kills 10
 
-Every row's output is compared with that of one process. Needs copyspec[ray] and psutil.
+The one process works at the same time, so that whatever else the machine does slows both. Every row's output is
+compared with that of one process; exit status 1 where one differs, is lost or is there twice.
+Needs copyspec[ray] and psutil.
 """
 
 from __future__ import annotations
@@ -11,13 +14,17 @@ import argparse
 import json
 import os
 import random
+import shlex
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+from benchmarks.transcripts import machine, write_json
 from copyspec.integrations.ray import CorrectColumn, RunReport, run
 from copyspec.integrations.ray.columns import ERROR
 from copyspec.integrations.ray.runs import DONE
@@ -27,14 +34,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=600)
     parser.add_argument("--part", type=int, default=20, help="rows per part")
-    parser.add_argument("--actors", type=int, default=2)
-    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--actors", type=int, nargs="+", default=[2], help="a run with each number of actors")
+    parser.add_argument("--kills", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path)
     parser.add_argument("--drive", nargs=2, metavar=("IN", "OUT"), help="one run, which another process kills")
     arguments = parser.parse_args()
     if arguments.drive:
         source, output = map(Path, arguments.drive)
-        drive(source, output, arguments.actors, arguments.part)
+        drive(source, output, arguments.actors[0], arguments.part)
         return 0
     with tempfile.TemporaryDirectory() as scratch:
         return compare(Path(scratch), arguments)
@@ -59,20 +67,40 @@ def compare(scratch: Path, arguments: argparse.Namespace) -> int:
     for number in range(3):
         lines = [json.dumps(row) + "\n" for row in rows[number::3]]
         (source / f"{number}.jsonl").write_text("".join(lines), encoding="utf-8")
-    expected, seconds = in_one_process(rows, arguments.part)
-    print(f"one process: {seconds:.1f} s of CPU, {1000 * seconds / len(rows):.2f} ms a row", flush=True)
-    output = scratch / "out"
-    killed = Counter(killing(source, output, arguments))
+    command = shlex.join(["python", "-m", "benchmarks.integrations.ray_runs", *sys.argv[1:]])
+    report: dict[str, Any] = {"command": command, "machine": machine(), "rows": len(rows), "runs": []}
+    for actors in arguments.actors:
+        with ThreadPoolExecutor() as pool:
+            output = scratch / f"out-{actors}"
+            waiting = pool.submit(killing, source, output, actors, arguments)
+            expected, seconds = in_one_process(rows, arguments.part)
+            found = check(output, expected, waiting.result())
+        found = {"actors": actors, "CPU seconds of one process": seconds, **found}
+        report["runs"].append(found)
+        print(json.dumps(found), flush=True)
+        if arguments.json:
+            write_json(arguments.json, report)
+    clean = (0, 0, len(rows))
+    return int(any((each["lost"], each["doubled"], each["equal"]) != clean for each in report["runs"]))
+
+
+def check(output: Path, expected: dict[object, str], killed: list[str]) -> dict[str, Any]:
+    """The rows of a run against the expected ones, and what its actors took."""
     told = [json.loads(file.read_text()) for file in (output / DONE).glob("*.json")]
-    spent = sum(each["cpu_seconds"] for each in told)
-    found = [json.loads(line) for file in output.glob("*.jsonl") for line in file.read_text().splitlines()]
-    ids = Counter(row["id"] for row in found)
-    lost = len(rows) - len(ids)
-    doubled = sum(count > 1 for count in ids.values())
-    equal = sum(expected[row["id"]] == row["corrected"] for row in found)
-    print(f"kills: {dict(killed)}; {lost} rows lost, {doubled} doubled, {equal} of {len(found)} equal")
-    print(f"Ray: {1000 * spent / len(rows):.2f} ms of CPU a row, {spent / seconds:.3f} of one process")
-    return 0 if (lost, doubled, equal) == (0, 0, len(rows)) else 1
+    lines = [json.loads(line) for file in output.glob("*.jsonl") for line in file.read_text().splitlines()]
+    ids = Counter(row["id"] for row in lines)
+    busy: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for each in told:
+        busy[each["worker"]][0] += each["seconds"]
+        busy[each["worker"]][1] += each["cpu_seconds"]
+    return {
+        "kills": dict(Counter(killed)),
+        "lost": len(expected) - len(ids),
+        "doubled": sum(count > 1 for count in ids.values()),
+        "equal": sum(expected[row["id"]] == row["corrected"] for row in lines),
+        "CPU seconds": sum(each["cpu_seconds"] for each in told),
+        "busy and CPU seconds of each actor": sorted(busy.values()),
+    }
 
 
 def sentences(count: int) -> list[dict[str, object]]:
@@ -101,21 +129,24 @@ def in_one_process(rows: list[dict[str, object]], part: int) -> tuple[dict[objec
     return found, time.process_time() - begun
 
 
-def killing(source: Path, output: Path, arguments: argparse.Namespace) -> list[str]:
+def killing(source: Path, output: Path, count: int, arguments: argparse.Namespace) -> list[str]:
     """Runs until all is done, killing an actor or the driver now and then; what was killed."""
     import psutil
 
     os.environ.setdefault("RAY_worker_niceness", "0")  # it is 15, and a busy machine would let actors starve
     rng = random.Random(arguments.seed)
-    size = ["--actors", str(arguments.actors), "--part", str(arguments.part)]
+    size = ["--actors", str(count), "--part", str(arguments.part)]
     command = [sys.executable, "-m", "benchmarks.integrations.ray_runs", "--drive", str(source), str(output), *size]
     killed: list[str] = []
     parts = -(-arguments.rows // arguments.part)
     while True:
         driver = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         while driver.poll() is None:
+            if len(killed) >= arguments.kills:
+                time.sleep(1.0)
+                continue
             done = len(list((output / DONE).glob("*.json"))) if output.exists() else 0
-            if len(killed) >= arguments.kills or done < (len(killed) + 1) * parts / (arguments.kills + 2):
+            if done < (len(killed) + 1) * parts / (arguments.kills + 2):
                 time.sleep(0.1)
                 continue
             family = psutil.Process(driver.pid).children(recursive=True)

@@ -35,6 +35,7 @@ KEY = "a-key-of-the-soak"
 PATH = "/v1/completions"
 MAX_TOKENS = 96
 TOO_LARGE = 5 << 20  # bytes; copyspec serves up to 4 MiB
+TOO_LONG = 2000  # times a text
 START_SECONDS, ANSWER_SECONDS = 600, 300
 
 KINDS = {
@@ -51,7 +52,7 @@ KINDS = {
 }
 """What a client may do next, and how often."""
 
-STATUS = {"too large": (413,), "no JSON": (400, 422), "wrong value": (400,), "wrong key": (401,)}
+STATUS = {"too large": (413, 400), "no JSON": (400, 422), "wrong value": (400,), "wrong key": (401,)}
 SETTLE_SECONDS = 20
 MOST_GROWTH = 64  # MiB between the first third of the run and its end
 
@@ -63,6 +64,7 @@ class Server:
         self.kind, self.port = kind, _free_port()
         self.log = scratch / "server.log"
         environment = os.environ | {"COPYSPEC_API_KEY": KEY} | engines.SETTINGS
+        environment.setdefault(*engines.FEW_KERNELS)
         del environment["VLLM_ENABLE_V1_MULTIPROCESSING"]  # its server needs a process for the engine
         if kind == "copyspec":
             words = ["-m", "copyspec", "serve", "--model", model, "--dtype", "float32"]
@@ -210,9 +212,11 @@ class Soak:
             bodies = {"no JSON": b'{"prompt": "x', "wrong value": json.dumps(fields | {"edit_source": 3}).encode()}
             key = "wrong" if kind == "wrong key" else KEY
             if kind == "too large":
-                if self._server.kind != "copyspec":  # vLLM has no limit of its own
-                    return
-                status, _ = await self._ask(b'{"prompt": "', length=TOO_LARGE)
+                if self._server.kind == "copyspec":
+                    status, _ = await self._ask(b'{"prompt": "', length=TOO_LARGE)
+                else:  # vLLM bounds no bodies, but the length of the context
+                    long = text * TOO_LONG
+                    status, _ = await self._ask(json.dumps(self._fields(long) | {"edit_source": long}).encode())
             else:
                 status, _ = await self._ask(bodies.get(kind, json.dumps(fields).encode()), key=key)
             if status not in STATUS[kind]:

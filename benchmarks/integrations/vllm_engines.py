@@ -32,6 +32,9 @@ SETTINGS = {
     "NUMBA_NUM_THREADS": "1",  # vLLM's n-gram proposer and torch take each other's threads away otherwise
 }
 
+FEW_KERNELS = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16")
+"""oneDNN would keep 1,024 kernels, one for each number of tokens of a step: memory that grows with any proposer."""
+
 TEMPLATE = "Correct the grammar: {text}"
 
 PLAIN_TYPES = (dict, list, tuple, set, frozenset, deque, Counted, defaultdict, bytes, str, int, float, array, ndarray)

@@ -205,8 +205,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Runs the cases and returns the exit status."""
     given = sys.argv[1:] if words is None else list(words)
     options = _parser().parse_args(given)
-    # oneDNN would keep 1,024 kernels, one for each number of tokens of a step: memory that grows with any proposer.
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16")
+    os.environ.setdefault(*engines.FEW_KERNELS)
     engines.set_up()
     texts = engines.read_texts(options.texts, options.rows)
     report: dict[str, Any] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -24,6 +25,8 @@ from copyspec.verification.picking import Picks, ScoredPicks, best_tokens
 JOINT_NUMBERS = 1 << 20
 """Maximum number of scores that a CPU processes for all rows at once: more would leave its cache between operators."""
 
+_AS_IT_IS = nullcontext()
+
 
 class Batch:
     """Rows and the session that holds their KV caches. Rows may join and leave; `replace` swaps a single one."""
@@ -33,6 +36,7 @@ class Batch:
         self._target, self._draft, self._costs = target, draft, cost_model
         self._session: Session | None = None
         self._times = PassTimes()
+        self._blocks = target.device.type == "cpu"  # a pass has ended when `score` returns
 
     def open(self, rows: list[Row]) -> None:
         """Start the batch with `rows`; the next step reads their prompts."""
@@ -49,21 +53,23 @@ class Batch:
         rows, session, clock = self.rows, self._session, self._costs.clock
         assert session is not None
         longest = max([len(row.chain) for row in rows])
-        is_first = longest > 1 or rows[0].meter.passes == 0
-        reuse.check_state(rows, self._target)
+        is_first = longest > 1 or self._times.passes == rows[0].meter.before.passes
+        if any([row.model_state is not None for row in rows]):
+            reuse.check_state(rows, self._target)
         started = clock()
         drafting = self._target.supports_drafts and any([row.drafts for row in rows])
         trees, allowed = self._propose(is_first=is_first) if drafting else ([EMPTY] * len(rows), 0)
         proposed = clock()
-        with torch.inference_mode():
-            chains, states = [row.chain for row in rows], None
-            if wanting := [row for row in rows if row.observes and row.wants_states]:
-                layers = {layer for row in wanting for layer in row.wanted_layers}
-                logits, states = session.score_with_states(chains, trees, sorted(layers))
-            else:
-                logits = session.score(chains, trees)
-            if any([row.contrast is not None for row in rows]):
-                logits = contrasted(rows, trees, logits)
+        shows = any([row.reads_scores for row in rows])
+        # Entering inference mode takes as long as verifying a row: sessions do it where a pass needs it.
+        with torch.inference_mode() if shows else _AS_IT_IS:
+            logits, states = self._score(trees) if shows else (session.score([row.chain for row in rows], trees), None)
+            launched = clock()
+            # What the next pass need not know is done here, while the device works on this one.
+            self._costs.learn()
+            for row in rows:
+                row.meter.settle()
+            settled = clock()
             picks = pick(rows, trees, logits, states)  # waits for the pass to end, so that its time can be measured
             scored = clock()
             paths = [row.verify(tree, picked) for row, tree, picked in zip(rows, trees, picks, strict=True)]
@@ -73,12 +79,13 @@ class Batch:
         if is_first:
             reuse.keep(rows, session, self._target)
         committed = clock()
-        times, nodes, seconds = self._times, max([len(tree.tokens) for tree in trees]), scored - proposed
+        times, nodes, beside = self._times, max([len(tree.tokens) for tree in trees]), settled - launched
+        seconds = scored - proposed - (beside if self._blocks else 0.0)
         times.passes += 1
         times.runner = session.runner
         times.draft += proposed - started
         times.verify += verified - scored
-        times.other += committed - verified
+        times.other += committed - verified + (beside if self._blocks else 0.0)
         if is_first:
             times.prefill += seconds
             self._costs.observe_first(len(rows), longest + nodes, seconds)
@@ -87,9 +94,11 @@ class Batch:
             if session.is_settled:
                 self._costs.observe(len(rows), nodes, seconds)
         if drafting:
-            cost = PassCost.of(self._costs, trees, allowed, is_first=is_first)
+            cost = PassCost(len(rows), allowed)
+            if self._draft.adaptive:
+                cost = PassCost.of(self._costs, trees, allowed, is_first=is_first)
             for row, tree, path in zip(rows, trees, paths, strict=True):
-                row.meter.count(tree, path, cost, row.request.eos_token_ids)
+                row.meter.count(tree, path, cost)
         count = len(rows)
         return [row.report(tree, path, count) for row, tree, path in zip(rows, trees, paths, strict=True)]
 
@@ -148,6 +157,20 @@ class Batch:
         self.rows = rows
         for row in rows:
             row.meter.times, row.meter.before = self._times, replace(self._times)
+
+    def _score(self, trees: Sequence[DraftTree]) -> tuple[torch.Tensor, Sequence[RowStates] | None]:
+        """The scores of a pass, [B, 1 + M, V], with what the rows' drafters want of it and a weaker model takes off."""
+        rows, session, chains = self.rows, self._session, [row.chain for row in self.rows]
+        assert session is not None
+        states: Sequence[RowStates] | None = None
+        if wanting := [row for row in rows if row.observes and row.wants_states]:
+            layers = {layer for row in wanting for layer in row.wanted_layers}
+            logits, states = session.score_with_states(chains, trees, sorted(layers))
+        else:
+            logits = session.score(chains, trees)
+        if any([row.contrast is not None for row in rows]):
+            logits = contrasted(rows, trees, logits)
+        return logits, states
 
     def _propose(self, *, is_first: bool) -> tuple[list[DraftTree], int]:
         """Draft a tree per row, cut to the size that pays; also return the largest size allowed."""

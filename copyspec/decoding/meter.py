@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from copyspec.budget import CostModel
 from copyspec.decoding.controller import DraftController
@@ -38,47 +39,44 @@ class PassTimes:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class PassCost:
+class PassCost(NamedTuple):
     """The cost of one pass. All rows wait for it; rows that drafted pay for it in proportion to their nodes."""
 
     rows: int
-    seconds: float  # of a pass without draft nodes; 0: unknown
-    per_node: float  # extra cost per node, in passes without draft nodes
     allowed_nodes: int  # maximum tree size that was allowed
+    seconds: float = 0.0  # of a pass without draft nodes; 0: unknown, or of no interest
+    per_node: float = 0.0  # extra cost per node, in passes without draft nodes
 
     @classmethod
     def of(cls, costs: CostModel, trees: Sequence[DraftTree], allowed_nodes: int, *, is_first: bool) -> PassCost:
         """The cost, as measured so far, of a pass that verified `trees`."""
+        costs.learn()
         rows, sizes = len(trees), [len(tree.tokens) for tree in trees]
         width, total = max(sizes), sum(sizes)
         extra = rows * (costs.costs(rows, width, is_first=is_first)[width] - 1.0) / total if total else 0.0
-        return cls(rows, costs.seconds(rows), extra, allowed_nodes)
+        return cls(rows, allowed_nodes, costs.seconds(rows), extra)
 
 
 class Meter:
     """Counts what one row drafts, and asks its controller how much to draft."""
 
-    def __init__(self, costs: CostModel, sources: Sequence[Source], *, adaptive: bool) -> None:
+    def __init__(self, costs: CostModel, sources: Sequence[Source], eos: frozenset[int], *, adaptive: bool) -> None:
         """`adaptive`: draft only as much as pays at the costs in `costs`."""
         self.controller = DraftController(costs.start()) if adaptive else None
         self.times = PassTimes()  # of the whole batch; `before` is what was spent before the row joined
         self.before = PassTimes()
         self.cached_tokens = 0  # prompt tokens taken from a prefix cache
-        self._costs = costs
+        self._costs, self._eos = costs, eos
         self._is_asked = False
         self._proposed, self._seconds = EMPTY, 0.0  # the drafter's tree for this pass, and its time
-        self._last: PassCost | None = None
+        self._rows = 0  # in the last pass
+        self._uncounted: tuple[DraftTree, Sequence[int]] | None = None  # tree and path of the last pass
         self._kinds = ["prompt" if source.kind == "block" else source.kind for source in sources]
         self._from: tuple[list[int], list[int]] = ([0] * (len(sources) + 1), [0] * (len(sources) + 1))
         self._made: tuple[dict[str, int], dict[str, int]] = ({}, {})  # drafted, accepted; the last source is OUTPUT
         self._accepted: list[int] = []  # number of drafts by how many of their tokens were accepted
         self._drafted = self._allowed = 0
         self._decisions: Counter[str] = Counter()
-
-    @property
-    def passes(self) -> int:
-        return self.times.passes - self.before.passes
 
     def wants_draft(self) -> bool:
         """Whether to draft in this pass. Call once per pass that could carry a draft."""
@@ -91,18 +89,10 @@ class Meter:
         """Record that the drafter was asked and proposed `tree`."""
         self._is_asked, self._proposed, self._seconds = True, tree, seconds
 
-    def count(self, tree: DraftTree, path: Sequence[int], cost: PassCost, eos: frozenset[int]) -> None:
+    def count(self, tree: DraftTree, path: Sequence[int], cost: PassCost) -> None:
         """Record that a pass verified `tree` and accepted `path`."""
-        self._last, size = cost, len(tree.tokens)
-        if size:
-            accepted = len(path)
-            if accepted >= len(self._accepted):
-                self._accepted += [0] * (accepted + 1 - len(self._accepted))
-            self._accepted[accepted] += 1
-            self._drafted += size
-            self._count_sources(0, tree, range(size), eos)
-            if path:
-                self._count_sources(1, tree, path, eos)
+        self._rows, size = cost.rows, len(tree.tokens)
+        self._uncounted = (tree, path) if size else None
         if not self._is_asked:
             return
         self._is_asked = False
@@ -116,17 +106,32 @@ class Meter:
             look = cost.rows * self._seconds / cost.seconds if cost.seconds else 0.0
             controller.observe(self._proposed, tree, path, cost.per_node * size, look)
 
+    def settle(self) -> None:
+        """Count the nodes of the last pass. `stats` does it if need be; decoding calls it while the next pass runs."""
+        if self._uncounted is None:
+            return
+        (tree, path), self._uncounted = self._uncounted, None
+        accepted, size = len(path), len(tree.tokens)
+        if accepted >= len(self._accepted):
+            self._accepted += [0] * (accepted + 1 - len(self._accepted))
+        self._accepted[accepted] += 1
+        self._drafted += size
+        self._count_sources(0, tree, range(size))
+        self._count_sources(1, tree, path)
+
     def conclude(self) -> None:
         """Report the row's gain, once it has ended: it sets the allowance of later rows."""
+        self._costs.learn()  # for the row's last figures
         if self.controller is not None:
             self._costs.finish(self.controller.earned)
 
     def stats(self, output_tokens: int, *, ended: bool = True) -> Stats:
         """Return the counters so far; the costs of a pass are filled in only where the row has `ended`."""
-        times, controller, last = self.times.since(self.before), self.controller, self._last
+        self.settle()
+        times, controller, rows = self.times.since(self.before), self.controller, self._rows
         drafts, most = sum(self._accepted), len(self._accepted)
-        seconds = last.seconds if last is not None and ended else 0.0
-        measured = self._costs.measured(last.rows) if last is not None and seconds else {}
+        seconds = self._costs.seconds(rows) if rows and ended else 0.0
+        measured = self._costs.measured(rows) if seconds else {}
         return Stats(
             num_calls=times.passes,
             num_drafts=drafts,
@@ -151,7 +156,7 @@ class Meter:
             other_seconds=times.other,
         )
 
-    def _count_sources(self, which: int, tree: DraftTree, nodes: Sequence[int], eos: frozenset[int]) -> None:
+    def _count_sources(self, which: int, tree: DraftTree, nodes: Sequence[int]) -> None:
         origins, counts = tree.origins, self._from[which]
         for node in nodes:
             origin = origins[node]
@@ -159,7 +164,7 @@ class Meter:
                 counts[origin[0]] += 1
             else:
                 drafter = tree.makers[node] if tree.makers is not None else None
-                kind = drafter or ("end" if tree.tokens[node] in eos else "guess")
+                kind = drafter or ("end" if tree.tokens[node] in self._eos else "guess")
                 self._made[which][kind] = self._made[which].get(kind, 0) + 1
 
     def _by_source(self, which: int) -> dict[str, int]:

@@ -67,10 +67,13 @@ class Row:
             except Exception as error:
                 self._lose_drafter(error)
         self.observes = callable(getattr(self._drafter, "observe", None))
+        self.reads_scores = self.observes or self.contrast is not None or not self.takes_argmax
+        """Whether anything but the argmax is made of the target's scores."""
         self.drafts = self._drafter is not None
         """Whether the drafter is asked; False without one, or while it is known to propose nothing."""
         self._clock = (costs := costs or CostModel()).clock
-        self.meter = Meter(costs, request.sources, adaptive=adaptive and self._drafter is not None)
+        adapts = adaptive and self._drafter is not None
+        self.meter = Meter(costs, request.sources, request.eos_token_ids, adaptive=adapts)
 
     def propose(self, budget: Budget) -> DraftTree:
         """Return the row's draft: empty without a drafter, and while drafting does not pay."""
@@ -169,7 +172,7 @@ class Row:
 
     def _take(self, tree: DraftTree, picks: ScoredPicks) -> Sequence[int]:
         """`verify` where the target's token after every node is known in advance."""
-        known, path = picks.tokens, accepted(tree, picks.tokens)
+        known, path = picks.tokens, accepted(tree.tokens, tree.parents, picks.tokens)
         tokens = [known[0], *[known[node + 1] for node in path]] if path else known[:1]
         output, request, before, count = self.output, self.request, len(self.output), len(tokens)
         if not request.stops and before + count < self.limit and request.eos_token_ids.isdisjoint(tokens):

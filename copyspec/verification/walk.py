@@ -8,21 +8,24 @@ from copyspec.tree import COMPILED, ROOT, DraftTree
 from copyspec.verification.picking import Picks
 
 
-def accepted(tree: DraftTree, tokens: Sequence[int]) -> list[int]:
+def _accepted(tokens: Sequence[int], parents: Sequence[int], picked: Sequence[int]) -> list[int]:
     """The accepted nodes, root to leaf, given the target's token after the root and after each node, [1 + m].
 
-    Equivalent to `walk`, in one scan over the nodes, since children come after their parents.
+    `tokens` and `parents` are those of the tree, [m]. Equivalent to `walk`, in one scan over the nodes, since children
+    come after their parents.
     """
-    if COMPILED is not None:
-        path: list[int] = COMPILED.accepted(tree.tokens, tree.parents, tokens)
-        return path
     path = []
-    at, wanted = ROOT, tokens[0]
-    for node, (parent, token) in enumerate(zip(tree.parents, tree.tokens, strict=True)):
+    at, wanted = ROOT, picked[0]
+    for node, (parent, token) in enumerate(zip(parents, tokens, strict=True)):
         if parent == at and token == wanted:
             path.append(node)
-            at, wanted = node, tokens[node + 1]
+            at, wanted = node, picked[node + 1]
     return path
+
+
+accepted: Callable[[Sequence[int], Sequence[int], Sequence[int]], list[int]] = (
+    _accepted if COMPILED is None else COMPILED.accepted
+)
 
 
 def walk(tree: DraftTree, picks: Picks, emit: Callable[[int, int], bool]) -> list[int]:

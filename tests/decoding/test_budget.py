@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from copyspec.budget import Budget, CostModel
+from copyspec.decoding.meter import PassCost
+from copyspec.tree import EMPTY, DraftTree
 
 
 @given(
@@ -85,6 +87,19 @@ def test_prompts_are_read_in_as_many_calls_as_take_least_time() -> None:
     for _ in range(20):
         model.observe_first(1, 40, 0.1)  # as long as a call without prompts
     assert model.split_first([10, 10, 10, 100, 100]) == [5]
+
+
+@pytest.mark.parametrize("tree", [EMPTY, DraftTree.of_chain([1, 2])], ids=["empty", "drafted"])
+def test_every_pass_is_learned_from_before_its_cost_is_asked_for(tree: DraftTree) -> None:
+    late, early = CostModel(), CostModel()
+    for nodes, seconds in [(0, 0.1), (2, 0.15), (0, 0.12), (2, 0.11)]:
+        for model in (late, early):
+            model.observe(1, nodes, seconds)
+        early.learn()
+        early.learn()  # of no effect
+        assert PassCost.of(late, [tree], 4, is_first=False) == PassCost.of(early, [tree], 4, is_first=False)
+        assert late.take_ratio() == early.take_ratio() and late.budget(1, 8) == early.budget(1, 8)
+    assert late.seconds(1) == early.seconds(1) != 0 and late.measured(1) == early.measured(1)
 
 
 def test_the_prior_holds_until_calls_differ() -> None:

@@ -10,6 +10,9 @@ import copyspec
 from benchmarks.replay.run import Tally, accepted_path
 from copyspec.budget import Budget
 from copyspec.drafters import create
+from copyspec.drafters.copying.context import QUESTION_ODDS, CopyContext
+from copyspec.drafters.copying.estimates import Estimates
+from copyspec.drafters.copying.situations import FOLLOWED_RESUMED, STRIDE, resumed
 from copyspec.drafters.copying.versions import Version
 from copyspec.models.loading import BUNDLED
 from copyspec.sources import FORK, Source
@@ -41,6 +44,27 @@ def test_a_found_text_is_followed_like_one_that_is_told() -> None:
     found = _calls([prompt, Source(TEXT, "block", [(0, 14)], (3, 63))], EDITED)
     unfound = _calls([prompt], EDITED)
     assert found <= told + 1 and found < unfound
+
+
+def test_a_short_question_weighs_as_the_prompt_that_it_is() -> None:
+    """An answer takes words from it, an edit follows it: found with higher odds, or longer, it is a text."""
+    sources = [Source(PROMPT, "prompt"), Source(TEXT, "block", [(0, QUESTION_ODDS)], (3, 63))]
+    assert CopyContext(sources, EOS).is_question
+    assert not CopyContext([sources[0], Source(TEXT, "block", [(0, QUESTION_ODDS + 1)], (3, 63))], EOS).is_question
+    assert not CopyContext([sources[0], Source(TEXT * 5, "block", [(0, QUESTION_ODDS)], (3, 63))], EOS).is_question
+    assert not CopyContext([sources[0], Source(TEXT, "reference")], EOS).is_question
+    assert _calls(sources, EDITED) < _calls(sources[:1], EDITED)
+
+
+def test_resumptions_that_fail_are_expected_less() -> None:
+    estimates = Estimates(found=True)
+    state = FOLLOWED_RESUMED * STRIDE + resumed(1, 1)
+    before = estimates.at_root[state]
+    estimates.record_resumed(before, before / (before + estimates.none_at_root), right=True)
+    assert estimates.at_root[state] == before
+    for _ in range(3):
+        estimates.record_resumed(before, before / (before + estimates.none_at_root), right=False)
+    assert estimates.at_root[state] < 0.5 * before
 
 
 def test_one_text_may_end_in_two_places() -> None:

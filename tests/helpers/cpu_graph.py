@@ -52,6 +52,7 @@ class CpuGraph:
         with _Recording(self._tape):
             yield
 
+    @torch.inference_mode()  # as on a device, where a replay knows no modes
     def replay(self) -> None:
         self.replays += 1
         for func, args, kwargs, outs, fresh in self._tape:

@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from copyspec.integrations.llama_cpp import DraftModel, copying
+from copyspec.integrations.llama_cpp import DraftModel, EvaluationCosts, copying
 
 TEXT = "a wall of stone stands by the sea where lizards and wrens live in its gaps for two hundred years"
 
 
 class FakeLlama:
-    """It writes what it is told to, a character a token, and asks its draft model as llama_cpp.Llama.generate does."""
+    """It writes what it is told to, a character a token, with the loop of llama_cpp.Llama.generate and the state that
+    it keeps. A token's logits are its position in a row of one number."""
 
     def __init__(self, draft_model: Any, n_batch: int = 512) -> None:
         self.draft_model = draft_model
         self.n_batch = n_batch
-        self.scores = np.zeros((n_batch, 1))
+        self.scores = np.zeros((n_batch, 1), np.single)
+        self.input_ids = np.zeros(512, np.intc)
         self.evaluations = self.n_tokens = 0
         self._logits_all = True
-        self._ctx = self
-        self.logits: list[bool] = []  # of the evaluations: of all their tokens
+        self._ctx = self._batch = self.batch = self
+        self.logits: list[bool] = []  # of the evaluation: which tokens have them
+        self.computed: list[int] = []  # how many, of each evaluation
+        self.script: list[int] = []
+        self.begin = 0
 
     def n_ctx(self) -> int:
         return 512
@@ -33,16 +38,29 @@ class FakeLlama:
     def n_vocab(self) -> int:
         return 1
 
-    def get_logits_ith(self, number: int) -> Any:
-        assert number == -1
-        return np.ctypeslib.as_ctypes(np.array([7.0], np.single))
+    def set_batch(self, batch: Sequence[int], n_past: int, logits_all: bool) -> None:
+        self.logits = [logits_all] * (len(batch) - 1) + [True]
+
+    def get_logits(self) -> Any:
+        return np.ctypeslib.as_ctypes(np.array(self._rows(), np.single))
 
     def eval(self, tokens: Sequence[int]) -> None:
         if len(tokens) > self.n_batch:
             raise RuntimeError("llama_decode returned 1")
         self.evaluations += 1
-        self.logits.append(self._logits_all)
-        self.n_tokens += len(tokens)
+        if not len(tokens):
+            return
+        self._batch.set_batch(batch=tokens, n_past=self.n_tokens, logits_all=self._logits_all)
+        self.computed.append(sum(self.logits))
+        end = self.n_tokens + len(tokens)
+        self.input_ids[self.n_tokens : end] = tokens
+        start, self.n_tokens = self.n_tokens, end
+        if self._logits_all:
+            self.scores[start:end, 0] = self._rows()
+
+    def _rows(self) -> list[int]:
+        start = self.n_tokens - len(self.logits)
+        return [start + i for i, wanted in enumerate(self.logits) if wanted]
 
     def token_eos(self) -> int:
         return 0
@@ -51,25 +69,44 @@ class FakeLlama:
         assert not add_bos and not special
         return list(text)
 
+    def sample(self, position: int) -> int:
+        assert self.logits[position - self.n_tokens]
+        assert self.scores[position, 0] == position
+        return self.script[position - self.begin]
+
+    def generate(self, tokens: list[int]) -> Iterator[int]:
+        self.n_tokens = 0
+        position = len(tokens) - 1
+        while True:
+            self.eval(tokens)
+            while position < self.n_tokens:
+                token = self.sample(position)
+                position += 1
+                yield token
+                tokens = [token]
+                if position < self.n_tokens and token != self.input_ids[position]:
+                    self.n_tokens = position
+                    break
+            ids = np.append(self.input_ids[: self.n_tokens], np.intc(tokens[0]))
+            draft = self.draft_model(ids)
+            assert draft.dtype == np.intc and len(draft) <= self.draft_model.num_pred_tokens
+            tokens += draft[: self.n_ctx() - self.n_tokens - 1].tolist()
+
     def write(self, prompt: str, output: str) -> str:
-        ids, script = list(prompt.encode()), [*output.encode(), 0]
-        written = self.evaluations = self.n_tokens = 0
-        draft: list[int] = []
-        while written < len(script):
-            self.eval([ids[-1], *draft] if written else ids)
-            accepted = 0
-            while accepted < len(draft) and script[written + accepted : written + accepted + 1] == [draft[accepted]]:
-                accepted += 1
-            fresh = script[written : written + accepted + 1]
-            ids += fresh
-            written += len(fresh)
-            self.n_tokens = len(ids) - 1
-            if written >= len(script):
+        ids, self.script = list(prompt.encode()), [*output.encode(), 0]
+        self.begin, self.evaluations, self.computed = len(ids) - 1, 0, []
+        written = []
+        for token in self.generate(ids):
+            if token == 0:
                 break
-            found = self.draft_model(np.array(ids, dtype=np.intc))
-            assert found.dtype == np.intc and len(found) <= 16
-            draft = found.tolist()
-        return bytes(ids[len(prompt.encode()) : -1]).decode()
+            written.append(token)
+        return bytes(written).decode()
+
+
+@pytest.fixture(autouse=True)
+def no_times(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "cheap" not in request.node.name:  # what a fake evaluation takes means nothing
+        monkeypatch.setattr(EvaluationCosts, "observe", lambda *given: None)
 
 
 def test_a_told_text_is_written_in_few_evaluations() -> None:
@@ -93,26 +130,38 @@ def test_the_prompt_is_copied_from_in_every_turn() -> None:
     assert llm.evaluations < len(TEXT) / 4
 
 
-def test_of_prompts_the_last_logits_are_computed_alone() -> None:
-    llm = FakeLlama(DraftModel())
+def test_the_evaluation_of_a_prompt_carries_the_first_draft() -> None:
+    llm = FakeLlama(DraftModel(16))
     llm.write("Before:", TEXT)
-    for told, kept in [({}, False), ({"prompt_logits": True}, True)]:
-        llm.logits = []
+    assert llm.computed[0] == len("Before:")
+    for told, extra in [({}, 0), ({"prompt_logits": True}, len("Correct it:") - 1)]:
         with copying(llm, edit_source=TEXT, **told):
             for _ in range(2):  # prompts of one block
-                llm.write("Correct it:", " " + TEXT)
-                assert llm.logits == [kept] + [True] * (llm.evaluations - 1)
-                llm.logits = []
-        assert llm._logits_all and "eval" not in vars(llm)
-    llm.scores[:] = 0
-    with copying(llm):
-        llm.n_tokens = 0
-        llm.eval([1, 2, 3])
-        assert np.isnan(llm.scores[:2]).all() and llm.scores[2:4].tolist() == [[7.0], [0.0]]
-        llm.eval([])  # the whole prompt is known
-        with pytest.raises(RuntimeError, match="llama_decode"):
-            llm.eval([1] * 513)
-        assert llm._logits_all
+                assert llm.write("Correct it:", " " + TEXT) == " " + TEXT
+                assert llm.computed[0] == 17 + extra
+        assert llm._logits_all and not {"eval", "generate", "set_batch"} & set(vars(llm))
+    with copying(llm, edit_source="x" * 600):
+        assert llm.write("a" * 500, "b" * 11) == "b" * 11  # to the end of the context
+        assert llm.computed[0] == 13
+        assert llm.write("a" * 512, "") == ""
+        llm.n_tokens, llm._batch = 0, llm
+        llm.eval([1, 2, 3])  # no generation
+        assert llm.n_tokens == 3 and llm.computed[-1] == 3
+    with copying(llm, edit_source=TEXT), pytest.raises(RuntimeError, match="llama_decode"):
+        llm.write("a" * 513, "b")
+    assert llm._logits_all and "set_batch" not in vars(llm)
+
+
+def test_long_drafts_are_made_where_tokens_are_cheap() -> None:
+    costs, lengths = [EvaluationCosts() for _ in range(3)], []
+    for model, single, token in zip(costs, (0.0, 0.01, 0.01), (1e-5, 1e-4, 0.01), strict=True):
+        for n in range(2, 40):
+            model.observe(n, 0.01 + token * n)
+            if single:
+                model.observe(1, single)
+        lengths.append(model.budget(32, is_first=False).cut([0.9**n for n in range(1, 33)]))
+    assert lengths[0] >= 25 > lengths[1] > lengths[2] == 0
+    assert costs[2].budget(32, is_first=True).cut([0.9**n for n in range(1, 33)]) > 0
 
 
 def test_wrong_arguments_are_named() -> None:

@@ -17,7 +17,7 @@ from copyspec.drafters.copying.native_module import COMPILED
 from copyspec.drafters.copying.substitutes import Substitutes
 from copyspec.drafters.copying.versions import ALIKE, Version, may_be_version
 from copyspec.sources import FORK, OUTPUT, Source
-from copyspec.text.blocks import EVEN
+from copyspec.text.blocks import BUCKETS, EVEN
 from copyspec.tree import Origin
 
 BORDER = -1
@@ -29,6 +29,10 @@ EDIT, REFERENCE, PROMPT, WRITTEN = range(4)
 
 LIKELY = EVEN - 3
 """Starts in an odds bucket from here on are likely enough that a match there has situations of its own."""
+
+QUESTION_ODDS, QUESTION_TOKENS = EVEN + 1, 256
+"""Blocks of at most these odds and fewer tokens than this in all are likely a question: answers take words from it, but
+seldom copy it."""
 
 COMMON_TOKENS = 16
 OWN_COUNT = 3  # an output token counts as many source tokens in the token frequencies
@@ -64,6 +68,8 @@ class CopyContext:
         self.follows_input = not continues_prompt and not edits and bool(prompts)
         """Whether the followed text is an encoder's input, which the output may edit or not."""
         followed = prompts[-1] if self.follows_input else edits[0] if edits else None
+        self.is_question = _is_question(sources)
+        """Whether the blocks are likely a question, see `QUESTION_ODDS`."""
         self.forks: dict[int, int] = {}
         """Position of each fork, by the position at which its alternative starts. `tokens` holds the reverse."""
         self._ends = range(0)
@@ -227,7 +233,7 @@ class CopyContext:
 
     def _add(self, index: int, source: Source, eos: int | None, *, ends: bool) -> None:
         """Append a source. `ends`: the output may end where it ends, so `eos` is added unless a prompt has it."""
-        kind = _KINDS[source.kind]
+        kind = PROMPT if self.is_question and source.kind == "block" else _KINDS[source.kind]
         self._starts.append(len(self.tokens))
         self._sources.append(index)
         self._lengths.append(len(source.tokens))
@@ -296,3 +302,9 @@ class CopyContext:
             yield start, position
             start = position + 1
         yield start, stop
+
+
+def _is_question(sources: Sequence[Source]) -> bool:
+    blocks = [source for source in sources if source.kind == "block"]
+    odds = max((bucket for block in blocks for _, bucket in block.starts), default=BUCKETS)
+    return odds <= QUESTION_ODDS and sum(len(block.tokens) for block in blocks) < QUESTION_TOKENS

@@ -11,7 +11,7 @@ from copyspec.drafters.copying.context import CopyContext
 from copyspec.drafters.copying.cursors import Tracker
 from copyspec.drafters.copying.estimates import NGRAM_PRECISION, RECORD_AT_ROOT, RECORD_DEEPER, Estimates
 from copyspec.drafters.copying.growth import Cursor, Grown, forked
-from copyspec.drafters.copying.situations import NEXT_SITUATION
+from copyspec.drafters.copying.situations import FOLLOWED_RESUMED, NEXT_SITUATION, STRIDE
 from copyspec.drafters.copying.substitutes import COLUMNS
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.sources import Source
@@ -46,7 +46,7 @@ class CopyDrafter:
         self._ngrams = ngrams
         self._corpus = CopyContext(sources, eos, continues_prompt, at_once=at_once)
         self._tracker = Tracker(self._corpus, breaks)
-        self._estimates = Estimates(found=bool(self._corpus.text_starts))
+        self._estimates = Estimates(found=bool(self._corpus.text_starts), is_question=self._corpus.is_question)
         self._cursors: list[Cursor] = []
         self._grown = NOTHING
 
@@ -145,6 +145,11 @@ class CopyDrafter:
         for number in touched:
             estimates.refresh(number)
         if grown.offered:
+            resumed = [cursor for cursor in self._cursors if cursor[1] // STRIDE == FOLLOWED_RESUMED]
+            if resumed:
+                weight = sum([estimates.at_root[state] for _, state in resumed])
+                text = self._corpus.tokens
+                estimates.record_resumed(weight, grown.covered, tokens[0] in [text[at] for at, _ in resumed])
             offered = tokens[0] in grown.offered
             estimates.record_any(grown.covered, offered)
             if grown.words and not offered:

@@ -7,7 +7,21 @@ from dataclasses import dataclass
 
 from copyspec.drafters.copying import priors, priors_found
 from copyspec.drafters.copying.context import COMMON_TOKENS
-from copyspec.drafters.copying.situations import COMMON, EDIT_START, NONE_AT_ROOT, NONE_DEEPER, STRIDE
+from copyspec.drafters.copying.situations import (
+    COMMON,
+    COUNT,
+    EDIT_START,
+    FOLLOWED,
+    FOLLOWED_1,
+    FOLLOWED_3,
+    FOLLOWED_RESUMED,
+    LATER_START,
+    NONE_AT_ROOT,
+    NONE_DEEPER,
+    PROMPT_START,
+    START,
+    STRIDE,
+)
 from copyspec.drafters.copying.substitutes import REPEATED
 
 PRIOR_COUNT = 6.0  # pseudo-count of right predictions
@@ -17,6 +31,7 @@ MAX_FACTOR = 6.0  # largest factor of a record on the odds, up or down
 MAX_FACTOR_NONE = 4.0  # the same for the odds that no cursor is right
 NGRAM_PRECISION = 0.9
 """Initial ratio of the n-grams' accuracy to their probabilities."""
+PRIOR_COUNT_RESUMED = 2.0  # of right and of wrong resumptions in a text that was found to be followed
 PRIOR_COUNT_WORDS = 3.0  # pseudo-count of NGRAM_PRECISION
 FEW_ACCEPTED = 4.0  # with fewer tokens per forward pass on average, copies count as ending early
 DECAY_ACCEPTED = 0.8  # of that running average, per forward pass
@@ -27,6 +42,16 @@ difference; deeper, its cursor joined a draft. Neither tells how long establishe
 
 SHORT_AT_ROOT, SHORT_DEEPER, LONG = range(3)
 RECORDS_PER_FAMILY = 3
+
+RESUMED_SURE = 0.98  # largest probability that resumed cursors count as having promised
+_RESUMED = slice(FOLLOWED_RESUMED * STRIDE, (FOLLOWED_RESUMED + 1) * STRIDE)
+
+_EDITED = (FOLLOWED, FOLLOWED_1, FOLLOWED_3, START, PROMPT_START, LATER_START, FOLLOWED_RESUMED)
+PRIORS_QUESTION = [
+    (priors_found.PRIORS if state // STRIDE in _EDITED else priors.PRIORS)[state] for state in range(COUNT)
+]
+"""Priors for a prompt that is likely a question: as if nothing was found, but for where its text is followed after
+all."""
 
 
 def record_number(after: int, *, is_root: bool) -> int:
@@ -59,9 +84,9 @@ class Record:
         self.expected = self.expected * DECAY + probability
         self.doubted = self.doubted * DECAY + 1.0 - probability
 
-    def odds_factor(self, prior_count_wrong: float, limit: float) -> float:
+    def odds_factor(self, prior_count_wrong: float, limit: float, prior_count: float = PRIOR_COUNT) -> float:
         """Return the observed odds divided by the expected ones, smoothed, within 1/limit and limit."""
-        hits = (self.right + PRIOR_COUNT) / (self.expected + PRIOR_COUNT)
+        hits = (self.right + prior_count) / (self.expected + prior_count)
         misses = (self.wrong + prior_count_wrong) / (self.doubted + prior_count_wrong)
         return min(limit, max(1.0 / limit, hits / misses))
 
@@ -71,11 +96,12 @@ class Estimates:
 
     For each family of situations, records compare the accuracy of its top predictions with the expected one and scale
     the weights. `found`: the row's sources were found in its prompt instead of being named by the caller.
+    `is_question`: what was found is likely a question, see `context.QUESTION_ODDS`.
     """
 
-    def __init__(self, *, found: bool = False) -> None:
-        fitted = priors_found if found else priors
-        self._priors = fitted.PRIORS
+    def __init__(self, *, found: bool = False, is_question: bool = False) -> None:
+        fitted = priors_found if found and not is_question else priors
+        self._priors = PRIORS_QUESTION if found and is_question else fitted.PRIORS
         self.at_root = list(self._priors)  # weights by situation, at the tree's root
         self.deeper = list(self._priors)  # the same at its other nodes
         self.crowds: Sequence[float] = fitted.CROWDS
@@ -89,6 +115,7 @@ class Estimates:
         self._accepted = FEW_ACCEPTED  # running average of the tokens per forward pass
         self._words = Record()  # of the n-grams, where no cursor was right
         self._any = Record()  # of any offered token being right at the root
+        self._resumed = Record()  # of a resumed cursor in followed text being right at the root
 
     def record_pass(self, tokens: int) -> None:
         """Record that a forward pass brought this many `tokens`."""
@@ -99,6 +126,17 @@ class Estimates:
         """Record whether one of the root's predictions, of this total `probability`, was `right`."""
         self._any.add(probability, right)
         self.none_at_root = self._priors[NONE_AT_ROOT] / self._any.odds_factor(PRIOR_COUNT, MAX_FACTOR_NONE)
+
+    def record_resumed(self, weight: float, covered: float, right: bool) -> None:
+        """Record whether a resumed cursor in followed text was `right` at the root: answers that take words from a text
+        leave it where an edit goes on.
+
+        `weight`: of all such cursors. `covered`: total probability of the root's predictions. Call before `record_any`.
+        """
+        probability = min(RESUMED_SURE, weight * (1.0 - covered) / self.none_at_root)
+        self._resumed.add(probability, right)
+        factor = min(1.0, self._resumed.odds_factor(PRIOR_COUNT_RESUMED, MAX_FACTOR, PRIOR_COUNT_RESUMED))
+        self.at_root[_RESUMED] = [weight * factor for weight in self._priors[_RESUMED]]
 
     def record_words(self, probability: float, right: bool) -> None:
         """Record whether the n-grams were `right` where no cursor was. `probability`: what they gave to tokens that no

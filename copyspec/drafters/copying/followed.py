@@ -42,6 +42,7 @@ least this share of the output since. Summaries copy a phrase here and there, co
 UNBEGUN, UNBEGUN_SHARE = 24, 0.7
 """The same for copies that began in the middle of a text, as quotations in answers do, which then end."""
 CREDIT = 12  # tokens counted as copied if the copy began at a likely start of a text in the prompt
+CREDIT_QUESTION = 10  # the same where the block is likely a question
 CREDIT_ODDS = EVEN  # least odds bucket of such a start
 FOUND_EDITS = 3  # edits allowed since the last certain position, in addition to one per token
 
@@ -182,7 +183,8 @@ class FoundText(Followed):
         self.doubles = self._corpus.doubles(start)
         begun = [self._corpus.text_starts.get(copied.anchor - back, -1) for back in range(copied.run + 2)]
         self._is_begun = max(begun) >= CREDIT_ODDS
-        self._written = self._in_order = CREDIT if self._is_begun else 0
+        credit = CREDIT_QUESTION if self._corpus.is_question else CREDIT
+        self._written = self._in_order = credit if self._is_begun else 0
 
 
 def followed_text(corpus: CopyContext) -> Followed:

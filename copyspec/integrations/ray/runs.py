@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -78,7 +79,7 @@ class PartWriter:
     def __call__(self, given: Mapping[str, Any]) -> dict[str, Any]:
         part = RowPart(**given)
         self._task.load()
-        begun = time.process_time()
+        begun, cpu_begun = time.perf_counter(), time.process_time()
         rows, failed = part.read()
         done: list[Row] = []
         for row in self._results(rows):
@@ -90,7 +91,8 @@ class PartWriter:
         write_lines(self._folder / f"{part.name}.jsonl", done)
         if failed:
             write_lines(self._folder / FAILED / f"{part.name}.jsonl", failed)
-        told = {"rows": len(done), "failed": len(failed), "cpu_seconds": time.process_time() - begun}
+        told = {"rows": len(done), "failed": len(failed), "worker": f"{platform.node()}:{os.getpid()}"}
+        told |= {"seconds": time.perf_counter() - begun, "cpu_seconds": time.process_time() - cpu_begun}
         write_lines(self._folder / DONE / f"{part.name}.json", [told])  # written last: it marks the part as done
         return told
 

@@ -9,8 +9,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from copyspec.budget import Budget
+from copyspec.integrations.costs import LEAST_SCORE, Calibration, Chain, StepCosts, cut
 from copyspec.integrations.vllm import runner as runners
-from copyspec.integrations.vllm.costs import LEAST_SCORE, Calibration, Chain, StepCosts, cut
 from copyspec.integrations.vllm.rows import RequestRow, RequestRows
 
 if TYPE_CHECKING:

@@ -106,13 +106,11 @@ class StaticSession:
         return self._arena is None or self._arena.runner.is_settled
 
     def score(self, chains: Chains, trees: Sequence[DraftTree]) -> torch.Tensor:
-        if not torch.is_inference_mode_enabled():  # the check is faster than entering it again
-            with torch.inference_mode():
-                return self.score(chains, trees)
         check_rows(len(self._lengths), chains, trees)
         starts = list(self._lengths)
         unread, width = [list(chain) for chain in chains], max(map(len, trees))
-        self._prefill(starts, unread, width)
+        if 0 in starts:
+            self._prefill(starts, unread, width)
         while self._needs_pieces(unread, width):
             self._read_piece(starts, unread)
         logits = self._pass(starts, unread, trees)

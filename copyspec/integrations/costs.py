@@ -88,7 +88,7 @@ class StepCosts:
 
     def slope(self, rows: int) -> float:
         """Cost of a draft token relative to a step of `rows` without drafts."""
-        empty, token = self._step(rows)
+        empty, token = self.seconds(rows)
         return token / empty
 
     def fit(self, chains: Sequence[Chain]) -> list[list[int]]:
@@ -98,14 +98,14 @@ class StepCosts:
         if not len(scores):
             return [[] for _ in chains]
         scores[::-1].sort()
-        empty, token = self._step(rows)
+        empty, token = self.seconds(rows)
         rates = (rows + np.cumsum(scores)) / (empty + token * np.arange(1, len(scores) + 1))
         best = int(rates.argmax())
         if rates[best] <= rows / empty:
             return [[] for _ in chains]
         return cut(chains, max(float(scores[best]), LEAST_SCORE))
 
-    def _step(self, rows: int) -> tuple[float, float]:
+    def seconds(self, rows: int) -> tuple[float, float]:
         """Seconds of a step without drafts, and of one draft token."""
         empty = self._start + self._token * rows
         return empty, max(self._token, LEAST_SLOPE * empty)

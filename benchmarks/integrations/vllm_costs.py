@@ -1,0 +1,102 @@
+"""What the proposer takes of vLLM's steps: per row and step, for a new request, and for one with long references.
+
+python -m benchmarks.integrations.vllm_costs
+
+The runner is that of the tests (tests/helpers/vllm_engine.py), so vLLM is not needed: requests write the texts that
+they are told to edit, with one token changed. Times are CPU time of `propose`, the medians of all steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shlex
+import sys
+from pathlib import Path
+from statistics import median
+from time import process_time
+from typing import Any
+
+import copyspec
+from benchmarks.integrations.vllm_engines import TEMPLATE, read_texts
+from benchmarks.transcripts import machine, write_json
+from copyspec.integrations.vllm.parameters import EDIT_SOURCE, REFERENCES
+from tests.helpers.vllm_engine import Parameters, Request, Runner, engine_config, fake_vllm
+
+STEPS = 200
+VOCABULARY = 4096
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--texts", help="a file with a text in each line (default: the built-in sentences)")
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--reference-tokens", type=int, default=100_000)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    codec = copyspec.load("default", dtype="float32").codec
+    texts = [
+        (codec.encode(TEMPLATE.format(text=text)).ids, codec.encode(" " + text).ids)
+        for text in read_texts(arguments.texts, 200)
+    ]
+    command = shlex.join(["python", "-m", "benchmarks.integrations.vllm_costs", *sys.argv[1:]])
+    report: dict[str, Any] = {"command": command, "machine": machine(), "sets": []}
+    with fake_vllm(codec.tokenizer):
+        for rows in arguments.rows:
+            for references in (0, arguments.reference_tokens) if rows == 1 else (0,):
+                found = measure(texts, rows, references)
+                report["sets"].append({"rows": rows, "reference tokens": references, **found})
+                print(report["sets"][-1], flush=True)
+    if arguments.json:
+        write_json(arguments.json, report)
+    return 0
+
+
+def measure(texts: list[tuple[list[int], list[int]]], rows: int, references: int) -> dict[str, float]:
+    """Microseconds of a row in a step, and of a new request beyond those."""
+    rng = random.Random(0)
+    config = engine_config(adaptive=True)
+    config.model_config.get_vocab_size = lambda: VOCABULARY
+    runner, requests = Runner(config), 0
+    propose, spent = runner.drafter.propose, [0.0]
+
+    def timed(*given: Any, **named: Any) -> Any:
+        begun = process_time()
+        drafts = propose(*given, **named)
+        spent[0] = 1e6 * (process_time() - begun)
+        return drafts
+
+    runner.drafter.propose = timed
+    steps: list[float] = []  # of which each is one of old requests alone, by row
+    refills: list[tuple[float, int, int]] = []  # time, rows, new requests
+    for _ in range(STEPS if not references else STEPS // 4):
+        new = rows - len(runner.requests) if len(runner.requests) <= rows // 2 else 0
+        for _ in range(new):
+            runner.add(str(requests), request(rng, *texts[requests % len(texts)], references))
+            requests += 1
+        count = len(runner.requests)
+        runner.step()
+        if new:
+            refills.append((spent[0], count, new))
+        else:
+            steps.append(spent[0] / count)
+    row = median(steps)
+    return {
+        "us per row and step": row,
+        "us of a new request": median((time - row * count) / new for time, count, new in refills),
+        "us of the longest step": max([time for time, *_ in refills]),
+    }
+
+
+def request(rng: random.Random, prompt: list[int], text: list[int], references: int) -> Request:
+    """One that writes its text with one token changed."""
+    extra: dict[str, Any] = {EDIT_SOURCE: text}
+    if references:
+        extra[REFERENCES] = rng.choices(range(3, VOCABULARY), k=references)
+    script = list(text)
+    script[rng.randrange(len(script))] = rng.randrange(3, VOCABULARY)
+    return Request(prompt, [*script, 0], Parameters(extra_args=extra))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
