@@ -139,14 +139,16 @@ class Proposer:
             return None
 
     def _prepare(self, rows: Sequence[RequestRow | None]) -> None:
-        """Go on with requests whose texts are too long for one step."""
-        started = perf_counter()
+        """Go on with requests whose texts are too long for one step: at least one part of the work in each step."""
+        end: float | None = None
         for row in rows:
-            try:
-                while row is not None and row.drafter is None and perf_counter() - started < PREPARING_SECONDS:
+            while row is not None and row.drafter is None and (end is None or perf_counter() < end):
+                end = end or perf_counter() + PREPARING_SECONDS
+                try:
                     row.prepare()
-            except Exception:
-                self._tell_failure()
+                except Exception:
+                    self._tell_failure()
+                    break
 
     def _chain(self, row: RequestRow, budget: Budget) -> Chain:
         """The most probable continuation of a row; none before its drafter is ready."""
