@@ -74,7 +74,7 @@ def read_texts(extra_args: Mapping[str, Any] | None) -> tuple[Text | None, list[
     if references is None:
         references = []
     elif _is_text(references):
-        references = [references]
+        return edit or None, [references]
     if not isinstance(references, (list, tuple)) or not all(map(_is_text, references)):
         raise TypeError(f"{REFERENCES} must be a str, token ids, or a list of those; got {shown(references)}")
     return edit or None, [each for each in references if each]
