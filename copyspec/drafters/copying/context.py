@@ -18,7 +18,7 @@ from copyspec.drafters.copying.substitutes import Substitutes
 from copyspec.drafters.copying.versions import ALIKE, Version, may_be_version
 from copyspec.sources import FORK, OUTPUT, Source
 from copyspec.text.blocks import BUCKETS, EVEN
-from copyspec.tree import Origin
+from copyspec.tree import ROOT, Origin
 
 BORDER = -1
 """Separator between sources: it equals no token, so no match or copy crosses it. Other negative entries are forks: FORK
@@ -210,6 +210,30 @@ class CopyContext:
                     stop = start + self._lengths[which]
             found.append(_make_origin((source, position - start)) if position < stop else None)
         return found
+
+    def arranged(
+        self, tokens: list[int], parents: list[int], scores: list[float], positions: list[int], count: int
+    ) -> tuple[list[int], list[int], list[float], list[Origin | None]]:
+        """Return tokens, parents, scores and origins of the first `count` nodes of a grown tree, in another order: the
+        most likely chain, which begins with node 0, comes first."""
+        if COMPILED is not None:
+            source = self._starts, self._sources, self._lengths, self.output_start, len(self.tokens)
+            return COMPILED.arrange(tokens, parents, scores, positions, count, *source, Origin)
+        chain, node = [0], 0
+        for child in range(1, count):
+            if parents[child] == node:
+                chain.append(child)
+                node = child
+        on_chain = set(chain)
+        order = chain + [node for node in range(count) if node not in on_chain]
+        place = {ROOT: ROOT, **{node: index for index, node in enumerate(order)}}
+        origins = self.origins(positions[:count])
+        return (
+            [tokens[node] for node in order],
+            [place[parents[node]] for node in order],
+            [scores[node] for node in order],
+            [origins[node] for node in order],
+        )
 
     def starts(self, kind: int) -> list[int]:
         """Return the first positions of the sources of `kind`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from operator import itemgetter
 
 from copyspec.budget import Budget
 from copyspec.drafters.copying.compiled import grow
@@ -128,7 +127,7 @@ class CopyDrafter:
             if parent != node:
                 continue
             right = drafted[child] == tokens[taken]
-            if drafted[child] in replaced or likely is None:
+            if drafted[child] in replaced or (likely is None and not right):
                 self._learn_substitute(child, right, likely is None, taken, tokens)
             if likely is None:
                 likely = child
@@ -178,20 +177,4 @@ class CopyDrafter:
         """The first `count` nodes as a draft tree, with the most likely chain moved to the front."""
         if not count:
             return EMPTY
-        parents = grown.parents
-        chain, node = [0], 0
-        for child in range(1, count):
-            if parents[child] == node:
-                chain.append(child)
-                node = child
-        origins = self._corpus.origins(grown.positions[:count])
-        if len(chain) == count:
-            return DraftTree(grown.tokens[:count], parents[:count], grown.scores[:count], origins)
-        on_chain = set(chain)
-        order = chain + [node for node in range(count) if node not in on_chain]
-        place = [*range(count), ROOT]  # the last entry has the index of ROOT, -1
-        for index, node in enumerate(order):
-            place[node] = index
-        ordered = itemgetter(*order)
-        placed = itemgetter(*ordered(parents))
-        return DraftTree(ordered(grown.tokens), placed(place), ordered(grown.scores), ordered(origins))
+        return DraftTree(*self._corpus.arranged(grown.tokens, grown.parents, grown.scores, grown.positions, count))
