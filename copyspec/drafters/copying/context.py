@@ -40,6 +40,9 @@ _KINDS = {"edit": EDIT, "reference": REFERENCE, "prompt": PROMPT, "block": REFER
 _DUPLICATE_TOKENS = 8  # a shorter reference may occur in a prompt by chance
 
 
+Arranged = tuple[list[int], list[int], list[float], list["Origin | None"]]
+"""Tokens, parents, scores and origins of a draft tree's nodes."""
+
 _make_origin = partial(tuple.__new__, Origin)  # called for every node, and twice as fast as calling the class
 
 
@@ -213,12 +216,16 @@ class CopyContext:
 
     def arranged(
         self, tokens: list[int], parents: list[int], scores: list[float], positions: list[int], count: int
-    ) -> tuple[list[int], list[int], list[float], list[Origin | None]]:
+    ) -> Arranged:
         """Return tokens, parents, scores and origins of the first `count` nodes of a grown tree, in another order: the
         most likely chain, which begins with node 0, comes first."""
         if COMPILED is not None:
-            source = self._starts, self._sources, self._lengths, self.output_start, len(self.tokens)
-            return COMPILED.arrange(tokens, parents, scores, positions, count, *source, Origin)
+            starts, sources, lengths = self._starts, self._sources, self._lengths
+            begin, end = self.output_start, len(self.tokens)
+            found: Arranged = COMPILED.arrange(
+                tokens, parents, scores, positions, count, starts, sources, lengths, begin, end, Origin
+            )
+            return found
         chain, node = [0], 0
         for child in range(1, count):
             if parents[child] == node:

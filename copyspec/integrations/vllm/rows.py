@@ -85,7 +85,9 @@ class RequestRow:
 def size_of(extra_args: object) -> int:
     """About how many tokens or characters came with a request, whatever they are."""
     size = 0
-    for name in (EDIT_SOURCE, REFERENCES) if isinstance(extra_args, Mapping) else ():
+    if not isinstance(extra_args, Mapping):
+        return size
+    for name in (EDIT_SOURCE, REFERENCES):
         value = extra_args.get(name)
         if isinstance(value, (str, list, tuple)):
             size += len(value) + sum([len(each) for each in value[:SHORT] if isinstance(each, (str, list, tuple))])
