@@ -23,6 +23,7 @@ def create(
     copies: bool = True,
     ngrams: NGrams | None = None,
     breaks: Set[int] = frozenset(),
+    at_once: bool = True,
 ) -> Drafter:
     """Make the drafter of one row.
 
@@ -33,6 +34,7 @@ def create(
     `predictors`: factories of the row's predictors, which draft beside the copies, or alone if `copies` is false.
     `ngrams`: n-grams of the language in the target's tokens, drafted where nothing is copied.
     `breaks`: tokens that end an introduction before the edited text (`text.block_tokens.break_tokens`).
+    `at_once`: False leaves the index of a CopyDrafter's sources to its `prepare`.
     """
     models = [make() for make in predictors]
     if models and not copies:
@@ -40,7 +42,9 @@ def create(
     eos = _end(sources, eos_token_ids)
     if models:
         return BlendDrafter(sources, models, eos=eos, continues_prompt=continues_prompt, ngrams=ngrams, breaks=breaks)
-    return CopyDrafter(sources, eos=eos, continues_prompt=continues_prompt, ngrams=ngrams, breaks=breaks)
+    return CopyDrafter(
+        sources, eos=eos, continues_prompt=continues_prompt, ngrams=ngrams, breaks=breaks, at_once=at_once
+    )
 
 
 def _end(sources: Sequence[Source], eos_token_ids: Collection[int]) -> int | None:

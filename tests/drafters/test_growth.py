@@ -32,7 +32,7 @@ from copyspec.drafters.copying.native_module import COMPILED
 from copyspec.drafters.copying.substitutes import COLUMNS
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.sources import Source
-from copyspec.tree import ROOT
+from copyspec.tree import ROOT, Origin
 from training.ngrams import count
 
 needs_compiler = pytest.mark.skipif(not compiled.IS_COMPILED, reason="copyspec was installed without a C compiler")
@@ -313,10 +313,46 @@ def test_a_tree_takes_the_room_that_it_needs_whatever_it_is_allowed() -> None:
 def test_the_index_is_the_same_compiled_and_in_python(text: list[int], other: list[int], kind: Any) -> None:
     """Also where a prompt quotes another source, and where a reference is a version of the edited text."""
     sources = [Source(text, kind), Source([*text, -1, *other], "reference"), Source([*other, *text, 1], "prompt")]
-    compiled_index = CopyContext(sources, 7).places
+    whole, parts = CopyContext(sources, 7), CopyContext(sources, 7, at_once=False)
+    while not parts.prepare(7):
+        assert not parts.common
+    assert (parts.places, parts.common) == (whole.places, whole.common)
+    compiled_index = whole.places
     with mock.patch("copyspec.drafters.copying.context.COMPILED", None):
         in_python = CopyContext(sources, 7).places
     assert [*compiled_index.items()] == [*in_python.items()]
+
+
+@needs_compiler
+@given(st.lists(st.tuples(st.integers(-1, 12), st.integers(-2, 30)), min_size=1, max_size=12), st.data())
+def test_trees_are_arranged_the_same_compiled_and_in_python(nodes: list[tuple[int, int]], data: st.DataObject) -> None:
+    corpus = CopyContext([Source([1, 2, 3], "reference"), Source([4] * 9, "reference"), Source([5, 6], "prompt")], 7)
+    corpus.extend([8] * 6)
+    parents = [ROOT, *(min(parent, node) for node, (parent, _) in enumerate(nodes[1:]))]
+    positions = [min(position, len(corpus.tokens) - 1) or -1 for _, position in nodes]  # a border is at 0
+    tokens, scores = list(range(len(nodes))), [0.5**node for node in range(len(nodes))]
+    count = data.draw(st.integers(1, len(nodes)))
+    arranged = corpus.arranged(tokens, parents, scores, positions, count)
+    with mock.patch("copyspec.drafters.copying.context.COMPILED", None):
+        assert corpus.arranged(tokens, parents, scores, positions, count) == arranged
+    assert all(type(origin) in (Origin, type(None)) for origin in arranged[3])
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("place", "wrong"),
+    [
+        *((0, []), (1, [5]), (1, [-2]), (1, [0]), (1, ["1"]), (2, []), (3, []), (3, [2**64]), (4, 2), (4, -1), (5, [])),
+        *((6, []), (7, [2**63 - 1]), (7, [-1]), (10, int)),
+    ],
+)
+def test_wrong_trees_raise_where_they_are_arranged(place: int, wrong: Any) -> None:
+    right: list[Any] = [[5], [ROOT], [0.5], [1], 1, [1], [0], [3], 4, 6, Origin]
+    assert COMPILED is not None
+    assert COMPILED.arrange(*right) == ([5], [ROOT], [0.5], [(0, 0)])
+    right[place] = wrong
+    with pytest.raises((IndexError, OverflowError, TypeError, ValueError)):
+        COMPILED.arrange(*right)
 
 
 @needs_compiler

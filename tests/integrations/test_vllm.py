@@ -96,6 +96,34 @@ def test_a_told_text_is_written_in_few_steps() -> None:
     assert plain.steps > 2 * helped.steps
 
 
+@pytest.mark.parametrize("seed", [None, 7])
+def test_long_texts_are_prepared_in_parts_while_all_rows_go_on(
+    seed: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request sampled with a seed is prepared at once: its output may depend on when it is drafted."""
+    monkeypatch.setattr("copyspec.integrations.vllm.rows.SLICE", 1000)
+    monkeypatch.setattr("copyspec.integrations.vllm.proposer.PREPARING_SECONDS", 1e-9)
+    given = [ids(text(number, 40)) for number in range(100, 140)]
+    long = request(1, copying(Parameters(max_tokens=None, seed=seed), references=[*given, text(1)]))
+    long.sampling_params.temperature = float(seed is not None)
+    other, runner = request(2, told(2)), Runner(engine_config())
+    runner.add("long", long)
+    runner.add("other", other)
+    runner.step()
+    row = runner.drafter._rows["long"]
+    assert (row.drafter is None) == (seed is None) == (not long.drafts)
+    parts = 0
+    while row.drafter is None:
+        parts += 1
+        assert not long.drafts
+        runner.step()
+    assert parts > 10 if seed is None else not parts
+    run(runner)
+    assert long.output == long.script and other.output == other.script
+    assert other.steps <= len(other.script) / 10
+    assert seed is None or long.steps <= len(long.script) / 3
+
+
 def test_without_a_told_text_it_copies_from_the_prompt() -> None:
     prompt = f"Correct the grammar of this text:\n\n{text(3)}\n\nWrite nothing else."
     untold, runner = request(3, prompt=prompt), Runner(engine_config())

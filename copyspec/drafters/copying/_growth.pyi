@@ -3,8 +3,24 @@
 from array import array
 from collections.abc import Callable, Sequence
 
+from copyspec.tree import Origin
+
 VERSION: int
 
+def arrange(
+    tokens: list[int],
+    parents: list[int],
+    scores: list[float],
+    positions: list[int],
+    count: int,
+    starts: list[int],
+    sources: list[int],
+    lengths: list[int],
+    output_start: int,
+    end: int,
+    origin: type[Origin],
+    /,
+) -> tuple[list[int], list[int], list[float], list[Origin | None]]: ...
 def index(text: list[int], places: dict[int, list[int]], start: int, stop: int, /) -> None: ...
 def make_tables(
     following: list[int],

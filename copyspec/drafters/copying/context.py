@@ -18,7 +18,7 @@ from copyspec.drafters.copying.substitutes import Substitutes
 from copyspec.drafters.copying.versions import ALIKE, Version, may_be_version
 from copyspec.sources import FORK, OUTPUT, Source
 from copyspec.text.blocks import BUCKETS, EVEN
-from copyspec.tree import Origin
+from copyspec.tree import ROOT, Origin
 
 BORDER = -1
 """Separator between sources: it equals no token, so no match or copy crosses it. Other negative entries are forks: FORK
@@ -40,6 +40,9 @@ _KINDS = {"edit": EDIT, "reference": REFERENCE, "prompt": PROMPT, "block": REFER
 _DUPLICATE_TOKENS = 8  # a shorter reference may occur in a prompt by chance
 
 
+Arranged = tuple[list[int], list[int], list[float], list["Origin | None"]]
+"""Tokens, parents, scores and origins of a draft tree's nodes."""
+
 _make_origin = partial(tuple.__new__, Origin)  # called for every node, and twice as fast as calling the class
 
 
@@ -49,9 +52,13 @@ class CopyContext:
     Sources that the output may copy to their end are followed by an end-of-sequence token. The last prompt comes last
     and the output directly after it, so that matches can span both. Where a prompt quotes another source of the row,
     only the source is indexed, because the same text is no additional evidence.
+
+    `at_once`: False leaves the index to `prepare`, for callers that cannot wait until long texts are indexed.
     """
 
-    def __init__(self, sources: Sequence[Source], eos: int | None, continues_prompt: bool = True) -> None:
+    def __init__(
+        self, sources: Sequence[Source], eos: int | None, continues_prompt: bool = True, *, at_once: bool = True
+    ) -> None:
         self.tokens: list[int] = [BORDER]
         self.kinds: list[int] = [PROMPT]  # by position, up to the first one of the output
         self._starts: list[int] = []  # first position of each source, ascending
@@ -104,10 +111,14 @@ class CopyContext:
         self._arrays: dict[int, NDArray[np.int64]] = {}
         self.versions = self._find_versions()
         """References that are other versions of the edited text. They are followed beside it, and not indexed."""
-        self._index()
-        self._counts = {token: len(places) for token, places in self.places.items()}
-        self.common = sorted(self._counts, key=self._counts.__getitem__, reverse=True)[:COMMON_TOKENS]
+        left_out = [*self._quoted(), *(each.version for each in self.versions), self._ends]
+        self._left_out = sorted(left_out, key=attrgetter("start", "stop"))  # spans that are not indexed
+        self._indexed = 0
+        self._counts: dict[int, int] = {}
+        self.common: list[int] = []
         """The most frequent tokens of the text so far, most frequent first."""
+        if at_once:
+            self.prepare(len(self.tokens))
 
     def behind_fork(self, position: int) -> int:
         """Map a position in a fork's alternative back to the source: to where the text continues behind the fork.
@@ -119,6 +130,26 @@ class CopyContext:
         while start not in self.forks:
             start -= 1
         return self.forks[start] + (2 if position > start else 1)
+
+    def prepare(self, most: int) -> bool:
+        """Index the next `most` tokens. Returns whether all are: before that, nothing may be drafted or appended."""
+        text, places, at = self.tokens, self.places, self._indexed
+        stop = min(at + most, len(text))
+        for span in [*self._left_out, range(stop, stop)]:
+            end = min(span.start, stop)
+            if COMPILED is not None:
+                COMPILED.index(text, places, at, end)
+            else:
+                for position in range(at, end):
+                    if text[position] >= 0:
+                        places.setdefault(text[position], []).append(position + 1)
+            at = min(max(at, span.stop), stop)
+        self._indexed = stop
+        if stop < len(text):
+            return False
+        self._counts = {token: len(places) for token, places in places.items()}
+        self.common = sorted(self._counts, key=self._counts.__getitem__, reverse=True)[:COMMON_TOKENS]
+        return True
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Append `tokens` to the output."""
@@ -183,6 +214,34 @@ class CopyContext:
             found.append(_make_origin((source, position - start)) if position < stop else None)
         return found
 
+    def arranged(
+        self, tokens: list[int], parents: list[int], scores: list[float], positions: list[int], count: int
+    ) -> Arranged:
+        """Return tokens, parents, scores and origins of the first `count` nodes of a grown tree, in another order: the
+        most likely chain, which begins with node 0, comes first."""
+        if COMPILED is not None:
+            starts, sources, lengths = self._starts, self._sources, self._lengths
+            begin, end = self.output_start, len(self.tokens)
+            found: Arranged = COMPILED.arrange(
+                tokens, parents, scores, positions, count, starts, sources, lengths, begin, end, Origin
+            )
+            return found
+        chain, node = [0], 0
+        for child in range(1, count):
+            if parents[child] == node:
+                chain.append(child)
+                node = child
+        on_chain = set(chain)
+        order = chain + [node for node in range(count) if node not in on_chain]
+        place = {ROOT: ROOT, **{node: index for index, node in enumerate(order)}}
+        origins = self.origins(positions[:count])
+        return (
+            [tokens[node] for node in order],
+            [place[parents[node]] for node in order],
+            [scores[node] for node in order],
+            [origins[node] for node in order],
+        )
+
     def starts(self, kind: int) -> list[int]:
         """Return the first positions of the sources of `kind`."""
         return [start for start in self._starts if start < self.output_start and self.kinds[start] == kind]
@@ -242,18 +301,6 @@ class CopyContext:
                 if made.alike >= ALIKE:
                     found.append(made)
         return found
-
-    def _index(self) -> None:
-        left_out = [*self._quoted(), *(each.version for each in self.versions), self._ends]
-        text, places, at = self.tokens, self.places, 0
-        for span in [*sorted(left_out, key=attrgetter("start", "stop")), range(len(text), len(text))]:
-            if COMPILED is not None:
-                COMPILED.index(text, places, at, span.start)
-            else:
-                for position in range(at, span.start):
-                    if text[position] >= 0:
-                        places.setdefault(text[position], []).append(position + 1)
-            at = max(at, span.stop)
 
     def _quoted(self) -> list[range]:
         """Where prompts quote the other sources, without the first token and the last one."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from operator import itemgetter
 
 from copyspec.budget import Budget
 from copyspec.drafters.copying.compiled import grow
@@ -29,7 +28,8 @@ class CopyDrafter:
     `eos`: drafted where the edited text or a reference ends; None: no end is drafted. `continues_prompt`: the last
     source of kind `prompt` stands directly before the output, as for decoder-only models. If it does not and there is
     no edit source, that prompt is followed as a text that the output may edit. `ngrams`: in the target's tokens, for
-    where there is nothing to copy. `breaks`: tokens that may end an introduction before the edited text.
+    where there is nothing to copy. `breaks`: tokens that may end an introduction before the edited text. `at_once`:
+    False leaves the index of the sources to `prepare`.
     """
 
     def __init__(
@@ -40,13 +40,18 @@ class CopyDrafter:
         continues_prompt: bool = True,
         ngrams: NGrams | None = None,
         breaks: Set[int] = frozenset(),
+        at_once: bool = True,
     ) -> None:
         self._ngrams = ngrams
-        self._corpus = CopyContext(sources, eos, continues_prompt)
+        self._corpus = CopyContext(sources, eos, continues_prompt, at_once=at_once)
         self._tracker = Tracker(self._corpus, breaks)
         self._estimates = Estimates(found=bool(self._corpus.text_starts), is_question=self._corpus.is_question)
         self._cursors: list[Cursor] = []
         self._grown = NOTHING
+
+    def prepare(self, most: int) -> bool:
+        """Index the next `most` tokens of the sources; whether all are, which is needed before any other call."""
+        return self._corpus.prepare(most)
 
     def propose(self, budget: Budget) -> DraftTree:
         """Return a tree of likely continuations. The time grows with the number of nodes, hardly with the context."""
@@ -122,7 +127,7 @@ class CopyDrafter:
             if parent != node:
                 continue
             right = drafted[child] == tokens[taken]
-            if drafted[child] in replaced or likely is None:
+            if drafted[child] in replaced or (likely is None and not right):
                 self._learn_substitute(child, right, likely is None, taken, tokens)
             if likely is None:
                 likely = child
@@ -172,20 +177,4 @@ class CopyDrafter:
         """The first `count` nodes as a draft tree, with the most likely chain moved to the front."""
         if not count:
             return EMPTY
-        parents = grown.parents
-        chain, node = [0], 0
-        for child in range(1, count):
-            if parents[child] == node:
-                chain.append(child)
-                node = child
-        origins = self._corpus.origins(grown.positions[:count])
-        if len(chain) == count:
-            return DraftTree(grown.tokens[:count], parents[:count], grown.scores[:count], origins)
-        on_chain = set(chain)
-        order = chain + [node for node in range(count) if node not in on_chain]
-        place = [*range(count), ROOT]  # the last entry has the index of ROOT, -1
-        for index, node in enumerate(order):
-            place[node] = index
-        ordered = itemgetter(*order)
-        placed = itemgetter(*ordered(parents))
-        return DraftTree(ordered(grown.tokens), placed(place), ordered(grown.scores), ordered(origins))
+        return DraftTree(*self._corpus.arranged(grown.tokens, grown.parents, grown.scores, grown.positions, count))

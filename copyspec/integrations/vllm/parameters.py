@@ -74,7 +74,7 @@ def read_texts(extra_args: Mapping[str, Any] | None) -> tuple[Text | None, list[
     if references is None:
         references = []
     elif _is_text(references):
-        references = [references]
+        return edit or None, [references]
     if not isinstance(references, (list, tuple)) or not all(map(_is_text, references)):
         raise TypeError(f"{REFERENCES} must be a str, token ids, or a list of those; got {shown(references)}")
     return edit or None, [each for each in references if each]
@@ -91,7 +91,7 @@ def joined(references: Sequence[Sequence[int]]) -> list[int]:
 def _is_text(value: object) -> bool:
     if isinstance(value, str):
         return True
-    return isinstance(value, (list, tuple)) and bool(value) and all(type(token) is int for token in value)
+    return isinstance(value, (list, tuple)) and set(map(type, value)) == {int}
 
 
 def _plain(reference: Reference) -> Any:

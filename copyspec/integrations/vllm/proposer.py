@@ -21,6 +21,9 @@ logger = logging.getLogger(__name__)
 
 NOTHING: Chain = ((), ())
 
+PREPARING_SECONDS = 0.001
+"""Of a step, for requests with long texts. All rows wait meanwhile, and for the part of the work that has begun."""
+
 
 class Proposer:
     """Drafts by copying for vLLM's model runner. It tracks each request by its id, and drops it when vLLM does.
@@ -84,6 +87,7 @@ class Proposer:
         ]
         if self._verified:
             self._calibration.observe(self._verified)
+        self._prepare(followed)
         budget = self._step_budget(len(followed))
         chains = [NOTHING if row is None else self._chain(row, budget) for row in followed]
         self._forget_ended(len(followed))
@@ -134,8 +138,22 @@ class Proposer:
             self._tell_failure()
             return None
 
+    def _prepare(self, rows: Sequence[RequestRow | None]) -> None:
+        """Go on with requests whose texts are too long for one step: at least one part of the work in each step."""
+        end: float | None = None
+        for row in rows:
+            while row is not None and row.drafter is None and (end is None or perf_counter() < end):
+                end = end or perf_counter() + PREPARING_SECONDS
+                try:
+                    row.prepare()
+                except Exception:
+                    self._tell_failure()
+                    break
+
     def _chain(self, row: RequestRow, budget: Budget) -> Chain:
-        """The most probable continuation of a row."""
+        """The most probable continuation of a row; none before its drafter is ready."""
+        if row.drafter is None:
+            return NOTHING
         room = row.room(min(self._most, self._max_length - row.length - 1))
         if room <= 0:
             return NOTHING

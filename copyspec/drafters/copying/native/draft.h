@@ -236,6 +236,10 @@ PyObject *draft_make_tables(PyObject *module, PyObject *args);
 
 PyObject *draft_index(PyObject *module, PyObject *args);
 
+/* order.c: `arrange` of the module. */
+
+PyObject *draft_arrange(PyObject *module, PyObject *args);
+
 /* votes.c: what comes next, by the cursors. */
 
 /* Whether the output has had something else in place of `token`, which stands at position `at`: 1 and where, in

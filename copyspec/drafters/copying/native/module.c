@@ -2,7 +2,7 @@
 
 #include "draft.h"
 
-#define VERSION 6 /* of what the functions take and return: compiled.py knows the same */
+#define VERSION 7 /* of what the functions take and return: compiled.py knows the same */
 
 /* Takes one array of 64-bit numbers, of one of two formats. */
 static int
@@ -285,7 +285,12 @@ PyDoc_STRVAR(index_doc,
              "index(text, places, start, stop)\n\n"
              "Adds the positions after the tokens text[start:stop] to `places`, by token: CopyContext._index.");
 
+PyDoc_STRVAR(arrange_doc,
+             "arrange(tokens, parents, scores, positions, count, starts, sources, lengths, output_start, end, Origin)\n\n"
+             "The fields of a DraftTree of the first `count` nodes: CopyDrafter._tree.");
+
 static PyMethodDef methods[] = {
+    {"arrange", draft_arrange, METH_VARARGS, arrange_doc},
     {"index", draft_index, METH_VARARGS, index_doc},
     {"make_tables", draft_make_tables, METH_VARARGS, make_tables_doc},
     {"grow", grow, METH_VARARGS, grow_doc},
