@@ -81,15 +81,18 @@ class EngineFields(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _rename(cls, given: object) -> object:
-        """Take other libraries' names for the same; TypeError for a name that is none, with the one that was meant."""
+        """Take other libraries' names for the same; ValueError for a name that is none, with the one that was meant."""
         if not isinstance(given, dict):
             return given
         renamed = {_ELSEWHERE.get(str(name), str(name)): value for name, value in given.items()}
         for name in renamed:
             if name in (*OPTIONS, *PRIVATE) and name not in cls.model_fields:
                 kept = "" if name in PRIVATE else f" or model_kwargs={{{name!r}: ...}}"
-                raise TypeError(f"{name!r} is an option of calls: give bind({name}=...){kept}")
-        reject_unknown(renamed, cls.model_fields)
+                raise ValueError(f"{name!r} is an option of calls: give bind({name}=...){kept}")
+        try:
+            reject_unknown(renamed, cls.model_fields)
+        except TypeError as error:  # which pydantic would not turn into its ValidationError
+            raise ValueError(str(error)) from None
         return renamed
 
     @model_validator(mode="after")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from pydantic import ValidationError
 
 pytest.importorskip("langchain_core")
 
@@ -74,7 +75,7 @@ def test_tokens_stop_options_and_names(engine: Engine, llm: CopySpecLLM) -> None
     with pytest.raises(TypeError, match="unknown option 'bogus'"):
         llm.invoke(PROMPTS[0], bogus=1)
     for name, hint in (("max_tokn", "max_tokens"), ("drafter", "model_kwargs"), ("references", r"bind\(references=")):
-        with pytest.raises(TypeError, match=f"'{name}'.*{hint}"):
+        with pytest.raises(ValidationError, match=f"'{name}'.*{hint}"):
             CopySpecLLM(model=engine, **{name: 1})  # type: ignore[arg-type]
     chat = CopySpecLLM(model=engine, max_tokens=16, model_kwargs={"chat": True}).invoke(PROMPTS[0])
     assert chat == engine.generate(PROMPTS[0], chat=True, max_new_tokens=16).text
