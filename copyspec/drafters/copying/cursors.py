@@ -58,9 +58,7 @@ RESUME_FOLLOWED_WITHIN = 48  # as RESUME_WITHIN, in followed text, which the out
 class Tracker:
     """Tracks the output's position in the row's sources by suffix matches, edit alignment and interrupted copies."""
 
-    def __init__(
-        self, corpus: CopyContext, breaks: Set[int] = frozenset(), ngrams: NGrams | None = None
-    ) -> None:
+    def __init__(self, corpus: CopyContext, breaks: Set[int] = frozenset(), ngrams: NGrams | None = None) -> None:
         self._corpus, self._breaks, self._ngrams = corpus, breaks, ngrams
         self._followed = followed_text(corpus)
         self._is_begun = False  # whether the output has begun to copy `edit_source`

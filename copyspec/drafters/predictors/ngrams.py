@@ -216,7 +216,9 @@ def _pieces(
 
 
 def _word_pieces(words: Sequence[str], pieces: Sequence[Sequence[int]]) -> frozenset[int]:
-    spelled = [piece for word, piece in zip(words, pieces, strict=True) if piece and word[:1] == " " and word[1:].isalpha()]
+    spelled = [
+        piece for word, piece in zip(words, pieces, strict=True) if piece and word[:1] == " " and word[1:].isalpha()
+    ]
     first = {piece[0] for piece in spelled}
     return frozenset(token for piece in spelled for token in piece[1:] if token not in first)
 
