@@ -58,7 +58,7 @@ def test_a_short_question_weighs_as_the_prompt_that_it_is() -> None:
 
 def test_resumptions_that_fail_are_expected_less() -> None:
     estimates = Estimates(found=True)
-    state = FOLLOWED_RESUMED * STRIDE + RESUMED_ONE + 1
+    state = FOLLOWED_RESUMED * STRIDE + RESUMED_ONE + 2
     before = estimates.at_root[state]
     estimates.record_resumed(before, before / (before + estimates.none_at_root), right=True)
     assert estimates.at_root[state] == before
