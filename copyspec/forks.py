@@ -60,8 +60,8 @@ def check_forked(lock: Lock, what: str) -> None:
     """Raise RuntimeError in a process that was forked while another thread held `lock`; `what` it was doing."""
     if _HALFWAY and lock in _HALFWAY:
         raise RuntimeError(
-            f"this process was forked while another thread was {what}: its half-done work came along, and cannot be "
-            'ended here. Fork when it is done, or start processes with multiprocessing.get_context("spawn")'
+            f"this process was forked while another thread was {what}: its unfinished work was copied and cannot be "
+            'completed here. Fork when it is done, or start processes with multiprocessing.get_context("spawn")'
         )
 
 

@@ -76,13 +76,13 @@ def edit(
     from copyspec.pipelines import EditOptions
 
     if output is not None and (in_place or len(paths) != 1):
-        raise UsageError("--output is for one file, and stands without -i")
+        raise UsageError("--output is for one file, without -i")
     if STDIN in paths and (in_place or len(paths) != 1):
-        raise UsageError("- is stdin: it stands alone, and without -i")
+        raise UsageError("- is stdin: it must be the only input, without -i")
     suffix = options.backup_of(backup, backup_suffix, paths, in_place=in_place)
     writes = in_place or output is not None
     if sum((writes, whole, diff, check)) > 1:
-        raise UsageError("-i or -o, --whole, --diff and --check each say what comes out; give one")
+        raise UsageError("-i or -o, --whole, --diff and --check are different outputs; give one")
     check_folders({"--output": output})
     if not instruction.strip():
         raise UsageError("--instruction is empty: say what to change")
@@ -184,7 +184,7 @@ def _edit_files(pipeline: EditPipeline, paths: Sequence[str], instruction: str, 
             failed += 1
             continue
         if edited.refusal is not None:
-            print(f"copyspec: {path} stays as it was: {edited.refusal.detail}", file=sys.stderr)
+            print(f"copyspec: {path} is left unchanged: {edited.refusal.detail}", file=sys.stderr)
             failed += 1
             continue
         changed += edited.changed

@@ -176,7 +176,7 @@ def gec(
     min_confidence: Annotated[
         float,
         typer.Option(
-            help="Least probability of an edit, against keeping the source, for it to be made.", rich_help_panel=GUARDS
+            help="Minimum probability that an edit needs, against keeping the source.", rich_help_panel=GUARDS
         ),
     ] = 0.0,
     protect: Annotated[
@@ -226,7 +226,7 @@ def gec(
         ),
     ] = None,
     actors: Annotated[
-        int, typer.Option(help="With --ray: so many, each with a model of its own.", rich_help_panel=RUN)
+        int, typer.Option(help="With --ray: number of actors, each with its own model.", rich_help_panel=RUN)
     ] = 1,
     draft_model: options.DraftModel = None,
     plain: options.Plain = False,

@@ -50,17 +50,19 @@ def add(
     field: Annotated[str, typer.Option(help="Field of .jsonl lines that holds the text.")] = "text",
     max_chars: Annotated[int, typer.Option(help="Longest passage, in characters (all kinds but tokens).")] = 1000,
     language: Annotated[
-        str, typer.Option("--language", "-l", help='Whose stems match (bm25, hybrid); "words": as they stand.')
+        str, typer.Option("--language", "-l", help='Language for stemming (bm25, hybrid); "words": none.')
     ] = "english",
     encoder: Annotated[str | None, typer.Option(help="Hub id or folder of the encoder (dense, hybrid).")] = None,
-    prefix: Annotated[str, typer.Option(help='Before every text for the encoder, as "query: " (dense, hybrid).')] = "",
+    prefix: Annotated[
+        str, typer.Option(help='Prefix of all texts for the encoder, like "query: " (dense, hybrid).')
+    ] = "",
     search: Annotated[str, typer.Option(help="exact, or with FAISS: flat, hnsw, ivf (dense, hybrid).")] = "exact",
     model: Annotated[
         str | None,
         typer.Option("--model", "-m", help="Model whose tokenizer is used (tokens). Default: as in generate."),
     ] = None,
     duplicates: Annotated[
-        bool, typer.Option("--duplicates", help="Add passages again that are already there.")
+        bool, typer.Option("--duplicates", help="Also add passages that the corpus already has.")
     ] = False,
     folder: _Folder = DEFAULT_FOLDER,
     json_output: _Json = False,
@@ -104,7 +106,7 @@ def add(
         corpus = _add_vectors(corpora, name, found, _Vectors(embed, search, by_words, duplicates, stamps))
     if corpus.skipped:
         unit = "documents" if kind == "tokens" else "passages"
-        note = f"skipped {corpus.skipped:,} {unit} that are in {name!r} already; --duplicates adds them once more"
+        note = f"skipped {corpus.skipped:,} {unit} already in {name!r}; --duplicates adds them anyway"
         print(note, file=sys.stderr)
     reading.report(corpus)
     typer.echo(as_json({**asdict(corpus), **reading.counts()}) if json_output else _line(corpus))
@@ -202,7 +204,7 @@ class _Reading:
         if self._unchanged:
             print(f"{self._unchanged:,} files have not changed and were not read again", file=sys.stderr)
         if corpus.replaced:
-            print(f"took out {corpus.replaced:,} passages of files that have changed", file=sys.stderr)
+            print(f"removed {corpus.replaced:,} old passages of changed files", file=sys.stderr)
 
     def _leave_out(self, file: Path, error: Exception) -> None:
         self._left_out += 1

@@ -46,5 +46,5 @@ def kinds_of(given: str) -> set[str]:
     if unknown := sorted((without | only) - set(KINDS)):
         raise UsageError(f"--kinds {unknown[0]!r}: name some of {', '.join(KINDS)}")
     if without and only:
-        raise UsageError(f"--kinds {given!r} names kinds to take and kinds to leave out; give one of both")
+        raise UsageError(f"--kinds {given!r} names kinds to take and kinds to leave out; use only one of the two")
     return only or set(KINDS) - without

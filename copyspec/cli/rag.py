@@ -29,7 +29,7 @@ _SEARCH, _OUTPUT = "Search", "Output"
 def rag(
     index: Annotated[str, typer.Option("--index", "-i", help="A corpus made by copyspec index: name or folder.")],
     question: Annotated[
-        str | None, typer.Argument(help="The question; without it every line of stdin is one, shown with its answer.")
+        str | None, typer.Argument(help="The question. Default: every line of stdin, shown with its answer.")
     ] = None,
     folder: Annotated[
         Path,
@@ -78,13 +78,13 @@ def rag(
         bool,
         typer.Option(
             "--stream",
-            help="Show the answer while it is written, with a number behind each quoted part.",
+            help="Show the answer as it is written, with a number after each quoted part.",
             rich_help_panel=_OUTPUT,
         ),
     ] = False,
     html: Annotated[
         Path | None,
-        typer.Option(help="Write an HTML page that shows where each quoted part stands.", rich_help_panel=_OUTPUT),
+        typer.Option(help="Write an HTML page that shows where each quoted part comes from.", rich_help_panel=_OUTPUT),
     ] = None,
 ) -> None:
     """Answer a question from an index, and show which document and characters each quoted part stands in.
@@ -141,7 +141,7 @@ def _check(
     if passages < 1:
         raise UsageError(f"--passages must be at least 1, got {passages}")
     if question is not None and not question.strip():
-        raise UsageError(f"the question {question!r} is empty; write what is asked")
+        raise UsageError(f"the question {question!r} is empty; write a question")
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ class _Asking:
         if str(self.html) != STDIN:
             typer.echo(self._json(shown) if self.json_output else shown.lines(self.stream and not self.stride))
         if not sources and not self.json_output:
-            print("nothing of this stands word for word in the passages", file=sys.stderr)
+            print("nothing in this answer is quoted verbatim from the passages", file=sys.stderr)
         return 0
 
     def _answered(self, question: str) -> DocumentAnswer:

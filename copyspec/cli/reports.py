@@ -80,7 +80,7 @@ class UnreadableTold:
         found = next((refusal for refusal in done.refused if refusal.reason in NO_TEXT), None)
         if found is not None and self._told != path:
             self._told = path
-            self._tell(f"copyspec: {path} {found.detail}; such paragraphs stay as they are")
+            self._tell(f"copyspec: {path} {found.detail}; such paragraphs are left unchanged")
 
     def end(self, report: FileReport) -> None:
         self._told = ""

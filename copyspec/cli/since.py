@@ -19,7 +19,7 @@ def changed_lines(paths: Sequence[str], revision: str) -> dict[str, list[range]]
     if STDIN in paths:
         raise UsageError(f"--since {revision}: - is standard input, which has no revisions")
     if revision.startswith("-") or not revision.strip():
-        raise UsageError(f"--since {revision!r} is no revision; name a commit, a branch or a tag")
+        raise UsageError(f"--since {revision!r} is not a revision; name a commit, a branch or a tag")
     found: dict[str, list[range]] = {}
     commits: dict[str, str] = {}
     for path in paths:

@@ -207,7 +207,7 @@ def processors(output: Output, *, penalise: bool = True) -> list[LogitsProcessor
         return list(_processors(config, output, penalise))
     except Exception as error:  # processors raise errors of many types for invalid settings
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ValueError(f"the model's generation_config asks for what there is not: {said}") from error
+        raise ValueError(f"the model's generation_config cannot be applied: {said}") from error
 
 
 def _processors(config: GenerationConfig, output: Output, penalise: bool) -> Iterator[LogitsProcessor]:

@@ -129,7 +129,7 @@ class Pretrained:
                 **self._check_tokenizer(),
             )
             if not isinstance(tokenizer, PreTrainedTokenizerBase):
-                raise FileError(f"{TOKENIZER_CONFIG} makes a {type(tokenizer).__name__}, which is no tokenizer")
+                raise FileError(f"{TOKENIZER_CONFIG} makes a {type(tokenizer).__name__}, which is not a tokenizer")
             if not tokenizer(PROBE)["input_ids"]:  # an unusable tokenizer fails here instead of in the middle of a call
                 raise FileError(f"it makes no tokens of {PROBE!r}")
             if self.name in ALIASES:
@@ -141,7 +141,7 @@ class Pretrained:
         with self._told():
             path = self._find(name)
             if path is not None and not path.is_file():
-                raise FileError(f"{name} is no regular file")
+                raise FileError(f"{name} is not a regular file")
             return path
 
     def _find(self, name: str, *, is_needed: bool = False) -> Path | None:
@@ -221,7 +221,7 @@ class Pretrained:
             # transformers would accept any of its class names, including models that load themselves.
             kind = getattr(transformers, name, None) if isinstance(name, str) else name
             if kind is not None and not (isinstance(kind, type) and _is_tokenizer(kind)):
-                raise FileError(f"{file} has tokenizer_class {name!r}, which is no tokenizer")
+                raise FileError(f"{file} has tokenizer_class {name!r}, which is not a tokenizer")
         paths = (key for key, value in found.items() if key.endswith("_file") and isinstance(value, str))
         return {key: None for key in paths if not is_plain(str(found[key]))}
 

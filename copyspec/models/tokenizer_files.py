@@ -96,7 +96,7 @@ def _check_expression(pattern: str, where: str) -> None:
     if len(pattern) > MAX_PATTERN:
         raise FileError(f"the {where} of {FILE} has an expression of {len(pattern):,} characters")
     if _is_nested(pattern) and _runs_away(pattern):
-        raise FileError(f"the {where} of {FILE} has an expression that takes all time on some texts: {said!r}")
+        raise FileError(f"the {where} of {FILE} has an expression that takes too long on some texts: {said!r}")
 
 
 def _is_nested(pattern: str) -> bool:

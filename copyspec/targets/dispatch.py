@@ -99,8 +99,8 @@ def _tell_border(model: PreTrainedModel, name: str) -> None:
     border = rope_border(model.config.get_text_config(decoder=True))
     if border is not None:
         logger.warning(
-            "%s changes its rotary frequencies (%s) once a pass reaches beyond %d positions, which drafts may not "
-            "decide; prompt and output together are limited to %d tokens",
+            "%s changes its rotary frequencies (%s) once a pass reaches beyond %d positions, which must not "
+            "depend on drafts; prompt and output together are limited to %d tokens",
             name,
             border.rope_type,
             border.positions,
@@ -114,6 +114,6 @@ def _without_drafts(model: PreTrainedModel, reason: str, on_unsupported: str) ->
     with lock_of(model):
         failure = selftest.attempt(_plain, model, kind="plain")
     if failure is not None:
-        raise UnsupportedModelError(f"{reason}, and decoded plainly it does not follow its own generate ({failure})")
+        raise UnsupportedModelError(f"{reason}, and its plain decoding differs from its own generate ({failure})")
     logger.warning("%s; it is decoded without drafts", reason)
     return _plain(model)

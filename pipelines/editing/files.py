@@ -42,12 +42,10 @@ class FileOptions:
                 f"in_place=True and output={os.fspath(self.output)!r} are two places to write to; give one"
             )
         if self.backup is not None and not self.in_place:
-            raise ValueError(f"backup={self.backup!r} keeps what is replaced; give in_place=True too")
+            raise ValueError(f"backup={self.backup!r} needs files to be replaced; give in_place=True too")
         check_suffix(self.backup)
         if self.resume and not self.is_writing:
-            raise ValueError(
-                "resume=True goes on with an output; give in_place=True or output=... as in the run before"
-            )
+            raise ValueError("resume=True continues an output; give in_place=True or output=... as in the earlier run")
 
     @property
     def is_writing(self) -> bool:

@@ -106,7 +106,7 @@ def format_of(path: str | os.PathLike[str], name: str | None = None, *, options:
         raise ValueError(f"unknown format {name!r}: name one of {', '.join(NAMES)}")
     if not options.force_format and (what := risk(suffix, name)) is not None:
         raise FormatError(
-            f"{os.fspath(path)!r} holds {what}, which {name!r} knows nothing of and a correction may damage: "
+            f"{os.fspath(path)!r} holds {what}, which {name!r} does not handle and a correction may damage: "
             "force_format=True takes the risk"
         )
     return _MAKERS[name](options)

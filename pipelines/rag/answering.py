@@ -108,7 +108,7 @@ class DocumentAnswers:
     def stream(self, question: str) -> Iterator[AnswerChunk]:
         """Yield the answer in pieces, each with the citations that end in it; the last piece has the whole answer."""
         if not question.strip():
-            raise ValueError(f"the question {question!r} is empty; write what is asked")
+            raise ValueError(f"the question {question!r} is empty; write a question")
         hits = [hit for hit in self._retriever.search(question, self._k) if hit.score > 0 or not self._by_words()]
         found = self._find(question, hits)
         if not found or found[0].coverage < LEAST_COVERAGE:

@@ -105,7 +105,7 @@ def test_no_code_of_a_folder_runs(honest: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["AutoModel", "RagTokenizer", "pipeline"])
 def test_what_is_no_tokenizer_loads_nothing(name: str, coded: Path, tmp_path: Path) -> None:
     edit(coded, "tokenizer_config.json", tokenizer_class=name)
-    with pytest.raises(copyspec.LoadError, match=f"has tokenizer_class '{name}', which is no tokenizer"):
+    with pytest.raises(copyspec.LoadError, match=f"has tokenizer_class '{name}', which is not a tokenizer"):
         Pretrained(str(coded)).tokenizer()
     assert not (tmp_path / "ran").exists()
 
@@ -121,11 +121,11 @@ def test_no_pickle_is_read_and_no_other_folder(honest: Path, tmp_path: Path) -> 
 
 def test_broken_files_are_load_errors(honest: Path, tmp_path: Path) -> None:
     ends = tried(list(files()), honest, tmp_path)
-    assert "config.json is no regular file" in ends["pipe: config.json"]
-    assert "model.safetensors is no regular file" in ends["device: model.safetensors"]
+    assert "config.json is not a regular file" in ends["pipe: config.json"]
+    assert "model.safetensors is not a regular file" in ends["device: model.safetensors"]
     assert "config.json is nested too deeply" in ends["config.json: nested"]
     assert "config.json has more than 64 MB" in ends["config.json: 20 GB"]
-    assert "generation_config.json is no JSON" in ends["generation_config.json: half"]
+    assert "generation_config.json is not JSON" in ends["generation_config.json: half"]
 
 
 def test_absurd_values_are_load_errors(honest: Path, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ class CorrectColumn:
         errors: list[str | None] = [None] * len(texts)
         readable = [i for i, text in enumerate(texts) if isinstance(text, str)]
         for i in set(range(len(texts))) - set(readable):
-            errors[i] = f"{self._column} is no text: {type(texts[i]).__name__}"
+            errors[i] = f"{self._column} is not text: {type(texts[i]).__name__}"
         for i, correction in zip(readable, self._corrected([texts[i] for i in readable]), strict=True):
             if isinstance(correction, str):
                 errors[i] = correction

@@ -52,7 +52,7 @@ def correct_on_ray(
     left = next((journal for journal in journals if journal.exists()), None)
     if left is not None and not files.resume:
         raise ValueError(
-            f"{str(left)!r} is what an interrupted run left: resume=True goes on with it; to begin anew, delete it"
+            f"{str(left)!r} was left by an interrupted run: resume=True continues it; to start over, delete it"
         )
     work = GroupCorrector(make, replace(files, resume=True), run)
     kept: list[Path] = []

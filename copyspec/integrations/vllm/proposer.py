@@ -60,7 +60,7 @@ class Proposer:
         else:
             runners.limit_rows_alone(self._runner)
         if not self._drafts_sampled:
-            logger.warning("vLLM's sampler loses its parameters beside drafts on this platform: nothing is drafted")
+            logger.warning("vLLM's sampler loses its parameters with drafts on this platform: nothing is drafted")
 
     @property
     def num_rows(self) -> int:
@@ -198,7 +198,7 @@ class Proposer:
     def _tell_failure(self) -> None:
         if not self._told:
             self._told = True
-            logger.exception("drafting failed for a request, which goes on without drafts; told once")
+            logger.exception("drafting failed for a request, which continues without drafts; logged once")
 
 
 def _agrees(row: RequestRow, tokens: NDArray[np.int32]) -> bool:

@@ -143,7 +143,7 @@ class RequestRows:
         except TypeError as error:
             if not self._told:
                 self._told = True
-                logger.warning("a request's texts to copy from are ignored, as will be others like it: %s", error)
+                logger.warning("invalid texts to copy from are ignored, here and in later requests: %s", error)
         given: list[tuple[Text, SourceKind]] = [(edit, "edit")] if edit is not None else []
         return [*given, *((each, "reference") for each in references)]
 
