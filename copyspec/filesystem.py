@@ -150,9 +150,9 @@ def _stands(handle: int, path: Path) -> bool:
 def _holder(handle: int) -> str:
     with contextlib.suppress(OSError):
         os.lseek(handle, 0, os.SEEK_SET)
-        said = os.read(handle, 20).strip()
-        if said.isdigit():
-            return f"process {int(said)}" if int(said) != os.getpid() else "another thread of this process"
+        content = os.read(handle, 20).strip()
+        if content.isdigit():
+            return f"process {int(content)}" if int(content) != os.getpid() else "another thread of this process"
     return "another process"
 
 

@@ -21,7 +21,7 @@ from weakref import WeakSet, WeakValueDictionary
 PATIENCE = 10.0
 """Seconds that a fork waits: longer than a pass of any practical model, shorter than loading a large one."""
 
-_GIVEN_WAY = 0.005
+_FORK_SECONDS = 0.005
 """Seconds that the next pass waits for a waiting fork. Locks are not fair: a decoding thread would otherwise take its
 lock again before the fork wakes up."""
 
@@ -50,10 +50,10 @@ def at_rest(lock: AnyLock) -> AnyLock:
     return lock
 
 
-def give_way() -> None:
+def wait_for_fork() -> None:
     """Let a waiting fork proceed; called before each pass."""
     if _is_waiting:
-        sleep(_GIVEN_WAY)
+        sleep(_FORK_SECONDS)
 
 
 def check_forked(lock: Lock, what: str) -> None:

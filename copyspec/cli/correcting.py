@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from copyspec.cli.common import STDIN, UsageError, as_json, in_options, quiet_libraries, quieted
+from copyspec.cli.common import STDIN, UsageError, as_json, in_options, quiet_libraries, quiet_log
 from copyspec.cli.correction_options import BACKUP_SUFFIX
 
 if TYPE_CHECKING:
@@ -88,29 +88,29 @@ class ReportOptions:
 
         found: list[Listener] = []
         if self.shows_text:
-            found.append(reports.Printed())
+            found.append(reports.TextPrinter())
         if self.diff:
             from copyspec.pipelines import base_of_diff
 
             base = base_of_diff([path for path in inputs if path != STDIN])
             if base != os.getcwd():
                 _tell(f"copyspec: the diff names files from {base!r}: apply it there", self)
-            found.append(reports.DiffPrinted(base, files))
+            found.append(reports.DiffPrinter(base, files))
         if self.listed is not None:
-            found.append(reports.EditsListed(self.listed, encoding))
+            found.append(reports.EditLister(self.listed, encoding))
         if self.edits is not None:
-            found.append(reports.EditsWritten(self.edits, encoding, files))
+            found.append(reports.EditWriter(self.edits, encoding, files))
         if self.html is not None:
             decides = not self.writes and STDIN not in inputs
-            found.append(reports.PageWritten(self.html, inputs, files, with_decisions=decides))
+            found.append(reports.PageWriter(self.html, inputs, files, with_decisions=decides))
         if self.m2 is not None:
-            found.append(reports.M2Written(self.m2, files))
+            found.append(reports.M2Writer(self.m2, files))
         if logger.isEnabledFor(logging.INFO):
-            found.append(reports.RefusalsLogged(logger.info))
+            found.append(reports.RefusalLogger(logger.info))
         else:
-            found.append(reports.UnreadableTold(lambda line: _tell(line, self)))
+            found.append(reports.UnreadableReporter(lambda line: _tell(line, self)))
         if not self.quiet and not self.asks and sys.stderr.isatty() and STDIN not in inputs:
-            found.append(reports.Shown(inputs, files))
+            found.append(reports.ProgressBar(inputs, files))
         return found
 
 
@@ -204,7 +204,7 @@ def run_files(
         return 0
 
     def load() -> Corrector:
-        with quieted(report_options.quiet):
+        with quiet_log(report_options.quiet):
             return make()
 
     runner = Runner(LateCorrector(load), run) if decided is None else Decided(decided, run)
@@ -292,9 +292,9 @@ def _tell_backup(report: FileReport, suffix: str | None, report_options: ReportO
 
 def reason(path: str, error: Exception) -> str:
     """The error in one line that names the file."""
-    said = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-    said = in_options(" ".join(said.split()), _OPTIONS)
-    return said if path in said else f"{path}: {said}"
+    message = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+    message = in_options(" ".join(message.split()), _OPTIONS)
+    return message if path in message else f"{path}: {message}"
 
 
 def _tell_summary(total: Summary, report_options: ReportOptions) -> None:

@@ -24,7 +24,7 @@ from copyspec.cli.correcting import (
 )
 from copyspec.cli.correction_options import GUARDS, INPUT, OUTPUT, RUN
 from copyspec.cli.model_options import MODEL, Adapter, Device, Dtype, Model, Threads, loading
-from copyspec.cli.narrowing import narrowed
+from copyspec.cli.narrowing import narrow_inputs
 
 
 def gec(
@@ -321,5 +321,5 @@ def gec(
         if since or kinds or patch or apply:
             raise UsageError("--ray corrects whole files: leave --since, --kinds, --patch and --apply out")
         return run_on_ray(inputs, files, run, report, partial(correct_on_ray, make, address=ray, actors=actors))
-    inputs, selections = narrowed(inputs, since, kinds, asks=patch)
+    inputs, selections = narrow_inputs(inputs, since, kinds, asks=patch)
     return run_files(inputs, files, run, report, make, selections, apply)

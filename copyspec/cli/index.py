@@ -84,32 +84,32 @@ def add(
         raise UsageError(f"--language must be {PLAIN} or one of {', '.join(languages())}, got {language!r}")
     quiet_libraries()
     corpora = Corpora(folder.expanduser())
-    reading = _Reading(f"{field}:{max_chars}", {} if duplicates or kind == "tokens" else corpora.stamps(name))
-    documents = reading.documents(paths, field)
+    reader = _FileReader(f"{field}:{max_chars}", {} if duplicates or kind == "tokens" else corpora.stamps(name))
+    documents = reader.documents(paths, field)
     if kind == "tokens":
         corpus = _add_tokens(corpora, name, documents, model, duplicates)
     elif kind == "bm25":
         corpus = corpora.add_bm25(
             name,
-            reading.passages(documents, max_chars),
+            reader.passages(documents, max_chars),
             language=language,
             duplicates=duplicates,
-            stamps=None if duplicates else reading.stamps,
+            stamps=None if duplicates else reader.stamps,
         )
     else:
         from copyspec.retrievers import HuggingFaceEmbedder
 
         embed = HuggingFaceEmbedder(str(encoder), prefix=prefix)
-        found = reading.passages(documents, max_chars)
+        found = reader.passages(documents, max_chars)
         by_words = language if kind == "hybrid" else None
-        stamps = None if duplicates else reading.stamps
+        stamps = None if duplicates else reader.stamps
         corpus = _add_vectors(corpora, name, found, _Vectors(embed, search, by_words, duplicates, stamps))
     if corpus.skipped:
         unit = "documents" if kind == "tokens" else "passages"
         note = f"skipped {corpus.skipped:,} {unit} already in {name!r}; --duplicates adds them anyway"
         print(note, file=sys.stderr)
-    reading.report(corpus)
-    typer.echo(as_json({**asdict(corpus), **reading.counts()}) if json_output else _line(corpus))
+    reader.report(corpus)
+    typer.echo(as_json({**asdict(corpus), **reader.counts()}) if json_output else _line(corpus))
 
 
 @index.command(name="list")
@@ -157,7 +157,7 @@ def corpus_folder(option: str, given: str, folder: Path) -> Path:
     )
 
 
-class _Reading:
+class _FileReader:
     """Reads files, keeping track of new, changed and unreadable ones."""
 
     def __init__(self, how: str, known: dict[str, str]) -> None:
@@ -208,8 +208,8 @@ class _Reading:
 
     def _leave_out(self, file: Path, error: Exception) -> None:
         self._left_out += 1
-        said = str(error)
-        print(f"left out {said}" if str(file) in said else f"left out {str(file)!r}: {said}", file=sys.stderr)
+        message = str(error)
+        print(f"left out {message}" if str(file) in message else f"left out {str(file)!r}: {message}", file=sys.stderr)
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,11 +112,13 @@ def rag(
         engine.threads = threads
     if reranker is not None:
         retriever = RerankingRetriever(retriever, CrossEncoderScorer(reranker, device=device))
-    asking = _Asking(retriever, held, engine, instruction, max_new_tokens, stride, passages, stream, json_output, html)
+    answerer = _Answerer(
+        retriever, held, engine, instruction, max_new_tokens, stride, passages, stream, json_output, html
+    )
     if question is not None:
-        raise typer.Exit(asking.ask(question))
+        raise typer.Exit(answerer.ask(question))
     shown = replace(
-        asking, is_list=not sys.stdin.isatty()
+        answerer, is_list=not sys.stdin.isatty()
     )  # on a terminal the question stands above its answer already
     status = 0
     while (line := read_line()) is not None:
@@ -145,7 +147,7 @@ def _check(
 
 
 @dataclass(frozen=True, slots=True)
-class _Asking:
+class _Answerer:
     """Answers questions from one corpus and prints the answers."""
 
     retriever: Retriever
@@ -180,7 +182,7 @@ class _Asking:
             return self._nothing(question, "too little of the question stands in or near any sentence")
         sources = [_Source.of(each, answer.text, self.passages[each.document]) for each in answer.citations]
         text = answer.text if sources else answer.text.strip()
-        shown = _Shown(question, text, answer.is_sure, answer.result, sources)
+        shown = _AnswerView(question, text, answer.is_sure, answer.result, sources)
         if self.html is not None:
             from copyspec.views.provenance_page import provenance_page
 
@@ -238,11 +240,11 @@ class _Asking:
 
     def _nothing(self, question: str, why: str) -> int:
         if self.json_output:
-            typer.echo(self._json(_Shown(question, "", False, None, [])))
+            typer.echo(self._json(_AnswerView(question, "", False, None, [])))
         print(f"no answer found: {why}", file=sys.stdout if self.is_list and not self.json_output else sys.stderr)
         return 1
 
-    def _json(self, shown: _Shown) -> str:
+    def _json(self, shown: _AnswerView) -> str:
         """The answer as JSON; on one line if there are several questions."""
         return json.dumps(shown.to_dict(), ensure_ascii=False) if self.is_list else as_json(shown.to_dict())
 
@@ -293,7 +295,7 @@ class _Source:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class _AnswerView:
     """An answer with its sources."""
 
     question: str

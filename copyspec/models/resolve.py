@@ -120,12 +120,12 @@ def _adapted(adapter: Path, name: str | None = None, hub: Mapping[str, Any] | No
 
 
 def _no_adapter(folder: Path) -> str:
-    said = f"adapter={str(folder)!r} is not the folder of an adapter"
+    message = f"adapter={str(folder)!r} is not the folder of an adapter"
     if not folder.is_dir():
-        return f"{said}: there is no such folder; give the one that PEFT's save_pretrained wrote"
+        return f"{message}: there is no such folder; give the one that PEFT's save_pretrained wrote"
     if (folder / CONFIG).exists():
-        return f"{said} but of a whole model, with a {CONFIG}: give it as model="
-    return f"{said}: there is no {ADAPTER} in it; give the folder that PEFT's save_pretrained wrote"
+        return f"{message} but of a whole model, with a {CONFIG}: give it as model="
+    return f"{message}: there is no {ADAPTER} in it; give the folder that PEFT's save_pretrained wrote"
 
 
 def _of_hub(name: str, hub: Mapping[str, Any]) -> Path:

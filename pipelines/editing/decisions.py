@@ -41,8 +41,8 @@ def read_decisions(path: Path) -> list[DecidedFile]:
             raise ValueError("it does not say so")
         return [_file(each) for each in data["files"]]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        said = f"{error!r} is missing" if isinstance(error, KeyError) else str(error)
-        raise ValueError(f"{str(path)!r} is not a decisions file of version {VERSION}: {said}") from error
+        reason = f"{error!r} is missing" if isinstance(error, KeyError) else str(error)
+        raise ValueError(f"{str(path)!r} is not a decisions file of version {VERSION}: {reason}") from error
 
 
 def _file(data: Mapping[str, Any]) -> DecidedFile:

@@ -327,15 +327,15 @@ class _FileRun:
     @cached_property
     def _identity(self) -> Mapping[str, object]:
         """Everything that outcomes and outputs depend on, besides the file."""
-        run, told = self._runner.options, self._options
+        run, file_options = self._runner.options, self._options
         split = getattr(run.split, "__qualname__", repr(run.split))
         return {
             **self._runner.corrector.identity,
             "guards": repr(run.guards),
             "tolerance": repr(run.tolerance),
             "segmenter": split,
-            "format": told.format,
-            "format_options": repr(told.format_options),
+            "format": file_options.format,
+            "format_options": repr(file_options.format_options),
         }
 
 

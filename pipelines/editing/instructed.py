@@ -129,8 +129,8 @@ class EditPipeline:
 
     def _edited(self, text: str, body: str, shown: str, result: Result) -> Edited:
         if result.finish_reason != "stop":
-            said = f"no end within {len(result.token_ids)} tokens: the context or a limit is too short"
-            return Edited(text, text, Refusal("cut", said), result)
+            detail = f"no end within {len(result.token_ids)} tokens: the context or a limit is too short"
+            return Edited(text, text, Refusal("cut", detail), result)
         output = unwrapped(result.text, shown) if self.options.strip_wrappers else result.text
         output = _LINE_END.sub("\n", output).strip()
         if not output:

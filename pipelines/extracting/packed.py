@@ -32,9 +32,9 @@ def read_docx(path: Path) -> Document:
     text = Text()
     for paragraph in _parsed(found[part], part).iter(f"{_W}p"):
         style = paragraph.find(f"{_W}pPr/{_W}pStyle")
-        said = style.get(f"{_W}val", "") if style is not None else ""
-        heading = _HEADING_STYLE.search(said)
-        level = 1 if said.lower() == "title" else int(heading.group(1)) if heading else None
+        value = style.get(f"{_W}val", "") if style is not None else ""
+        heading = _HEADING_STYLE.search(value)
+        level = 1 if value.lower() == "title" else int(heading.group(1)) if heading else None
         is_item = paragraph.find(f"{_W}pPr/{_W}numPr") is not None and level is None
         text.paragraph(("- " if is_item else "") + joined(_runs(paragraph)), level=level, tight=is_item)
     return text.document(str(path))
@@ -52,8 +52,8 @@ def read_pptx(path: Path) -> Document:
             place = shape.find(f"{_P}nvSpPr/{_P}nvPr/{_P}ph")
             is_title = place is not None and place.get("type") in ("title", "ctrTitle")
             for paragraph in shape.iter(f"{_A}p"):
-                said = joined(run.text or "" for run in paragraph.iter(f"{_A}t"))
-                text.paragraph(said, level=1 if is_title else None, tight=not is_title)
+                line = joined(run.text or "" for run in paragraph.iter(f"{_A}t"))
+                text.paragraph(line, level=1 if is_title else None, tight=not is_title)
     return text.document(str(path))
 
 

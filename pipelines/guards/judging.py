@@ -222,10 +222,10 @@ class _Preferred:
         characters before them, because the text and its shown form differ only in white space and hidden spans."""
         self._ink = [0, *accumulate(_is_ink(text, segment))]
         self._start = segment.start
-        told = [0, *accumulate(not char.isspace() for char in shown(text, segment))]
-        last = len(told) - 1
+        counts = [0, *accumulate(not char.isspace() for char in shown(text, segment))]
+        last = len(counts) - 1
         self._changes = [
-            (told[min(change.start, last)], told[min(change.end, last)], change.margin) for change in changes
+            (counts[min(change.start, last)], counts[min(change.end, last)], change.margin) for change in changes
         ]
 
     def margin(self, start: int, end: int) -> float | None:

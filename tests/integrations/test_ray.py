@@ -145,14 +145,14 @@ def test_files_are_corrected_in_place_as_without_a_cluster(
     monkeypatch.setattr(files, "FILES_PER_GROUP", 1)
     on_ray = ["gec", str(tmp_path / "ray"), "-i", "--ray", "local"]
     with monkeypatch.context() as patched:  # killed when one file is done: it is not corrected twice
-        done, tell = iter(range(9)), files.tell_report
+        done, tell = iter(range(9)), files.report_to_json
 
         def killed_at_the_second(report: FileReport) -> dict[str, object]:
             if next(done):
                 raise KeyboardInterrupt
             return tell(report)
 
-        patched.setattr(files, "tell_report", killed_at_the_second)
+        patched.setattr(files, "report_to_json", killed_at_the_second)
         assert main(on_ray) == 130
     assert main(on_ray) == 2 and "was left by an interrupted run: --resume continues" in capsys.readouterr().err
     assert main([*on_ray, "--resume"]) == 3 and "bad.txt" in capsys.readouterr().err

@@ -210,7 +210,7 @@ def test_a_question_of_transformers_is_an_error_and_comes_back_afterwards(folder
 
     before = dynamic_module_utils.TIME_OUT_REMOTE_CODE
     found = Pretrained(str(folder))
-    with found._told(), pytest.raises(ValueError, match="execute custom code"):
+    with found._one_line_errors(), pytest.raises(ValueError, match="execute custom code"):
         dynamic_module_utils.resolve_trust_remote_code(None, "a", has_local_code=False, has_remote_code=True)
     assert before == dynamic_module_utils.TIME_OUT_REMOTE_CODE > 0
 

@@ -144,7 +144,7 @@ class AnswerColumn:
                 errors.append(None)
             except Exception as error:
                 results.append(None)
-                errors.append(_told(error))
+                errors.append(_error_text(error))
         return {**columns, self._to: results, ERROR: errors}
 
 
@@ -153,10 +153,10 @@ def _one(pipeline: GECPipeline, text: str) -> Correction | str:
         return pipeline(text)
     except Exception as error:
         logger.warning("a row was not corrected", exc_info=True)
-        return _told(error)
+        return _error_text(error)
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
