@@ -120,7 +120,7 @@ class _Factors:
 
 
 def answer_bonus(question: str, sentence: str, asked: dict[str, float], split: Stems) -> float:
-    """Return the bonuses of a text beside the words that it shares with the question."""
+    """Return the bonus of a text for what it has besides words shared with the question."""
     bonus = 0.0
     known = {term for term in split(question)}
     bonus += TYPE_BONUS * _has_kind(question, sentence, split)
