@@ -170,7 +170,7 @@ class DocumentAnswers:
         near = [
             each for each in cited if is_near(question, texts[each.document], each.document_start, each.document_end)
         ]
-        is_said = bool(written.strip()) and written.strip().lower().strip(".") != NOTHING
+        has_answer = bool(written.strip()) and written.strip().lower().strip(".") != NOTHING
         good = [each for each in found if each.score >= found[0].score - AGREE_MARGIN]
         spans = [(hits[each.passage].id, each.start, each.end) for each in good]
         agrees = any(
@@ -178,9 +178,11 @@ class DocumentAnswers:
             for each in near
             for id, start, end in spans
         )
-        text = written if is_said else ""
-        answer = DocumentAnswer(text, is_said, is_said and agrees, cited if is_said else (), tuple(hits), result)
-        yield AnswerChunk(written[shown_to:], tuple(cited[given:]) if is_said else ())
+        text = written if has_answer else ""
+        answer = DocumentAnswer(
+            text, has_answer, has_answer and agrees, cited if has_answer else (), tuple(hits), result
+        )
+        yield AnswerChunk(written[shown_to:], tuple(cited[given:]) if has_answer else ())
         yield AnswerChunk("", (), answer)
 
     def _prompt(self, template: str, question: str, shown: Sequence[Hit]) -> str:

@@ -158,8 +158,8 @@ class Learner:
             wanted = linear(states[:, 1:], self._shared).softmax(-1)
         for depth in range(head.depth):
             state = head.step(state, embeddings[:, depth])
-            said = linear(state, self._shared).log_softmax(-1)
-            total = total - (wanted[:, depth] * said).sum(-1).mean() + smooth_l1_loss(state, states[:, depth + 1])
+            log_probs = linear(state, self._shared).log_softmax(-1)
+            total = total - (wanted[:, depth] * log_probs).sum(-1).mean() + smooth_l1_loss(state, states[:, depth + 1])
         return total / head.depth
 
 
@@ -172,7 +172,7 @@ class LearningPredictor(HeadsPredictor):
         self._recent: deque[tuple[int, torch.Tensor, bool]] = deque(maxlen=heads.depth + 1)
 
     def follow(self, tokens: Sequence[int]) -> None:
-        scored, guesses = self._scored, self._saying(())
+        scored, guesses = self._scored, self._predict(())
         if scored is None or scored.states is None:
             self._recent.clear()
         else:
