@@ -257,8 +257,8 @@ def test_a_folder_drafts_beside_copies(tmp_path: Path) -> None:
         ({"layers": [1, True]}, r"has layers=\[1, True\]; it is a list of numbers"),
         ({"layers": [0, 2]}, r"has layers=\[0, 2\], and 2 layers of this model are known"),
         ({"layers": [0, 1]}, "has no tensor 'mix'"),
-        ({"vocabulary": torch.tensor([1, 1])}, "no list of different tokens"),
-        ({"vocabulary": torch.tensor([99999])}, "no list of different tokens"),
+        ({"vocabulary": torch.tensor([1, 1])}, "not a list of different tokens"),
+        ({"vocabulary": torch.tensor([99999])}, "not a list of different tokens"),
     ],
 )
 def test_wrong_heads_are_told(changes: dict[str, object], message: str, tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def _nowhere(tensors: dict[str, torch.Tensor]) -> None:
         (_other_shape, "the base's is"),
         (_other_rank, "r=4"),
         (_huge, "not finite with the adapter"),
-        (_whole_weight, "no part of a LoRA adapter"),
+        (_whole_weight, "not part of a LoRA adapter"),
         (_numbers, "no matrix"),
         (_nowhere, "its base does not have"),
         (dict.clear, "holds nothing"),

@@ -115,7 +115,7 @@ def test_no_pickle_is_read_and_no_other_folder(honest: Path, tmp_path: Path) -> 
     assert set(ends.values()).isdisjoint({"loaded"})
     assert "pytorch_model.bin may run code when it is read: save it as safetensors" in ends["pickle: pytorch_model.bin"]
     assert "names a file outside of the folder (weight_map: '../outside.safetensors')" in ends["index: up"]
-    assert "is no .safetensors file" in ends["index: pickle"]
+    assert "is not a .safetensors file" in ends["index: pickle"]
     assert "makes it an adapter of another model" in ends["adapter"]
 
 

@@ -233,7 +233,7 @@ def _change_one_file(corpus: Path, corpora: Path, model: Path, capsys: pytest.Ca
         patch.setattr(HuggingFaceEmbedder, "__call__", counted)
         add = ["add", "my-dense", str(corpus), "--kind", "dense", "--encoder", str(model), "--dir", str(corpora)]
         code, _, err = run(capsys, "index", *add)
-    assert code == 0 and "have not changed and were not read again" in err and "took out" in err
+    assert code == 0 and "have not changed and were not read again" in err and "removed" in err
     assert [text for text in embedded if "Otters" in text] == embedded != []
     held = Corpora(corpora).open("my-dense", encode=model)[1]
     texts = [passage.text for passage in held]
