@@ -162,7 +162,7 @@ def test_token_corpora_know_their_documents_and_their_tokenizer(tmp_path: Path) 
     other.add_tokens(["<new>"])
     with pytest.raises(IndexFileError, match="another tokenizer"):
         corpora.add_tokens("t", [Document("d", "x")], other)
-    with pytest.raises(IndexFileError, match="which is not searched for passages; open it as Datastore"):
+    with pytest.raises(IndexFileError, match="which has no passages; open it as Datastore"):
         corpora.open("t")
 
 
