@@ -6,9 +6,9 @@
 A Llama of 32 layers and hidden size 32 executes the Python code of a large model with little arithmetic. The
 measurement begins when the tokens of a pass have been read, and ends when the next pass is handed to its program:
 verification, commit, accounting, reporting, and packing, without the drafter's own time. Seven draft tokens of ten are
-right, half of them off the first chain. Settings are the defaults; the engine's clock counts passes, so that drafts pay:
-a pass takes as long with any number of nodes, and drafting takes no time. Limit: 200 microseconds for one row, and 25
-for each further row.
+right, half of them off the first chain. Settings are the defaults; the engine's clock counts passes, so that drafts
+pay: a pass takes as long with any number of nodes, and drafting takes no time. Limit: 200 microseconds for one row, and
+25 for each further row.
 """
 
 from __future__ import annotations
