@@ -152,9 +152,9 @@ class CopyDrafter:
             offered = tokens[0] in grown.offered
             estimates.record_any(grown.covered, offered)
             if grown.words and not offered:
-                told = [(token, share) for token, share in grown.words if token not in grown.offered]
-                expected = NGRAM_PRECISION * sum([share for _, share in told])
-                estimates.record_words(expected, any([token == tokens[0] for token, _ in told]))
+                predicted = [(token, share) for token, share in grown.words if token not in grown.offered]
+                expected = NGRAM_PRECISION * sum([share for _, share in predicted])
+                estimates.record_words(expected, any([token == tokens[0] for token, _ in predicted]))
         return (self._cursors if node == ROOT else grown.cursors[node]), taken
 
     def _learn_substitute(self, child: int, right: bool, likely: bool, taken: int, tokens: Sequence[int]) -> None:
