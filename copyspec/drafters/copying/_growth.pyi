@@ -3,10 +3,12 @@
 from array import array
 from collections.abc import Callable, Sequence
 
+from copyspec.drafters.copying.alignment import Alignment
 from copyspec.tree import Origin
 
 VERSION: int
 
+def align(source: Sequence[int], band: int, free: int, move_every: int, soon: int, near: int, /) -> Alignment: ...
 def arrange(
     tokens: list[int],
     parents: list[int],

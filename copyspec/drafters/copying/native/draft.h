@@ -2,7 +2,7 @@
  *
  * growth.py is the description of what happens here, function by function and sum by sum in the same order, so that
  * scores agree to the last bit and ties fall alike; tests/drafters/test_growth.py holds the two against each other.
- * Nothing is kept between calls, and nothing of the caller's is written to.
+ * `grow` keeps nothing between calls, and writes to nothing of the caller's.
  *
  * The arguments may be hostile. Reading one item may run code of its class (`__index__`, `__float__`, `__eq__` of a
  * dictionary's keys), which may change every list and dictionary that is being read. So whatever is read is held while
@@ -227,6 +227,16 @@ summed(Sum sum)
 {
     return isfinite(sum.lost) ? sum.sum + sum.lost : sum.sum;
 }
+
+/* What the module holds. */
+typedef struct {
+    PyTypeObject *alignment;
+} State;
+
+/* alignment.c: `align` of the module, and the type of what it makes. */
+
+extern PyType_Spec draft_alignment;
+PyObject *draft_align(PyObject *module, PyObject *args);
 
 /* tables.c: `make_tables` of the module. */
 

@@ -2,7 +2,7 @@
 
 #include "draft.h"
 
-#define VERSION 7 /* of what the functions take and return: compiled.py knows the same */
+#define VERSION 8 /* of what the functions take and return: compiled.py knows the same */
 
 /* Takes one array of 64-bit numbers, of one of two formats. */
 static int
@@ -289,7 +289,12 @@ PyDoc_STRVAR(arrange_doc,
              "arrange(tokens, parents, scores, positions, count, starts, sources, lengths, output_start, end, Origin)\n\n"
              "The fields of a DraftTree of the first `count` nodes: CopyDrafter._tree.");
 
+PyDoc_STRVAR(align_doc,
+             "align(source, band, free, move_every, soon, near)\n\n"
+             "An `alignment.Alignment`, with the constants of that module.");
+
 static PyMethodDef methods[] = {
+    {"align", draft_align, METH_VARARGS, align_doc},
     {"arrange", draft_arrange, METH_VARARGS, arrange_doc},
     {"index", draft_index, METH_VARARGS, index_doc},
     {"make_tables", draft_make_tables, METH_VARARGS, make_tables_doc},
@@ -300,7 +305,29 @@ static PyMethodDef methods[] = {
 static int
 fill_module(PyObject *module)
 {
-    return PyModule_AddIntMacro(module, VERSION);
+    State *state = PyModule_GetState(module);
+    state->alignment = (PyTypeObject *)PyType_FromSpec(&draft_alignment);
+    return state->alignment == NULL ? -1 : PyModule_AddIntMacro(module, VERSION);
+}
+
+static int
+visit_module(PyObject *module, visitproc visit, void *arg)
+{
+    Py_VISIT(((State *)PyModule_GetState(module))->alignment);
+    return 0;
+}
+
+static int
+clear_module(PyObject *module)
+{
+    Py_CLEAR(((State *)PyModule_GetState(module))->alignment);
+    return 0;
+}
+
+static void
+free_module(void *module)
+{
+    clear_module(module);
 }
 
 /* No Py_mod_gil: builds without the lock take it again, which borrowed references need. */
@@ -310,7 +337,8 @@ static PyModuleDef_Slot slots[] = {
 };
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "_growth", "growth.grow, compiled.", 0, methods, slots, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "_growth", "growth.grow, compiled.", sizeof(State), methods, slots,
+    visit_module, clear_module, free_module,
 };
 
 PyMODINIT_FUNC
