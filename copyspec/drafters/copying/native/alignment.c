@@ -25,16 +25,6 @@ typedef struct {
     Py_ssize_t soon, near;
 } Alignment;
 
-/* Item `index` of a list or tuple. */
-static inline int
-token_at(PyObject *sequence, Py_ssize_t index, int64_t *token)
-{
-    if (index < PySequence_Fast_GET_SIZE(sequence) && PyLong_CheckExact(PySequence_Fast_GET_ITEM(sequence, index))) {
-        return draft_integer(PySequence_Fast_GET_ITEM(sequence, index), token);
-    }
-    return draft_any_integer(sequence, index, token);
-}
-
 static int
 compare(const void *first, const void *second)
 {
@@ -174,7 +164,7 @@ extend(PyObject *object, PyObject *given)
     }
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(tokens); i++) {
         int64_t token;
-        if (token_at(tokens, i, &token) < 0) {
+        if (get_token(tokens, i, &token) < 0) {
             Py_DECREF(tokens);
             return NULL;
         }
@@ -311,7 +301,7 @@ take_source(Alignment *self, PyObject *source)
 {
     for (Py_ssize_t place = 0; place < self->length; place++) {
         self->occurrences[place].place = place;
-        if (token_at(source, place, &self->occurrences[place].token) < 0) {
+        if (get_token(source, place, &self->occurrences[place].token) < 0) {
             return -1;
         }
     }

@@ -175,6 +175,13 @@ get_integer(PyObject *list, Py_ssize_t index, int64_t *integer)
     return draft_any_integer(list, index, integer);
 }
 
+/* Item `index` of a list or a tuple. */
+static inline int
+get_token(PyObject *sequence, Py_ssize_t index, int64_t *token)
+{
+    return PyList_Check(sequence) ? get_integer(sequence, index, token) : draft_any_integer(sequence, index, token);
+}
+
 static inline int
 get_number(PyObject *sequence, Py_ssize_t index, double *number)
 {
@@ -242,9 +249,19 @@ PyObject *draft_align(PyObject *module, PyObject *args);
 
 PyObject *draft_make_tables(PyObject *module, PyObject *args);
 
-/* places.c: `index` of the module. */
+/* places.c: `index` and `extend` of the module. */
 
 PyObject *draft_index(PyObject *module, PyObject *args);
+PyObject *draft_extend(PyObject *module, PyObject *args);
+
+/* learning.c: `make_rates` and `walk` of the module. */
+
+PyObject *draft_make_rates(PyObject *module, PyObject *args);
+PyObject *draft_walk(PyObject *module, PyObject *args);
+
+/* chain.c: `best_chain` of the module. */
+
+PyObject *draft_best_chain(PyObject *module, PyObject *args);
 
 /* order.c: `arrange` of the module. */
 

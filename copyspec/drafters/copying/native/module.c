@@ -2,7 +2,7 @@
 
 #include "draft.h"
 
-#define VERSION 8 /* of what the functions take and return: compiled.py knows the same */
+#define VERSION 9 /* of what the functions take and return: compiled.py knows the same */
 
 /* Takes one array of 64-bit numbers, of one of two formats. */
 static int
@@ -293,8 +293,29 @@ PyDoc_STRVAR(align_doc,
              "align(source, band, free, move_every, soon, near)\n\n"
              "An `alignment.Alignment`, with the constants of that module.");
 
+PyDoc_STRVAR(best_chain_doc,
+             "best_chain(tables, text, deeper, none_deeper, tokens, parents, scores, positions, cursors, length)\n\n"
+             "chains.best_chain, of the lists of a growth.Grown.");
+
+PyDoc_STRVAR(extend_doc,
+             "extend(text, written, counts, common, tokens, own_count, most)\n\n"
+             "CopyContext.extend.");
+
+PyDoc_STRVAR(make_rates_doc,
+             "make_rates(decay, prior_count, prior_count_wrong, max_factor, stride, short, seen, kept)\n\n"
+             "What never changes from call to call, for `walk`.");
+
+PyDoc_STRVAR(walk_doc,
+             "walk(rates, tokens, drafted, parents, scores, positions, cursors, text, output_start, substitutes, "
+             "records, priors, at_root, deeper)\n\n"
+             "learning.walk, of the lists of a growth.Grown and of the fields of Estimates.");
+
 static PyMethodDef methods[] = {
     {"align", draft_align, METH_VARARGS, align_doc},
+    {"best_chain", draft_best_chain, METH_VARARGS, best_chain_doc},
+    {"extend", draft_extend, METH_VARARGS, extend_doc},
+    {"make_rates", draft_make_rates, METH_VARARGS, make_rates_doc},
+    {"walk", draft_walk, METH_VARARGS, walk_doc},
     {"arrange", draft_arrange, METH_VARARGS, arrange_doc},
     {"index", draft_index, METH_VARARGS, index_doc},
     {"make_tables", draft_make_tables, METH_VARARGS, make_tables_doc},
