@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -139,3 +141,26 @@ def test_wrong_arguments_raise_or_do_no_harm(name: str) -> None:
         except (IndexError, KeyError, OverflowError, RuntimeError, TypeError, ValueError, BufferError) as error:
             raised.add(type(error))
     assert {TypeError, ValueError} <= raised
+
+
+@pytest.mark.parametrize("name", ["align", "best_chain", "extend", "walk", "make_rates"])
+def test_calls_keep_no_memory(name: str) -> None:
+    function: Callable[..., object] = getattr(COMPILED, name)
+
+    def use() -> int:
+        for number in range(300):
+            arguments: list[Any] = [[5, 6, 7] * 9, 16, 0, 32, 24, 3] if name == "align" else _calls()[name]
+            if number % 2:
+                arguments[-1] = "a"
+            with suppress(TypeError):
+                function(*arguments)
+        gc.collect(0)
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        use()
+        before = use()
+        assert use() - before < 2000
+    finally:
+        tracemalloc.stop()
