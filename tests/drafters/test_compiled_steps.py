@@ -22,6 +22,7 @@ from copyspec.drafters import CopyDrafter
 from copyspec.drafters.copying import alignment, compiled, context
 from copyspec.drafters.copying.native_module import COMPILED
 from copyspec.drafters.predictors.ngrams import NGrams
+from copyspec.sources import Source
 from training.ngrams import count
 
 pytestmark = pytest.mark.skipif(COMPILED is None, reason="copyspec was installed without a C compiler")
@@ -141,6 +142,23 @@ def test_wrong_arguments_raise_or_do_no_harm(name: str) -> None:
         except (IndexError, KeyError, OverflowError, RuntimeError, TypeError, ValueError, BufferError) as error:
             raised.add(type(error))
     assert {TypeError, ValueError} <= raised
+
+
+def test_cursors_of_nodes_act_as_the_list_that_they_are_in_python() -> None:
+    drafter, other = (CopyDrafter([Source([1, 2, 3, 4, 1, 2, 5], "prompt")], eos=7) for _ in range(2))
+    drafter.propose(Budget(8))
+    with in_python():
+        other.propose(Budget(8))
+    found, expected = drafter._grown.cursors, other._grown.cursors
+    assert found == expected and len(found) == len(expected) > 2
+    assert [*found] == expected and found[-1] == expected[-1] and found != [*expected[1:]]
+    with pytest.raises(IndexError):
+        found[len(expected)]
+    found.append([(1, 2)])
+    assert found == [*expected, [(1, 2)]] and found[len(expected)] == found[-1] == [(1, 2)]
+    found.append(found)  # type: ignore[arg-type]
+    del found, drafter
+    assert gc.collect() > 0
 
 
 @pytest.mark.parametrize("name", ["align", "best_chain", "extend", "walk", "make_rates"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
+from functools import cache
 
 from copyspec.budget import Budget
 from copyspec.drafters.copying.compiled import best_chain, grow, walk
@@ -19,6 +20,12 @@ CHAIN_SEARCH = 2
 """To find the best chain of n tokens, a tree of this many times n nodes is grown: 3 and 5 find no better ones."""
 
 NOTHING = Grown()  # the empty tree; never changed
+
+
+@cache
+def _wide(max_nodes: int) -> Budget:
+    """The budget of the tree that a chain of `max_nodes` tokens is cut from."""
+    return Budget(CHAIN_SEARCH * max_nodes)
 
 
 class CopyDrafter:
@@ -74,13 +81,16 @@ class CopyDrafter:
 
     def _chain(self, budget: Budget) -> DraftTree:
         """The chain of most expected accepted tokens, cut from a larger tree; all of that tree is learned from."""
-        wide = Budget(CHAIN_SEARCH * budget.max_nodes)
+        wide = _wide(budget.max_nodes)
         grown = self._grown = grow(self._corpus, self._cursors, self._estimates, wide, self._ngrams)
         path = best_chain(grown, self._corpus, self._estimates, budget.max_nodes)
         scores = [grown.scores[node] for node in path]
+        path = path[: budget.cut(scores)]
+        if not path:
+            return EMPTY
         tokens, positions = [grown.tokens[node] for node in path], [grown.positions[node] for node in path]
-        chain = Grown(tokens, list(range(ROOT, len(path) - 1)), scores, positions)
-        return self._tree(chain, budget.cut(scores))
+        parents = list(range(ROOT, len(path) - 1))
+        return DraftTree(*self._corpus.arranged(tokens, parents, scores, positions, len(path)))
 
     def _learn(self, tokens: Sequence[int]) -> tuple[list[Cursor], int]:
         """Learn from what the output took of the last tree.

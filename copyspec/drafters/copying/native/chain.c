@@ -5,6 +5,7 @@
 typedef struct {
     const Tables *tables;
     PyObject *text, *deeper, *tokens, *parents, *scores, *positions, *cursors; /* lists of the caller's */
+    PyTypeObject *groups; /* which the cursors may be, too */
     double none;
 } Chain;
 
@@ -95,13 +96,8 @@ lengthen(const Chain *chain, Py_ssize_t node)
 {
     int64_t position = 0, state = 0, token = 0;
     double weight = 0.0, score;
-    PyObject *cursors = draft_item(chain->cursors, node);
-    int found = -1;
-    if (cursors != NULL && PyList_Check(cursors)) {
-        found = find_heaviest(chain, cursors, &position, &state, &token, &weight);
-    } else if (cursors != NULL) {
-        PyErr_Format(PyExc_TypeError, "cursors are a list, got %.200s", Py_TYPE(cursors)->tp_name);
-    }
+    PyObject *cursors = draft_cursors_of(chain->cursors, node, chain->groups), *added;
+    const int found = cursors == NULL ? -1 : find_heaviest(chain, cursors, &position, &state, &token, &weight);
     Py_XDECREF(cursors);
     if (found <= 0 || get_number(chain->scores, node, &score) < 0) {
         return found <= 0 ? found : -1;
@@ -111,11 +107,12 @@ lengthen(const Chain *chain, Py_ssize_t node)
     if (append(chain->tokens, PyLong_FromLongLong(token)) < 0 ||
         append(chain->parents, PyLong_FromSsize_t(node)) < 0 ||
         append(chain->scores, PyFloat_FromDouble(score)) < 0 ||
-        append(chain->positions, PyLong_FromLongLong(position)) < 0 ||
-        append(chain->cursors, Py_BuildValue("[(LL)]", next, following)) < 0) {
+        append(chain->positions, PyLong_FromLongLong(position)) < 0) {
         return -1;
     }
-    return 1;
+    added = PyObject_CallMethod(chain->cursors, "append", "[(LL)]", next, following);
+    Py_XDECREF(added);
+    return added == NULL ? -1 : 1;
 }
 
 /* The node whose path is expected to bring most tokens; ROOT with an exception. */
@@ -169,16 +166,17 @@ add_path(const Chain *chain, PyObject *path, Py_ssize_t node)
 }
 
 PyObject *
-draft_best_chain(PyObject *Py_UNUSED(module), PyObject *args)
+draft_best_chain(PyObject *module, PyObject *args)
 {
     PyObject *capsule;
     Chain chain;
     Py_ssize_t length;
-    if (!PyArg_ParseTuple(args, "OO!O!dO!O!O!O!O!n", &capsule, &PyList_Type, &chain.text, &PyList_Type, &chain.deeper,
+    if (!PyArg_ParseTuple(args, "OO!O!dO!O!O!O!On", &capsule, &PyList_Type, &chain.text, &PyList_Type, &chain.deeper,
                           &chain.none, &PyList_Type, &chain.tokens, &PyList_Type, &chain.parents, &PyList_Type,
-                          &chain.scores, &PyList_Type, &chain.positions, &PyList_Type, &chain.cursors, &length)) {
+                          &chain.scores, &PyList_Type, &chain.positions, &chain.cursors, &length)) {
         return NULL;
     }
+    chain.groups = ((State *)PyModule_GetState(module))->groups;
     chain.tables = PyCapsule_GetPointer(capsule, "copyspec.Tables");
     if (chain.tables == NULL) {
         return NULL;

@@ -237,13 +237,23 @@ summed(Sum sum)
 
 /* What the module holds. */
 typedef struct {
-    PyTypeObject *alignment;
+    PyTypeObject *alignment, *groups;
 } State;
 
 /* alignment.c: `align` of the module, and the type of what it makes. */
 
 extern PyType_Spec draft_alignment;
 PyObject *draft_align(PyObject *module, PyObject *args);
+
+/* groups.c: the type of the cursors of all nodes. */
+
+extern PyType_Spec draft_groups;
+/* Those of a draft, which has no cursors after that. */
+PyObject *draft_take_groups(Draft *draft, PyTypeObject *groups);
+/* The list of those of a node in `all`, which is of this type or a list of lists. */
+PyObject *draft_cursors_of(PyObject *all, Py_ssize_t node, PyTypeObject *groups);
+/* The situation of the first of them: 1, or 0 where there is none; -1 with an exception. */
+int draft_first_situation(PyObject *all, Py_ssize_t node, PyTypeObject *groups, int64_t *state);
 
 /* tables.c: `make_tables` of the module. */
 

@@ -16,6 +16,7 @@ typedef struct {
 typedef struct {
     const Rates *rates;
     PyObject *parents, *drafted, *scores, *positions, *cursors; /* of the tree; lists of the caller's, as all here */
+    PyTypeObject *groups; /* which the cursors may be, too */
     PyObject *text, *tokens, *substitutes, *priors, *at_root, *deeper;
     Py_ssize_t output_start;
     double *records; /* [records_of, NUMBERS] */
@@ -117,43 +118,23 @@ refresh(const Walk *walk, int64_t number)
     return 0;
 }
 
-/* `walk._learn_top`: the first child of `node` is in the records, if cursors led to it. */
+/* The first child of `node` is in the records, if cursors led to it. */
 static int
 learn_top(Walk *walk, Py_ssize_t node, Py_ssize_t child, int right)
 {
-    PyObject *cursors = draft_item(walk->cursors, child), *first = NULL;
     int64_t after;
     double score, before = 1.0;
-    int result = -1;
-    if (cursors == NULL || !PyList_Check(cursors)) {
-        if (cursors != NULL) {
-            PyErr_Format(PyExc_TypeError, "cursors are a list, got %.200s", Py_TYPE(cursors)->tp_name);
-        }
-        goto done;
+    const int found = draft_first_situation(walk->cursors, child, walk->groups, &after);
+    if (found <= 0) {
+        return found;
     }
-    if (PyList_GET_SIZE(cursors) == 0) {
-        result = 0;
-        goto done;
-    }
-    first = draft_item(cursors, 0);
-    if (first == NULL || !PyTuple_Check(first) || PyTuple_GET_SIZE(first) != 2) {
-        if (first != NULL) {
-            PyErr_Format(PyExc_TypeError, "a cursor is a position and a situation, got %R", first);
-        }
-        goto done;
-    }
-    if (draft_integer(PyTuple_GET_ITEM(first, 1), &after) < 0 || get_number(walk->scores, child, &score) < 0 ||
-        (node != ROOT && get_number(walk->scores, node, &before) < 0)) {
-        goto done;
+    if (get_number(walk->scores, child, &score) < 0 || (node != ROOT && get_number(walk->scores, node, &before) < 0)) {
+        return -1;
     }
     const int64_t family = after / walk->rates->stride, length = after % walk->rates->stride;
     const int kind = length > walk->rates->short_length ? LONG : node == ROOT ? SHORT_AT_ROOT : SHORT_DEEPER;
-    result = add_record(walk, after < 0 || family > TABLE_END ? -1 : family * KINDS_OF_RECORDS + kind, score / before,
-                        right);
-done:
-    Py_XDECREF(cursors);
-    Py_XDECREF(first);
-    return result;
+    return add_record(walk, after < 0 || family > TABLE_END ? -1 : family * KINDS_OF_RECORDS + kind, score / before,
+                      right);
 }
 
 /* The place of a substitute of `token`, or -1: 0, or -1 with an exception. */
@@ -276,19 +257,20 @@ follow_path(Walk *walk, Py_ssize_t *node, Py_ssize_t *taken)
 }
 
 PyObject *
-draft_walk(PyObject *Py_UNUSED(module), PyObject *args)
+draft_walk(PyObject *module, PyObject *args)
 {
     PyObject *capsule, *records, *tokens;
     Walk walk = {0};
     Py_ssize_t node = ROOT, taken = 0;
     Py_buffer buffer;
-    if (!PyArg_ParseTuple(args, "OOO!O!O!O!O!O!nO!OO!O!O!", &capsule, &tokens, &PyList_Type,
+    if (!PyArg_ParseTuple(args, "OOO!O!O!O!OO!nO!OO!O!O!", &capsule, &tokens, &PyList_Type,
                           &walk.drafted, &PyList_Type, &walk.parents, &PyList_Type, &walk.scores, &PyList_Type,
-                          &walk.positions, &PyList_Type, &walk.cursors, &PyList_Type, &walk.text, &walk.output_start,
+                          &walk.positions, &walk.cursors, &PyList_Type, &walk.text, &walk.output_start,
                           &PyDict_Type, &walk.substitutes, &records, &PyList_Type, &walk.priors, &PyList_Type,
                           &walk.at_root, &PyList_Type, &walk.deeper)) {
         return NULL;
     }
+    walk.groups = ((State *)PyModule_GetState(module))->groups;
     walk.rates = PyCapsule_GetPointer(capsule, "copyspec.Rates");
     if (walk.rates == NULL || PyObject_GetBuffer(records, &buffer, PyBUF_ND | PyBUF_FORMAT | PyBUF_WRITABLE) < 0) {
         return NULL;
