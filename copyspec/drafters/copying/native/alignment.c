@@ -22,7 +22,7 @@ typedef struct {
     uint64_t *rises, *falls, *equal; /* bit i: of D[start + i + 1] and the entry before it. [room] */
     Py_ssize_t length, band, every, room;
     Py_ssize_t start, width, base, output, place, stood; /* place: -1 where none is known */
-    Py_ssize_t soon, near;
+    Py_ssize_t soon, within;
 } Alignment;
 
 static int
@@ -228,7 +228,7 @@ in_band(PyObject *object, PyObject *given)
 }
 
 static PyObject *
-near(PyObject *object, PyObject *args)
+find_near(PyObject *object, PyObject *args)
 {
     const Alignment *self = (const Alignment *)object;
     Py_ssize_t first = self->start, stop = self->start + self->width, offset = 0, where;
@@ -241,17 +241,17 @@ near(PyObject *object, PyObject *args)
         return NULL;
     }
     if (self->place >= 0 && since <= self->soon) {
-        const Py_ssize_t from = self->place - self->near, to = self->place + 2 * since + self->near;
+        const Py_ssize_t from = self->place - self->within, to = self->place + 2 * since + self->within;
         first = from > first ? from : first;
         stop = to < stop ? to : stop;
     }
     PyObject *found = PyDict_New();
-    const Py_ssize_t below = least_between(self, first, stop, &where) + self->near;
+    const Py_ssize_t below = least_between(self, first, stop, &where) + self->within;
     Py_ssize_t cost = 0;
     for (Py_ssize_t position = first; found != NULL; position++) {
         if (cost <= below) {
             PyObject *key = PyLong_FromSsize_t(offset + position);
-            PyObject *excess = PyLong_FromSsize_t(cost - below + self->near);
+            PyObject *excess = PyLong_FromSsize_t(cost - below + self->within);
             if (key == NULL || excess == NULL || PyDict_SetItem(found, key, excess) < 0) {
                 Py_CLEAR(found);
             }
@@ -280,7 +280,7 @@ dealloc(PyObject *object)
 static PyMethodDef methods[] = {
     {"extend", extend, METH_O, NULL},   {"stand", stand, METH_O, NULL},
     {"least", least, METH_NOARGS, NULL}, {"best", best, METH_NOARGS, NULL},
-    {"in_band", in_band, METH_O, NULL}, {"near", near, METH_VARARGS, NULL},
+    {"in_band", in_band, METH_O, NULL}, {"near", find_near, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -313,14 +313,14 @@ PyObject *
 draft_align(PyObject *module, PyObject *args)
 {
     PyObject *given;
-    Py_ssize_t band, free, move_every, soon, near_by;
-    if (!PyArg_ParseTuple(args, "Onnnnn", &given, &band, &free, &move_every, &soon, &near_by)) {
+    Py_ssize_t band, free, move_every, soon, within;
+    if (!PyArg_ParseTuple(args, "Onnnnn", &given, &band, &free, &move_every, &soon, &within)) {
         return NULL;
     }
     if (band < 2 || band > LARGEST_BAND || free < 0 || move_every < 1 || soon < 0 || soon > LARGEST_BAND ||
-        near_by < 0 || near_by > LARGEST_BAND) {
+        within < 0 || within > LARGEST_BAND) {
         PyErr_Format(PyExc_ValueError, "a band of %zd, with %zd free, moved every %zd, near within %zd and %zd", band,
-                     free, move_every, soon, near_by);
+                     free, move_every, soon, within);
         return NULL;
     }
     PyObject *source = PySequence_Fast(given, "a source is a sequence");
@@ -335,7 +335,7 @@ draft_align(PyObject *module, PyObject *args)
     self->band = band;
     self->every = move_every < band / 2 ? move_every : band / 2;
     self->soon = soon;
-    self->near = near_by;
+    self->within = within;
     self->width = length < 2 * band ? length : 2 * band;
     self->place = free ? -1 : 0;
     self->room = (length < 5 * band ? length : 5 * band) / WORD + 1; /* what `move_band` has at most, before it shifts */
