@@ -110,7 +110,25 @@ class Trap:
 
 def _spoil(rng: Random, arguments: list[Any]) -> None:
     trap = Trap(rng, arguments)
-    values = [trap, None, -1, 0, 3, 2**31, 2**63 - 1, -(2**63), 2**64, nan, "a", (), [], {}, [trap], [[trap]], 0.5]
+    values: list[Any] = [
+        trap,
+        None,
+        -1,
+        0,
+        3,
+        2**31,
+        2**63 - 1,
+        -(2**63),
+        2**64,
+        nan,
+        "a",
+        (),
+        [],
+        {},
+        [trap],
+        [[trap]],
+        0.5,
+    ]
     at = rng.randrange(len(arguments))
     value = arguments[at]
     match rng.randint(0, 4), value:
