@@ -190,7 +190,7 @@ def test_calls_keep_no_memory(name: str) -> None:
                 arguments[-1] = "a"
             with suppress(TypeError):
                 function(*arguments)
-        gc.collect(0)
+        gc.collect()
         return tracemalloc.get_traced_memory()[0]
 
     tracemalloc.start()
