@@ -191,9 +191,8 @@ class Proposer:
             for slot in [slot for slot in self._rows if isinstance(slot, int) and slot >= rows]:
                 del self._rows[slot]
             return
-        requests = self._runner.requests
-        if len(self._rows) > len(requests) or any(key not in requests for key in self._rows):
-            self._rows = {key: row for key, row in self._rows.items() if key in requests}
+        for key in self._rows.keys() - self._runner.requests.keys():
+            del self._rows[key]
 
     def _log_failure(self) -> None:
         if not self._warned:
