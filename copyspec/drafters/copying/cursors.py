@@ -95,7 +95,8 @@ class Tracker:
         self._add_later_starts(cursors)
         if copied.since and anchor > 0:
             self._add_resumed(cursors)
-        self._add_versions(cursors)
+        if corpus.versions:
+            self._add_versions(cursors)
         return forked(corpus.tokens, cursors) if corpus.forks else cursors
 
     def follow(self, tokens: Sequence[int], taken: int, cursors: Sequence[Cursor], weights: Sequence[float]) -> None:

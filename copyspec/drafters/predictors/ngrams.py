@@ -169,7 +169,7 @@ class NGrams:
         token (back-off). Results are not cached, because most contexts of a draft are looked up once.
         """
         found: list[tuple[int, float]] = []
-        tokens, shares, said = self._tokens, self._shares, _NONE  # `said`: continuations of longer contexts
+        tokens, shares, covered = self._tokens, self._shares, _NONE  # `covered`: continuations of longer contexts
         least = max(least, LEAST * weight)
         while key:
             place = self._places.get(key)
@@ -180,12 +180,12 @@ class NGrams:
                     if part < least:
                         break
                     token = tokens[index]
-                    if token not in said:
+                    if token not in covered:
                         found.append((token, part))
                 weight *= self._left[place]
                 if weight < least:
                     break
-                said = tokens[start:stop] + said
+                covered = tokens[start:stop] + covered
             key = key & _END_2 if key > _END_2 else key & _END_1 if key > _END_1 else 0
         return found
 
