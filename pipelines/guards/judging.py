@@ -50,7 +50,7 @@ CALIBRATED: Mapping[str, Mapping[Asked, float]] = {
         "spelling": 0.0,
         "capital": 0.0,
         "mark": 1.0,
-        "comma": 3.0,
+        "comma": 5.0,
         "doubled": 0.0,
         "form": 1.0,
         "tense": 2.0,
