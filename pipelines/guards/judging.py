@@ -63,9 +63,10 @@ CALIBRATED: Mapping[str, Mapping[Asked, float]] = {
     },
 }
 """Least margins by model; better models need less. Each is the smallest whole number at which 2.5 times as many changes
-were right as wrong, on 250 held-out texts with mistakes added by rules and 500 without mistakes
-(`python -m benchmarks.quality.margins`). No margin achieves that for swaps; slips and doubled words were too few to
-tell."""
+were right as wrong, on held-out texts with mistakes added by rules and twice as many without mistakes
+(`python -m benchmarks.quality.margins`). No margin achieves that for swaps, several words and initial "The"; slips and
+doubled words were too few to tell. An added comma is mostly a matter of style: its margin was chosen on every other
+reference of JFLEG dev."""
 
 _SET_OFF = frozenset('<>*_"“”«»`')  # marks around words that are meant as they are, such as foreign words and names
 MEANT = 2.0  # factor on the margin for another form of a word that the writer uses often

@@ -18,9 +18,9 @@ from .vocabulary import spelt
 Knows = Callable[[str], bool]
 
 Kind = Literal["spelling", "capital", "mark", "comma", "doubled", "form", "tense", "several", "grammar", "slip", "swap"]
-"""Kinds of change: corrects a misspelt word; only capitals; only marks and spaces; only adds a comma; removes the second
-of two equal words; another form of a word; a form with or without -ed; a form, and words that come or go beside it;
-function words; another word that differs by a letter; any other word."""
+"""Kinds of change: corrects a misspelt word; only capitals; only marks and spaces; only adds a comma; removes the
+second of two equal words; another form of a word; a form with -ed for one without; a form, with words that come or go
+beside it; function words; another word that differs by a letter; any other word."""
 
 # Words that may rightly be doubled.
 _TWICE = frozenset(
@@ -98,6 +98,8 @@ class Wording:
             cut = [word for word in self.gone if knows(word)]  # known words are not split: "hereof" to "here of"
             if self.new and cut and len(cut) == len(self.gone):
                 return "slip"
+            if _adds_apostrophe(self.gone, self.new) and not knows(self.gone[0]) and knows("".join(self.new)):
+                return "spelling"
             return "comma" if _adds_commas(self.was, self.becomes) else "mark"
         if had.casefold() == has.casefold():
             return "capital"
@@ -197,6 +199,12 @@ def _run(words: Sequence[str], joined: str) -> Sequence[str]:
                     return words[start : end + 1]
                 break
     return ()
+
+
+def _adds_apostrophe(gone: Sequence[str], new: Sequence[str]) -> bool:
+    """Whether one word gets an apostrophe: "dont" becomes "don't", or "do n't" as corpora write it."""
+    joined = "".join(new)
+    return len(gone) == 1 and joined != gone[0] and joined.replace("’", "").replace("'", "") == gone[0]
 
 
 def _adds_commas(was: str, becomes: str) -> bool:
