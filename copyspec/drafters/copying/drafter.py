@@ -50,7 +50,7 @@ class CopyDrafter:
     ) -> None:
         self._ngrams = ngrams
         self._corpus = CopyContext(sources, eos, continues_prompt, at_once=at_once)
-        self._tracker = Tracker(self._corpus, breaks)
+        self._tracker = Tracker(self._corpus, breaks, ngrams)
         self._estimates = Estimates(found=bool(self._corpus.text_starts), is_question=self._corpus.is_question)
         self._cursors: list[Cursor] = []
         self._grown = NOTHING
