@@ -305,7 +305,7 @@ class _AnswerView:
     sources: list[_Source]
 
     def lines(self, is_shown: bool) -> str:
-        """The answer, unless already printed, and a line for each quoted part, without one that is all of the answer."""
+        """The answer, unless already printed, and a line for each quoted part; of one that is all of it the place."""
         doubt = [] if self.is_sure else ["(perhaps: this is not sure)"]
         lines = doubt if is_shown else ["".join(("" if self.is_sure else "Perhaps: ", self.answer))]
         for number, each in enumerate(self.sources, 1):
