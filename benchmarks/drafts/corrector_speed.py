@@ -50,7 +50,7 @@ from copyspec.budget import Budget
 from copyspec.drafters import create
 from copyspec.drafters.base import Drafter
 from copyspec.pipelines import ModelCorrector, ModelOptions, Outcome
-from copyspec.pipelines.editing.versions import written_versions
+from copyspec.pipelines.editing.versions import written_versions  # type: ignore[import-not-found]
 
 NODES = 32
 NODES_COST = 1.08  # of a pass over 32 nodes, in passes over one token: `benchmarks.speed.simulation`, "gpu"
@@ -102,7 +102,8 @@ class Writer:
 
     def versions(self, texts: Sequence[str], together: int, *, first: bool = False) -> dict[str, tuple[str, ...]]:
         """By text; `together` texts at once. `first`: only the correction."""
-        self.passes, self.cpu, self.wall, found = 0, 0.0, 0.0, {}
+        self.passes, self.cpu, self.wall = 0, 0.0, 0.0
+        found: dict[str, tuple[str, ...]] = {}
         with self._counted():
             for at in range(0, len(texts), together):
                 asked = texts[at : at + together]
@@ -140,7 +141,8 @@ def run_here(
     tokenizer, texts = load_tokenizer(options.tokenizer), list(dict.fromkeys(row.references[0] for row in rows))
     eos = end_token(tokenizer)
     limits = Limits(4096, frozenset({eos}), NODES)
-    result, further = {"copies": dict.fromkeys(("cpu", "wall", "passes"), 0.0)}, {"copies": {}}
+    result: dict[str, Figures] = {"copies": dict.fromkeys(("cpu", "wall", "passes"), 0.0)}
+    further: dict[str, dict[str, tuple[str, ...]]] = {"copies": {}}
     for name, writer, first in _ways(writers):
         writer.versions(texts[:1], 1, first=first)  # warms up
         further[name] = writer.versions(texts, options.together, first=first)
