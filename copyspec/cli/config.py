@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import logging
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from copyspec.cli.common import UsageError
-
-logger = logging.getLogger(__name__)
 
 FILES = (".copyspec.toml", "pyproject.toml")
 """Looked for in the working folder and above it; the first one that speaks of copyspec counts."""
@@ -46,11 +43,10 @@ def defaults(folder: Path | None = None) -> dict[str, Any]:
 
 def _table(path: Path) -> Mapping[str, Any] | None:
     """What a file says of copyspec; None where it says nothing."""
-    if sys.version_info < (3, 11):  # the standard library reads no TOML there
-        logger.info("%s: not read, which takes Python 3.11 or newer", path)
-        return None
-    import tomllib
-
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
     try:
         with path.open("rb") as file:
             read = tomllib.load(file)
