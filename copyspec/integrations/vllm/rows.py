@@ -140,7 +140,7 @@ class RequestRows:
         references: list[Text] = []
         try:
             edit, references = read_texts(extra_args)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             if not self._told:
                 self._told = True
                 logger.warning("a request's texts to copy from are ignored, as will be others like it: %s", error)
