@@ -1,11 +1,11 @@
-"""Time of a pass outside the model and outside drafting, in CPU time of the decoding thread.
+"""Time per forward pass spent outside the model and outside drafting, as CPU time of the decoding thread.
 
     python -m benchmarks.overhead
-    python -m benchmarks.overhead --beside CHECKOUT     # the same, with another checkout's copyspec, in turn
+    python -m benchmarks.overhead --beside CHECKOUT     # alternates with the copyspec of another checkout
 
-From the end of the first pass of the model to the end of the last one: what is neither in `model.forward` nor in the
-drafter's `propose` and `accept`, per pass. With edits the accepted path often leaves the first chain, so that cache
-entries move; with `drafter="none"` there is nothing to verify or to move. Rows are all taken at once.
+Counts, from the end of the first pass to the end of the last one, everything except `model.forward` and the drafter's
+`propose` and `accept`. With edits the accepted path often leaves the first chain, so that cache entries are moved; with
+`drafter="none"` nothing is verified or moved. All rows start at once.
 """
 
 from __future__ import annotations

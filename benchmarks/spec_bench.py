@@ -3,10 +3,10 @@
 python -m benchmarks.spec_bench shared/data/transcripts --heads FOLDER --skips FILE --json spec-bench.json
 python -m benchmarks.spec_bench --report spec-bench.json
 
-The prompts are those of the recorded transcripts, the outputs the model's own, greedy. Methods take turns on each
-prompt, in one process; a prompt's time is processor time. Outputs of the methods that keep them are compared with those
-of plain decoding, token by token. Tokens per pass count every pass of the model, the first one too. The file is written
-after every prompt, and a run goes on from what it holds: with more methods too.
+The prompts are those of the recorded transcripts; the outputs are the model's own, greedy. Methods take turns on each
+prompt, in one process; a prompt's time is CPU time. Outputs of lossless methods are compared with those of plain
+decoding, token by token. Tokens per pass count all passes of the model, including the first. Results are written after
+every prompt, and a run resumes from its file, possibly with more methods.
 """
 
 from __future__ import annotations

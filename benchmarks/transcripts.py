@@ -1,4 +1,4 @@
-"""Recorded outputs of real models: reading them, choosing rows, and the small arithmetic that benchmarks share."""
+"""Recorded outputs of real models: reading them, choosing rows, and arithmetic shared by the benchmarks."""
 
 from __future__ import annotations
 

@@ -9,14 +9,14 @@ import copyspec
 
 
 class PhraseDrafter:
-    """Drafts what follows in a phrase as soon as the output ends with that phrase's first tokens."""
+    """Drafts the rest of a phrase as soon as the output ends with the phrase's first tokens."""
 
     def __init__(self, phrases: Sequence[Sequence[int]]) -> None:
         self._phrases, self._output = phrases, list[int]()
 
     def propose(self, budget: copyspec.Budget) -> copyspec.DraftTree:
         for phrase in self._phrases:
-            for begun in range(len(phrase) - 1, 1, -1):  # the longest beginning that the output ends with
+            for begun in range(len(phrase) - 1, 1, -1):  # the longest prefix of the phrase that the output ends with
                 if self._output[-begun:] == phrase[:begun]:
                     return copyspec.DraftTree.of_chain(phrase[begun : begun + budget.max_nodes])
         return copyspec.DraftTree()

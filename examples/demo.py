@@ -1,8 +1,8 @@
-"""The main job: a text corrected, a question answered from passages, a text changed; three decoders beside each other.
+"""Three tasks (correct a text, answer from passages, edit a text), each run by three decoders side by side.
 
 make demo    (elsewhere: python -m examples.demo; exit status 0 means that all outputs were equal)
 
-With smollm2 (`copyspec models fetch smollm2`) a real model answers, without it the small one of the package.
+It uses smollm2 if fetched (`copyspec models fetch smollm2`), otherwise the small model of the package.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from examples.side_by_side import compared
 
 
 def main() -> int:
-    engine = copyspec.load(dtype="float32")  # equality is promised here; in half precision near-ties may flip
+    engine = copyspec.load(dtype="float32")  # in float32 outputs are equal; in half precision near-ties may flip
     all_equal = True
     for task in tasks(real=engine.name != str(BUNDLED)):
         print(f"\n{textwrap.fill(task.title, 80)}\n")

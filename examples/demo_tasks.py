@@ -1,4 +1,4 @@
-"""What the demo asks: a correction, a question about passages, a text changed in a second turn."""
+"""The demo's tasks: a correction, a question about passages, and an edit in a second chat turn."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +14,7 @@ CHANGE = "Write your text again, with 'boat' changed to 'ship' everywhere. Chang
 
 @dataclass(frozen=True)
 class Task:
-    """One prompt, what it shows, and where its output may be copied from."""
+    """One prompt, its title, and the texts that its output may be copied from."""
 
     title: str
     chat: list[dict[str, str]]
@@ -23,7 +23,7 @@ class Task:
 
 
 def tasks(real: bool) -> list[Task]:
-    """For a real instruction model, or for the small one of the package, which knows two instructions."""
+    """The tasks for a real instruction model, or for the small model of the package, which knows two instructions."""
     question = QUESTIONS[real]
     essay = (TEXTS / "essay.txt").read_text(encoding="utf-8").splitlines()[0]
     corpus = (TEXTS / ("style_guide.txt" if real else "passages.txt")).read_text(encoding="utf-8").splitlines()

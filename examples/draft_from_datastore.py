@@ -22,7 +22,7 @@ def main() -> None:
         corpus = Corpora(folder).add_tokens("town", read_documents([texts]), engine.tokenizer)
         store = Datastore(Path(folder) / corpus.name)
         plain = engine.generate(prompt, drafter="none", max_new_tokens=48)
-        # Alone, to be seen: without drafter="model" copies from the prompt would draft this quote as well.
+        # Only the datastore drafts here; by default, copies from the prompt would draft this quote as well.
         drafted = engine.generate(prompt, drafter="model", datastore=store, max_new_tokens=48)
         assert drafted.token_ids == plain.token_ids
         print(f"{drafted.text.strip()}\nplain: {plain.stats.num_calls} passes of the model")

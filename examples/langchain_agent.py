@@ -1,5 +1,5 @@
-"""An agent with a retriever tool, whose documents the model copies from. The bundled model calls no tools by itself:
-a rule makes the first call. A model that was trained for tools needs none.
+"""An agent with a retriever tool, whose documents the model copies from. The bundled model cannot call tools, so a rule
+makes the first call; a model trained for tools does not need that.
 
 python -m examples.langchain_agent
 """

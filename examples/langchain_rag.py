@@ -1,4 +1,4 @@
-"""A chain of LangChain's over a folder of Markdown: it finds a passage, quotes the answer and names the source.
+"""A LangChain chain over a folder of Markdown: it finds a passage, quotes the answer and names the source.
 
 python -m examples.langchain_rag
 """
@@ -20,7 +20,7 @@ QUESTIONS = ("How long does the library lend films?", "Where do the storks nest?
 
 
 def load(folder: Path) -> list[Document]:
-    """A document for each paragraph of the files, without the headings."""
+    """One document per paragraph of the files, without the headings."""
     paragraphs = [(file.name, text) for file in sorted(folder.glob("*.md")) for text in file.read_text().split("\n\n")]
     return [Document(" ".join(text.split()), metadata={"source": name}) for name, text in paragraphs if text[0] != "#"]
 
@@ -28,7 +28,7 @@ def load(folder: Path) -> list[Document]:
 def main() -> None:
     retriever = BM25Retriever(load(CORPUS), k=1) | (lambda documents: documents[0].page_content)
     prompt = ChatPromptTemplate.from_template("Quote the sentence that answers: {question}\n{context}")
-    llm = ChatCopySpec(max_tokens=60)  # nothing tells it about the retriever
+    llm = ChatCopySpec(max_tokens=60)  # it finds the retrieved documents by itself
     chain = {"context": retriever, "question": RunnablePassthrough()} | prompt | llm | StrOutputParser()
     for question, answer in zip(QUESTIONS, with_citations(chain).batch(list(QUESTIONS)), strict=True):
         sources = {document.metadata["source"] for document in answer.documents if isinstance(document, Document)}

@@ -1,4 +1,4 @@
-"""A graph of LangGraph's with a node that retrieves and one that answers; the answer is streamed.
+"""A LangGraph graph with a node that retrieves and one that answers; the answer is streamed.
 
 python -m examples.langgraph_node
 """

@@ -1,6 +1,6 @@
-"""Brings a model of your own: here a tiny one with random weights and a tokenizer of single bytes.
+"""Uses a model of your own: here a tiny one with random weights and a byte tokenizer.
 
-Any causal or encoder-decoder model of transformers goes the same way, as an object, a folder or a hub id.
+Any causal or encoder-decoder model of transformers works the same way, as an object, a folder or a hub id.
 
 python -m examples.own_model
 """

@@ -1,4 +1,4 @@
-"""Indexes a folder of texts, asks questions, and shows which file and characters each quoted part stands in.
+"""Indexes a folder of texts, answers questions, and shows the file and characters of each quoted part.
 
 python -m examples.retrieve_and_answer
 """
@@ -17,7 +17,7 @@ def main() -> None:
     documents = read_documents([Path(__file__).parent / "corpus"])
     passages = [passage for document in documents for passage in split_passages(document, max_chars=300)]
     retriever = BM25Retriever([passage.text for passage in passages])
-    # The bundled model quotes; a larger one may be told more.
+    # The bundled model quotes; a larger one can follow other instructions.
     instruction = "Quote the sentence that answers: {prompt}\n{document}"
     with IterativeRAG(retriever, instruction=instruction) as pipeline:
         for question in QUESTIONS:

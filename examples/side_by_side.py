@@ -1,4 +1,4 @@
-"""One prompt by transformers, by its prompt lookup and by copyspec: the output once, and what each of them took."""
+"""Decodes one prompt with transformers, with its prompt lookup and with copyspec; prints the output and the timings."""
 
 import sys
 import textwrap
@@ -10,13 +10,13 @@ from examples.demo_tasks import Task
 
 
 def compared(engine, task: Task, tokens: int = 120) -> tuple[str, bool]:  # type: ignore[no-untyped-def]
-    """The output, copies coloured on a terminal, and a line for each decoder; whether all outputs were equal."""
+    """The output (copies coloured on a terminal) with a line per decoder; and whether all outputs were equal."""
     chat, references, rows, outputs = task.chat, task.references, [], []
     passes: list[object] = []
     hook = engine.model.register_forward_hook(lambda *_: passes.append(None))
     ids = torch.tensor([engine.codec.encode_chat(chat).ids])
     for name, lookup in (("transformers", None), ("prompt lookup", 10), ("copyspec", None)):
-        for limit in (2, tokens):  # a short run first: the first passes of a model allocate
+        for limit in (2, tokens):  # a short warm-up run first, since a model's first passes allocate memory
             passes.clear()
             started = perf_counter()
             if name == "copyspec":

@@ -133,7 +133,7 @@ __all__ = [
     "unified_diff",
 ]
 
-# Imported where first used, as in copyspec itself: what needs no model loads none of torch. [module: its names]
+# Imported on first use, so that whatever needs no model does not import torch. [module: its names]
 _EXPORTS = {
     "extracting.readers": ("DOCUMENT_READERS",),
     "rag.answering": ("AnswerChunk", "DocumentAnswer", "DocumentAnswers"),

@@ -1,4 +1,4 @@
-"""What a file is to a pipeline: parts that are read one by one, each with the stretches of text to work on."""
+"""Files as pipelines see them: a file has parts, read one by one; a part has segments, the text to work on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LINE_BREAK = re.compile(r"[\r\n]")
 
 
 class FormatError(ValueError):
-    """A file that cannot be read as the format that was chosen for it."""
+    """A file that cannot be read in its format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,68 +25,68 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a stretch of text stays as it was."""
+    """Why a stretch of text was left unchanged."""
 
-    reason: str  # one word to count by: "numbers", "ratio", "encoding"
-    detail: str  # for people: what was found
+    reason: str  # a key for counting, such as "numbers", "ratio", "encoding"
+    detail: str  # a description for people
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
     """A stretch of a part's text for the model: a paragraph, a sentence, a table cell.
 
-    Whitespace around it does not belong to it. Where a segment holds characters that must not change (inline code,
-    a link's target), `protected` says which; `hidden` are those that the model is not even shown (the `> ` with which
-    each line of a quoted paragraph begins). Both are characters of the part's text, inside the segment, ascending.
+    It has no surrounding whitespace. `protected`: spans that must not change, such as inline code or a link's target.
+    `hidden`: spans that the model does not see, such as the `> ` at the start of each line of a quoted paragraph. Both
+    are in characters of the part's text, inside the segment, ascending.
     """
 
-    start: int  # characters of the part's text
+    start: int  # in characters of the part's text
     end: int
     protected: Sequence[tuple[int, int]] = ()
     hidden: Sequence[tuple[int, int]] = ()
-    forbidden: str = ""  # characters that a correction may not bring: markup
-    is_tokenized: bool = False  # words and punctuation are set apart by spaces, and corrections must be too
-    not_first: str = ""  # what it may not begin with, unless it did: a cell would become a formula
-    is_label: bool = False  # a heading, a cell of a table: no sentence, and it begins with a capital only if it did
+    forbidden: str = ""  # characters of markup, which corrections must not insert
+    is_tokenized: bool = False  # spaces separate words and punctuation, and must do so in corrections
+    not_first: str = ""  # characters it may not newly begin with: a cell would become a formula
+    is_label: bool = False  # a heading or table cell, not a sentence: it must not newly begin with a capital
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     """A piece of a file: its text, and the segments in it.
 
-    The parts of a file of plain text, joined, are the file. Formats that hold texts inside something else (records,
-    a word processor's file) give the texts, and keep what they need to write a part back in `carried`.
-    Bytes that are not valid text are kept as lone surrogates (`surrogateescape`); no segment holds any.
+    The parts of a plain text file, joined, are the file. Formats that embed texts (records, word processor files) give
+    the embedded text, and keep in `carried` what they need to write the part back.
+    Bytes that are not valid text are kept as lone surrogates (`surrogateescape`), outside of all segments.
     """
 
     text: str
     segments: Sequence[Segment] = ()
-    refused: Sequence[Refusal] = ()  # what the format found, but must leave as it is
-    carried: object = None  # opaque to everybody but the format
+    refused: Sequence[Refusal] = ()  # segments that the format found but cannot offer for correction
+    carried: object = None  # used by the format only
 
     @property
     def is_verbatim(self) -> bool:
-        """Whether `text` is what stands in the file, so that its offsets add up to offsets of the file."""
+        """Whether `text` is a stretch of the file itself, so that its offsets add up to offsets in the file."""
         return self.carried is None
 
 
 class Format(Protocol):
-    """One file format: reads parts in bounded memory and writes a part back with the edits of its segments."""
+    """A file format: reads parts in bounded memory, and writes a part back with the edits of its segments."""
 
     def read(self, stream: BinaryIO) -> Iterator[Part]:
-        """The parts of a file, in order. Joining the bytes that `write` gives without edits is the file.
+        """Yield the parts of a file, in order. Their bytes as written by `write` without edits, joined, are the file.
 
-        Raises FormatError where the file is none of this format.
+        Raises FormatError if the file is not in this format.
         """
         ...
 
     def write(self, part: Part, edits: Sequence[Edit]) -> bytes:
-        """The bytes of `part` with `edits` applied: ascending, not overlapping, offsets in `part.text`."""
+        """Return the bytes of `part` with `edits` applied: ascending, not overlapping, offsets in `part.text`."""
         ...
 
 
 def shown(text: str, segment: Segment) -> str:
-    """The segment as the model sees it: without what is hidden, line breaks inside a paragraph as single spaces."""
+    """Return the segment as the model sees it: without hidden spans, and with line breaks as single spaces."""
     pieces, at = [], segment.start
     for start, end in segment.hidden:
         pieces.append(text[at:start])
@@ -96,7 +96,7 @@ def shown(text: str, segment: Segment) -> str:
 
 
 def _on_one_line(text: str) -> str:
-    """`text` with every line break, and the white space around it, as one space."""
+    """Replace every line break with the white space around it by one space."""
     first, *rest = _LINE_BREAK.split(text)
     if not rest:
         return text

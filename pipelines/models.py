@@ -1,4 +1,4 @@
-"""Which engine a pipeline runs on, and how its instructions reach the model."""
+"""The engine that a pipeline runs on, and how instructions are given to its model."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ _ANY_TEXT = "a text"
 
 
 def engine_of(model: ModelLike) -> Engine:
-    """The engine of `model` as `copyspec.generate` takes it; None is the configured or bundled one."""
+    """The engine for `model`, as in `copyspec.generate`; None is the configured or bundled one."""
     return model if isinstance(model, copyspec.Engine) else copyspec.load(model)
 
 
 def corrector_of(model: ModelLike) -> Engine:
-    """As `engine_of`; None is the configured model, or the best of those that correct and quote."""
+    """The engine for `model`; None is the configured one, or the best available model for correcting and quoting."""
     return model if isinstance(model, copyspec.Engine) else load_corrector(model)
 
 
 def wants_chat(engine: Engine) -> bool:
-    """Whether instructions go through the model's chat template.
+    """Whether instructions are put through the model's chat template.
 
-    They do where there is one, unless the tokenizer puts the same around a plain text, as the bundled one does:
-    then spans know the characters of the prompt.
+    They are if there is one, unless the tokenizer itself applies it to plain text, as the bundled one does: then spans
+    can refer to characters of the prompt.
     """
     return bool(engine.tokenizer.chat_template) and not answers_plain_text(engine)
 
 
 def answers_plain_text(engine: Engine) -> bool:
-    """Whether the tokenizer puts the chat template's frame around a plain text, so that an answer follows, no
-    continuation."""
+    """Whether the tokenizer applies the chat template to plain text, so that the model answers instead of continuing
+    it."""
     if not engine.tokenizer.chat_template:
         return False
     as_chat = engine.codec.encode_chat([{"role": "user", "content": _ANY_TEXT}])
@@ -53,20 +53,20 @@ def answers_plain_text(engine: Engine) -> bool:
 
 
 def is_bundled(engine: Engine) -> bool:
-    """Whether it is the model of the package, which knows its own instructions only."""
+    """Whether it is the bundled model, which knows only the instructions it was trained on."""
     path = getattr(engine.model.config, "_name_or_path", "")
     return bool(path) and os.path.realpath(path) == os.path.realpath(BUNDLED)
 
 
 def corrects(engine: Engine) -> bool:
-    """Whether it is a model of copyspec's own that was trained to correct and to quote sentences."""
+    """Whether it is one of copyspec's own models, trained to correct and to quote sentences."""
     alias = ALIASES.get(engine.name)
     return is_bundled(engine) or (alias is not None and alias.corrects)
 
 
 def corrects_by_itself(name: str) -> bool:
-    """Whether the model of that name, a draft model of another one, is one that writes corrections of its own:
-    copyspec's, or an encoder-decoder."""
+    """Whether the draft model of that name writes full corrections by itself: copyspec's own, or an
+    encoder-decoder."""
     if name == POOL or name.startswith(LAYERS):
         return False
     place = named(name)

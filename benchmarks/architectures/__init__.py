@@ -1,1 +1,1 @@
-"""Every architecture of transformers beside its own `generate`."""
+"""Compares copyspec with `generate` on every architecture of transformers."""

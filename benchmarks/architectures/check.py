@@ -1,4 +1,4 @@
-"""One model beside its own `generate`: ragged batches, rows that join and leave, drafts right and wrong."""
+"""Compares one model with its own `generate`: ragged batches, rows that join and leave, right and wrong drafts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiny random models of every type that transformers decodes, for `benchmarks.architectures`."""
+"""Tiny random models of every architecture that transformers decodes, for `benchmarks.architectures`."""
 
 from __future__ import annotations
 

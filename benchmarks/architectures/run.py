@@ -1,20 +1,20 @@
-"""Every architecture of transformers beside its own `generate`, token for token.
+"""Compares every architecture of transformers with its own `generate`, token for token.
 
     python -m benchmarks.architectures --json benchmarks/results/architectures.json --jobs 2
     python -m benchmarks.architectures --only gpt_neo moshi
 
-A tiny model with random weights of every causal and encoder-decoder type of the installed transformers is built from
-its configuration, with windows of 8 and of 24 tokens where it has one. Its outputs in ragged batches whose rows join
-and leave, with drafts right, wrong and sometimes right, are compared with `generate` per prompt. Outcomes:
+For every causal and encoder-decoder type of the installed transformers a tiny model with random weights is built from
+its configuration, with windows of 8 and of 24 tokens if it has any. Ragged batches whose rows join and leave, with
+right, wrong and partly right drafts, are compared with `generate` for each prompt. Outcomes:
 
     trees, chains   drafts are verified, and every output is equal
     plain           refused with a reason; decoded without drafts on request, and every output is equal
     refused         refused with a reason, without drafts too
-    no text         `generate` itself takes no prompt of tokens alone
+    no text         `generate` itself does not accept a prompt of tokens alone
     not built       no tiny model could be built
     wrong           an output differs
 
-Types that the file named by `--json` holds already are left out, so that a run can be taken up again.
+Types already in the file named by `--json` are skipped, so that a run can be resumed.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What a draft costs, and what drafters beside copying bring."""
+"""Cost of drafting, and gains of drafters other than copying."""

@@ -1,13 +1,13 @@
-"""Drafters that guess a block at once: PaSS's look-ahead embeddings and SpecDec's non-autoregressive decoder.
+"""Drafters that predict a block of tokens at once: PaSS's look-ahead embeddings, SpecDec's non-autoregressive decoder.
 
 python -m benchmarks.drafts.blocks lookahead FOLDER shared/data/transcripts [--per-group 1] [--json FILE]
 python -m benchmarks.drafts.blocks block FOLDER shared/data/gec/jfleg_dev.jsonl.gz [--texts 30] [--json FILE]
 
-FOLDER is of ``training.lookahead`` (SmolLM2 on Spec-Bench's prompts) or ``training.block_drafter`` (the bundled
-corrector). What is guessed behind each token of the model's plain output is worked out beforehand; the engine then
-drafts it, alone and beside copies, and its outputs are compared with the plain ones. So tokens per pass are what the
-drafter would bring, its own time left out: look-ahead embeddings would have to stand behind every node of a draft
-(PPD's tree), which is more nodes for each pass than are counted here.
+FOLDER comes from ``training.lookahead`` (SmolLM2 on Spec-Bench's prompts) or ``training.block_drafter`` (the bundled
+corrector). The predictions after each token of the model's plain output are computed beforehand. The engine then drafts
+them, alone and together with copies, and its outputs are compared with the plain ones. Tokens per pass therefore leave
+out the drafter's own time. Look-ahead embeddings would also have to follow every node of a draft tree (as in PPD),
+which means more nodes per pass than are counted here.
 """
 
 from __future__ import annotations

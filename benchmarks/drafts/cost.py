@@ -1,12 +1,12 @@
-"""What drafting costs: microseconds a call, propose and accept together, by length of context. No model runs.
+"""Cost of drafting: microseconds per call of propose and accept together, by context length. No model runs.
 
-`edit`, `reference` and `prompt` are copies alone, by the kind of source; `datastore` and `model` are copies from the
-prompt beside a datastore of the text and beside a draft model that answers at once, with its reading left out.
+`edit`, `reference` and `prompt` copy from that kind of source only. `datastore` and `model` copy from the prompt and
+also draft from a datastore of the text, or from a draft model that answers instantly and whose prefill is left out.
 
 python -m benchmarks.drafts.cost --tokenizer FILE --text FILE [--context 1000,32000] [--repeat 5] [--json OUT]
 
-A call takes the median of its times over the passes, which drafted the same; `first` is the first pass alone, in which
-the interpreter warms up and whatever else the machine did is counted in full.
+The time of a call is its median over several runs that draft the same tokens. `first` is the first run alone, which
+includes the interpreter's warm-up and any disturbance on the machine.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The datastore: what building and searching cost, and what drafts from it bring on recorded outputs.
+"""The datastore: cost of building and searching it, and gains of its drafts on recorded outputs.
 
     python -m benchmarks.drafts.datastore --text FILES... --tokenizer FILE [--tokens 10000000]
     python -m benchmarks.drafts.datastore --text FILES... --tokenizer FILE --transcripts DIR --tasks chat,rag
 
-The first fills a datastore with spans of the texts until it holds so many tokens, and looks up text that was held
-out. Building and searching run in processes of their own, so that peak and resident memory are theirs. The second
-replays recorded outputs with a datastore of the texts: tokens per call of the model.
+The first form fills a datastore with spans of the texts up to that many tokens, and looks up held-out text. Building
+and searching run in separate processes, so that their peak and resident memory can be measured. The second form replays
+recorded outputs with a datastore of the texts, and reports tokens per call of the model.
 """
 
 from __future__ import annotations

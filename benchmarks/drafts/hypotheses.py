@@ -1,11 +1,11 @@
-"""What a corrector would write as further texts to copy from, on recorded corrections of larger models.
+"""Uses a corrector's outputs as additional references, on recorded corrections of larger models.
 
 python -m benchmarks.drafts.hypotheses TRANSCRIPTS... --tokenizer FILE [--corrector smollm2-correct] [--rows 200]
                                        [--keep FILE]
 
-Each source is corrected once by the corrector, sentence by sentence; its text, and that with its second choices, are
-references beside the edited text. Said are tokens a pass with copies alone, with its first choices alone and with all,
-and the seconds that the corrector took.
+The corrector corrects each source once, sentence by sentence. Its output, and the same with its second choices, become
+references in addition to the edited text. Reported: tokens per pass with copies alone, with its first choices, and with
+all choices; and the corrector's time in seconds.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""Model drafters beside copying: tokens per call with copies only, a model only, and both in one tree.
+"""Draft models beside copying: tokens per call with copies only, a model only, and both in one tree.
 
 python -m benchmarks.drafts.models --draft FOLDER --transcripts PATHS... [--rows 20] [--nodes 32] [--json FILE]
 python -m benchmarks.drafts.models --model FOLDER --draft layers:2 --prompts FILE [--temperature 0.8]
 python -m benchmarks.drafts.models --model default --draft FOLDER --sources PATHS... [--least-overlap 100]
 
-With --transcripts the outputs are recorded ones, tokenised by the draft model's tokenizer, and no target runs. With
---model that model speaks, and the outputs of all methods must be equal: the lines of --prompts are what it continues,
-those of --sources (.jsonl.gz rows with a "source") what it corrects, the source being the text edited.
---least-overlap keeps the sources that its plain output repeats least: the share of the output's tokens that stand in
-a run of four or more of the source's.
+With --transcripts, recorded outputs are replayed in the draft model's tokens, and no target runs. With --model that
+model generates, and the outputs of all methods must be equal: it continues the lines of --prompts, or corrects the
+sources of --sources (.jsonl.gz rows with a "source"), each being the text edited. --least-overlap keeps the sources
+least repeated by its plain output, measured by the share of output tokens in runs of four or more source tokens.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What drafts bring where weights are read from disk for every pass (LLMCad, Xu et al. 2023, arXiv 2309.04255).
+"""Gains of drafts if weights are read from disk for every pass (LLMCad, Xu et al. 2023, arXiv 2309.04255).
 
 python -m benchmarks.drafts.offloaded shared/data/transcripts --heads FOLDER --json FILE
 
-The model is offloaded with accelerate, and before each pass its files are dropped from the system's cache, as if the
-memory were too small for them. Times are wall times; methods take turns on each prompt, and outputs are compared. What
-drafting takes is given apart: drafting while the weights are read could save no more than that.
+The model is offloaded with accelerate, and its files are dropped from the system's cache before each pass, as if they
+did not fit into memory. Times are wall times; methods take turns on each prompt, and outputs are compared. Drafting
+time is reported separately, since drafting while the weights are read could save at most that.
 """
 
 from __future__ import annotations

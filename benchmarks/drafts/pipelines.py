@@ -1,17 +1,17 @@
-"""What several partial passes in flight would bring: PPD and SPEED, worked out from a model's own early agreement.
+"""Potential gain of several partial passes in flight (PPD, SPEED), computed from a model's early-layer agreement.
 
 python -m benchmarks.drafts.pipelines shared/data/transcripts [--prompts 6] [--tokens 48] [--json FILE]
 
-PPD (Yang et al. 2023, arXiv 2307.05908) and SPEED (Hooper et al. 2023, arXiv 2310.12072) begin with the next token
-before the last one has gone through all layers, from what an early layer says. What that brings depends on two numbers
-for each layer: how often its guess is the model's token, which is measured here on the model's own greedy outputs, and
-how much of a pass lies before it. From these the time of a token is worked out,
+PPD (Yang et al. 2023, arXiv 2307.05908) and SPEED (Hooper et al. 2023, arXiv 2310.12072) begin the next token before
+the last one has gone through all layers, from an early layer's prediction. The gain depends on two numbers per layer:
+how often its prediction is the model's token, which is measured here on the model's own greedy outputs, and the
+fraction of a pass before it. From these the time per token is computed for three settings:
 
-- with a second processor that has the weights, too: a right guess leaves only the layers up to the exit, at the cost of
-  the output head read once more for the guess;
-- on one processor, where a pass is the reading of weights: tokens that are at different layers share no reading, so
-  what was begun in vain is added, and a right guess saves nothing;
-- on one processor, with tied layers as SPEED's (all layers one set of weights): tokens in flight share each reading.
+- a second processor that also has the weights: a right guess leaves only the layers up to the exit, at the cost of
+  reading the output head once more for the guess;
+- one processor, where a pass takes the time of reading the weights: tokens at different layers cannot share reads, so
+  wrong guesses add time and right ones save none;
+- one processor with tied layers as in SPEED (all layers share one set of weights): tokens in flight share each read.
 """
 
 from __future__ import annotations

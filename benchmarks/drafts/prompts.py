@@ -1,4 +1,4 @@
-"""What `benchmarks.drafts.models` has continued or corrected: prompts, and which of them the target repeats least."""
+"""Prompts for `benchmarks.drafts.models`, and which of them the target's output repeats least."""
 
 from __future__ import annotations
 

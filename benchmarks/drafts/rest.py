@@ -2,9 +2,9 @@
 
     python -m benchmarks.drafts.rest TRANSCRIPTS --text FILES --tokenizer FILE --json OUT.json
 
-No model runs. Two datastores: one of the texts given, and one of outputs that were recorded for the same task; rows
-that are replayed, and all other rows of their group, are left out of it. Methods: copies from the row's own prompt,
-references and output; the datastore alone (REST, He et al. 2024); both in one tree.
+No model runs. There are two datastores: one of the given texts, and one of outputs recorded for the same task, without
+the replayed rows and all rows of their groups. Methods: copies from the row's own prompt, references and output; the
+datastore alone (REST, He et al. 2024); and both in one tree.
 """
 
 from __future__ import annotations

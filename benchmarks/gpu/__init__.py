@@ -1,1 +1,1 @@
-"""What is to be measured on a GPU: docs/gpu.md. Every part runs on a CPU too, on tiny models, to be tested."""
+"""The GPU measurements of docs/gpu.md. Every part can be tested on a CPU with tiny models."""

@@ -1,10 +1,10 @@
 """Every row of docs/gpu.md that needs a GPU, in under ten minutes.
 
     python -m benchmarks.gpu --json benchmarks/results/gpu.json
-    python -m benchmarks.gpu --device cpu --tiny       # to try it: a minute
+    python -m benchmarks.gpu --device cpu --tiny       # a one-minute test
 
-Parts run one after the other in processes of their own, each within its time; what one part could not do is told and
-does not stop the others. The report holds what each printed and wrote.
+The parts run one after the other, each in its own process with a time limit. A part that fails is reported and does not
+stop the others. The report contains what each part printed and wrote.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Exact mode: how many tokens of outputs with drafts differ from plain decoding in the same shape, in half precision.
+"""Exact mode in half precision: number of tokens in which drafts change the output of plain decoding of equal shape.
 
-    python -m benchmarks.gpu.exact_mode --tokens 20000 --json exact.json       # goes on where it was stopped
+    python -m benchmarks.gpu.exact_mode --tokens 20000 --json exact.json       # resumes an interrupted run
     python -m benchmarks.gpu.exact_mode --device cuda --model NAME --tokens 1000000
 
-Prompts are the sentences and paragraphs of benchmarks/data, one after the other, with their text to copy from. Beside
-it, on as many prompts as `--usual` says, what differs without exact mode.
+Prompts are the sentences and paragraphs of benchmarks/data in turn, each with its text to copy from. For comparison,
+`--usual` prompts are also decoded without exact mode.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Builds the tree-attention kernels for a GPU that need not be there, and shows what they take of it.
+"""Compiles the tree-attention kernels for a GPU, which need not be present, and shows their resource usage.
 
     python -m benchmarks.gpu.kernel_build              # sm_90; needs triton, and no GPU
 
-Columns: queries of a program, shared memory, registers and stack of a thread (a stack is registers that did not
-suffice), and tensor-core instructions.
+Columns: queries per program, shared memory, registers and stack per thread (a stack means spilled registers), and
+tensor-core instructions.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Host time between the read of one static pass and the launch of the next, without drafting.
+"""Host time between reading the result of one static pass and launching the next, without drafting.
 
-    python -m benchmarks.gpu.launch               # on a CPU: thread time, microseconds a step
+    python -m benchmarks.gpu.launch               # on a CPU: thread time, microseconds per step
     python -m benchmarks.gpu.launch --device cuda
 
-A Llama of 32 layers and hidden size 32 has the Python of a large model without its arithmetic. What is measured begins
-where the tokens of a pass have been read, and ends where the next pass is handed to its program: verification, commit,
-account, report, and packing; the drafter's own time is taken off. Drafts are right at seven tokens of ten, half of them
-beside the first chain. Bar: 200 at one row and 25 for each row beyond.
+A Llama of 32 layers and hidden size 32 executes the Python code of a large model with little arithmetic. The
+measurement begins when the tokens of a pass have been read, and ends when the next pass is handed to its program:
+verification, commit, accounting, reporting, and packing, without the drafter's own time. Seven draft tokens of ten are
+right, half of them off the first chain. Limit: 200 microseconds for one row, and 25 for each further row.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Whole outputs by several ways in one process: rows G4 and G5 of docs/gpu.md.
+"""Whole outputs by several methods in one process: rows G4 and G5 of docs/gpu.md.
 
     python -m benchmarks.gpu.outputs --device cuda --model default --rows 1 32
 
-`generate`, its prompt lookup, and `generate` with a static cache, which transformers compiles on CUDA, beside copyspec
-plain and with drafts, with static passes. Texts are edited (benchmarks/data); `nothing to copy` has no text to copy.
-Every output is compared with that of `generate`.
+Methods: `generate`, its prompt lookup, `generate` with a static cache, which transformers compiles on CUDA, and
+copyspec with static passes, plain and with drafts. The task is to edit the texts of benchmarks/data; the prompts of
+`nothing to copy` have no text to copy. Every output is compared with that of `generate`.
 """
 
 from __future__ import annotations

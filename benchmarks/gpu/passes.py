@@ -1,7 +1,7 @@
-"""Passes of one model measured alone: rows G0 to G3 and G7 of docs/gpu.md.
+"""Single forward passes of one model: rows G0 to G3 and G7 of docs/gpu.md.
 
 python -m benchmarks.gpu.passes --device cuda --model shape:llama-7b
-python -m benchmarks.gpu.passes --device cpu --model shape:tiny-llama      # to try it
+python -m benchmarks.gpu.passes --device cpu --model shape:tiny-llama      # a test
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Which types have static passes: replayed, with tree attention, and compiled as one graph, beside `generate`.
+"""Which architectures support static passes (replayed, with tree attention, compiled), compared with `generate`.
 
-    python -m benchmarks.gpu.types                       # all types of the test kit, minutes
+    python -m benchmarks.gpu.types                       # all architectures of the test helpers; takes minutes
     python -m benchmarks.gpu.types --only llama gemma2 t5 --markdown
 
-Each type is a tiny model with random weights (`tests/helpers/models.py`). Three rows at a time, drafts right at seven
-tokens of ten and beside the first chain, rows that leave and join; on a CPU a recorded pass is replayed operator by
-operator as a CUDA graph would be (`tests/helpers/cpu_graph.py`). `compiled` is `torch.compile(fullgraph=True,
+Each architecture is a tiny model with random weights (`tests/helpers/models.py`). Three rows run at a time, and join
+and leave; seven draft tokens of ten are right, some off the first chain. On a CPU, a recorded pass is replayed operator
+by operator, as a CUDA graph would be (`tests/helpers/cpu_graph.py`). `compiled` means `torch.compile(fullgraph=True,
 backend="eager")` of the whole program: one graph, or an error.
 """
 

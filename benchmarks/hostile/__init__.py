@@ -1,1 +1,1 @@
-"""Forged, damaged and random input; killed writers; many threads."""
+"""Robustness tests: forged, damaged and random input; killed writers; many threads."""

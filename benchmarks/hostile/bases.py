@@ -1,4 +1,4 @@
-"""Indexes as copyspec writes them, and what is done with one of somebody else's: see `benchmarks.hostile.indexes`."""
+"""Indexes for `benchmarks.hostile.indexes`: how they are written, and how an untrusted one is used."""
 
 from __future__ import annotations
 

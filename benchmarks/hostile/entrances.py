@@ -1,4 +1,4 @@
-"""The ways in: what loads a model, with a folder that is hostile."""
+"""All functions, commands and classes that load a model, called with a hostile model folder."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""Hostile files through hostile models: what `copyspec gec` writes keeps every byte that no correction touches.
+"""Hostile files and hostile models: `copyspec gec` must keep every byte that no correction changes.
 
 python -m benchmarks.hostile.files --count 10000 --seed 1 --json OUT
 
-Files of all formats are made up at random (`files_cases`), valid ones, damaged ones and such that repeat one thing very
-often; functions stand for models that write anything. Each file is corrected in place or dry, behind the guards as
-they are or with all of them open, and what was written is read again. Counted, and 0 wanted: bytes that differ outside
-the reported edits, a structure that is another one, U+FFFD that was not there, cells that became formulas, errors that
-are no clear refusal, leftovers beside the file, and files over 5 seconds of CPU for a MB of the file (unpacked) and
-of what the model wrote (the quickest of three runs of a file that was slow: other work on the machine counts in CPU
-time). The report is written every hundred files, so that a stopped run leaves one.
+Random files of all formats (`files_cases`) are valid, damaged, or repeat one element very often; functions stand in for
+models and may write anything. Each file is corrected in place or as a dry run, behind the default guards or with all of
+them open, and the result is read again. All of these counts must be 0: bytes that differ outside the reported edits,
+changed structure, new U+FFFD, cells that became formulas, unclear errors, leftovers beside the file, and files that
+take over 5 seconds of CPU per MB of the (unpacked) file and of the model's output. A slow file is run three times and
+its fastest run counts, because other work on the machine adds CPU time. The report is written every hundred files, so
+that an interrupted run leaves one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Random hostile files of every format, and correctors that write anything: what `benchmarks.hostile.files` runs."""
+"""Random hostile files of every format, and correctors that write anything, for `benchmarks.hostile.files`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold of a hostile file that was corrected: what `benchmarks.hostile.files` counts."""
+"""Checks of a hostile file after its correction, for `benchmarks.hostile.files`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random hostile files of formats with markup: HTML, LaTeX, subtitles, catalogs, notebooks, source files and others."""
+"""Random hostile files with markup: HTML, LaTeX, subtitles, message catalogs, notebooks, source files and others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random text for hostile files: words, marks of every format, characters that are no text."""
+"""Random text for hostile files: words, markup of every format, and characters that are not text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forging: changes to an index on disk, most with the right checksums, as somebody would make them on purpose."""
+"""Forges indexes on disk: changes an attacker would make, mostly with correct checksums."""
 
 from __future__ import annotations
 

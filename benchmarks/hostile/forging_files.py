@@ -1,4 +1,4 @@
-"""Changes to the files of an index: what stands in their place, and what they hold."""
+"""Forged files of an index: changed contents, and other things in place of a file."""
 
 from __future__ import annotations
 

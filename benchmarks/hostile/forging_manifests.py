@@ -1,4 +1,4 @@
-"""Changes to the manifest of an index, with the right checksum."""
+"""Forged manifests of an index, with a correct checksum."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""Indexes of somebody who means harm: forged with right checksums, or damaged; each is read, searched, added to.
+"""Malicious and damaged indexes (forged with correct checksums, or flipped bytes): each is read, searched, extended.
 
 python -m benchmarks.hostile.indexes --forged 1000 --flipped 1000 --json OUT
 
-Every case is a whole index with one to three changes (`forging`) of every kind that copyspec writes, used in a
-process of its own that may take 1 GB more than it began with and 10 seconds of work (60 by the clock). Counted: cases
-with files outside the folder that are not what they were; errors other than those that name the damage; more memory or
-time; processes that a signal ended. All of them must be 0.
+Every case is a whole index of any kind with one to three changes (`forging`), used in its own process, limited to 1 GB
+of additional memory and 10 seconds of CPU (60 of wall time). Counted, and all must be 0: changed files outside the
+folder, errors other than those that report the damage, exceeded limits, and processes ended by a signal.
 """
 
 from __future__ import annotations

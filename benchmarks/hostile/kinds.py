@@ -1,4 +1,4 @@
-"""Hostile and damaged model folders: each kind changes a copy of a tiny model's folder."""
+"""Hostile and damaged model folders: each kind modifies a copy of a tiny model's folder."""
 
 from __future__ import annotations
 

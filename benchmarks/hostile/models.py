@@ -1,14 +1,14 @@
-"""Whether a model's folder can run code, ask, hang, take the memory or fail without saying why.
+"""Whether a model folder can run code, prompt the user, hang, exhaust memory, or fail without a clear error.
 
     python -m benchmarks.hostile.models --count 100000 --json benchmarks/results/hostile_models.json
 
-Each case is a folder that is hostile or damaged (`kinds`, `numbers`, `texts`) and a way in: the functions, commands and
-classes that load a model. Folders that could run something (code, pickles, files, templates, tokenizers) meet every way
-in; wrong numbers and bytes take turns at them. A case runs in a process of its own, forked when all modules are loaded,
-with limits of memory and time, with "y" on stdin, and with a hook that sees which files are opened. What it may end in:
-`worked`, or `refused` with an error that copyspec raises itself, a ValueError or an OSError of one line. Everything
-else is a failure: `executed` (code of the folder ran), `asked` (stdin was read, or a question shown), `outside` (a file
-was opened that the folder names and does not hold), `raw` (another error), `hang`, `memory`, `crash`.
+Each case combines a hostile or damaged folder (`kinds`, `numbers`, `texts`) with a function, command or class that
+loads a model (`entrances`). Folders that could run something (code, pickles, files, templates, tokenizers) are tried
+with all of these; folders with wrong numbers and bytes take turns. A case runs in its own process, forked after all
+modules are loaded, with memory and time limits, "y" on stdin, and a hook that sees which files are opened. Allowed
+outcomes: `worked`, or `refused` with one of copyspec's own errors, a one-line ValueError or OSError. Everything else is
+a failure: `executed` (code of the folder ran), `asked` (stdin was read, or a question shown), `outside` (a file outside
+the folder, named by the folder, was opened), `raw` (another error), `hang`, `memory`, `crash`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How hostile model folders ended: what `benchmarks.hostile.models` counts and writes."""
+"""Counts and writes the outcomes of `benchmarks.hostile.models`."""
 
 from __future__ import annotations
 

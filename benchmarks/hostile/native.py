@@ -1,16 +1,16 @@
-"""A million hostile calls of the compiled module: none may crash, read what is not its own, or differ from growth.py.
+"""A million hostile calls of the compiled module: none may crash, read foreign memory, or differ from growth.py.
 
     python -m benchmarks.hostile.native [--calls N] [--seed S] [--module FILE] [--json OUT]
 
-Of six calls one is right, and a part of those is compared with growth.py, to the last bit; one meets an allocation that
-fails; one has tables of another shape; and three are wrong in every way that `benchmarks.hostile.native_wrong` knows,
-with objects that change the lists they stand in while they are read. They may raise, but nothing that says that the
-interpreter was hurt. With sanitizers, which end the process with a report at the first fault (Linux, gcc):
+Of six calls one is valid, and some of those are compared with growth.py bit by bit; one meets a failing allocation; one
+has tables of another shape; and three are invalid in every way that `benchmarks.hostile.native_wrong` knows, with
+objects that modify the lists containing them while these are read. Calls may raise, but no error that indicates a
+corrupted interpreter. With sanitizers, which end the process with a report at the first fault (Linux, gcc):
 
-    gcc -shared -fPIC -g -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined \\
-        -ffp-contract=off -I"$(python -c 'import sysconfig; print(sysconfig.get_path("include"))')" \\
+    gcc -shared -fPIC -g -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined \
+        -ffp-contract=off -I"$(python -c 'import sysconfig; print(sysconfig.get_path("include"))')" \
         copyspec/drafters/copying/native/*.c -o /tmp/growth-sanitized.so
-    LD_PRELOAD=$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \\
+    LD_PRELOAD=$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
         python -m benchmarks.hostile.native --calls 1000000 --module /tmp/growth-sanitized.so
 """
 

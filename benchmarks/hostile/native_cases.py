@@ -1,4 +1,4 @@
-"""Right calls of the compiled module, and what growth.py makes of them: for `benchmarks.hostile.native`."""
+"""Valid calls of the compiled module with growth.py's results, for `benchmarks.hostile.native`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects that change what they stand in as soon as somebody reads, compares, counts or drops them."""
+"""Objects that modify their container when they are read, compared, counted or dropped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrong calls of the compiled module, in every way that somebody thought of: for `benchmarks.hostile.native`."""
+"""Invalid calls of the compiled module, for `benchmarks.hostile.native`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Absurd and damaged model folders: numbers that cannot be meant, and bytes changed at random."""
+"""Model folders with absurd numbers in their configurations, and with random byte changes."""
 
 from __future__ import annotations
 

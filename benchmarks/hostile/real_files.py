@@ -1,12 +1,12 @@
-"""Files that people wrote, through `copyspec gec`: nothing but prose changes, whatever a model writes.
+"""Real files through `copyspec gec`: only prose may change, whatever the model writes.
 
     python -m benchmarks.hostile.real_files FOLDER [FOLDER ...] --json OUT
 
-Every file of a known format goes through twice. A function that changes nothing must leave it byte for byte. A
-function that changes every third word, whether it is prose or not, behind guards that let words pass, must leave what
-another reader than this package's own takes for no prose: links, code, tags, time codes, placeholders, mathematics and
-keys by regular expressions, source files by pygments' tokens, notebooks by their JSON, packed documents by their other
-members and their tags.
+Every file of a known format is corrected twice. A function that changes nothing must leave it byte for byte. A function
+that changes every third word, prose or not, behind guards that accept changed words, must leave everything that an
+independent reader does not take for prose: links, code, tags, time codes, placeholders, mathematics and keys by regular
+expressions, source files by pygments' tokens, notebooks by their JSON, packed documents by their other members and
+tags.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Hostile tokenizers and chat templates: the other half of `hostile_model_kinds`."""
+"""Hostile tokenizers and chat templates, in addition to the model folders of `kinds`."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
-"""Many threads on a few models for a while: every output beside what one thread alone makes of the same call.
+"""Stress test: many threads on a few models; every output is compared with that of the same call in a single thread.
 
     python -m benchmarks.hostile.threads --minutes 20 --threads 16
 
-Threads call in turn at random: generate, lists, streams that are closed early, samples, asyncio, draft models, compare,
-engines made on models that others decode with and dropped again, self-tests of their architectures, and the model's own
-`generate` without any lock beside them. In the end each model must generate what it generated before, and hold the
-attributes, hooks and settings that it held. Models are tiny, with random weights: a decoder of each kind of masks, of
-positions and of state.
+Threads make random calls: generate, lists, streams closed early, samples, asyncio, draft models, compare, engines that
+are created on models in use and dropped again, self-tests of their architectures, and the model's own `generate`
+without a lock at the same time. In the end each model must generate what it generated before, with the same attributes,
+hooks and settings. The models are tiny, with random weights: a decoder of each kind of masks, positions and state.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Writers that are killed, and writers and readers at once.
+"""Killed writers, and concurrent writers and readers.
 
 python -m benchmarks.hostile.writers --kills 200 --seconds 60 --json OUT
 
-Kills: each writer (indexes of every kind, corpora, journals, the output cache, files corrected in place) in a process
-that SIGKILL ends at a random moment of its work, then what it left is read: the old state or the new one, and the next
-writer goes on from it. At once: three processes add to one corpus, four read it and one lists it; every addition that
-was reported is there in the end, and every read saw a whole state, never fewer passages than the read before.
+Kills: each writer (indexes of every kind, corpora, journals, the output cache, files corrected in place) runs in a
+process that is killed with SIGKILL at a random moment. What it leaves must be readable, in its old or its new state,
+and the next writer continues from it. Concurrency: three processes add to one corpus, four read it and one lists it. In
+the end every reported addition must be there, and every read must have seen a complete state, with at least as many
+passages as the read before.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The writers of `benchmarks.hostile.writers`: what each writes next, and how one sees what is there."""
+"""The writers of `benchmarks.hostile.writers`: what each writes next, and how its state is read."""
 
 from __future__ import annotations
 

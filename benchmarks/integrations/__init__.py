@@ -1,1 +1,1 @@
-"""copyspec inside other engines, beside what those engines have themselves."""
+"""copyspec inside other engines, compared with their own drafters."""

@@ -1,8 +1,8 @@
 """`model.generate` with and without `custom_generate=copyspec.hf`, on texts that the bundled model corrects.
 
-Every method gets the same batches, left-padded, in turns; a figure is the median over the repeats of the seconds of
-all batches, by the clock and of this process's CPU time, which says more on a busy machine. Outputs are compared token
-by token with those of `generate`; exit status 1 where one differs.
+Methods take turns on the same left-padded batches. A figure is the median over the repeats of the total time of all
+batches, as wall time and as CPU time of this process, which is more reliable on a busy machine. Outputs are compared
+with those of `generate` token by token; exit status 1 if one differs.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""llama-cpp-python plain, with its own prompt lookup and with copyspec's draft model, on one GGUF file.
+"""llama-cpp-python without drafts, with its own prompt lookup and with copyspec's draft model, on one GGUF file.
 
 python -m benchmarks.integrations.llama_cpp default --texts FILE --rows 64
 
-`default` writes the bundled model as a float32 file first. Texts are corrected, one after another, greedily. Methods
-take turns; a figure is the median over the repeats of the CPU seconds of all texts (and by the clock). Outputs are
-compared with the plain ones; exit status 1 where one of copyspec's differs.
+`default` first writes the bundled model as a float32 file. Texts are corrected greedily, one after another. Methods
+take turns; a figure is the median over the repeats of the total CPU time (and wall time) of all texts. Outputs are
+compared with the plain ones; exit status 1 if one of copyspec's differs.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""A run on Ray against the same rows in one process: CPU seconds per row, and kills of actors and drivers.
+"""A run on Ray compared with one process: CPU seconds per row; and runs with killed actors and drivers.
 
 python -m benchmarks.integrations.ray_runs --rows 2400 --actors 1 2
 python -m benchmarks.integrations.ray_runs --rows 120 --part 2 --actors 2 --kills 10
 
-The one process works at the same time, so that whatever else the machine does slows both. Every row's output is
-compared with that of one process; exit status 1 where one differs, is lost or is there twice.
-Needs copyspec[ray] and psutil.
+The single process works at the same time, so that other load on the machine slows both. Every row's output is compared
+with that of the single process; exit status 1 if one differs, is lost or occurs twice. Needs copyspec[ray] and psutil.
 """
 
 from __future__ import annotations

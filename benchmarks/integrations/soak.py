@@ -1,12 +1,12 @@
-"""Clients that behave and clients that do not, all at once, against a server of this machine.
+"""Soak test of a server on this machine, with well-behaved and badly behaved clients at the same time.
 
 python -m benchmarks.integrations.soak --server copyspec --clients 64 --seconds 600
 
-It starts `copyspec serve`, or vLLM with copyspec's proposer, on a free port. First every text is asked for once, by one
-client that names no source; afterwards clients ask for them at random: whole, in pieces, reading slowly, going away in
-the middle of an answer or of a request, with bodies that are too large, broken JSON, wrong values and wrong keys.
-Every complete answer must be the one of the beginning, every bad request get its status, and the server must be idle
-in the end, with the files open and about the memory that it had. Exit status 1 where that fails.
+It starts `copyspec serve`, or vLLM with copyspec's proposer, on a free port. First a single client requests every text
+once, without naming a source. Then clients request them at random: whole or streamed, reading slowly, disconnecting in
+the middle of an answer or a request, with bodies that are too large, broken JSON, wrong values and wrong keys. Every
+complete answer must equal the first one, every bad request must get its status, and in the end the server must be idle,
+with the same open files and about the same memory. Exit status 1 otherwise.
 """
 
 from __future__ import annotations

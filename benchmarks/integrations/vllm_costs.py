@@ -1,9 +1,9 @@
-"""What the proposer takes of vLLM's steps: per row and step, for a new request, and for one with long references.
+"""Time that the proposer adds to vLLM's steps: per row and step, per new request, and with long references.
 
 python -m benchmarks.integrations.vllm_costs
 
-The runner is that of the tests (tests/helpers/vllm_engine.py), so vLLM is not needed: requests write the texts that
-they are told to edit, with one token changed. Times are CPU time of `propose`, the medians of all steps.
+It uses the runner of the tests (tests/helpers/vllm_engine.py), so vLLM is not needed. Each request writes its edit
+source with one token changed. Times are medians over all steps of the CPU time of `propose`.
 """
 
 from __future__ import annotations

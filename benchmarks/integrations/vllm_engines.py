@@ -1,4 +1,4 @@
-"""Engines of vLLM for the benchmarks: in this process, on the CPU, of the bundled model or another one."""
+"""vLLM engines for the benchmarks, created in this process on the CPU."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""vLLM with copyspec's proposer beside vLLM without drafts: are greedy outputs equal, whatever requests ask for?
+"""Checks that vLLM with copyspec's proposer gives the greedy outputs of vLLM without drafts, whatever requests ask for.
 
-Every case runs the same requests through both engines, greedy, in float32. Sampled rows must repeat by seed, and their
-frequencies must be those of the engine without drafts. Requests are aborted, and nothing may be left of them.
-Exit status 1 where a case fails.
+Every case runs the same requests through both engines, greedy, in float32. Sampled rows must be reproducible by seed,
+with the token frequencies of the engine without drafts. Aborted requests must leave no state behind. Exit status 1 if a
+case fails.
 """
 
 from __future__ import annotations

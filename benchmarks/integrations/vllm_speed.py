@@ -1,8 +1,8 @@
-"""vLLM without drafts, with the drafters that it has itself, and with copyspec's, on texts that the model corrects.
+"""vLLM without drafts, with its own drafters, and with copyspec's, on texts that the model corrects.
 
-All engines run in this process, in turns, on one thread; a figure is the median over the repeats, by the clock and of
-this process's CPU time. Outputs are compared with those without drafts; exit status 1 where one differs. vLLM's suffix
-decoding remembers the outputs of earlier requests: it is measured on the first round alone, before anything else ran.
+All engines run in this process, in turns, on one thread; a figure is the median over the repeats of wall time and of
+the process's CPU time. Outputs are compared with those without drafts; exit status 1 if one differs. vLLM's suffix
+decoding remembers the outputs of earlier requests, so only its first round is measured, before anything else has run.
 """
 
 from __future__ import annotations

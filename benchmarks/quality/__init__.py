@@ -1,1 +1,1 @@
-"""What the bundled model and the guards get right."""
+"""Quality of the bundled model and of the guards."""

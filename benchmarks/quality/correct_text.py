@@ -1,13 +1,13 @@
-"""What a corrector does to text that is right: ``python -m benchmarks.quality.correct_text --json OUT``.
+"""What a corrector does to correct text: ``python -m benchmarks.quality.correct_text --json OUT``.
 
-Texts: this project's documentation, the documentation that ten installed packages bring (long descriptions and
-licences), 300 sentences that are right (``data/correct_sentences.txt``), and 45 that are wrong with their good
-corrections (``data/wrong_sentences.txt``). Every edit is printed with the words around it for a reader to judge; what
-was judged stands in ``data/correct_text_judged.json`` and is counted. Of the sentences every other one was looked at
-while the guards were tuned ("seen"), the rest was not.
+Texts: this project's documentation, the documentation of ten installed packages (long descriptions and licences), 300
+correct sentences (``data/correct_sentences.txt``), and 45 wrong ones with good corrections
+(``data/wrong_sentences.txt``). Every edit is printed in context for a human to judge; the judgements are stored in
+``data/correct_text_judged.json`` and counted. Every other sentence was looked at while the guards were tuned ("seen"),
+the rest was not.
 
-A wrong sentence is made worse where its output is further from every good correction than it was itself, counted in
-words and marks; it is better where it is nearer to one, and right where it is one.
+A wrong sentence is made worse if its output is further from every good correction than the sentence itself, in words
+and punctuation marks; better if it is nearer to one, and right if it equals one.
 """
 
 from __future__ import annotations

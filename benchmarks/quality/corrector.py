@@ -1,9 +1,8 @@
-"""What a corrector is worth: ``python -m benchmarks.quality.corrector --data DIR --json OUT [--parts ...] [--rows N]``.
+"""Quality of a corrector: ``python -m benchmarks.quality.corrector --data DIR --json OUT [--parts ...] [--rows N]``.
 
-Parts: the GEC sets (GLEU raw, by word similarity and behind the guards of the pipeline, edits by type, three
-confidences), `everyday` (150 sentences with one mistake each), `alone` (correct text that comes back as it is) and
-`quotes`.
-The JSON is written after every part, so that a run that is stopped keeps what it has.
+Parts: the GEC sets (GLEU raw, by word similarity and behind the pipeline's guards, edits by type, three confidences),
+`everyday` (150 sentences with one mistake each), `alone` (share of correct text left unchanged) and `quotes`.
+The JSON is written after every part, so that an interrupted run keeps its results.
 """
 
 from __future__ import annotations

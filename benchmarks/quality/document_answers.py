@@ -1,15 +1,14 @@
-"""A hundred questions over the docs of three installed packages and this project's own: how many are answered right.
+"""A hundred questions about the docs of three installed packages and this project's own: how many are answered right.
 
     python -m benchmarks.quality.document_answers [--half tuned|held-out|new|both] [--model NAME] --json OUT
 
-The texts are the descriptions of orjson, regex and tqdm, as their packages carry them, and the handbook is README,
-CONTRIBUTING and two pages of docs. Questions and answers: `document_questions.tsv`, written before anything was tuned;
-every second one is held out. Thirty more, `document_questions_new.tsv` (`--half new`), are over two other packages and
-texts of other kinds: recipes, a lease, questions and answers, a changelog (`documents/`), searched beside one another
-and without the hundred's. A question is answered right where a quote of at most MAX_CHARS characters holds one of
-the answers, marks and line breaks aside; one that no text answers (the last ten) is right where no answer is given.
-Wrong answers count as doubted where the answer says that it is not sure. Answers whose texts have changed since are
-left out and named.
+The texts are the descriptions of orjson, regex and tqdm in their packages, and a handbook of README, CONTRIBUTING and
+two pages of docs. The questions and answers in `document_questions.tsv` were written before anything was tuned; every
+second one is held out. Thirty more in `document_questions_new.tsv` (`--half new`) are about two other packages and
+other kinds of text (recipes, a lease, questions and answers, a changelog, in `documents/`), searched together and
+without the first texts. An answer is right if a quote of at most MAX_CHARS characters contains an accepted answer,
+punctuation and line breaks aside; for the last ten questions, which no text answers, no answer is right. Wrong answers
+that say that they are not sure are counted separately. Questions whose texts have changed since are left out and named.
 """
 
 from __future__ import annotations

@@ -2,10 +2,9 @@
 
 python -m benchmarks.quality.earlier_corrections TRANSCRIPT --tokenizer FILE [--places 32] [--nodes 32] [--rows N]
 
-The rows of a transcript of corrections, in the order of their numbers, are taken as one file for each model that wrote
-them, the first reference being the text. Each is replayed as `benchmarks.replay` does it, alone and with what
-`pipelines` remembers of the rows before it. The last two columns are the change of the number of passes in the first
-and in the second half of the file.
+For each model, the transcript's rows in the order of their numbers are treated as one file; the first reference of a
+row is its text. Each row is replayed as in `benchmarks.replay`, with and without what `pipelines` remembers of the
+earlier rows. The last two columns are the change of the number of passes in the first and the second half of the file.
 """
 
 from __future__ import annotations

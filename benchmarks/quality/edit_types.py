@@ -1,8 +1,8 @@
-"""Precision, recall and F0.5 of corrections by type of edit, in the manner of ERRANT (Bryant et al. 2017).
+"""Precision, recall and F0.5 of corrections by edit type, in the manner of ERRANT (Bryant et al. 2017).
 
-Edits are word spans of an alignment; an edit counts as right where an annotator made the same one, and each sentence
-is compared with the annotator that it fits best. Types are told by rules from the words alone: operation (M missing,
-U unnecessary, R replacement) and class. No tagger: what is no function word, spelling or form is OTHER.
+Edits are word spans of an alignment. An edit is right if an annotator made the same one; each sentence is compared with
+the annotator it fits best. Types are assigned by rules on the words alone: operation (M missing, U unnecessary, R
+replacement) and class. There is no tagger, so anything but function words, spelling and word forms is OTHER.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""GLEU for grammatical error correction (Napoles et al. 2015, 2016), written from the papers.
+"""GLEU for grammatical error correction (Napoles et al. 2015, 2016), implemented from the papers.
 
-Not the GLEU of machine translation: n-grams of the source that no reference keeps count against the output.
+This is not the GLEU of machine translation: n-grams of the source that no reference keeps count against the output.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What guards cost on text that is wrong: ``python -m benchmarks.quality.guarded --data DIR --json OUT``.
+"""What guards cost on wrong text: ``python -m benchmarks.quality.guarded --data DIR --json OUT``.
 
-The sentences of JFLEG dev, GMEG wiki dev and CoNLL-2014 through the pipeline: GLEU over the source with the guards as
-they are and with some of them off, of all sentences, of those that the margins were chosen on (every other one), and
-of the others. And 2,100 texts that are right: how many change. The model is asked once for each.
+The sentences of JFLEG dev, GMEG wiki dev and CoNLL-2014 go through the pipeline. Reported: GLEU over the source with
+the default guards and with some of them off, for all sentences, for those on which the margins were chosen (every other
+one), and for the rest; and how many of 2,100 correct texts change. The model corrects each text once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How clearly a model prefers changes that are right, and ones that are not: ``python -m benchmarks.quality.margins``.
+"""How clearly a model prefers right and wrong changes: ``python -m benchmarks.quality.margins``.
 
-The margins that a change needs (`copyspec.pipelines.guards.judging`) are chosen from this: held-out sentences of the
-training text, as they are and with mistakes put in by the rules, go through the model; every change that it makes is
-kept with its kind, its margin and whether the original has it. No human correction is looked at.
+The margins required of a change (`copyspec.pipelines.guards.judging`) are chosen from these figures. The model corrects
+held-out sentences of the training text, unchanged and with mistakes inserted by the rules; every change that it makes
+is stored with its kind, its margin and whether it restores the original. No human corrections are used.
 
     python -m benchmarks.quality.margins --data DATA/text --out FOLDER --rows 300
 """

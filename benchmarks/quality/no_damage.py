@@ -1,9 +1,9 @@
-"""That no file is damaged: ``python -m benchmarks.quality.no_damage [--model NAME] [--rows N] [--json OUT]``.
+"""Checks that no file is damaged: ``python -m benchmarks.quality.no_damage [--model NAME] [--rows N] [--json OUT]``.
 
-2,000 segments, made from a seed: sentences in 20 languages and scripts, code, rows of tables, addresses, emoji,
-numbers, and English with mistakes around all of these. They go through the pipeline with a model, and with a vandal:
-a corrector that does to each text what lost models do (U+FFFD, characters of other scripts, control and special tokens,
-numbers, addresses and names changed or lost, halves of texts gone). Counted is what would be written.
+2,000 segments are made from a seed: sentences in 20 languages and scripts, code, table rows, addresses, emoji, numbers,
+and English with mistakes around all of these. They go through the pipeline with a model, and with a vandal: a corrector
+that makes the errors of failing models (U+FFFD, characters of other scripts, control and special tokens, numbers,
+addresses and names changed or lost, halves of texts missing). Damage in what would be written is counted.
 """
 
 from __future__ import annotations

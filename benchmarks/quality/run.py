@@ -1,8 +1,8 @@
-"""What the bundled model gets right: ``python -m benchmarks.quality --model default --data DIR --json OUT``.
+"""Quality of the bundled model: ``python -m benchmarks.quality --model default --data DIR --json OUT``.
 
-Corrections (GLEU with all references, beside the source left as it is), correct text left alone, single mistakes
-repaired by kind, sentences quoted, tokens per second. JFLEG dev was looked at during development; GMEG dev and
-CoNLL-2014 were not. Decoding is ``model.generate``: nothing here depends on copyspec.
+Corrections (GLEU with all references, next to that of the unchanged source), correct text left alone, single mistakes
+repaired by kind, sentences quoted, tokens per second. JFLEG dev was used during development; GMEG dev and CoNLL-2014
+were not. Decoding is ``model.generate``, so nothing here depends on copyspec.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Answers of a LangChain RAG chain on questions of SQuAD, with a real model: quality, and copying against plain.
+"""Answers of a LangChain RAG chain to SQuAD's questions with a real model: quality, and copying against plain decoding.
 
 python -m benchmarks.quality.squad --data shared/data/retrieval --model smollm2 --rows 100 --json FILE
 python -m benchmarks.quality.squad --report FILE
 
-BM25 over the passages, the best two into the prompt, `ChatCopySpec` behind it: the chain of docs/langchain.md. F1 is
-that of SQuAD over words (lower case, without articles and punctuation), the best of the accepted answers; contained is
-the share of answers that hold an accepted one; found, of prompts that do. Every question is answered with copying and
-plainly (`drafter="none"`), and both texts are compared. Every answer is written when it is there, and a run goes on
-from what its file holds. The exit status is 1 where float32 answers differ.
+The chain is that of docs/langchain.md: BM25 over the passages, the best two in the prompt, and `ChatCopySpec`. F1 is
+SQuAD's over words (lower case, without articles and punctuation), for the best of the accepted answers; contained is
+the share of outputs that contain an accepted answer, found that of prompts. Every question is answered with copying and
+plainly (`drafter="none"`), and both texts are compared. Each answer is written at once, and a run resumes from its
+file. Exit status 1 if float32 answers differ.
 """
 
 from __future__ import annotations

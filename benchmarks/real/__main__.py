@@ -3,10 +3,10 @@
 python -m benchmarks.real shared/data/transcripts --dtype float32 --threads 1 --json real-float32-1.json
 python -m benchmarks.real --report real-float32-1.json
 
-Methods take turns on each prompt, after a short run of each that is not counted; a prompt's time is the median of its
-repeats, in wall time and in the processor time of the process. `generate` and prompt lookup are transformers' own
-(prompt lookup of 10 tokens); plain is copyspec without drafts. Outputs are compared with those of `generate`. What was
-measured is written after every prompt, and a run goes on from what its file holds.
+Methods take turns on each prompt, after a short warm-up run of each; a prompt's time is the median of its repeats, as
+wall time and as CPU time of the process. `generate` and prompt lookup (10 tokens) are transformers' own; plain is
+copyspec without drafts. Outputs are compared with those of `generate`. Results are written after every prompt, and a
+run resumes from its file.
 """
 
 from __future__ import annotations

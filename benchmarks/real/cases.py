@@ -1,4 +1,4 @@
-"""Prompts of the recorded transcripts as a pipeline gives them to a real model: chats with what may be copied."""
+"""Prompts of the recorded transcripts as chats for a real model, with their texts to copy from."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Whether a real model's output is that of plain decoding: token by token, over prompts of real tasks.
+"""Compares a real model's outputs with plain decoding, token by token, over prompts of real tasks.
 
 python -m benchmarks.real.exactness shared/data/transcripts --dtype float32 --json exactness-float32.json
 python -m benchmarks.real.exactness --report exactness-float32.json
 
-Blocks of eight prompts, tasks in turn. `generate` (one prompt at a time) is what plain decoding in batches of eight,
-copying alone and copying in batches of eight are compared with; sampled outputs at a seed, with copying in batches of
-eight, are compared with plain sampling at that seed. Where outputs part, the scores of the two tokens there are read
-in one pass over what both have before. Every block is written when it is done, and a run goes on from what its file
-holds. The exit status is 1 where float32 outputs differ.
+Prompts run in blocks of eight, with tasks in turn. Plain decoding in batches of eight, copying alone and copying in
+batches of eight are compared with `generate` (one prompt at a time); sampled outputs with copying in batches of eight
+are compared with plain sampling at the same seed. At a difference, the scores of both tokens are computed in one pass
+over the common prefix. Results are written after every block, and a run resumes from its file. Exit status 1 if float32
+outputs differ.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The replay's chart: a row for every set, a mark for every method at its tokens per call. As SVG, or PNG."""
+"""The replay's chart as SVG or PNG: a row per set, a mark per method at its tokens per call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of a replay and how they are grouped: what table, chart and documentation are made from."""
+"""The figures of a replay and their grouping, used by table, chart and documentation."""
 
 from __future__ import annotations
 

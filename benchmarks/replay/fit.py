@@ -1,10 +1,10 @@
-"""Fits the copy drafter's priors: prints `copyspec/drafters/copying/priors.py` anew.
+"""Fits the copy drafter's priors: prints a new `copyspec/drafters/copying/priors.py`.
 
 python -m benchmarks.replay.fit TRANSCRIPTS... --tokenizer FILE [--rows 70] [--rounds 3] > priors.py
 
-The drafter runs along recorded outputs. At every node that an output visits, the cursors there vote; the weights are
-chosen to maximise the probability of the tokens that came next, every set of a task counting alike. Half of the
-groups is used, the other half says on stderr how well the weights generalise.
+The drafter follows recorded outputs. At every node that an output reaches, the cursors there vote; the weights maximise
+the probability of the tokens that came next, with equal weight for every set of a task. Half of the groups is used for
+fitting; how well the weights generalise to the other half is printed on stderr.
 """
 
 from __future__ import annotations

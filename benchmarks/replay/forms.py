@@ -1,4 +1,4 @@
-"""Recorded edits asked for in many ways: tokens a pass where the drafter is told which text is edited, and where not.
+"""Recorded edits in many prompt forms: tokens per pass with and without telling the drafter which text is edited.
 
 python -m benchmarks.replay.forms TRANSCRIPTS... --tokenizer FILE [--forms further]
                                   [--rows 200] [--nodes 32] [--json FILE]

@@ -1,4 +1,4 @@
-"""The replay's figures as one HTML page: chart, tables, what was measured. No scripts, nothing loaded."""
+"""The replay's figures as one HTML page (chart, tables, setup) without scripts or external files."""
 
 from __future__ import annotations
 

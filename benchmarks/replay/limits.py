@@ -1,4 +1,4 @@
-"""A mean number of nodes a call, in place of the largest one: trees are large where that pays and small elsewhere."""
+"""Limits the mean number of draft nodes per call instead of the maximum: trees are large only where that pays."""
 
 from __future__ import annotations
 

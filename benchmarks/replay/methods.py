@@ -1,4 +1,4 @@
-"""The drafting rules that peers publish, as drafters of chains: what the replay compares with."""
+"""Published drafting rules of other projects as chain drafters, for comparison in the replay."""
 
 from __future__ import annotations
 

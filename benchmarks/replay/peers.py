@@ -1,8 +1,8 @@
-"""Peers' own compiled drafting code as methods of the replay, where it is installed: Arctic's and SGLang's.
+"""Compiled drafting code of ArcticInference and SGLang as methods of the replay, if installed.
 
-Neither takes references or knows which text is being edited: both see the prompt, which holds them. Both are given
-their best, not what they ship with: Arctic draws trees, as neither its plugin nor vLLM does; SGLang is handed the
-prompt as an external corpus of one request, which no request of its server can do.
+Neither takes references or knows which text is edited; both see the prompt, which contains these texts. Both run with
+better settings than they ship with: Arctic drafts trees, which neither its plugin nor vLLM does; SGLang gets the prompt
+as an external corpus of one request, which its server does not support.
 """
 
 from __future__ import annotations

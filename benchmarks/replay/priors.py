@@ -1,4 +1,4 @@
-"""Writing fitted weights as the module that the drafter reads, `copyspec/drafters/copying/priors.py`."""
+"""Writes fitted weights as the module `copyspec/drafters/copying/priors.py`."""
 
 from __future__ import annotations
 

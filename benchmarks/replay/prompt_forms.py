@@ -1,7 +1,8 @@
-"""Prompt forms: one recorded edit asked for in many ways, so that finding the edited text is not fitted to one wording.
+"""Prompt forms: many ways to ask for one recorded edit, so that finding the edited text is not fitted to one wording.
 
-`benchmarks.replay.forms` measures `HELD_OUT`, and `FURTHER` on their own: forms that were written after failures on the
-first had been read, and before any on these. `FITTED` has other wordings and layouts, for fitting alone.
+`benchmarks.replay.forms` measures `HELD_OUT` and, separately, `FURTHER`, which was written after failures on the first
+had been read and before any failure on its own forms was seen. `FITTED` has other wordings and layouts, for fitting
+only.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Tokens per call of peers' own compiled drafting code on the shared transcripts, measured once, by hand.
+"""Tokens per call of other projects' compiled drafting code on the shared transcripts, from one manual measurement.
 
-Twenty rows of each set, Llama 3's tokenizer, another choice of rows than `benchmarks.replay` makes: on so few rows a
-set's figure moves by a tenth or more. ArcticInference's suffix tree at its best setting (depth 64, factor 4: 5 to 10
-nodes a call), and SGLang's trie and suffix automaton with the prompt loaded as its corpus, 32 nodes (it does not
-ship so).
+Twenty rows per set in Llama 3's tokens, not the rows that `benchmarks.replay` chooses: with so few rows a set's figure
+varies by a tenth or more. ArcticInference's suffix tree had its best setting (depth 64, factor 4: 5 to 10 nodes per
+call). SGLang's trie and suffix automaton had the prompt as corpus and 32 nodes, which is not how it ships.
 """
 
 from __future__ import annotations

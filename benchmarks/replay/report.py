@@ -1,8 +1,8 @@
-"""The replay of the documentation: measures it, writes figures and chart, fills the tables of docs/replay.md.
+"""The replay in the documentation: measures it, writes figures and chart, and fills the tables of docs/replay.md.
 
-python -m benchmarks.replay.report TRANSCRIPTS... --tokenizer FILE   measures (some minutes) and writes all
-python -m benchmarks.replay.report                                   tables and chart again, from the figures on disk
-python -m benchmarks.replay.report --peers FILE                      the same, with figures of peers' own code
+python -m benchmarks.replay.report TRANSCRIPTS... --tokenizer FILE   measure (some minutes) and write everything
+python -m benchmarks.replay.report                                   write tables and chart from the stored figures
+python -m benchmarks.replay.report --peers FILE                      the same, with figures of the peers' own code
 """
 
 from __future__ import annotations

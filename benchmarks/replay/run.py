@@ -1,4 +1,4 @@
-"""Replay: drafts alone, on recorded outputs of real models. No model runs.
+"""Replay: drafting alone, on recorded outputs of real models. No model runs.
 
 python -m benchmarks.replay TRANSCRIPTS... --tokenizer FILE [--methods copyspec,hf-prompt-lookup] [--nodes 32]
                             [--mean-nodes 8] [--rows N] [--untold] [--json FILE] [--html FILE] [--png FILE]

@@ -1,4 +1,4 @@
-"""The replay's table for a terminal of 80 columns."""
+"""Formats the replay's results for a terminal of 80 columns."""
 
 from __future__ import annotations
 

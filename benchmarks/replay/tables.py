@@ -1,4 +1,4 @@
-"""The figures of the documentation's replay and the tables that docs/replay.md is filled with."""
+"""Stored figures of the documented replay, and the tables of docs/replay.md."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Retrievers, speculative retrieval, kNN-LM and LangChain."""
+"""Benchmarks of retrievers, speculative retrieval, kNN-LM and LangChain."""

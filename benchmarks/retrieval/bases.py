@@ -1,4 +1,4 @@
-"""Knowledge bases to measure on: real indexes made as slow as large or remote ones, and vectors without a model."""
+"""Knowledge bases for measurements: real indexes slowed down like large or remote ones, and vectors without a model."""
 
 from __future__ import annotations
 

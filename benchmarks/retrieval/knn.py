@@ -1,14 +1,14 @@
-"""Speculative kNN-LM against a search for every token: wall time of the same outputs.
+"""Speculative kNN-LM compared with a search for every token: wall time of the same outputs.
 
     python -m benchmarks.retrieval.knn --passages PASSAGES.jsonl.gz --json OUT.json
 
-The datastore holds the model's hidden states on the first passages; prompts are the beginnings of others. Each
-search is made to last `ratio` times as long as a token does without one, as on a larger datastore: it sleeps for what
-the real search did not take, whatever the number of its queries.
+The datastore holds the model's hidden states on the first passages; prompts are the beginnings of other passages. To
+simulate a larger datastore, each search is extended by sleeping to `ratio` times the duration of a token without
+search, whatever the number of its queries.
 
-Every method completes the same prompts in turn, from a cache that starts empty, then all methods again (`--repeat`):
-what else the machine does comes and goes, and hits all of them. The run of median time counts. The outputs of every run
-are compared with those of the first plain one, token by token.
+All methods complete the same prompts in turn, starting with an empty cache, and this is repeated (`--repeat`), so that
+other load on the machine affects all of them. The run of median time counts. The outputs of every run are compared with
+those of the first plain one, token by token.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""One chain of LangChain over two models: ``python -m benchmarks.retrieval.langchain_rag --data DIR --questions 100``.
+"""One LangChain chain with two models: ``python -m benchmarks.retrieval.langchain_rag --data DIR --questions 100``.
 
-BM25 finds a passage, the prompt holds it, the model quotes. The baseline is `HuggingFacePipeline` of
-langchain-huggingface, greedy, with the same weights; then the chain's model is swapped and nothing else. Both answer
-question by question, and then all questions as batches. DIR holds retrieval/passages_squad.jsonl.gz and
+BM25 finds a passage, the prompt contains it, and the model quotes from it. The baseline is `HuggingFacePipeline` of
+langchain-huggingface, greedy, with the same weights; then only the chain's model is replaced. Both answer one question
+at a time, and then all questions in batches. DIR contains retrieval/passages_squad.jsonl.gz and
 retrieval/queries_squad.jsonl.gz.
 """
 

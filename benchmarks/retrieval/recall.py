@@ -1,10 +1,10 @@
-"""How often the passage that answers a question is among the first five, beside BM25 of other packages.
+"""How often the passage that answers a question is among the first five, compared with BM25 of other packages.
 
     python -m benchmarks.retrieval.recall --data DIR [--encoder FOLDER] [--reranker FOLDER] --json OUT
 
-DIR holds `passages_squad.jsonl.gz`, `queries_squad.jsonl.gz` and the same of `nq`. Peers are rank-bm25
-with words as they stand and with this package's stems, and the BM25 retriever of langchain-community where it is
-installed. Every retriever searches the same passages; a question counts once, for the passage that it was asked of.
+DIR contains `passages_squad.jsonl.gz`, `queries_squad.jsonl.gz` and the same for `nq`. Compared with rank-bm25 on plain
+words and on this package's stems, and with the BM25 retriever of langchain-community if installed. All retrievers
+search the same passages; each question counts once, for the passage it was written for.
 """
 
 from __future__ import annotations

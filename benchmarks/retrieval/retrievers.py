@@ -2,10 +2,10 @@
 
     python -m benchmarks.retrieval.retrievers PASSAGES.jsonl.gz... --queries QUERIES.jsonl.gz [--encoder FOLDER]
 
-BM25: the largest difference of any score, and milliseconds per query of both, on the passages and on synthetic
-texts. Dense: passages and queries as vectors of `--encoder`, by default sums of random vectors of their words,
-whose nearness is about that of their word counts. recall@k is the share of the k nearest passages that HNSW and IVF
-find; hits are the share of the queries whose own passage is among the k.
+BM25: the largest difference between any two scores, and milliseconds per query of both, on the passages and on
+synthetic texts. Dense: passages and queries are encoded with `--encoder`, by default as sums of random vectors of their
+words, which approximates the similarity of word counts. recall@k is the share of the k nearest passages that HNSW and
+IVF find; hits are the share of queries whose own passage is among the k.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
-"""Speculative retrieval against waiting for every retrieval: wall time of the same outputs.
+"""Speculative retrieval compared with waiting for every retrieval: wall time of the same outputs.
 
     python -m benchmarks.retrieval --passages PASSAGES.jsonl.gz --queries QUERIES.jsonl.gz --json OUT.json
 
-Real indexes on real passages: exact dense (NumPy), HNSW (FAISS) and BM25, dense vectors being sums of random vectors of
-a text's words. A small base answers too fast to be worth speculating on, so each call is made to last as long as the
-ratio b/a asks for, as a larger or a remote base would: it sleeps for what the real search did not take. `a` is the
-time of a stride, measured on a warm-up question; `--fixed` is the share of a call that does not grow with its queries.
-The default ratios are those of RaLMSpec's experiments (Zhang et al. 2024), from their logs; the report says of each
-table whether its ratio is one of them, and how much faster the plain form were if all searches but the first of each
-question took no time: at b/a = 0.12 that is 1.1x, so that more than this has to come from copying.
+The indexes are real, on real passages: exact dense (NumPy), HNSW (FAISS) and BM25; dense vectors are sums of random
+vectors of a text's words. Small indexes answer too fast for speculation to pay, so each call is extended by sleeping
+until the ratio b/a is reached, as with a larger or remote index. `a` is the time of a stride, measured on a warm-up
+question; `--fixed` is the share of a call that does not grow with its queries. The default ratios are those of
+RaLMSpec's experiments (Zhang et al. 2024), taken from their logs. The report states for each table whether its ratio is
+one of them, and the speedup if all searches but the first of each question took no time: at b/a = 0.12 that is 1.1x, so
+anything beyond it must come from copying.
 
-Every method answers the same questions in turn, from caches that start empty and last for all questions; with
-`--repeat` all methods again, and the fastest run of each counts. Outputs are compared with the plain form's, token by
-token. Columns: seconds, speedup over the plain form, E(s), share of right guesses, tokens taken back, seconds of search
-that were hidden.
+All methods answer the same questions in turn, with caches that start empty and last for all questions; `--repeat`
+repeats this, and each method's fastest run counts. Outputs are compared with those of the plain form, token by token.
+Columns: seconds, speedup over the plain form, E(s), share of right guesses, discarded tokens, and seconds of search
+hidden behind other work.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Whole runs, timed beside their baselines in one process."""
+"""Whole runs, timed against their baselines in one process."""

@@ -1,11 +1,11 @@
-"""The time of a call beside busy programs: what a model takes on a quiet machine, and with one busy process per core.
+"""The time of a call beside busy programs: on a quiet machine, and with one busy process per core.
 
     python -m benchmarks.speed.busy                                   the model in the package
     python -m benchmarks.speed.busy --model FOLDER --json busy.json   another one; the figures into a file
 
-Each number of threads is measured quiet and beside busy processes in turn, round after round, so that what else the
-machine does falls on all of them; the least time of the rounds counts for the quiet machine, and the median beside
-busy processes. The row of copyspec's own choice is the claim: at most 3 times the quiet time.
+Each number of threads is measured quiet and beside busy processes in turn, round after round, so that other load on the
+machine affects all of them. The minimum over the rounds counts for the quiet machine, the median beside busy processes.
+The claim concerns the row of copyspec's own choice: at most 3 times the quiet time.
 """
 
 from __future__ import annotations

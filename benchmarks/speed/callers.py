@@ -1,9 +1,9 @@
-"""Many callers of one engine at once, beside one list of the same prompts.
+"""Many concurrent callers of one engine, compared with one list of the same prompts.
 
     python -m benchmarks.speed.callers --callers 200 --calls 2000 --json OUT.json
 
-Threads ask with one prompt each. Reported: the throughput over that of a list, and resident memory after every tenth of
-the calls. Outputs are compared with those of the list.
+Each thread submits one prompt at a time. Reported: the throughput relative to that of a list, and resident memory after
+every tenth of the calls. Outputs are compared with those of the list.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""`copyspec gec` as it is run, start-up apart: files corrected with copying, plainly, and by `generate` in batches.
+"""`copyspec gec` without its start-up: files corrected with copying, plainly, and by `generate` in batches.
 
     python -m benchmarks.speed.gec_files --jfleg shared/data/gec/jfleg_dev.jsonl.gz --json FILE
     python -m benchmarks.speed.gec_files --model smollm2 --jfleg FILE --rows 100 --paths examples/texts/essay.txt
 
 Three kinds of input: sentences of JFLEG, one a line; an essay; pages of the project's docs. Each goes through the whole
-path of the command at its default settings (reading, segments, correction, guards, writing): `copied`, and `plain` as
-`--plain` does. `hf` is `model.generate`, greedy, on the same texts in padded batches of the same size, in the order in
-which the pipeline gives them; `single` and `lookup` are one text at a time, by `generate` and by its prompt lookup.
-Methods take turns; figures are medians of wall time and of the process's processor time,
-and outputs are compared token by token with those of `plain`.
+command with default settings (reading, segmentation, correction, guards, writing): `copied`, and `plain` as with
+`--plain`. `hf` is greedy `model.generate` on the same texts in padded batches of the same size, in the pipeline's
+order; `single` and `lookup` are one text at a time, by `generate` and by its prompt lookup. Methods take turns; figures
+are medians of wall time and of the process's CPU time, and outputs are compared with those of `plain` token by token.
 """
 
 from __future__ import annotations

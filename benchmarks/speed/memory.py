@@ -1,11 +1,11 @@
-"""The peak memory of `copyspec gec` on a file of any size, with the bundled model loaded.
+"""Peak memory of `copyspec gec` on a file of any size, with the bundled model loaded.
 
 python -m benchmarks.speed.memory --megabytes 1000 --folder /tmp --json OUT [--by-sentence]
 
-A model would take hours, so that the corrector is a function: it mends the one mistake in every 50th paragraph and
-returns all else as it is. The file is a text that is made up, each paragraph different from the others. Reported: the
-peak of the process with the model loaded, after a small file and after the large one, whose output is compared byte by
-byte with what it should be; and the seconds that reading, segmenting, the journal and writing take.
+A model would take hours, so the corrector is a function that fixes the one mistake in every 50th paragraph and returns
+everything else unchanged. The file is made up of different paragraphs. Reported: the peak memory of the process with
+the model loaded, after a small file, and after the large one, whose output is compared with the expected one byte by
+byte; and the seconds spent on reading, segmentation, the journal and writing.
 """
 
 from __future__ import annotations

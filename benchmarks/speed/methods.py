@@ -1,4 +1,4 @@
-"""The methods that the speed benchmark compares, each as one function from a batch of prompts to a counted run."""
+"""The methods of the speed benchmark, each a function from a batch of prompts to a timed run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Targets of the speed benchmark: the bundled model, a folder, or a real architecture with random weights."""
+"""Target models of the speed benchmark: the bundled model, a folder, or a real architecture with random weights."""
 
 from __future__ import annotations
 

@@ -4,12 +4,12 @@
     python -m benchmarks.speed.never_slower TRANSCRIPTS... --tokenizer FILE --simulate all
 
 Replays recorded outputs, by default those of chat, math and translation, where little can be copied. `wrong-N` drafts N
-nodes a call, all of them wrong, and says that each is 95 % likely; `wrong-tree-N` spreads them over four branches.
-Methods take turns row by row; a figure is the median over the repeats of plain time over the method's time, for a whole
-set, prompts included. CPU time stands beside wall time: on a machine that does other things, it is the steadier one.
+wrong nodes per call and claims a probability of 95 % for each; `wrong-tree-N` spreads them over four branches. Methods
+take turns row by row. A figure is the median over the repeats of plain time divided by the method's time, for a whole
+set including prompts, as wall time and as CPU time, which is steadier on a busy machine.
 
-With `--simulate` no model runs: passes take what a measured curve says (`benchmarks.speed.simulation`), so that the
-figures are those of the controller alone and the same in every run.
+With `--simulate` no model runs: passes take the time given by a measured curve (`benchmarks.speed.simulation`), so that
+the figures are those of the controller alone and the same in every run.
 """
 
 from __future__ import annotations

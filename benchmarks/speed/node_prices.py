@@ -1,9 +1,9 @@
-"""What a pass costs by the tokens that it carries: the chain's last one and draft nodes, through a target's own passes.
+"""Cost of a target's forward pass by its number of tokens: the last token of the chain, and draft nodes.
 
 python -m benchmarks.speed.node_prices --model smollm2 --threads 1 2 --dtypes float32 bfloat16 --json prices.json
 
-Passes of all sizes take turns, so that a busy moment strikes all of them; each figure is the median of many. The price
-of a size is its median over that of one token, in wall time and in the processor time of the process.
+Passes of all sizes take turns, so that other load affects all of them; each figure is the median of many. The cost of a
+size is its median divided by that of a single token, in wall time and in the process's CPU time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Prompts of the speed benchmark: built-in texts to correct, text that cannot be copied, files, transcripts."""
+"""Prompts of the speed benchmark: built-in texts to correct, text without anything to copy, files, transcripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the speed benchmark reports: runs added up to figures, figures to a table, and what they depend on."""
+"""The report of the speed benchmark: figures aggregated from runs, the table, and the environment."""
 
 from __future__ import annotations
 

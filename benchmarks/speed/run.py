@@ -1,13 +1,13 @@
-"""Whole runs, timed: copyspec against its own plain decoding and against transformers, in one process.
+"""Timed whole runs: copyspec against its own plain decoding and against transformers, in one process.
 
     python -m benchmarks.speed --model default --dtype bfloat16
     python -m benchmarks.speed --model shape:qwen2.5-0.5b --transcripts DIR --tokenizer FILE --tasks gec --rows 5
 
 `--model`: `default` (the bundled model), a folder, or `shape:NAME`, a real architecture with random weights that
-replays recorded transcripts: the passes cost what they cost, the outputs are the recorded ones.
+replays recorded transcripts: passes have their real cost, and outputs are the recorded ones.
 
 New tokens are counted up to and including the end of sequence or the limit, the same for every method. Total
-seconds hold everything from the prompt's ids to the output's; decode seconds begin when the first pass has ended.
+seconds cover everything from the prompt's ids to the output's; decode seconds begin after the first pass.
 Methods take turns prompt by prompt, and figures are medians over the repeats.
 """
 

@@ -3,11 +3,11 @@
     python -m benchmarks.speed.seq2seq --model DIR --rows 200 --json OUT
     python -m benchmarks.speed.seq2seq --model DIR --data DATA --rows 200 --dtype bfloat16
 
-The texts are the sentences with mistakes of ``benchmarks/data``, or with ``--data`` the sources of JFLEG dev, drawn
-with a seed. ``sad`` copies all the rest of the source and resumes after a difference where the last one to three tokens
-stand exactly once in it (arXiv 2106.04970); ``copyspec-all`` may, like SAD, put the whole source into one tree
-and looks at no costs.
-Outputs of every method are compared token by token, and so are those of eight rows at once with those of one.
+The texts are the sentences with mistakes of ``benchmarks/data``, or with ``--data`` a seeded sample of the sources of
+JFLEG dev. ``sad`` copies the whole rest of the source, and resumes after a difference where the last one to three
+tokens occur exactly once in it (arXiv 2106.04970). ``copyspec-all`` may, like SAD, put the whole source into one tree,
+without regard to costs. Outputs of all methods are compared token by token, as are those of batches of eight with those
+of single rows.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Decoding in simulated time: recorded outputs, real drafts, and passes that take what a given curve says.
+"""Decoding in simulated time: recorded outputs, real drafts, and pass times from a given curve.
 
-On a busy machine measured times say little. Here the controller of `copyspec.budget` reads a clock that moves by the
-curve's seconds with every pass and by a fixed time with every draft, so that what it decides, and what that gains or
-loses against plain decoding, is the same in every run.
+On a busy machine measured times are unreliable. Here the controller of `copyspec.budget` reads a simulated clock, which
+advances by the curve's time with every pass and by a fixed time with every draft. Its decisions, and its gain or loss
+against plain decoding, are therefore the same in every run.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Files corrected, timed: `copyspec gec`'s own path against transformers on the same sentences, in one process.
+"""Throughput of file correction: the path of `copyspec gec` against transformers on the same sentences, in one process.
 
     python -m benchmarks.speed.throughput --model default --dtype float32
     python -m benchmarks.speed.throughput --model default --sentences jfleg_dev.jsonl.gz --batch-sizes 1,8,32 --json OUT
 
 `files-B` is the whole pipeline at batch size B: a file is read, segmented, corrected, aligned, guarded and written.
-`hf` is `model.generate`, greedy, one sentence at a time; `hf-prompt-lookup` the same with its prompt lookup; `hf-B`
-greedy on padded batches of B in the order of the file. All of them tokenise and decode within the time. The output
-tokens of every method are compared with those of `hf`. Methods take turns; figures are medians over the repeats.
+`hf` is greedy `model.generate`, one sentence at a time; `hf-prompt-lookup` the same with prompt lookup; `hf-B` greedy
+on padded batches of B in the order of the file. All times include tokenizing and decoding. The output tokens of every
+method are compared with those of `hf`. Methods take turns; figures are medians over the repeats.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A model's own edits, asked for in chats: passes and time where the edited text is told, found, and plain.
+"""A model's own edits requested in chats: passes and time if the edited text is given, if it must be found, and plain.
 
 python -m benchmarks.speed.untold TRANSCRIPTS... --model FOLDER [--rows 20] [--max-new-tokens 160] [--json FILE]
 
-The prompts are those of the recordings, one message each; the outputs are the model's own, and equal in all three
-but for near-ties.
+The prompts are those of the recordings, one message each. The outputs are the model's own, and equal in all three
+except at near-ties.
 """
 
 from __future__ import annotations

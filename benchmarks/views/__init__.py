@@ -1,1 +1,1 @@
-"""What the HTML views cost a browser, and whether everybody can read them."""
+"""Browser cost and accessibility of the HTML views."""

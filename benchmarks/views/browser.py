@@ -1,4 +1,4 @@
-"""What the page of a long text costs a browser, by the browser's own tracing, and what axe finds on it.
+"""Browser cost of the page of a long text, by the browser's own tracing, and accessibility problems found by axe.
 
     python -m benchmarks.views.browser [--tokens 10000] [--documents 50] [--axe axe.min.js] [--pictures FOLDER]
 

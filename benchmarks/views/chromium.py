@@ -1,4 +1,4 @@
-"""A headless Chromium over its own protocol, through pipes: no driver is needed."""
+"""Controls a headless Chromium over its DevTools protocol through pipes, without a driver."""
 
 from __future__ import annotations
 

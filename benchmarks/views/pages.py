@@ -1,4 +1,4 @@
-"""Pages to look at: long texts of many sources, and texts that want to be more than text."""
+"""Test pages: long texts with many sources, and texts that try to inject markup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What keeping a trace costs: CPU time of the same run with and without it, in turn, and the outputs compared.
+"""Cost of recording a trace: CPU time of the same run with and without it, alternating; outputs are compared.
 
 python -m benchmarks.views.tracing [--model default] [--repeat 15]
 """

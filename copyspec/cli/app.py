@@ -1,8 +1,8 @@
 """The `copyspec` command: its subcommands, its exit codes and its errors.
 
-Exit codes: 0 done, 1 the run failed (or outputs that should be equal differ, or --check or --diff found changes),
-2 wrong usage, a model that cannot be loaded included, 3 some files failed, 130 interrupted.
-Results go to stdout and nothing else does; errors are one line on stderr unless -v is given.
+Exit codes: 0 done; 1 the run failed, outputs that should be equal differ, or --check or --diff found changes; 2 wrong
+usage, including a model that cannot be loaded; 3 some files failed; 130 interrupted.
+Only results go to stdout; errors are one line on stderr unless -v is given.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from copyspec.cli.trace import trace
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
 app = typer.Typer(
-    rich_markup_mode="markdown",  # lines of a paragraph flow, whatever the width
+    rich_markup_mode="markdown",  # join the lines of a paragraph, whatever the width
     help="The same output several times faster, where it repeats text that is already there.",
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -71,7 +71,7 @@ def options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    # Without a docstring: the application's own help stands above the commands.
+    # No docstring: the help text of the application itself is shown above the commands.
     if context.invoked_subcommand == "gec":
         context.default_map = {"gec": defaults()}
     if verbose:
@@ -79,7 +79,7 @@ def options(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit code. Without arguments it shows the help."""
+    """Run the command line and return its exit code. Without arguments, show the help."""
     arguments = (sys.argv[1:] if arguments is None else list(arguments)) or ["--help"]
     try:
         code = app(args=arguments, prog_name="copyspec", standalone_mode=False)
@@ -90,8 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _fail(_usage_message(error), USAGE)
         if "-v" in arguments or "--verbose" in arguments:
             raise
-        # Options that cannot be meant reach the library as ValueError and TypeError, models as LoadError (by its name:
-        # its module is not loaded for `--help`).
+        # The library raises ValueError and TypeError for invalid options, and LoadError for models. LoadError is
+        # recognised by its name, because `--help` should not import its module.
         if isinstance(error, (ValueError, TypeError)) or type(error).__name__ == "LoadError":
             return _fail(in_options(_one_line(error), _options_of(arguments)), USAGE)
         expected = isinstance(error, OSError)
@@ -102,9 +102,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _usage_message(error: Exception) -> str:
-    """What the parser found wrong, with the option that was meant, and where they are listed.
+    """The parser's error message, with the closest option and where to find the help.
 
-    The parser's exceptions are known by their methods: typer carries click along from one version on.
+    The parser's exceptions are recognised by their methods, because newer versions of typer bundle their own click.
     """
     message = " ".join(str(getattr(error, "format_message")()).split())  # noqa: B009
     context = getattr(error, "ctx", None)
@@ -122,7 +122,7 @@ def _usage_message(error: Exception) -> str:
 
 
 def _options_of(arguments: Sequence[str]) -> dict[str, str]:
-    """The option of each parameter of the command that `arguments` name."""
+    """Map each parameter of the command named in `arguments` to its option."""
     command: object = typer.main.get_command(app)
     for argument in arguments:
         command = getattr(command, "commands", {}).get(argument, command)

@@ -1,4 +1,4 @@
-"""Changes one by one, on a terminal, as `git add -p` asks for them."""
+"""Asks about changes one by one on a terminal, as `git add -p` does."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _CONTEXT = 160  # characters shown on each side, within the line
 
 
 def colors(stream: object) -> bool:
-    """Whether a stream is a terminal that wants colours (https://no-color.org)."""
+    """Whether a stream is a terminal that may be coloured (https://no-color.org)."""
     is_terminal = getattr(stream, "isatty", lambda: False)
     return is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 class Asking:
-    """Asks on stdout about every change, and reads the answers from stdin, whose end is `q`."""
+    """Asks about every change on stdout and reads the answers from stdin; end of file means `q`."""
 
     def __init__(self) -> None:
         self._path = ""
-        self._for_file: bool | None = None  # what was answered for the rest of the file
+        self._for_file: bool | None = None  # the answer for the rest of the file
         self._has_quit = False
 
     def part(self, path: str, part: Part) -> Part:
@@ -49,7 +49,7 @@ class Asking:
         return taken
 
     def _ask(self, text: str, edit: Edit) -> Edit | None:
-        """The edit that is made; None: none."""
+        """The edit to make; None for none."""
         if self._has_quit:
             return None
         if self._for_file is not None:

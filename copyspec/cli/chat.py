@@ -1,4 +1,4 @@
-"""`copyspec chat`: a conversation, answered as it is written, that copies from its history and from added files."""
+"""`copyspec chat`: a streamed conversation that copies from its history and from added files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COMMANDS = """/add FILE  put a text before the next message: the model reads it,
 /quit      end, as Ctrl-D does; Ctrl-C stops an answer"""
 
 _SAMPLING, _OUTPUT = "How tokens are picked", "Output"
-_SHOWN = 60  # characters of a copied piece
+_SHOWN = 60  # characters shown of a copied span
 
 
 def chat(
@@ -80,7 +80,7 @@ def chat(
             continue
         try:
             talk.answer(line)
-        except ValueError as error:  # longer than the context, say: there may be a shorter one
+        except ValueError as error:  # for example longer than the context: a shorter message may fit
             print(f"copyspec: {error}", file=sys.stderr)
         for wanted, show in ((spans, _show_spans), (stats, _show_stats)):
             if wanted and talk.last is not None:
@@ -90,18 +90,18 @@ def chat(
 
 @dataclass
 class Conversation:
-    """The messages so far, and texts that wait for the next one."""
+    """The messages so far, and added files waiting for the next one."""
 
     engine: Engine
     options: Mapping[str, object]
     system: str | None
     messages: list[dict[str, str]] = field(default_factory=list)
-    files: dict[str, str] = field(default_factory=dict)  # all that were added, by name: what spans are named after
+    files: dict[str, str] = field(default_factory=dict)  # all files added, by name; spans refer to these names
     waiting: list[str] = field(default_factory=list)
     last: Result | None = None
 
     def add(self, path: Path) -> None:
-        """Puts a file before the next message. Raises UsageError where it cannot be read."""
+        """Put a file before the next message. Raises UsageError if it cannot be read."""
         text = read(path, "/add")
         self.files[path.name] = text
         self.waiting.append(f"{path.name}:\n{text.strip()}")
@@ -110,7 +110,7 @@ class Conversation:
         self.messages, self.files, self.waiting, self.last = [], {}, [], None
 
     def answer(self, text: str) -> None:
-        """Writes the answer to stdout as it comes. Ctrl-C ends it; what was written stays part of the conversation."""
+        """Stream the answer to stdout. Ctrl-C stops it; what was written so far stays in the conversation."""
         question = {"role": "user", "content": "\n\n".join([*self.waiting, text])}
         self.waiting = []
         written = ""
@@ -129,7 +129,7 @@ class Conversation:
         self.messages += [question, {"role": "assistant", "content": written}]
 
     def _stream(self, question: dict[str, str]) -> Generator[Chunk, None, None]:
-        """A stream of the answer. The oldest messages are left out where the context cannot hold all."""
+        """Stream the answer, dropping the oldest messages if the context cannot hold all of them."""
         from copyspec.engine.inputs import PromptTooLongError
 
         references = [{"text": text, "name": name} for name, text in self.files.items()]
@@ -146,7 +146,7 @@ class Conversation:
 
 
 def _command(talk: Conversation, line: str) -> bool:
-    """Does what a line that begins with / says; False ends the conversation."""
+    """Run a command, a line that begins with /. False ends the conversation."""
     name, _, rest = line.partition(" ")
     if name == "/quit":
         return False

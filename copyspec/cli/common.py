@@ -1,4 +1,4 @@
-"""What the subcommands share: reading inputs, printing results, keeping stdout clean."""
+"""Shared by the subcommands: reading inputs, printing results, keeping stdout clean."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ STDIN = "-"
 
 
 class UsageError(ValueError):
-    """The command line asks for something that cannot be meant."""
+    """The command line is invalid."""
 
 
 def read(path: Path, option: str) -> str:
-    """A UTF-8 file as it is, line ends included; the error names the option and the file."""
+    """Read a UTF-8 file, keeping its line ends. Errors name the option and the file."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             return file.read()
@@ -50,7 +50,7 @@ def read_prompt(prompt: str | None, file: Path | None) -> str:
 
 
 def _read_stdin() -> str:
-    """All of stdin as UTF-8, line ends included, whatever the locale."""
+    """All of stdin as UTF-8, whatever the locale, keeping its line ends."""
     binary = getattr(sys.stdin, "buffer", None)
     if binary is None:
         return sys.stdin.read()
@@ -65,9 +65,9 @@ def as_json(value: object) -> str:
 
 
 def in_options(message: str, options: Mapping[str, str]) -> str:
-    """A message of the library, which names arguments of Python, with the options of the command line in their place.
+    """Replace the Python argument names in a library message with command line options.
 
-    `options`: the option of each argument, without which it keeps its name.
+    `options` maps argument names to options; other names stay.
     """
     if not options:
         return message
@@ -76,7 +76,7 @@ def in_options(message: str, options: Mapping[str, str]) -> str:
     def option(found: re.Match[str]) -> str:
         name, value = options[found[1]], found[2]
         if not value:
-            return name if "_" in found[1] else found[0]  # other names are words too
+            return name if "_" in found[1] else found[0]  # without an underscore it may be an ordinary word
         if value == "=False":
             return "--no-" + name.removeprefix("--")
         return name if value == "=True" else name + " "
@@ -86,7 +86,7 @@ def in_options(message: str, options: Mapping[str, str]) -> str:
 
 @contextmanager
 def quieted(quiet: bool) -> Iterator[None]:
-    """Without the log of the package where the user wants none."""
+    """Silence the package's log below errors if `quiet`."""
     logger = logging.getLogger("copyspec")
     level = logger.level
     if quiet:
@@ -98,14 +98,14 @@ def quieted(quiet: bool) -> Iterator[None]:
 
 
 def quiet_libraries() -> None:
-    """No progress bars of a model's loading."""
+    """Turn off transformers' progress bars."""
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def read_line() -> str | None:
-    """The next line; None at the end. The prompt is on stderr: stdout has the answers."""
+    """Read the next line; None at end of file. The prompt goes to stderr, since stdout is for answers."""
     if sys.stdin.isatty():
         with contextlib.suppress(ImportError):
             import readline  # noqa: F401  # lines can be edited, and come again

@@ -1,4 +1,4 @@
-"""`copyspec compare`: one prompt decoded plainly, by prompt lookup and copied, in one run, side by side."""
+"""`copyspec compare`: decodes one prompt plainly, with prompt lookup and with copying, side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a project says once about correcting its files: `[tool.copyspec]` in pyproject.toml, or `.copyspec.toml`."""
+"""Project settings for correcting files: `[tool.copyspec]` in pyproject.toml, or `.copyspec.toml`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from copyspec.cli.common import UsageError
 logger = logging.getLogger(__name__)
 
 FILES = (".copyspec.toml", "pyproject.toml")
-"""Looked for in the working folder and above it; the first one that speaks of copyspec counts."""
+"""Searched in the working folder and its parents; the first file with copyspec settings is used."""
 
 ALLOWED = frozenset(
     {
@@ -23,17 +23,16 @@ ALLOWED = frozenset(
         *("allow_new_words", "allow_swaps", "any_language", "language", "by_sentence", "segmenter", "kinds"),
     }
 )
-"""Options that a project may set: what is corrected and what stays. Where output goes and which model is loaded are the
-user's own to say: a project may be somebody else's."""
+"""Options a project may set: what is corrected and what stays. Only the user chooses the model and where output goes,
+since the project may be somebody else's."""
 
 _LISTS, _PATHS = frozenset({"exclude", "protect", "words"}), frozenset({"words"})
 
 
 def defaults(folder: Path | None = None) -> dict[str, Any]:
-    """The defaults of `copyspec gec` that the project of `folder` (the working folder) sets, by parameter.
+    """The defaults of `copyspec gec` set by the project around `folder` (default: the working folder), by parameter.
 
-    Raises UsageError for a file that is no TOML, for options that a project may not set, and for values of another
-    kind than the option's.
+    Raises UsageError for invalid TOML, for options that a project may not set, and for values of the wrong type.
     """
     folder = (folder or Path.cwd()).resolve()
     for place in (folder, *folder.parents):
@@ -45,8 +44,8 @@ def defaults(folder: Path | None = None) -> dict[str, Any]:
 
 
 def _table(path: Path) -> Mapping[str, Any] | None:
-    """What a file says of copyspec; None where it says nothing."""
-    if sys.version_info < (3, 11):  # the standard library reads no TOML there
+    """The copyspec settings in a file; None if there are none."""
+    if sys.version_info < (3, 11):  # tomllib is new in 3.11
         logger.info("%s: not read, which takes Python 3.11 or newer", path)
         return None
     import tomllib
@@ -56,7 +55,7 @@ def _table(path: Path) -> Mapping[str, Any] | None:
             read = tomllib.load(file)
     except (OSError, ValueError, RecursionError) as error:
         if path.name != FILES[0]:
-            return None  # somebody else's file, which says nothing of copyspec as far as can be read
+            return None  # an invalid pyproject.toml is not ours to report
         raise UsageError(f"{path}: {error}") from error
     table: Any = read if path.name == FILES[0] else read.get("tool", {}).get("copyspec")
     if table is not None and not isinstance(table, dict):

@@ -1,4 +1,4 @@
-"""Files through a pipeline, as the command line shows it: results on stdout, everything else on stderr."""
+"""Runs files through a pipeline for the command line: results to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ logger = logging.getLogger(__name__)
 CHANGED, FAILED = 1, 3
 PACKED = ("docx", "odt")
 LISTS = ("text", "github")
-"""How edits are listed on stdout: for people and editors, or as annotations of a workflow on GitHub."""
+"""Formats of the list of edits on stdout: for people and editors, or as annotations of a GitHub workflow."""
 
 _OPTIONS = {
     name: f"--{name.replace('_', '-')}"
     for name in ("resume", "column", "field", "format", "force_format", "max_edit_ratio")
 }
-"""Options that what is wrong with a file may name."""
+"""Options that may appear in errors about a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +46,14 @@ class ReportOptions:
     """What a run of `gec` reports, and to which stream or file."""
 
     quiet: bool = False
-    check: bool = False  # changes are an exit code
+    check: bool = False  # changes set the exit code
     stats: str | None = None  # text or json, on stderr
     diff: bool = False
     edits: Path | None = None
     html: Path | None = None
     m2: Path | None = None
-    writes: bool = False  # the corrected text into files; what else is not asked for goes to stdout
-    listed: str | None = None  # one of LISTS: edits on stdout
+    writes: bool = False  # corrected text goes into files; stdout gets only what is asked for
+    listed: str | None = None  # list edits on stdout, in one of LISTS
     asks: bool = False  # about every change, on stdout
 
     def __post_init__(self) -> None:
@@ -69,17 +69,17 @@ class ReportOptions:
 
     @property
     def only_looks(self) -> bool:
-        """Whether what would change is told, and nothing written."""
+        """Whether changes are only reported and nothing is written."""
         return self.check or self.diff or self.listed is not None
 
     @property
     def shows_text(self) -> bool:
-        """Whether corrected text goes to stdout: where it goes nowhere else, and nothing else does."""
+        """Whether corrected text goes to stdout: only if it goes nowhere else and nothing else uses stdout."""
         return not (self.only_looks or self.writes or STDIN in map(str, self.reports.values()))
 
     @property
     def reports(self) -> dict[str, Path]:
-        """What is told beside the text, and where."""
+        """Reports written besides the text, and their paths."""
         named = {"edits": self.edits, "html": self.html, "m2": self.m2}
         return {name: path for name, path in named.items() if path is not None}
 
@@ -121,7 +121,7 @@ def inputs_of(
     report_options: ReportOptions,
     backup: str | None = None,
 ) -> list[str]:
-    """The files that `paths` name; tells what is left out. Raises UsageError where stdin is one of several."""
+    """The files that `paths` name, reporting those left out. Raises UsageError if stdin is one of several."""
     from copyspec.pipelines import Skipped, expand, suffixes_of
 
     skipped = Skipped()
@@ -142,14 +142,14 @@ def inputs_of(
 
 
 def check_folders(named: Mapping[str, Path | None]) -> None:
-    """Raises UsageError where a file is to be written into a folder that is not there; by option."""
+    """Raise UsageError, naming the option, if a file is to be written into a folder that does not exist."""
     for option, path in named.items():
         if path is not None and str(path) != STDIN and not path.parent.is_dir():
             raise UsageError(f"{option} {str(path)!r}: there is no folder {str(path.parent)!r}; make it first")
 
 
 def words_of(paths: Sequence[Path]) -> tuple[str, ...]:
-    """The words of the user's lists. Raises UsageError for a file that cannot be read as text."""
+    """The words in the user's word lists. Raises UsageError for a file that cannot be read as text."""
     words: list[str] = []
     for path in paths:
         try:
@@ -160,7 +160,7 @@ def words_of(paths: Sequence[Path]) -> tuple[str, ...]:
 
 
 def corrector_of(model: str | None, loading: LoadOptions, asked: ModelOptions, threads: int | None = None) -> Corrector:
-    """Loads the model. Raises UsageError where it cannot be loaded or used."""
+    """Load the model. Raises UsageError if it cannot be loaded or used."""
     import copyspec
     from copyspec.api import load_corrector
     from copyspec.pipelines import ModelCorrector
@@ -175,7 +175,7 @@ def corrector_of(model: str | None, loading: LoadOptions, asked: ModelOptions, t
 
 
 def check_terminal(inputs: Sequence[str], format: str | None, report_options: ReportOptions) -> None:
-    """Raises UsageError where a packed document would go to a terminal, which it would garble."""
+    """Raise UsageError if a packed document would be written to a terminal."""
     packed = next((path for path in inputs if (format or Path(path).suffix.lstrip(".").lower()) in PACKED), None)
     if packed is not None and report_options.shows_text and sys.stdout.isatty():
         raise UsageError(f"{packed}: a packed document is nothing for a terminal; give -o FILE, -i or --diff")
@@ -190,9 +190,9 @@ def run_files(
     selections: Sequence[Selection] = (),
     decisions: Path | None = None,
 ) -> int:
-    """Corrects files and returns the exit code. The corrector is made when there is something to correct.
+    """Correct files and return the exit code. `make` is called only if there is something to correct.
 
-    `decisions`: a file of them, in place of a corrector."""
+    `decisions`: path of a decisions file, used instead of a corrector."""
     from copyspec.pipelines import Decided, LateCorrector, Runner, Summary, correct_files, read_decisions
 
     decided = None if decisions is None else read_decisions(decisions)
@@ -243,7 +243,7 @@ def run_on_ray(
     report_options: ReportOptions,
     correct: Callable[[Sequence[str], FileOptions, RunOptions], Iterator[FileReport]],
 ) -> int:
-    """Corrects files in place, on a cluster, and returns the exit code."""
+    """Correct files in place on a Ray cluster and return the exit code."""
     from copyspec.pipelines import Summary
 
     if not files.in_place or report_options.reports:
@@ -276,12 +276,12 @@ def _tell_report(report: FileReport, report_options: ReportOptions) -> None:
         print(f"copyspec: {report.path}: finished by the run before, and not in {names}", file=sys.stderr)
     elif report_options.check and report.is_changed:
         if report_options.quiet:
-            print(report.path)  # as linters do: the names of files that do not pass, and nothing else
+            print(report.path)  # like linters: only the names of files that fail the check
         _tell(f"would change {report.path}: {report.summary.edits} edits", report_options)
 
 
 def _tell_backup(report: FileReport, suffix: str | None, report_options: ReportOptions) -> bool:
-    """Names a backup that has another name than the others. Whether it has."""
+    """Report a numbered backup, and return whether the backup is one."""
     is_numbered = report.backup is not None and not report.backup.endswith(f"{suffix}")
     if report.backup is not None and is_numbered:
         name = os.path.join(os.path.dirname(report.path), os.path.basename(report.backup))
@@ -291,7 +291,7 @@ def _tell_backup(report: FileReport, suffix: str | None, report_options: ReportO
 
 
 def reason(path: str, error: Exception) -> str:
-    """An error in one line that names the file."""
+    """The error in one line that names the file."""
     said = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
     said = in_options(" ".join(said.split()), _OPTIONS)
     return said if path in said else f"{path}: {said}"

@@ -43,7 +43,7 @@ Quiet: TypeAlias = Annotated[
 
 
 def backup_of(backup: bool, suffix: str | None, paths: Sequence[str], *, in_place: bool) -> str | None:
-    """The suffix that old files are kept under, or None. Raises UsageError for what cannot be meant."""
+    """The suffix of backups, or None for no backups. Raises UsageError for invalid combinations."""
     if not backup and suffix is None:
         return None
     if not in_place:

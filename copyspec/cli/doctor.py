@@ -1,4 +1,4 @@
-"""`copyspec doctor`: what is installed, what is found, and whether the engine works here."""
+"""`copyspec doctor`: shows versions, devices and models, and tests that the engine works on this machine."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _drafting() -> str:
 
 
 def _linear_layers() -> str:
-    """Of few tokens on a CPU: by the module's instructions, or torch's own."""
+    """Which instructions multiply a few tokens on a CPU: the C module's, or torch's kernels."""
     import torch
 
     from copyspec.targets.linears import instructions, is_there
@@ -121,7 +121,7 @@ def _cache() -> str:
 
 
 def _self_test(model: str | None) -> int:
-    """Decodes one prompt plainly and with copying, in float32, where the two must be equal."""
+    """Decode one prompt plainly and with copying in float32, where both outputs must be equal."""
     from copyspec.api import compare
 
     quiet_libraries()

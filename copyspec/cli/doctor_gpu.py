@@ -1,4 +1,4 @@
-"""`copyspec doctor --gpu`: how passes of a model run on the GPU, in about a minute."""
+"""`copyspec doctor --gpu`: measures and tests a model's forward passes on the GPU, in about a minute."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NO_DEVICE = (
 
 
 def gpu_checks(model: str | None, device: str = "cuda") -> Iterator[tuple[str, str, bool]]:
-    """What is checked, what was found, and whether that is as it should be."""
+    """For each check: its name, the result, and whether it passed."""
     import torch
 
     if device == "cuda" and not torch.cuda.is_available():
@@ -74,7 +74,8 @@ def copy_bandwidth(device: torch.device) -> float:
 
 
 def pass_time(engine: Engine, static: StaticOptions) -> tuple[float, str]:
-    """Seconds of a pass over NODES nodes behind 200 tokens, its read among them, and how it was run."""
+    """Seconds per forward pass over NODES draft nodes after 200 tokens, including reading the result, and how the pass
+    was run."""
     import torch
 
     from copyspec.targets import wrap
@@ -97,7 +98,7 @@ def pass_time(engine: Engine, static: StaticOptions) -> tuple[float, str]:
 
 
 def equality(model: str | None, device: str, attention: Literal["masks", "tree"]) -> tuple[str, bool]:
-    """Whether static passes write what plain decoding does in float32: the verdict, and whether it is good."""
+    """Whether static passes give the output of plain decoding in float32: a sentence, and whether they do."""
     from copyspec.api import compare
     from copyspec.static_options import StaticOptions
 

@@ -1,4 +1,4 @@
-"""`copyspec edit`: files rewritten under an instruction."""
+"""`copyspec edit`: rewrites files following an instruction."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def edit(
 def pipeline_of(
     model: str | None, options: LoadOptions, asked: EditOptions, threads: int | None = None
 ) -> EditPipeline:
-    """Loads the model. Raises UsageError where it cannot be loaded or used."""
+    """Load the model. Raises UsageError if it cannot be loaded or used."""
     import copyspec
     from copyspec.pipelines import EditPipeline
 
@@ -117,7 +117,7 @@ def pipeline_of(
 
 
 class _Shown:
-    """Where new versions go."""
+    """Writes or prints the new versions."""
 
     def __init__(
         self, in_place: bool, backup: str | None, output: Path | None, whole: bool, quiet: bool, check: bool
@@ -127,7 +127,7 @@ class _Shown:
         self._base = ""
 
     def begin(self, paths: Sequence[str]) -> None:
-        """Chooses the folder from which a diff names the files."""
+        """Choose the folder relative to which a diff names the files."""
         from copyspec.pipelines import base_of_diff
 
         self._base = base_of_diff([path for path in paths if path != STDIN])
@@ -145,7 +145,7 @@ class _Shown:
         sys.stdout.buffer.flush()
 
     def _write(self, target: Path, edited: Edited, data: bytes) -> None:
-        """`data` is what the file held when it was read: one that was saved meanwhile stays."""
+        """Write a new version. `data`: the file as it was read; a file saved since then is left alone."""
         from copyspec.pipelines import AtomicFile
 
         if edited.changed or not self.in_place:
@@ -167,7 +167,7 @@ class _Shown:
 
 
 def _edit_files(pipeline: EditPipeline, paths: Sequence[str], instruction: str, shown: _Shown) -> tuple[int, int]:
-    """How many files changed, and how many failed."""
+    """Edit the files and count those that changed and those that failed."""
     from copyspec.pipelines import decoded_text
 
     changed = failed = 0

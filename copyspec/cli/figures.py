@@ -1,4 +1,4 @@
-"""Counters and comparisons as the command line prints them."""
+"""Formats counters and comparisons for the command line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def comparison_text(comparison: Comparison, shown: Callable[[str], str]) -> str:
-    """Both texts, or the one that they are, and how they compare. `shown`: how a text is shown."""
+    """Both texts, or one if they are equal, and the comparison. `shown` formats a text."""
     plain, copied = (shown(result.text) for result in (comparison.plain, comparison.copied))
     texts = [plain] if comparison.equal else [f"plain:  {plain}", f"copied: {copied}"]
     length = comparison.copied.stats.mean_acceptance_length
@@ -19,7 +19,7 @@ def comparison_text(comparison: Comparison, shown: Callable[[str], str]) -> str:
 
 
 def comparison_dict(comparison: Comparison) -> dict[str, object]:
-    """For JSON."""
+    """The comparison for JSON."""
     from dataclasses import asdict
 
     return {
@@ -34,7 +34,7 @@ def comparison_dict(comparison: Comparison) -> dict[str, object]:
 
 
 def print_notes(result: Result, *, with_stats: bool) -> None:
-    """What is to be said of a result besides its text, on stderr."""
+    """Print what there is to say about a result besides its text, on stderr."""
     if with_stats:
         _print_stats(result.stats)
     if result.lossy:

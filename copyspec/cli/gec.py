@@ -1,4 +1,4 @@
-"""`copyspec gec`: grammar correction of files."""
+"""`copyspec gec`: corrects the grammar of files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`copyspec generate`: one prompt, its references, one output."""
+"""`copyspec generate`: decodes one prompt, with references."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def _streamed(text: str, references: list[str], options: CallKeywords) -> Result
 
 
 def _shown(text: str, options: CallKeywords) -> str:
-    """Without the space that some models begin an answer with; where a text is continued, it parts two words."""
+    """`text` without the leading space that some models put before an answer. In a continuation the space stays."""
     if not text.startswith(" "):
         return text
     from copyspec.pipelines import answers_plain_text
@@ -252,7 +252,7 @@ def _shown(text: str, options: CallKeywords) -> str:
 
 
 def _engine(options: CallKeywords) -> Engine:
-    """Of a call that was made: its model is loaded already."""
+    """The engine of a call that was already made, so its model is loaded."""
     import copyspec
 
     found = loading(

@@ -1,4 +1,4 @@
-"""`copyspec index`: corpora to search and to copy from, built from files and folders."""
+"""`copyspec index`: builds corpora from files and folders, to search and to copy from."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FOLDER_VARIABLE = "COPYSPEC_CORPORA"
 DEFAULT_FOLDER = Path("~/.copyspec/corpora")
 KINDS, SEARCHES = ("bm25", "dense", "hybrid", "tokens"), ("exact", "flat", "hnsw", "ivf")
 
-_BATCH = 256  # texts encoded between two steps of the progress bar
+_BATCH = 256  # texts encoded per step of the progress bar
 
 _T = TypeVar("_T")
 
@@ -112,7 +112,7 @@ def add(
 
 @index.command(name="list")
 def list_(folder: _Folder = DEFAULT_FOLDER, json_output: _Json = False) -> None:
-    """Show the corpora of the folder."""
+    """List the corpora in the folder."""
     from copyspec.retrievers import Corpora
 
     found = Corpora(folder.expanduser()).all()
@@ -136,12 +136,12 @@ def remove(
 
 
 def default_folder() -> Path:
-    """The folder that holds the corpora where none is named."""
+    """The folder for corpora if none is given."""
     return Path(os.environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER)
 
 
 def corpus_folder(option: str, given: str, folder: Path) -> Path:
-    """The folder of a corpus that is given as one, or by its name in `folder`."""
+    """The folder of a corpus, given as a folder or as a name in `folder`."""
     from copyspec.retrievers import Corpora
 
     if Path(given).is_dir():
@@ -156,17 +156,17 @@ def corpus_folder(option: str, given: str, folder: Path) -> Path:
 
 
 class _Reading:
-    """Files as they are read: which are new or changed, and which cannot be."""
+    """Reads files, keeping track of new, changed and unreadable ones."""
 
     def __init__(self, how: str, known: dict[str, str]) -> None:
-        """`how`: what passages depend on beside the file. `known`: stamps of the files that the corpus holds."""
+        """`how`: settings besides the file that passages depend on. `known`: stamps of the files in the corpus."""
         self._how, self._known = how, known
         self.stamps: dict[str, str] = {}
         self._left_out = 0
         self._unchanged = 0
 
     def documents(self, paths: Sequence[Path], field: str) -> Iterator[Document]:
-        """The texts of all files that are to be read."""
+        """The texts of all files that need to be read."""
         from copyspec.pipelines import DOCUMENT_READERS
         from copyspec.retrievers import read_documents
 
@@ -183,7 +183,7 @@ class _Reading:
             raise UsageError(f"none of the {self._left_out} files can be read")
 
     def passages(self, documents: Iterable[Document], max_chars: int) -> list[Passage]:
-        """All of them, cut."""
+        """The passages of all documents."""
         from copyspec.retrievers import split_passages
 
         with _progress("reading", None) as step:
@@ -194,11 +194,11 @@ class _Reading:
             ]
 
     def counts(self) -> dict[str, int]:
-        """For JSON."""
+        """The counts for JSON."""
         return {"unchanged": self._unchanged, "left_out": self._left_out}
 
     def report(self, corpus: Corpus) -> None:
-        """What was not read, and what was replaced, on stderr."""
+        """Report unchanged and replaced files on stderr."""
         if self._unchanged:
             print(f"{self._unchanged:,} files have not changed and were not read again", file=sys.stderr)
         if corpus.replaced:
@@ -212,11 +212,11 @@ class _Reading:
 
 @dataclass(frozen=True, slots=True)
 class _Vectors:
-    """How passages are added with vectors."""
+    """How to add passages with vectors."""
 
     embed: HuggingFaceEmbedder
     search: str
-    language: str | None  # of the words beside them, in a hybrid
+    language: str | None  # language of the BM25 half of a hybrid
     duplicates: bool
     stamps: dict[str, str] | None
 
@@ -241,7 +241,7 @@ def _add_vectors(corpora: Corpora, name: str, found: list[Passage], how: _Vector
 
 
 class _Encoding:
-    """An encoder that says how far it is."""
+    """An encoder that reports its progress."""
 
     def __init__(self, embed: HuggingFaceEmbedder, step: Callable[[int], None]) -> None:
         self.name, self.prefix = embed.name, embed.prefix
@@ -278,7 +278,7 @@ def _each(items: Iterable[_T], step: Callable[[int], None]) -> Iterator[_T]:
 
 @contextmanager
 def _progress(task: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr where that is a terminal; gives a function that counts on."""
+    """Show a progress bar on stderr if it is a terminal; yields the function that advances it."""
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         yield lambda count: None
         return

@@ -1,4 +1,4 @@
-"""The language server: texts that editors have open, checked in the background, with corrections as code actions."""
+"""The language server: checks open texts in the background and offers corrections as code actions."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ logger = logging.getLogger(__name__)
 
 FORMATS = {"plaintext": "txt", "markdown": "md", "restructuredtext": "rst", "asciidoc": "adoc", "html": "html"}
 FORMATS |= {"latex": "latex", "tex": "latex", "git-commit": "txt", "mail": "txt", "text": "txt"}
-"""Of what editors call a text's language, where its name says nothing."""
+"""The format for an editor's language id, for files whose name does not tell it."""
 
 MEMORY = 4096
-"""Paragraphs that are remembered: what was not touched is not given to the model again."""
+"""Number of paragraphs remembered, so that unchanged paragraphs are not given to the model again."""
 
 _LINE_END = re.compile(r"\r\n?|\n")
 
 
 class Checker:
-    """Finds corrections of whole texts. One text at a time."""
+    """Finds corrections in whole texts, one text at a time."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self._memory = Remembered(MEMORY)
 
     def check(self, path: str, language: str, text: str, is_wanted: Callable[[], bool]) -> list[Edit] | None:
-        """The edits, as characters of `text`, ascending; None where nobody wants them any more. Empty for texts of
-        formats that are unknown, or packed."""
+        """The edits, in characters of `text`, ascending; None if `is_wanted` becomes false meanwhile; empty for unknown
+        or packed formats."""
         try:
             form = _format(path, language)
         except FormatError as error:
@@ -62,14 +62,14 @@ class Checker:
                     return []
                 found += [Edit(offset + edit.start, offset + edit.end, edit.replacement) for edit in done.edits]
                 offset += len(done.part.text)
-        except FormatError as error:  # half written, say
+        except FormatError as error:  # for example half-written JSON
             logger.info("%s: %s", path, error)
             return []
         return found if offset == len(text) else []
 
 
 class Remembered:
-    """Outcomes by text, those that were used last, as a run asks a journal for them."""
+    """An LRU cache of outcomes by text, with the interface of a run's journal."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -92,7 +92,7 @@ class Remembered:
 
 @dataclass(frozen=True, slots=True)
 class DiagnosedText:
-    """What was found in one version of a text."""
+    """The diagnostics for one version of a text."""
 
     version: int | None
     diagnostics: list[lsp.Diagnostic]
@@ -100,14 +100,14 @@ class DiagnosedText:
 
 
 def make_server(checker: Checker, delay: float) -> LanguageServer:
-    """`delay`: seconds without a change before a text is looked at again."""
+    """Create the server. `delay`: seconds without a change before a text is checked again."""
     server = LanguageServer("copyspec", copyspec.__version__)
     pool = ThreadPoolExecutor(1, "copyspec lsp")
     latest: dict[str, int] = {}
     found: dict[str, DiagnosedText] = {}
 
     async def look(uri: str, seconds: float) -> None:
-        """Checks a text, unless it changes meanwhile."""
+        """Check a text after `seconds`, unless it changes before."""
         number = latest[uri] = latest.get(uri, 0) + 1
         await asyncio.sleep(seconds)
         if latest.get(uri) != number:
@@ -120,7 +120,7 @@ def make_server(checker: Checker, delay: float) -> LanguageServer:
             edits = await loop.run_in_executor(
                 pool, checker.check, path, language, text, lambda: latest.get(uri) == number
             )
-        except Exception as error:  # a model that cannot be loaded, say: the editor goes on
+        except Exception as error:  # for example the model cannot be loaded: report it and keep the editor running
             logger.exception("checking %s", uri)
             message = f"copyspec: {' '.join(str(error).split()) or type(error).__name__}"
             server.window_show_message(lsp.ShowMessageParams(lsp.MessageType.Error, message))
@@ -164,7 +164,7 @@ def make_server(checker: Checker, delay: float) -> LanguageServer:
 
 
 def actions_of(uri: str, found: DiagnosedText, params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
-    """One for each correction in the range that is asked about, and one that makes all of the text's."""
+    """A code action for each correction in the requested range, and one for all corrections of the text."""
     pairs = list(zip(found.diagnostics, found.replacements, strict=True))
     made = [
         lsp.CodeAction(
@@ -189,7 +189,7 @@ def actions_of(uri: str, found: DiagnosedText, params: lsp.CodeActionParams) -> 
 
 
 def diagnostic(text: str, edit: Edit, places: Places) -> lsp.Diagnostic:
-    """An edit as editors show it."""
+    """An edit as a diagnostic."""
     was = text[edit.start : edit.end]
     span = lsp.Range(places.position(edit.start), places.position(edit.end))
     return lsp.Diagnostic(
@@ -202,7 +202,7 @@ def diagnostic(text: str, edit: Edit, places: Places) -> lsp.Diagnostic:
 
 
 class Places:
-    """Characters of a text as lines and units of a position encoding."""
+    """Converts character offsets to lines and columns in the client's position encoding."""
 
     def __init__(self, text: str, encoding: lsp.PositionEncodingKind | str | None) -> None:
         self._text = text

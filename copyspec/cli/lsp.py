@@ -1,4 +1,4 @@
-"""`copyspec lsp`: corrections in any editor, by the Language Server Protocol."""
+"""`copyspec lsp`: corrections in any editor through the Language Server Protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that say which model a command loads, and how."""
+"""Options for the model that a command loads."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Threads: TypeAlias = Annotated[
 
 
 def loading(device: str | None, dtype: str, adapter: str | None) -> LoadOptions:
-    """The options as `copyspec.load` takes them; an adapter only where one is given."""
+    """The options as keywords of `copyspec.load`, with an adapter only if one is given."""
     options: LoadOptions = {"device": device, "dtype": dtype}
     if adapter is not None:
         options["adapter"] = adapter

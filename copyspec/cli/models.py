@@ -1,4 +1,4 @@
-"""`copyspec models`: which models have short names, which are here, and how to get one."""
+"""`copyspec models`: lists models with short names, fetches them and removes them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ models = typer.Typer(
 
 @models.callback(invoke_without_command=True)
 def list_models(context: typer.Context) -> None:
-    # Without a docstring: the group's own help stands above the commands.
+    # No docstring: the group's own help is shown above the commands.
     if context.invoked_subcommand is not None:
         return
     from copyspec.models.aliases import ALIASES, ways_to_get

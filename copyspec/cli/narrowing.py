@@ -1,4 +1,4 @@
-"""What the command line narrows a run down to: changed lines, kinds of change, what is said yes to."""
+"""Restricts a run to changed lines, to some kinds of change, or to changes the user accepts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def narrowed(
     inputs: list[str], since: str | None, kinds: str | None, *, asks: bool
 ) -> tuple[list[str], Sequence[Selection]]:
-    """The files that are left, and what of them. Raises UsageError for what cannot be meant."""
+    """The remaining files, and the selections that apply to them. Raises UsageError for invalid options."""
     found: list[Selection] = []
     if kinds is not None:
         from copyspec.pipelines import Kinds

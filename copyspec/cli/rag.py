@@ -1,4 +1,4 @@
-"""`copyspec rag`: a question, the passages of an index, an answer with its sources."""
+"""`copyspec rag`: answers questions from an index, with sources."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def rag(
 def _check(
     question: str | None, stride: int, passages: int, html: Path | None, json_output: bool, stream: bool
 ) -> None:
-    """Raises UsageError for options that make no sense, alone or together."""
+    """Raise UsageError for invalid options, alone or combined."""
     check_page(html)
     if str(html) == STDIN and (json_output or stream):
         raise UsageError(f"--html - and --{'json' if json_output else 'stream'} both write to stdout; give one a file")
@@ -146,7 +146,7 @@ def _check(
 
 @dataclass(frozen=True, slots=True)
 class _Asking:
-    """Answers questions from one corpus, and shows them."""
+    """Answers questions from one corpus and prints the answers."""
 
     retriever: Retriever
     passages: Sequence[Passage]
@@ -158,10 +158,10 @@ class _Asking:
     stream: bool
     json_output: bool
     html: Path | None
-    is_list: bool = False  # of several questions: each is shown with its answer
+    is_list: bool = False  # several questions: print each with its answer
 
     def ask(self, question: str) -> int:
-        """Shows the answer; gives the exit status."""
+        """Print the answer and return the exit status."""
         if self.is_list and not self.json_output:
             typer.echo(question)
         status = self._ask(question)
@@ -222,7 +222,7 @@ class _Asking:
         return answer
 
     def _strided(self, question: str) -> DocumentAnswer:
-        """The answer of a model that is shown other documents while it writes."""
+        """The answer of a model that gets new documents while it writes."""
         from copyspec.pipelines import DocumentAnswer, answer
 
         options = {"instruction": self.instruction} if self.instruction is not None else {}
@@ -243,12 +243,12 @@ class _Asking:
         return 1
 
     def _json(self, shown: _Shown) -> str:
-        """Of several questions a line each."""
+        """The answer as JSON; on one line if there are several questions."""
         return json.dumps(shown.to_dict(), ensure_ascii=False) if self.is_list else as_json(shown.to_dict())
 
 
 def _provenance(answer: str, citations: Sequence[Citation], passages: Sequence[Passage]) -> Provenance:
-    """The answer's quoted parts in the passages that they stand in."""
+    """The quoted parts of an answer with the passages they were found in."""
     from copyspec.views.provenance import CopiedPiece, Provenance, SourceText, TextPlace
 
     numbers = {document: number for number, document in enumerate(dict.fromkeys(each.document for each in citations))}
@@ -267,10 +267,10 @@ def _provenance(answer: str, citations: Sequence[Citation], passages: Sequence[P
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A quoted part and where it stands."""
+    """A quoted part and its place in a document."""
 
     quote: str
-    start: int  # characters of the answer
+    start: int  # in characters of the answer
     end: int
     document: str
     document_start: int
@@ -303,7 +303,7 @@ class _Shown:
     sources: list[_Source]
 
     def lines(self, is_shown: bool) -> str:
-        """The answer, unless it is shown already, and a line for each quoted part."""
+        """The answer, unless already printed, and a line for each quoted part."""
         doubt = [] if self.is_sure else ["(perhaps: this is not sure)"]
         lines = doubt if is_shown else ["".join(("" if self.is_sure else "Perhaps: ", self.answer))]
         for number, each in enumerate(self.sources, 1):
@@ -314,7 +314,7 @@ class _Shown:
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, object]:
-        """For JSON."""
+        """The answer for JSON."""
         from dataclasses import asdict
 
         return {

@@ -1,4 +1,4 @@
-"""What the command line makes of corrected parts beside the text: diffs, lists, edits, pages, M2, progress."""
+"""Listeners that turn corrected parts into output: text, diffs, lists, JSON lines, HTML pages, M2, a progress bar."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
     from copyspec.pipelines import Done, EditRows, FileJob, FileReport, Format
 
-_NAME_CHARS = 30  # of a file's name beside the bar: the rest of 80 columns is the bar's and the time's
-_SPOOLED_BYTES = 16 << 20  # of a spool in memory
+_NAME_CHARS = 30  # of a file name next to the bar, which needs the rest of 80 columns
+_SPOOLED_BYTES = 16 << 20  # of a spool, in memory
 
 
 class Printed:
-    """Corrected text on stdout, as it comes."""
+    """Prints corrected text on stdout as it becomes available."""
 
     def part(self, path: str, form: Format, done: Done[FileJob]) -> None:
         assert done.part is not None
@@ -34,7 +34,7 @@ class Printed:
 
 
 class DiffPrinted:
-    """A unified diff of every file on stdout, the files named from one folder: that in which it is applied."""
+    """Prints a unified diff of every file on stdout, with paths relative to the folder in which to apply it."""
 
     def __init__(self, base: str, files: ExitStack) -> None:
         self._base, self._files = base, files
@@ -45,7 +45,7 @@ class DiffPrinted:
 
         assert done.part is not None
         self._spool = self._spool or _Spool(self._files)
-        if isinstance(form, (DocxFormat, OpenDocumentFormat)):  # packed: their bytes show nothing
+        if isinstance(form, (DocxFormat, OpenDocumentFormat)):  # a diff of packed bytes would be unreadable
             self._spool.add([done.part.text, apply(done.part.text, done.edits)])
         else:
             self._spool.add([_text(form.write(done.part, edits)) for edits in ((), done.edits)])
@@ -67,11 +67,11 @@ class DiffPrinted:
 
 
 NO_TEXT = ("encoding", "binary")
-"""Reasons of refusals that say that a file is damaged, or no text."""
+"""Reasons of refusals that mean that a file is damaged or not text."""
 
 
 class UnreadableTold:
-    """Files that hold what is no text, each once, with the first reason."""
+    """Reports each file that contains something other than text once, with the first reason."""
 
     def __init__(self, tell: Callable[[str], object]) -> None:
         self._tell, self._told = tell, ""
@@ -87,7 +87,7 @@ class UnreadableTold:
 
 
 class RefusalsLogged:
-    """What guards left out, in the log: file, line, reason, and what would have changed."""
+    """Logs the changes that guards rejected: file, line, reason and change."""
 
     def __init__(self, log: Callable[[str], object]) -> None:
         self._log, self._line = log, 1
@@ -109,7 +109,7 @@ class RefusalsLogged:
 
 
 class EditsWritten:
-    """Every edit as a line of JSON, in `path`; `-` is stdout."""
+    """Writes every edit as a JSON line to `path`; `-` is stdout."""
 
     def __init__(self, path: Path, encoding: str, files: ExitStack) -> None:
         self._write = _writer(path, files)
@@ -129,7 +129,7 @@ class EditsWritten:
 
 
 class EditsListed:
-    """Every edit as a line on stdout: `file:line:col: 'a' -> 'b' (kind)`, or an annotation for GitHub."""
+    """Lists every edit on stdout, as `file:line:col: 'a' -> 'b' (kind)` or as a GitHub annotation."""
 
     def __init__(self, style: str, encoding: str) -> None:
         self._is_annotation = style == "github"
@@ -158,10 +158,10 @@ class EditsListed:
 
 
 class PageWritten:
-    """A redline of all files as one HTML page, written when `files` is closed."""
+    """Writes a redline of all files as one HTML page when `files` is closed."""
 
     def __init__(self, path: Path, names: Sequence[str], files: ExitStack, *, with_decisions: bool = False) -> None:
-        """`with_decisions`: buttons that take and leave changes, and save what was decided for `--apply`."""
+        """`with_decisions`: add buttons to accept and reject changes, and to save the decisions for `--apply`."""
         self._names = names
         self._spool = _Spool(files)
         self._decisions = _Spool(files) if with_decisions else None
@@ -191,7 +191,7 @@ class PageWritten:
             self._decisions.add([os.path.basename(report.path), fingerprint(Path(report.path))])
 
     def _decided(self) -> Iterator[str]:
-        """A file of decisions that takes every change."""
+        """The JSON of a decisions file that accepts every change, in pieces."""
         assert self._decisions is not None
         yield '{"copyspec-decisions": 1, "files": ['
         edits, is_first = list[str](), True
@@ -215,7 +215,7 @@ class PageWritten:
 
 
 class M2Written:
-    """Every segment and its correction as a block of M2, tokens being what white space separates."""
+    """Writes every segment and its correction as an M2 block; tokens are separated by whitespace."""
 
     def __init__(self, path: Path, files: ExitStack) -> None:
         self._write = _writer(path, files)
@@ -238,14 +238,14 @@ class M2Written:
 
 
 class Shown:
-    """A progress bar on stderr, in bytes of the files."""
+    """Shows a progress bar on stderr, in bytes of the files."""
 
     def __init__(self, paths: Sequence[str], files: ExitStack) -> None:
         from rich.console import Console
         from rich.progress import Progress
 
         sizes = [Path(path).stat().st_size for path in paths if Path(path).is_file()]
-        self._done = 0  # bytes of the files that are done
+        self._done = 0  # bytes of finished files
         self._here = 0
         self._bar: Progress = files.enter_context(Progress(console=Console(stderr=True), transient=True))
         self._task: TaskID = self._bar.add_task("correcting", total=sum(sizes) or None)
@@ -263,7 +263,7 @@ class Shown:
 
     @staticmethod
     def _shown(path: str) -> str:
-        """The file's name, in one line beside the bar; brackets in it are no markup."""
+        """The file name, shortened to fit next to the bar and escaped, since brackets would be markup."""
         from rich.markup import escape
 
         name = _named(path)
@@ -271,7 +271,7 @@ class Shown:
 
 
 class _Spool:
-    """Values for JSON, kept until they are taken; many of them on disk."""
+    """A queue of JSON values that spills to disk."""
 
     def __init__(self, files: ExitStack) -> None:
         self._file = files.enter_context(tempfile.SpooledTemporaryFile(_SPOOLED_BYTES))  # noqa: SIM115
@@ -290,7 +290,7 @@ class _Spool:
 
 
 def _writer(path: Path, files: ExitStack) -> Callable[[bytes], object]:
-    """Writes to stdout, or to a file that is there when `files` is closed without an error."""
+    """A function that writes to stdout, or to a file that appears when `files` is closed without an error."""
     if str(path) == STDIN:
         return sys.stdout.buffer.write
     from copyspec.pipelines import AtomicFile

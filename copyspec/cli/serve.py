@@ -1,4 +1,4 @@
-"""`copyspec serve`: a model behind OpenAI's interface, on one machine."""
+"""`copyspec serve`: serves one model over OpenAI's API, on one machine."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def serve(
         timeout=timeout,
     )
     bound = listen(host, port, settings.read_timeout)
-    with contextlib.closing(bound):  # it listens already: who comes while the model is loaded waits
+    with contextlib.closing(bound):  # already listening: clients wait while the model loads
         engine = _engine(model, loading(device, dtype, adapter))
         if threads is not None:
             engine.threads = threads
@@ -106,7 +106,7 @@ def serve(
 
 
 def _name(model: str | None) -> str:
-    """A short name for what --model says, without the folders of this machine."""
+    """A short model name from --model, without the folders of this machine."""
     from copyspec.models.loading import BUNDLED, DEFAULT, choose_default
 
     chosen = model or os.environ.get("COPYSPEC_MODEL") or choose_default()

@@ -1,4 +1,4 @@
-"""Outputs as `generate` and `rag` show them: coloured by source, growing, or as a page in a file."""
+"""Shows the outputs of `generate` and `rag`: coloured by source, live, or as an HTML page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_page(path: Path | None, option: str = "--html") -> None:
-    """Raises UsageError where a page cannot be written to `path`: before the model runs, not after it."""
+    """Raise UsageError before the model runs if a page cannot be written to `path`."""
     if path is None or str(path) == STDIN:
         return
     if path.is_dir():
@@ -28,7 +28,7 @@ def check_page(path: Path | None, option: str = "--html") -> None:
 
 
 def write_page(path: Path, pieces: Iterable[str]) -> None:
-    """A page into a file, which is there when it is whole; `-` is stdout."""
+    """Write a page to a file, which appears only when it is complete; `-` is stdout."""
     if str(path) == STDIN:
         for piece in pieces:
             sys.stdout.buffer.write(piece.encode("utf-8", "replace"))
@@ -42,9 +42,9 @@ def write_page(path: Path, pieces: Iterable[str]) -> None:
 
 
 def print_coloured(found: Provenance, text: str) -> None:
-    """The text on stdout, coloured where that is a terminal; on stderr which colour is which source.
+    """Print the text on stdout, coloured if that is a terminal, and the legend of colours on stderr.
 
-    `text`: what is shown of `found.text`: all of it, or without the space at its beginning.
+    `text`: the visible part of `found.text`, which is all of it or all but its leading space.
     """
     from rich.console import Console
 
@@ -59,7 +59,7 @@ def print_coloured(found: Provenance, text: str) -> None:
 
 
 def print_legend(found: Provenance, order: Sequence[str] = ()) -> None:
-    """Which number is which source, on stderr."""
+    """Print on stderr which number is which source."""
     from rich.console import Console
 
     from copyspec.views.terminal import legend
@@ -70,9 +70,9 @@ def print_legend(found: Provenance, order: Sequence[str] = ()) -> None:
 
 
 def watch(chunks: Iterator[Chunk], decode: Callable[[Sequence[int]], str], shown: Callable[[str], str]) -> Result:
-    """The text as it grows, what was copied in the colour of its source; returns the result.
+    """Show the text while it grows, copied tokens in the colour of their source, and return the result.
 
-    `decode`: token ids to text; `shown`: the beginning of the text as it is to be shown.
+    `decode`: token ids to text; `shown`: formats the beginning of the text.
     """
     from rich.console import Console
     from rich.live import Live
@@ -107,14 +107,14 @@ def watch(chunks: Iterator[Chunk], decode: Callable[[Sequence[int]], str], shown
 
 
 class _Pieces:
-    """The text of each chunk, cut where its source changes."""
+    """Splits the text of each chunk where its source changes."""
 
     def __init__(self, decode: Callable[[Sequence[int]], str], shown: Callable[[str], str]) -> None:
         from copyspec.text.stops import Detokenizer
 
         self._detokenizer = Detokenizer(decode)
         self._shown = shown
-        self._waiting: list[tuple[str, str | None]] = []  # of tokens whose text was not given yet: it may be a stop
+        self._waiting: list[tuple[str, str | None]] = []  # text held back so far, because it may begin a stop string
         self._is_first = True
 
     def push(self, chunk: Chunk) -> list[tuple[str, str | None]]:
@@ -139,7 +139,7 @@ class _Pieces:
         return pieces
 
     def _skip_space(self, text: str) -> None:
-        """Takes the space away that the result's text does not begin with."""
+        """Remove a leading space that the result's text does not have."""
         at = next((i for i, (piece, _) in enumerate(self._waiting) if piece), None)
         if at is not None and self._waiting[at][0].startswith(" ") and not text.startswith(" "):
             self._waiting[at] = self._waiting[at][0][1:], self._waiting[at][1]

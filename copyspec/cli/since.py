@@ -1,4 +1,4 @@
-"""Lines that changed since a revision, as git tells them."""
+"""Finds lines that changed since a git revision."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _EVERYTHING = range(1, 1 << 62)
 
 
 def changed_lines(paths: Sequence[str], revision: str) -> dict[str, list[range]]:
-    """Of each of the files that differ from `revision`, the lines that do, from 1; all of a file that git does not
-    track. Raises UsageError where a file is in no repository, or the revision is none of it."""
+    """For each file that differs from `revision`: the changed lines, counted from 1; all lines of an untracked file.
+    Raises UsageError for files outside a repository and for unknown revisions."""
     if STDIN in paths:
         raise UsageError(f"--since {revision}: - is standard input, which has no revisions")
     if revision.startswith("-") or not revision.strip():
@@ -64,7 +64,7 @@ def changed_lines(paths: Sequence[str], revision: str) -> dict[str, list[range]]
 
 
 def _git(folder: str, *arguments: str) -> bytes | None:
-    """What git says in a folder; None where it fails. It starts no program that the repository names."""
+    """The output of git in a folder; None if it fails. Programs configured by the repository are not started."""
     command = ["git", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false", "-C", folder, *arguments]
     try:
         done = subprocess.run(command, capture_output=True, check=False)

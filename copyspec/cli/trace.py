@@ -1,4 +1,4 @@
-"""`copyspec trace`: what each pass of a run did, from the file that `generate --trace` wrote."""
+"""`copyspec trace`: shows each forward pass of a run recorded by `generate --trace`."""
 
 from __future__ import annotations
 

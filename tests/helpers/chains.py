@@ -1,4 +1,4 @@
-"""Programs of LangChain and LangGraph as people write them, over a retriever that finds what each question names."""
+"""Typical LangChain and LangGraph programs, over a retriever that finds one document per question."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Seen = list[tuple[str, list[str]]]
 
 
 class Echo(BaseRetriever):
-    """Finds one document that names the question."""
+    """A retriever that finds one document, which repeats the question."""
 
     def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
         return [Document(page_content=f"all about {query}, {SECRET}", id=query)]
@@ -45,7 +45,7 @@ class Echo(BaseRetriever):
 
 
 def watch(monkeypatch: pytest.MonkeyPatch) -> Seen:
-    """(prompt, ids or texts of its references) of every call from now on."""
+    """Record (prompt, ids or texts of its references) of every call from now on."""
     calls: Seen = []
     begin = Answers.__init__
 
@@ -66,7 +66,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Seen:
 
 
 def lcel(llm: ChatCopySpec | CopySpecLLM) -> Runnable[str, str]:
-    """A chain that shows its model how many documents there are, and none of them."""
+    """A chain that tells its model the number of documents but shows it none."""
     count = RunnableLambda(lambda documents: str(len(documents)))
     return {"context": Echo() | count, "question": RunnablePassthrough()} | PROMPT | llm | StrOutputParser()
 
@@ -79,7 +79,7 @@ def retrieval_chain(llm: ChatCopySpec) -> Runnable[str, object]:
 
 
 def compiled_graph(llm: ChatCopySpec) -> Runnable[dict[str, object], object]:
-    """A node that retrieves, then a node that asks the model, and shows it no document."""
+    """A graph with a node that retrieves and a node that asks the model, without showing it a document."""
     langgraph = pytest.importorskip("langgraph.graph")
 
     def find(state: dict[str, object]) -> dict[str, object]:
@@ -98,7 +98,7 @@ def compiled_graph(llm: ChatCopySpec) -> Runnable[dict[str, object], object]:
 
 
 def compiled_agent(llm: ChatCopySpec) -> Runnable[dict[str, object], object]:
-    """`create_agent` with a retriever tool. The model calls no tools, so that a rule makes the first call."""
+    """`create_agent` with a retriever tool. The model cannot call tools, so a rule makes the first call."""
     agents = pytest.importorskip("langchain.agents")
     middleware = pytest.importorskip("langchain.agents.middleware")
 

@@ -1,4 +1,4 @@
-"""A CUDA graph on a CPU: records the operators of one run with their tensors, and repeats them in place."""
+"""Simulates a CUDA graph on a CPU: records the operators of one run with their tensors, and replays them in place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 FORBIDDEN = frozenset(
     f"aten::{name}" for name in ("_local_scalar_dense", "lift_fresh", "nonzero", "masked_select", "equal")
 )
-"""What a capture refuses: the host would wait for the device, or its data be frozen."""
+"""Operators that a capture rejects, because the host would wait for the device, or its data would be frozen."""
 
 
 class _Recording(TorchDispatchMode):
@@ -36,7 +36,7 @@ class _Recording(TorchDispatchMode):
 
 
 class CpuGraph:
-    """Stands for `static.running.CudaGraph`. Unlike CUDA, capturing runs the operators too."""
+    """Replaces `static.running.CudaGraph`. Unlike CUDA, capturing also executes the operators."""
 
     def __init__(self) -> None:
         self._tape: list[tuple[Callable[..., Any], Any, Any, list[Any], list[bool]]] = []
@@ -44,7 +44,7 @@ class CpuGraph:
 
     @property
     def operators(self) -> int:
-        """Recorded ones that make or write data."""
+        """Number of recorded operators that create or write data."""
         return len(self._tape)
 
     @contextmanager
@@ -52,7 +52,7 @@ class CpuGraph:
         with _Recording(self._tape):
             yield
 
-    @torch.inference_mode()  # as on a device, where a replay knows no modes
+    @torch.inference_mode()  # as on a device, where a replay is independent of modes
     def replay(self) -> None:
         self.replays += 1
         for func, args, kwargs, outs, fresh in self._tape:

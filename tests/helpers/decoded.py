@@ -1,4 +1,4 @@
-"""What decoding makes of whole requests."""
+"""Decodes whole requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from copyspec.targets.base import Target
 def decoded(
     target: Target, requests: Sequence[Request], nodes: int, *, batch_size: int = 8, adaptive: bool = False
 ) -> list[tuple[list[int], Stats]]:
-    """Each row's output and its counters, with up to `nodes` draft nodes a call."""
+    """Return each row's output and counters, with up to `nodes` draft nodes per call."""
     outputs: list[list[int]] = [[] for _ in requests]
     stats: dict[int, Stats] = {}
     settings = DecodeSettings(draft=DraftOptions(max_nodes=nodes, adaptive=adaptive), batch_size=batch_size)

@@ -1,4 +1,4 @@
-"""Exact enumeration for rules of verification: every outcome of the randomness once, with its probability."""
+"""Exact enumeration for verification rules: every random outcome once, with its probability."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from copyspec.verification.walk import walk
 
 T = TypeVar("T")
 VOCAB = 5
-EXACT = 1e-6  # total variation that float32 may leave
+EXACT = 1e-6  # total variation allowed for float32 rounding
 
-# A toy in which every mistake of `test_verification_traps` shows: the target's P and the drafter's Q.
+# A toy example that exposes every mistake in `test_verification_traps`: the target's P and the drafter's Q.
 P = torch.tensor([7.0, 8.0, 7.0, 3.0, 1.0]) / 26
 Q = torch.tensor([5.0, 2.0, 4.0, 2.0, 11.0]) / 24
 
 
 class Branching:
-    """A Randomness that follows scripted choices, then the first possible one, and notes the others."""
+    """A Randomness that follows scripted choices, then takes the first possible one, and records the others."""
 
     def __init__(self, script: Sequence[int]) -> None:
         self._script = script
@@ -52,7 +52,7 @@ class Branching:
 
 
 def outcomes(run: Callable[[Randomness], T]) -> Iterator[tuple[float, T]]:
-    """Every outcome of `run` with its probability."""
+    """Yield every outcome of `run` with its probability."""
     scripts: list[list[int]] = [[]]
     while scripts:
         chance = Branching(scripts.pop())
@@ -62,7 +62,7 @@ def outcomes(run: Callable[[Randomness], T]) -> Iterator[tuple[float, T]]:
 
 
 def emitted(run: Callable[[Randomness], int]) -> torch.Tensor:
-    """The distribution of the token that `run` answers. [VOCAB], float64"""
+    """The distribution of the token that `run` returns. [VOCAB], float64"""
     total = torch.zeros(VOCAB, dtype=torch.float64)
     for weight, token in outcomes(run):
         total[token] += weight
@@ -70,12 +70,12 @@ def emitted(run: Callable[[Randomness], int]) -> torch.Tensor:
 
 
 def variation(left: torch.Tensor, right: torch.Tensor) -> float:
-    """Total variation."""
+    """Total variation distance."""
     return float((left.double() - right.double()).abs().sum() / 2)
 
 
 class TableNodes:
-    """A target whose P is a row of a table: the last token's, or the last row at the root."""
+    """A target whose P is the table row of the last token, or the last row at the root."""
 
     def __init__(self, table: torch.Tensor, tree: DraftTree, chance: Randomness, *, greedy: bool = False) -> None:
         self._table, self._tree, self._chance, self.greedy = table, tree, chance, greedy
@@ -92,7 +92,7 @@ class TableNodes:
 
 
 class RuleWalk:
-    """A rule on a table's nodes as `walk` wants it."""
+    """A rule on a table's nodes, in the form that `walk` needs."""
 
     def __init__(self, rule: Rule, tree: DraftTree, nodes: TableNodes) -> None:
         self.token = rule.begin(tree, nodes)
@@ -115,7 +115,7 @@ def walked(rule: Rule, tree: DraftTree, nodes: TableNodes, limit: int) -> tuple[
 
 
 def tree_of(children: Mapping[tuple[int, ...], Sequence[int]], drawn: Mapping[tuple[int, ...], Sampled]) -> DraftTree:
-    """A tree by paths: `children` are certain, those of `drawn` are drawn; equal siblings become one node."""
+    """A tree by paths: `children` are certain, those of `drawn` are sampled; equal siblings become one node."""
     tokens: list[int] = []
     parents: list[int] = []
     places: dict[tuple[int, ...], int] = {(): ROOT}
@@ -139,7 +139,7 @@ def drafted(
     replacement: bool = True,
     copied: Mapping[tuple[int, ...], Sequence[int]] | None = None,
 ) -> DraftTree:
-    """A tree of depth two drawn from a drafter's table, like the target's, beside copied children."""
+    """A tree of depth two sampled from a drafter's table of the target's shape, together with copied children."""
     copied = copied or {}
     drawn: dict[tuple[int, ...], Sampled] = {}
     if counts[0]:
@@ -154,7 +154,7 @@ def drafted(
 def joint(rule: Rule, target: torch.Tensor, draft: Callable[[Randomness], DraftTree]) -> torch.Tensor:
     """The distribution of the first two tokens, over all drafts and decisions. [VOCAB, VOCAB]
 
-    Where a step emits one token the second follows the target: later steps emit by the same rule.
+    If a step emits one token, the second is distributed as the target, since later steps use the same rule.
     """
 
     def run(chance: Randomness) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ DEVICE = torch.device("cpu")
 
 
 class FakeTarget:
-    """Logits are pseudo-random in the last `order` tokens of the prefix, with ties excluded."""
+    """A target whose logits are pseudo-random functions of the last `order` tokens of the prefix, without ties."""
 
     is_encoder_decoder = False
     device = DEVICE
@@ -102,7 +102,7 @@ class FakeSession:
 
 
 class ScriptedDrafter:
-    """Drafts random trees around a script (what the output is expected to be), right with `accuracy`."""
+    """Drafts random trees around a script (the expected output) that are right with probability `accuracy`."""
 
     def __init__(self, script: Sequence[int], vocab_size: int, accuracy: float, seed: int = 0) -> None:
         self.script, self.vocab_size, self.accuracy = list(script), vocab_size, accuracy

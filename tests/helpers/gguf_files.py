@@ -1,4 +1,4 @@
-"""GGUF files of tiny models, written as llama.cpp's converter writes them."""
+"""Writes GGUF files of tiny models as llama.cpp's converter does."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OUTSIDE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm
 
 
 def write_llama(path: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
-    """A Llama in float32 with a byte-level BPE tokenizer."""
+    """Write a Llama in float32 with a byte-level BPE tokenizer."""
     from gguf import GGUFWriter
 
     config = model.config
@@ -77,7 +77,7 @@ def _name(name: str) -> str:
 
 
 def _permuted(name: str, weight: torch.Tensor, config: object) -> torch.Tensor:
-    """Queries and keys in the order of llama.cpp's rotary embedding, which pairs neighbours."""
+    """Reorder query and key weights for llama.cpp's rotary embedding, which pairs neighbours."""
     heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
     for part, attribute in heads.items():
         if part in name:

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel
 
 VOCAB_SIZE = 96
-WINDOW = 6  # of sliding and chunked layers: small, so that every test crosses it
+WINDOW = 6  # of sliding and chunked layers; so small that every test exceeds it
 
 _BASE = {
     "vocab_size": VOCAB_SIZE,
@@ -50,7 +50,7 @@ LONGROPE: dict[str, Any] = {
     "short_factor": [1.0] * 4,
     "long_factor": [8.0, 6.0, 4.0, 2.0],
 }
-"""The `rope_parameters` of a model with heads of 8, without the border."""
+"""The `rope_parameters` of a model with heads of size 8, without the original context length."""
 
 CAUSAL: dict[str, dict[str, Any]] = {
     "llama": _BASE,
@@ -121,7 +121,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "falcon-7b": ("falcon", {"new_decoder_architecture": False}),
     "mixtral-window": ("mixtral", {"sliding_window": WINDOW}),
 }
-"""Other shapes of these types that checkpoints have: (type, what is different)."""
+"""Variants of these types that occur in checkpoints: (type, overrides)."""
 
 RECURRENT: dict[str, dict[str, Any]] = {
     "mamba": {"vocab_size": VOCAB_SIZE, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
@@ -181,13 +181,13 @@ SEQ2SEQ: dict[str, dict[str, Any]] = {
 def tiny(name: str, *, seed: int = 0, eos: int | None = None, **overrides: Any) -> PreTrainedModel:
     """A tiny random model of architecture `name` (a key of the tables above), float32, in eval mode.
 
-    `eos` is the end-of-sequence id of its generation config (None: it never ends by itself); `overrides` go into
-    the configuration. The same arguments give the same weights.
+    `eos`: the end-of-sequence id in its generation config (None: it never ends by itself). `overrides` go into the
+    configuration. The same arguments give the same weights.
     """
     name, other = VARIANTS.get(name, (name, {}))
     overrides = other | overrides
     table = CAUSAL.get(name) or RECURRENT.get(name) or SEQ2SEQ[name]
-    # Untied: with tied weights and random layers the likeliest token is the last one again.
+    # Untied: with tied weights and random layers the most probable token is always the last one.
     common = {"eos_token_id": eos, "bos_token_id": 1, "tie_word_embeddings": False}
     config = AutoConfig.for_model(name, **(table | common | overrides))
     auto = AutoModelForSeq2SeqLM if name in SEQ2SEQ else AutoModelForCausalLM
@@ -201,7 +201,7 @@ def tiny(name: str, *, seed: int = 0, eos: int | None = None, **overrides: Any) 
 
 
 def spread_logits(model: PreTrainedModel) -> None:
-    """Redraws every weight matrix with unit gain: the usual initialisation gives nearly constant logits."""
+    """Redraw every weight matrix with unit gain, since the usual initialisation gives nearly constant logits."""
     for parameter in model.parameters():
         if parameter.dim() >= 2:
             torch.nn.init.normal_(parameter, std=float(parameter.shape[-1]) ** -0.5)

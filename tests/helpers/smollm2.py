@@ -1,4 +1,4 @@
-"""The real model, where this machine has it: tests that need it are skipped elsewhere."""
+"""SmolLM2 if it is installed; tests that need it are skipped otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokenizers and tiny models for tests of text: built here, nothing is downloaded."""
+"""Tokenizers and tiny models for tests with text, built locally without downloads."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def byte_level(*, template: str | None = CHAT_TEMPLATE, wraps: bool = False) -> 
 
 @cache
 def sentencepiece_like() -> PreTrainedTokenizerFast:
-    """A Unigram model with visible spaces, whose vocabulary holds `</s>` as T5's does, and which appends it."""
+    """A Unigram tokenizer with visible spaces that has `</s>` in its vocabulary and appends it, as T5's does."""
     pieces = sorted({character for text in CORPUS for character in text if character != " "} | set("</s>"))
     vocabulary = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -2.0)]
     vocabulary += [(f"▁{word}", -1.0) for word in ("the", "The", "cat", "sat", "school", "sea")]
@@ -80,7 +80,7 @@ def sentencepiece_like() -> PreTrainedTokenizerFast:
 
 @cache
 def byte_fallback() -> PreTrainedTokenizerFast:
-    """Llama 2's kind: characters outside its vocabulary are written as byte tokens, ids 3 to 258."""
+    """A tokenizer like Llama 2's: characters outside its vocabulary become byte tokens, ids 3 to 258."""
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", *"abcdehost", "▁a", "▁th"]
     merges = [("▁", "a"), ("▁", "th"), ("t", "h")]
     vocabulary = {piece: i for i, piece in enumerate([*pieces, "th"])}
@@ -95,7 +95,7 @@ def byte_fallback() -> PreTrainedTokenizerFast:
 
 @cache
 def llama(vocab_size: int, seed: int = 0) -> PreTrainedModel:
-    """A decoder-only model with random weights that repeats itself often: float32."""
+    """A decoder-only float32 model with random weights that often repeats itself."""
     set_seed(seed)
     config = LlamaConfig(
         vocab_size=vocab_size,
@@ -114,7 +114,7 @@ def llama(vocab_size: int, seed: int = 0) -> PreTrainedModel:
 
 @cache
 def bart(vocab_size: int) -> PreTrainedModel:
-    """An encoder-decoder model with random weights, 64 positions: float32."""
+    """An encoder-decoder float32 model with random weights and 64 positions."""
     set_seed(0)
     config = BartConfig(
         vocab_size=vocab_size,
@@ -145,7 +145,7 @@ def engine(seed: int = 0, *, wraps: bool = False) -> Engine:
 
 @contextmanager
 def counted(engine: Engine) -> Iterator[Callable[[], int]]:
-    """How many passes the model makes."""
+    """Count the model's forward passes while the context is active."""
     passes: list[None] = []
     handle = engine.model.register_forward_hook(lambda *_: passes.append(None))
     try:

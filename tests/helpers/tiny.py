@@ -1,4 +1,4 @@
-"""A tiny causal model with a byte-level tokenizer, as one engine or as a folder to load from."""
+"""A tiny causal model with a byte-level tokenizer, as an engine or as a folder to load from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHAT_TEMPLATE = (
 
 
 def tiny_tokenizer(*, chat: bool = True) -> PreTrainedTokenizerFast:
-    """One token per byte: every text round-trips."""
+    """One token per byte, so that every text round-trips."""
     vocabulary = {token: i for i, token in enumerate([*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())])}
     tokenizer = Tokenizer(BPE(vocabulary, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -1,7 +1,7 @@
-"""vLLM's engine in miniature: a runner that makes a proposer, rows that move between slots, requests that come and go.
+"""A miniature vLLM engine: a runner that creates a proposer, rows that change slots, requests that come and go.
 
-The "model" of a request is its script: the tokens that it writes, whatever is drafted. As in vLLM the runner verifies
-the chain drafted for a row, takes the model's own token behind it, and tells the proposer nothing but tokens.
+The "model" of a request is its script: the tokens that it generates, whatever is drafted. As in vLLM, the runner
+verifies the chain drafted for a row, adds the model's own token, and passes only tokens to the proposer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_LENGTH = 256
 
 @dataclass
 class Parameters:
-    """`vllm.SamplingParams`."""
+    """Stands in for `vllm.SamplingParams`."""
 
     max_tokens: int | None = 64
     min_tokens: int = 0
@@ -35,14 +35,14 @@ class Parameters:
 
 @dataclass
 class Request:
-    """`CachedRequestState`."""
+    """Stands in for vLLM's `CachedRequestState`."""
 
     prompt_token_ids: list[int]
     script: list[int]
     sampling_params: Parameters
     output: list[int] = field(default_factory=list)
     drafts: list[int] = field(default_factory=list)
-    unread: int = 0  # steps that its prompt still takes
+    unread: int = 0  # remaining steps until its prompt is read
     drafted: int = 0
     steps: int = 0
 
@@ -52,14 +52,14 @@ class Request:
 
 
 class Runner:
-    """`GPUModelRunner`."""
+    """Stands in for vLLM's `GPUModelRunner`."""
 
     def __init__(self, config: Any, *, hidden: bool = False) -> None:
         from copyspec.integrations.vllm import Proposer
 
         self.effective_drafter_max_model_len = MAX_LENGTH
         self.drafter = Proposer(config)
-        if hidden:  # nothing by which the proposer would know it
+        if hidden:  # without the attributes by which the proposer would recognise it
             self.load_model(self.drafter)
         self.requests: dict[str, Request] = {}
         self.input_batch = SimpleNamespace(req_ids=[])
@@ -71,11 +71,11 @@ class Runner:
 
     def add(self, key: str, request: Request) -> Request:
         self.requests[key] = request
-        self.input_batch = SimpleNamespace(req_ids=[*self.input_batch.req_ids, key])  # made anew, as vLLM may
+        self.input_batch = SimpleNamespace(req_ids=[*self.input_batch.req_ids, key])  # recreated, as vLLM may do
         return request
 
     def remove(self, key: str) -> None:
-        """It ended or was aborted: the last row moves into its slot."""
+        """Remove a request that ended or was aborted; the last row moves into its slot."""
         del self.requests[key]
         ids = self.input_batch.req_ids
         slot, last = ids.index(key), ids.pop()
@@ -83,7 +83,7 @@ class Runner:
             ids[slot] = last
 
     def step(self) -> list[list[int]]:
-        """One pass over all rows; gives what was sampled in each."""
+        """Run one pass over all rows; return the tokens sampled in each."""
         sampled = [self._sample(self.requests[key]) for key in self.input_batch.req_ids]
         ids = np.zeros((len(sampled), MAX_LENGTH + 8), dtype=np.int32)
         totals = np.zeros(len(sampled), dtype=np.int32)
@@ -116,7 +116,7 @@ class Runner:
 
 @contextmanager
 def fake_vllm(tokenizer: Any, *, broken: bool = False) -> Iterator[None]:
-    """Modules under vLLM's names; `broken`: its sampler loses the parameters of draft tokens, as on a CPU."""
+    """Install modules under vLLM's names. `broken`: its sampler loses the parameters of draft tokens, as on a CPU."""
     import torch
 
     def expand(x: torch.Tensor, cu_num_tokens: torch.Tensor, num_tokens: int, *replace: int) -> torch.Tensor:
@@ -134,7 +134,7 @@ def fake_vllm(tokenizer: Any, *, broken: bool = False) -> Iterator[None]:
 
 
 def engine_config(tokens: int = 16, **additional: Any) -> Any:
-    """`VllmConfig`."""
+    """Stands in for `VllmConfig`."""
     model = SimpleNamespace(
         max_model_len=MAX_LENGTH,
         get_vocab_size=lambda: 259,
