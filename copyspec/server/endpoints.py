@@ -186,7 +186,9 @@ class Server:
 
     def _no_such_model(self, name: str) -> Response:
         served = ", ".join(map(repr, self.names))
-        return _error(404, f"no model {brief(name)} here; this server has {served}", BAD_REQUEST, code="model_not_found")
+        return _error(
+            404, f"no model {brief(name)} here; this server has {served}", BAD_REQUEST, code="model_not_found"
+        )
 
 
 async def _left(request: Request) -> None:

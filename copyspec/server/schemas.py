@@ -106,7 +106,9 @@ class SharedBody(BaseModel):
         if not isinstance(self.stop, str) and len(self.stop or ()) > MAX_STOPS:
             raise ValueError(f"stop holds {len(self.stop or ())} strings; at most {MAX_STOPS} are taken here")
         if (count := _count(self.references)) > MAX_REFERENCES:
-            raise ValueError(f"references holds {count} texts; at most {MAX_REFERENCES} are taken here: join short ones")
+            raise ValueError(
+                f"references holds {count} texts; at most {MAX_REFERENCES} are taken here: join short ones"
+            )
         return given
 
 

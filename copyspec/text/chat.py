@@ -53,7 +53,9 @@ def with_system(messages: Sequence[Message], system: str | None) -> list[Message
     if system is None:
         return list(messages)
     if messages and messages[0]["role"] == "system":
-        raise ChatError(f"system={brief(system)} is given, but the chat begins with a system message; keep one of the two")
+        raise ChatError(
+            f"system={brief(system)} is given, but the chat begins with a system message; keep one of the two"
+        )
     return [{"role": "system", "content": system}, *messages]
 
 
@@ -104,7 +106,9 @@ def map_texts(messages: Sequence[Message], change: Callable[[str, str], str]) ->
         if isinstance(value, str):
             return change(value, role)
         if depth > MAX_DEPTH:
-            raise ChatError(f"a message of {role!r} is nested more than {MAX_DEPTH} levels deep; give its text as a str")
+            raise ChatError(
+                f"a message of {role!r} is nested more than {MAX_DEPTH} levels deep; give its text as a str"
+            )
         if isinstance(value, Mapping):
             return {
                 key: item if key in ("role", "type") else walk(item, role, depth + 1) for key, item in value.items()

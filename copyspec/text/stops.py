@@ -144,6 +144,6 @@ class CriterionStop:
                 done = torch.as_tensor(done)
             except (TypeError, ValueError, RuntimeError):
                 raise TypeError(
-                    f"{name} of stopping_criteria returned {shown(done)}; it must return True, False or a tensor of them"
+                    f"{name} of stopping_criteria returned {shown(done)}; it must return True, False or a tensor"
                 ) from None
         return name if bool(done if isinstance(done, bool) else done.all()) else None

@@ -110,7 +110,10 @@ def test_wrong_options_raise_type_errors(options: dict[str, Any], expected: str)
         ({"threads": 10**9}, "threads must be a whole number from 1 to 1024, got 1000000000"),
         ({"system": "\ud800"}, "system holds a lone surrogate at character 0"),
         ({"generation_config": {"max_new_tokens": "a"}}, "generation_config.max_new_tokens must be a whole number"),
-        ({"generation_config": {"max_new_tokens": 0}}, "generation_config.max_new_tokens must be a whole number from 1"),
+        (
+            {"generation_config": {"max_new_tokens": 0}},
+            "generation_config.max_new_tokens must be a whole number from 1",
+        ),
         ({"generation_config": {"max_length": math.inf}}, "generation_config.max_length must be a whole number from 1"),
         ({"generation_config": {"num_beams": "4"}}, "generation_config.num_beams must be a whole number from 1"),
         ({"generation_config": {"top_k": np.ones(2)}, "temperature": 1.0}, "top_k must be a whole number at least 0"),
